@@ -1,0 +1,4 @@
+//! The project's front door.
+fn main() -> anyhow::Result<()> {
+    Ok(())
+}
