@@ -1,0 +1,397 @@
+//! What a backend gives the engine: queues that take work in order, and word of what has ended.
+//!
+//! # The contract
+//!
+//! **Queues are in order.** Work that [`submit`](Backend::submit) accepts on one queue starts after the work accepted
+//! before it has ended, or at least cannot tell the difference. Between queues nothing is promised. The engine
+//! leans on this: a wait for something earlier in the same queue costs nothing (rule S6).
+//!
+//! **Native waits.** A device may be able to make one queue wait for a point of another without the host. It says
+//! so by [`NativeWaits`], and with what: bare epochs (a monotonic counter per queue) or pooled event objects that
+//! the engine creates, hands out, counts and recycles. A device that cannot says `None`; the engine then holds the
+//! work on the host until the wait is reached.
+//!
+//! **Completion is reported, in queue order**, through the [`Completer`]: from any thread, from a poll that the
+//! engine asked for ([`Backend::poll`]), or when a file descriptor becomes readable; even from inside `submit`. When
+//! an epoch is reported its results are visible to the host and the hardware no longer touches its resources.
+//! Everything accepted is reported once, failed or not; a device that cannot keep that promise is
+//! [lost](Completer::lose).
+//!
+//! **Ownership.** The engine owns an operation's work until it has ended; `submit` sees it by reference. It comes
+//! back by value in [`Backend::reclaim`], after the signals, on each path.
+//!
+//! **Locks.** No lock of the engine is held while backend code runs (rule S8), so a backend may call anything of
+//! the engine from anywhere. `submit` is called by one thread at a time for each queue, never for the same queue
+//! from inside itself, and from several threads for several queues.
+//!
+//! **Panics.** A backend that panics loses the device that it was working on: what it had done is unknown.
+
+use crate::error::CompletionError;
+use crate::failure::{Code, Failure};
+use crate::ids::{Point, QueueId, Ticket, TimelineKey};
+use crate::port::Port;
+use crate::timeline::Timeline;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+/// How the queues of a device can wait for each other without the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NativeWaits {
+    /// They cannot.
+    None,
+    /// A queue can wait until another one has completed an epoch; nothing needs to be recorded for that.
+    Epochs,
+    /// A queue can wait for an event that another queue recorded; see [`Backend::create_event`].
+    Events,
+}
+
+/// How a device's completions reach the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// The backend calls the [`Completer`] when it learns of them.
+    Callback,
+    /// The engine asks with [`Backend::poll`]: threads that wait on the host do, and [`Engine::poll`](crate::Engine::poll).
+    Poll,
+    /// As `Poll`, when the descriptor that the embedding program watches for this device becomes readable.
+    Descriptor,
+}
+
+/// One device of a backend.
+#[derive(Clone, Debug)]
+pub struct DeviceSpec {
+    /// How many queues it has: 1 to 64.
+    pub queues: usize,
+    /// How its queues wait for each other.
+    pub native_waits: NativeWaits,
+    /// The other devices for whose points its queues can wait natively, by the means of `native_waits`.
+    pub peers: Vec<usize>,
+    /// How completions are reported.
+    pub completion: Completion,
+}
+
+/// The device side of the engine. See the [module documentation](self) for the contract.
+pub trait Backend: Send + Sync + Sized + 'static {
+    /// The timelines that operations wait for and signal.
+    type Timeline: Timeline;
+    /// What an operation does: opaque to the engine.
+    type Work: Send + 'static;
+    /// A native event, or `()` where there are none. A handle: cheap to clone.
+    type Event: Clone + Send + Sync + 'static;
+
+    /// Whether [`finish`](Backend::finish) does anything.
+    const FINISHES: bool = false;
+    /// Whether [`observe`](Backend::observe) does anything.
+    const OBSERVES: bool = false;
+
+    /// The devices and their queues. Asked once.
+    fn devices(&self) -> Vec<DeviceSpec>;
+
+    /// The engine exists now; completions go to `completer`.
+    fn start(&self, completer: Completer) {
+        drop(completer);
+    }
+
+    /// Puts work on a queue, in the order of the batch, each piece after its native waits and recording its event.
+    /// Must not block on the device. See [`Submitted`] for what may go wrong.
+    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted;
+
+    /// Makes one more native event for a device, unrecorded. Only called for [`NativeWaits::Events`]. If it fails the
+    /// engine goes on without: waits across queues are held on the host.
+    fn create_event(&self, device: usize) -> Result<Self::Event, Failure> {
+        Err(Failure::new(Code::Unimplemented, format!("device {device} has no native events")))
+    }
+
+    /// Runs a host operation whose waits are reached, here or elsewhere, now or later; `task` says when it has
+    /// ended. Must not block for long: the thread has other operations to look after.
+    fn run(&self, task: HostTask, work: Self::Work) {
+        drop(work);
+        task.finish(Err(Failure::new(Code::Unimplemented, "this backend runs no host operations")));
+    }
+
+    /// An operation has ended on its queue, and nobody knows yet: unmap, copy back, commit, record the profile.
+    /// Only called where [`FINISHES`](Backend::FINISHES) is set, once for each operation that was accepted.
+    fn finish(&self, point: Point, work: Option<&mut Self::Work>, outcome: Result<(), &Failure>) {
+        let _ = (point, work, outcome);
+    }
+
+    /// An operation is over and its signals are out; what it held can go.
+    fn reclaim(&self, ended: Ended<Self::Work>) {
+        drop(ended);
+    }
+
+    /// Looks for completions of a device and reports them, without blocking.
+    fn poll(&self, device: usize) {
+        let _ = device;
+    }
+
+    /// The engine wants the device to stop: report everything outstanding soon, as completed or failed.
+    fn abort(&self, device: usize, why: &Failure) {
+        let _ = (device, why);
+    }
+
+    /// Something happened that a profiler or a person may want to see.
+    fn observe(&self, transition: Transition) {
+        let _ = transition;
+    }
+}
+
+/// One native wait: a queue's next work starts after `point`.
+#[derive(Clone, Debug)]
+pub struct NativeWait<E> {
+    /// What is waited for: a point that was submitted before.
+    pub point: Point,
+    /// The event recorded there, for [`NativeWaits::Events`].
+    pub event: Option<E>,
+}
+
+pub(crate) struct Item<B: Backend> {
+    pub(crate) epoch: u64,
+    pub(crate) work: Option<B::Work>,
+    pub(crate) event: Option<B::Event>,
+    pub(crate) waits: Range<usize>,
+}
+
+/// One piece of work for a queue.
+#[derive(Debug)]
+pub struct Submission<'a, B: Backend> {
+    /// Its place in the queue: how its completion is reported.
+    pub epoch: u64,
+    /// What to do; nothing means to wait, record and complete.
+    pub work: Option<&'a mut B::Work>,
+    /// What to wait for first, at most one point of each other queue.
+    pub waits: &'a [NativeWait<B::Event>],
+    /// What to record when the work is done.
+    pub event: Option<&'a B::Event>,
+}
+
+/// Work for one queue, in order.
+pub struct Batch<'a, B: Backend> {
+    pub(crate) items: &'a mut [Item<B>],
+    pub(crate) waits: &'a [NativeWait<B::Event>],
+}
+
+impl<B: Backend> fmt::Debug for Batch<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("len", &self.items.len()).finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> Batch<'_, B> {
+    /// How many pieces of work there are: at least one.
+    #[expect(clippy::len_without_is_empty, reason = "a batch is never empty")]
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// The work, in queue order.
+    pub fn iter(&mut self) -> impl Iterator<Item = Submission<'_, B>> {
+        let waits = self.waits;
+        self.items.iter_mut().map(move |item| Submission {
+            epoch: item.epoch,
+            work: item.work.as_mut(),
+            waits: waits.get(item.waits.clone()).unwrap_or(&[]),
+            event: item.event.as_ref(),
+        })
+    }
+}
+
+/// How far a submission got.
+#[derive(Clone, Debug)]
+pub struct Submitted {
+    pub(crate) accepted: usize,
+    pub(crate) stop: Option<Stop>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Stop {
+    Full,
+    Failed(Failure),
+    Lost(Failure),
+}
+
+impl Submitted {
+    /// The whole batch is on the queue.
+    pub fn all() -> Self {
+        Self { accepted: usize::MAX, stop: None }
+    }
+
+    /// The first `accepted` pieces are on the queue and there is no room for more until something of this device
+    /// completes or the backend [says so](Completer::unblock). The engine keeps the rest.
+    pub fn full(accepted: usize) -> Self {
+        Self { accepted, stop: Some(Stop::Full) }
+    }
+
+    /// The first `accepted` pieces are on the queue; the next cannot be submitted at all, and left no trace. It
+    /// fails; the engine goes on with the rest.
+    pub fn failed(accepted: usize, failure: Failure) -> Self {
+        Self { accepted, stop: Some(Stop::Failed(failure)) }
+    }
+
+    /// The device is gone, as by [`Completer::lose`].
+    pub fn lost(failure: Failure) -> Self {
+        Self { accepted: 0, stop: Some(Stop::Lost(failure)) }
+    }
+}
+
+/// An operation that is over.
+#[derive(Debug)]
+pub struct Ended<W> {
+    /// Where it ran; nothing if it never got that far.
+    pub point: Option<Point>,
+    /// What it was.
+    pub work: Option<W>,
+    /// How it ended.
+    pub outcome: Result<(), Failure>,
+}
+
+/// Where a backend reports what has ended. Reports after the engine is gone answer
+/// [`CompletionError::Gone`].
+#[derive(Clone)]
+pub struct Completer {
+    port: Weak<dyn Port>,
+}
+
+impl Completer {
+    pub(crate) fn new(port: Weak<dyn Port>) -> Self {
+        Self { port }
+    }
+
+    fn port(&self) -> Result<Arc<dyn Port>, CompletionError> {
+        self.port.upgrade().ok_or(CompletionError::Gone)
+    }
+
+    /// Everything submitted to `queue` up to `epoch` has ended, well unless reported as failed before.
+    pub fn complete(&self, queue: QueueId, epoch: u64) -> Result<(), CompletionError> {
+        self.port()?.complete(queue, epoch, None)
+    }
+
+    /// The work at `epoch` has failed, and everything before it on the queue has ended. The queue goes on.
+    pub fn fail(&self, queue: QueueId, epoch: u64, failure: Failure) -> Result<(), CompletionError> {
+        self.port()?.complete(queue, epoch, Some(failure))
+    }
+
+    /// There may be room again on the queues of this device.
+    pub fn unblock(&self, device: usize) -> Result<(), CompletionError> {
+        self.port()?.unblock(device)
+    }
+
+    /// The device is gone for good and no longer touches anything: everything on it fails with this one cause, now
+    /// and later.
+    pub fn lose(&self, device: usize, failure: Failure) -> Result<(), CompletionError> {
+        self.port()?.lose(device, failure)
+    }
+}
+
+impl fmt::Debug for Completer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completer").finish_non_exhaustive()
+    }
+}
+
+/// The right to end one host operation. Dropped without an answer, the operation fails: it is never lost.
+pub struct HostTask {
+    port: Option<Arc<dyn Port>>,
+    ticket: Ticket,
+}
+
+impl HostTask {
+    pub(crate) fn new(port: Arc<dyn Port>, ticket: Ticket) -> Self {
+        Self { port: Some(port), ticket }
+    }
+
+    /// The operation it stands for.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// The operation has ended.
+    pub fn finish(mut self, result: Result<(), Failure>) {
+        if let Some(port) = self.port.take() {
+            port.host_done(self.ticket, result);
+        }
+    }
+}
+
+impl Drop for HostTask {
+    fn drop(&mut self) {
+        if let Some(port) = self.port.take() {
+            let failure = Failure::new(Code::Internal, "the host operation was dropped before it ended");
+            port.host_done(self.ticket, Err(failure));
+        }
+    }
+}
+
+impl fmt::Debug for HostTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostTask").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+/// What one wait of an operation costs, cheapest first (rule S6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitClass {
+    /// The value is reached: nothing.
+    Reached,
+    /// An earlier operation of the same queue reaches it: queue order, nothing.
+    SameQueue {
+        /// Where.
+        producer: Point,
+    },
+    /// The queue already waits for that point or a later one of the same queue: nothing.
+    Dominated {
+        /// What the queue waits for already.
+        producer: Point,
+    },
+    /// Another queue of the device reaches it: the device waits, the host does not wake.
+    Native {
+        /// What the device waits for.
+        producer: Point,
+    },
+    /// A queue of another device reaches it, and this device can wait for it.
+    Peer {
+        /// What the device waits for.
+        producer: Point,
+    },
+    /// Nobody has promised it yet, or nobody who can be waited for natively: the operation is held on the host.
+    Held,
+}
+
+/// A step in the life of an operation, for profilers and people.
+#[derive(Clone, Debug)]
+pub enum Transition {
+    /// A wait was looked at: when the operation was submitted, and again when it went to its queue.
+    Wait {
+        /// Whose wait.
+        ticket: Ticket,
+        /// For which timeline; nothing for a foreign one.
+        timeline: Option<TimelineKey>,
+        /// For which value.
+        value: u64,
+        /// What it costs.
+        class: WaitClass,
+    },
+    /// The operation took its place in its queue.
+    Ordered {
+        /// Which operation.
+        ticket: Ticket,
+        /// Where.
+        point: Point,
+    },
+    /// The backend has it.
+    Issued {
+        /// Which operation.
+        ticket: Ticket,
+        /// Where.
+        point: Point,
+    },
+    /// It has ended.
+    Ended {
+        /// Which operation.
+        ticket: Ticket,
+        /// Where it ran, if it got that far.
+        point: Option<Point>,
+        /// How.
+        outcome: Result<(), Failure>,
+    },
+}

@@ -1,0 +1,102 @@
+//! Time as an argument: the engine has no clock of its own (rule S12).
+//!
+//! Whatever waits for at most so long takes a [`Clock`]. Programs pass [`SystemClock`]; tests pass a [`VirtualClock`]
+//! and decide themselves when a deadline passes.
+
+use crate::notification::Pending;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A moment, counted from wherever the clock counts from.
+pub type Time = Duration;
+
+/// Tells the time and lets a thread sleep until a moment.
+pub trait Clock {
+    /// The time now. Never runs backwards.
+    fn now(&self) -> Time;
+
+    /// Sleeps until `pending` is raised or the time is `until`. May return early: the caller looks again.
+    fn sleep(&self, pending: &Pending, until: Option<Time>);
+}
+
+/// The operating system's monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock(Instant);
+
+impl SystemClock {
+    /// A clock that counts from now.
+    pub fn new() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Time {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, pending: &Pending, until: Option<Time>) {
+        let timeout = until.map(|until| until.saturating_sub(self.now()));
+        if timeout != Some(Duration::ZERO) {
+            pending.sleep_unless(|| false, timeout);
+        }
+    }
+}
+
+/// A clock that moves when it is told to.
+#[derive(Debug, Default)]
+pub struct VirtualClock(Mutex<Virtual>);
+
+#[derive(Debug, Default)]
+struct Virtual {
+    now: Time,
+    sleepers: Vec<(Time, Pending)>,
+}
+
+impl VirtualClock {
+    /// A clock at zero.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, Virtual> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves time on and wakes whoever slept until then.
+    pub fn advance(&self, by: Duration) {
+        let mut state = self.state();
+        state.now += by;
+        let now = state.now;
+        let due: Vec<_> = state.sleepers.extract_if(.., |(until, _)| *until <= now).collect();
+        drop(state);
+        for (_, pending) in due {
+            pending.nudge();
+        }
+    }
+
+    /// How many threads sleep with a deadline.
+    pub fn sleepers(&self) -> usize {
+        self.state().sleepers.len()
+    }
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Time {
+        self.state().now
+    }
+
+    fn sleep(&self, pending: &Pending, until: Option<Time>) {
+        if let Some(until) = until {
+            self.state().sleepers.push((until, pending.clone()));
+        }
+        pending.sleep_unless(|| until.is_some_and(|until| until <= self.now()), None);
+        self.state().sleepers.retain(|(_, sleeper)| !sleeper.same(pending));
+    }
+}

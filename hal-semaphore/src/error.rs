@@ -1,0 +1,119 @@
+//! What the engine refuses, and why. Whatever is refused has changed nothing.
+
+use crate::failure::Failure;
+use crate::ids::{MAX_VALUE, QueueId};
+
+/// Why an engine could not be made from what its backend declared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what its fields are")]
+pub enum EngineError {
+    /// Nothing to run on.
+    #[error("the backend declares no device; an engine needs at least one")]
+    NoDevices,
+    /// A device without queues cannot run anything.
+    #[error("device {device} declares no queue; a device needs between 1 and 64")]
+    NoQueues { device: usize },
+    /// Affinities are masks of 64 bits.
+    #[error("device {device} declares {queues} queues; a device has at most 64")]
+    TooManyQueues { device: usize, queues: usize },
+    /// More devices than a queue's name can hold.
+    #[error("the backend declares {devices} devices; an engine has at most 65536")]
+    TooManyDevices { devices: usize },
+    /// A peer that is not there.
+    #[error("device {device} names device {peer} as its peer, but there are only {devices} devices")]
+    UnknownPeer { device: usize, peer: usize, devices: usize },
+}
+
+/// Why a submission was refused. No wait was registered and no signal promised.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what its fields are")]
+pub enum SubmitError {
+    /// The device does not exist.
+    #[error("device {device} does not exist; the engine has {devices}")]
+    UnknownDevice { device: usize, devices: usize },
+    /// The affinity names queues the device does not have.
+    #[error("queue affinity {mask:#x} names queues that device {device} does not have; it has {known:#x}")]
+    UnknownQueue { device: usize, mask: u64, known: u64 },
+    /// The affinity names no queue at all.
+    #[error("the queue affinity selects no queue of device {device}; it has {known:#x}")]
+    NoQueue { device: usize, known: u64 },
+    /// The value can never be reached.
+    #[error("value {value} is past the largest a timeline can reach, {MAX_VALUE}")]
+    ValueTooLarge { value: u64 },
+    /// A timeline only grows.
+    #[error("the operation would signal {value}, but the timeline is at {current} already")]
+    SignalNotAbove { value: u64, current: u64 },
+    /// The timeline was unregistered: nobody can ever signal it.
+    #[error("the timeline was dropped; nobody can signal it any more")]
+    DroppedTimeline,
+    /// The engine was shut down.
+    #[error("the engine is shut down and takes no more work")]
+    ShutDown,
+}
+
+/// Why a timeline could not be signalled from the host.
+#[derive(Clone, Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what its fields are")]
+pub enum SignalError {
+    /// A timeline only grows.
+    #[error("cannot signal {value}: the timeline is at {current} already")]
+    NotAbove { value: u64, current: u64 },
+    /// The value can never be reached.
+    #[error("value {value} is past the largest a timeline can reach, {MAX_VALUE}")]
+    ValueTooLarge { value: u64 },
+    /// The timeline failed before; it will not move again.
+    #[error("cannot signal {value}: the timeline failed: {failure}")]
+    Failed { value: u64, failure: Failure },
+}
+
+/// Why a host wait ended without its condition.
+#[derive(Clone, Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what its fields are")]
+pub enum WaitError {
+    /// The time is up.
+    #[error("the deadline passed before the timelines reached their values")]
+    DeadlineExceeded,
+    /// A timeline that the wait needs has failed.
+    #[error("timeline {index} of the wait failed: {failure}")]
+    Failed { index: usize, failure: Failure },
+    /// The value can never be reached.
+    #[error("value {value} is past the largest a timeline can reach, {MAX_VALUE}")]
+    ValueTooLarge { value: u64 },
+    /// The timeline was unregistered: nobody can ever signal it.
+    #[error("timeline {index} of the wait was dropped; nobody can signal it any more")]
+    DroppedTimeline { index: usize },
+    /// Nothing was named, so nothing can happen.
+    #[error("a wait for any of no timelines can never end")]
+    Empty,
+}
+
+/// Why a report of a backend was refused: a defect of the backend.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what its fields are")]
+pub enum CompletionError {
+    /// The engine is gone; nobody is left to tell.
+    #[error("the engine is gone")]
+    Gone,
+    /// No such queue.
+    #[error("queue {index} does not exist; the engine has {queues}")]
+    UnknownQueue { index: usize, queues: usize },
+    /// No such device.
+    #[error("device {device} does not exist; the engine has {devices}")]
+    UnknownDevice { device: usize, devices: usize },
+    /// The engine never handed that epoch to the backend.
+    #[error("{queue} reports epoch {epoch}, but only epochs up to {submitted} were submitted to it")]
+    NotSubmitted { queue: QueueId, epoch: u64, submitted: u64 },
+}
+
+/// What was still running when a shutdown ran out of time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{in_flight} operations on devices and {host} on the host had not ended when the time was up; \
+     their signals have failed, their resources stay until they end"
+)]
+pub struct Unfinished {
+    /// Operations that a device had not reported.
+    pub in_flight: usize,
+    /// Host operations that had not returned.
+    pub host: usize,
+}

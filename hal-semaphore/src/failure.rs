@@ -1,0 +1,161 @@
+//! Why something did not happen: one root cause, shared unchanged by everything it made fail.
+//!
+//! A [`Failure`] is made once, where the trouble is seen, and travels by reference count from there: through an
+//! operation to its signals, from a timeline to the operations that wait for it, and so on. Nothing on the way
+//! replaces or wraps it, so whoever asks at the far end reads what went wrong first (rule S3). Two failures with
+//! the same root compare equal by [`Failure::same_root`].
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The kind of a failure: the codes that IREE shares with gRPC and Abseil, under the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[expect(
+    missing_docs,
+    reason = "the names are the documentation, shared with every system that uses these codes"
+)]
+pub enum Code {
+    Cancelled = 1,
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Aborted = 10,
+    OutOfRange = 11,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+    DataLoss = 15,
+    Unauthenticated = 16,
+    Deferred = 17,
+    Incompatible = 18,
+}
+
+impl Code {
+    const ALL: [Code; 18] = [
+        Code::Cancelled,
+        Code::Unknown,
+        Code::InvalidArgument,
+        Code::DeadlineExceeded,
+        Code::NotFound,
+        Code::AlreadyExists,
+        Code::PermissionDenied,
+        Code::ResourceExhausted,
+        Code::FailedPrecondition,
+        Code::Aborted,
+        Code::OutOfRange,
+        Code::Unimplemented,
+        Code::Internal,
+        Code::Unavailable,
+        Code::DataLoss,
+        Code::Unauthenticated,
+        Code::Deferred,
+        Code::Incompatible,
+    ];
+
+    /// The code with this number; [`Code::Unknown`] for a number that has no name.
+    pub fn from_number(number: u32) -> Code {
+        Self::ALL.into_iter().find(|&code| code as u32 == number).unwrap_or(Code::Unknown)
+    }
+}
+
+/// Where a failure began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// An operation's own work failed on its device or in its host call.
+    Operation,
+    /// The whole device was lost.
+    Device,
+    /// The program failed a timeline on purpose.
+    Host,
+    /// The operation was cancelled before it ran.
+    Cancelled,
+    /// A timeline was dropped while operations still waited for it: nobody can ever signal it.
+    Abandoned,
+    /// The engine was shut down.
+    Shutdown,
+}
+
+/// One failure and its cause. Cheap to clone; every clone is the same failure.
+#[derive(Clone)]
+pub struct Failure(Arc<Inner>);
+
+struct Inner {
+    code: Code,
+    origin: Origin,
+    message: Box<str>,
+}
+
+impl Failure {
+    /// A failure of an operation's own work.
+    pub fn new(code: Code, message: impl Into<Box<str>>) -> Self {
+        Self::with_origin(code, Origin::Operation, message)
+    }
+
+    /// A failure that began at `origin`.
+    pub fn with_origin(code: Code, origin: Origin, message: impl Into<Box<str>>) -> Self {
+        Self(Arc::new(Inner { code, origin, message: message.into() }))
+    }
+
+    /// What kind of failure this is.
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+
+    /// Where it began.
+    pub fn origin(&self) -> Origin {
+        self.0.origin
+    }
+
+    /// What happened, in words.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Whether both come from the very same event.
+    pub fn same_root(&self, other: &Failure) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Failure({:?}, {:?}, {:?})", self.code(), self.origin(), self.message())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.code(), self.message())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_keep_their_numbers() {
+        for (index, code) in Code::ALL.into_iter().enumerate() {
+            assert_eq!(code as usize, index + 1);
+            assert_eq!(Code::from_number(code as u32), code);
+        }
+        assert_eq!(Code::from_number(0), Code::Unknown);
+        assert_eq!(Code::from_number(99), Code::Unknown);
+    }
+
+    #[test]
+    fn clones_share_their_root_and_lookalikes_do_not() {
+        let failure = Failure::new(Code::DataLoss, "bank 3 parity");
+        assert!(failure.same_root(&failure.clone()));
+        assert!(!failure.same_root(&Failure::new(Code::DataLoss, "bank 3 parity")));
+        assert_eq!(failure.to_string(), "DataLoss: bank 3 parity");
+    }
+}

@@ -1,0 +1,94 @@
+//! Native events: counted, and recycled only when nothing on a device can still look at them.
+//!
+//! An event is held by the operation that records it, until that operation has retired, and by each operation that
+//! was submitted with a wait for it, until *that* one has retired: only then can no queue have the wait in front of
+//! it. One event may unblock any number of waits. A binary event that is recorded again while somebody still waits
+//! for the old recording would make that somebody wait for the wrong work; the count is what rules it out.
+
+/// Which event of a pool.
+pub(crate) type EventIndex = u32;
+
+struct Slot<E> {
+    event: E,
+    references: u32,
+}
+
+/// The events of one device.
+pub(crate) struct EventPool<E> {
+    slots: Vec<Slot<E>>,
+    idle: Vec<EventIndex>,
+}
+
+impl<E> EventPool<E> {
+    pub(crate) fn new() -> Self {
+        Self { slots: Vec::new(), idle: Vec::new() }
+    }
+
+    pub(crate) fn idle(&self) -> usize {
+        self.idle.len()
+    }
+
+    pub(crate) fn add(&mut self, event: E) {
+        if let Ok(index) = EventIndex::try_from(self.slots.len()) {
+            self.slots.push(Slot { event, references: 0 });
+            self.idle.push(index);
+        }
+    }
+
+    /// An event that nobody holds, now held once.
+    pub(crate) fn acquire(&mut self) -> Option<(EventIndex, &E)> {
+        let index = self.idle.pop()?;
+        let slot = self.slots.get_mut(index as usize)?;
+        debug_assert_eq!(slot.references, 0, "an idle event is held");
+        slot.references = 1;
+        Some((index, &slot.event))
+    }
+
+    pub(crate) fn get(&self, index: EventIndex) -> Option<&E> {
+        self.slots.get(index as usize).map(|slot| &slot.event)
+    }
+
+    pub(crate) fn retain(&mut self, index: EventIndex) {
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            debug_assert!(slot.references > 0, "an idle event is not for sharing");
+            slot.references += 1;
+        }
+    }
+
+    pub(crate) fn release(&mut self, index: EventIndex) {
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            debug_assert!(slot.references > 0, "an event is released more often than it was held");
+            slot.references -= 1;
+            if slot.references == 0 {
+                self.idle.push(index);
+            }
+        }
+    }
+
+    /// How many events exist, and how many of them are at rest.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        (self.slots.len(), self.idle.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_rests_only_after_its_last_holder_let_go() {
+        let mut pool = EventPool::new();
+        assert!(pool.acquire().is_none());
+        pool.add('a');
+        let (event, _) = pool.acquire().unwrap();
+        pool.retain(event);
+        pool.retain(event);
+        for _ in 0..2 {
+            pool.release(event);
+            assert!(pool.acquire().is_none());
+        }
+        pool.release(event);
+        assert_eq!(pool.count(), (1, 1));
+        assert_eq!(pool.acquire().map(|(index, _)| index), Some(event));
+    }
+}

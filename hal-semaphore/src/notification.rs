@@ -1,0 +1,89 @@
+//! Host notifications: what a thread sleeps on until timelines get where it wants them.
+//!
+//! Notifications are pooled, and each use of one is a new *turn*. A wake-up names the turn it is for, so one that
+//! was on its way to an earlier user (a wait that ran into its deadline) cannot end a later one.
+
+use crate::sync::{AtomicU64, Event, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Debug, Default)]
+struct Notification {
+    raised: AtomicU64,
+    event: Event,
+}
+
+/// One turn of a pooled notification, seen by the thread that waits and by the one that wakes it.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    notification: Arc<Notification>,
+    turn: u64,
+}
+
+impl Pending {
+    /// Whether what was waited for has happened.
+    pub fn is_raised(&self) -> bool {
+        self.notification.raised.load(Ordering::Acquire) >= self.turn
+    }
+
+    pub(crate) fn raise(&self) {
+        self.notification.raised.fetch_max(self.turn, Ordering::Release);
+        self.notification.event.notify_all();
+    }
+
+    pub(crate) fn same(&self, other: &Pending) -> bool {
+        Arc::ptr_eq(&self.notification, &other.notification) && self.turn == other.turn
+    }
+
+    /// Wakes the thread so that it looks at the clock again.
+    pub fn nudge(&self) {
+        self.notification.event.notify_all();
+    }
+
+    /// Sleeps until raised, nudged or out of time, unless `skip` already holds. May return early for no reason: the
+    /// caller looks at the state again.
+    pub fn sleep_unless(&self, skip: impl FnOnce() -> bool, timeout: Option<Duration>) {
+        let listener = self.notification.event.listen();
+        if !self.is_raised() && !skip() {
+            listener.wait(timeout);
+        }
+    }
+}
+
+/// Notifications at rest.
+#[derive(Debug, Default)]
+pub(crate) struct NotificationPool {
+    idle: Vec<Pending>,
+}
+
+impl NotificationPool {
+    pub(crate) fn acquire(&mut self) -> Pending {
+        match self.idle.pop() {
+            Some(Pending { notification, turn }) => Pending { notification, turn: turn + 1 },
+            None => Pending { notification: Arc::default(), turn: 1 },
+        }
+    }
+
+    pub(crate) fn release(&mut self, pending: Pending) {
+        self.idle.push(pending);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_wake_up_for_an_earlier_turn_does_not_end_a_later_one() {
+        let mut pool = NotificationPool::default();
+        let first = pool.acquire();
+        let late = first.clone();
+        pool.release(first);
+        let second = pool.acquire();
+        assert!(Arc::ptr_eq(&late.notification, &second.notification));
+        late.raise();
+        assert!(!second.is_raised());
+        second.raise();
+        assert!(second.is_raised());
+    }
+}

@@ -1,0 +1,167 @@
+//! A slab whose entries never move: chunked storage, and keys that notice when their entry is gone.
+//!
+//! A plain growing vector would copy every record of a million held operations each time it doubles, under the
+//! engine's lock. Here growth adds one chunk of 256 entries and copies nothing. A [`Key`] names an entry *and* the
+//! insertion that filled it; a key that outlived its entry finds nothing, which is what makes every stale
+//! reference in the engine (a cancelled operation still named in some wait list) harmless.
+
+const CHUNK_BITS: u32 = 8;
+const CHUNK: u32 = 1 << CHUNK_BITS;
+const NONE: u32 = u32::MAX;
+
+/// Names one entry of a [`Slab`], and the insertion that filled it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+struct Entry<T> {
+    generation: u32,
+    next_free: u32,
+    value: Option<T>,
+}
+
+/// Storage for values of one type, addressed by [`Key`].
+pub(crate) struct Slab<T> {
+    chunks: Vec<Box<[Entry<T>]>>,
+    free: u32,
+    len: usize,
+    generation: u32,
+}
+
+fn split(index: u32) -> (usize, usize) {
+    ((index >> CHUNK_BITS) as usize, (index & (CHUNK - 1)) as usize)
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn new() -> Self {
+        Self { chunks: Vec::new(), free: NONE, len: 0, generation: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn entry(&self, index: u32) -> Option<&Entry<T>> {
+        let (chunk, offset) = split(index);
+        self.chunks.get(chunk)?.get(offset)
+    }
+
+    fn entry_mut(&mut self, index: u32) -> Option<&mut Entry<T>> {
+        let (chunk, offset) = split(index);
+        self.chunks.get_mut(chunk)?.get_mut(offset)
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let chunk = u32::try_from(self.chunks.len()).expect("fewer than 2^24 chunks fit in memory");
+        let first = chunk << CHUNK_BITS;
+        let last = first + (CHUNK - 1);
+        self.chunks.push(
+            (first..=last)
+                .map(|index| Entry {
+                    generation: 0,
+                    next_free: if index == last { self.free } else { index + 1 },
+                    value: None,
+                })
+                .collect(),
+        );
+        self.free = first;
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> Key {
+        if self.free == NONE {
+            self.grow();
+        }
+        let index = self.free;
+        self.generation = self.generation.wrapping_add(1);
+        let generation = self.generation;
+        let entry = self.entry_mut(index).expect("the free list names entries that exist");
+        let next_free = entry.next_free;
+        entry.generation = generation;
+        entry.value = Some(value);
+        self.free = next_free;
+        self.len += 1;
+        Key { index, generation }
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+        let entry = self.entry(key.index)?;
+        if entry.generation == key.generation { entry.value.as_ref() } else { None }
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        let entry = self.entry_mut(key.index)?;
+        if entry.generation == key.generation { entry.value.as_mut() } else { None }
+    }
+
+    pub(crate) fn contains(&self, key: Key) -> bool {
+        self.get(key).is_some()
+    }
+
+    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+        let free = self.free;
+        let entry = self.entry_mut(key.index)?;
+        if entry.generation != key.generation {
+            return None;
+        }
+        let value = entry.value.take()?;
+        entry.next_free = free;
+        self.free = key.index;
+        self.len -= 1;
+        Some(value)
+    }
+
+    /// The keys of everything that is in here now, in storage order.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
+        self.chunks.iter().zip(0u32..).flat_map(|(chunk, number)| {
+            chunk.iter().zip(0u32..).filter(|(entry, _)| entry.value.is_some()).map(move |(entry, offset)| {
+                Key { index: (number << CHUNK_BITS) | offset, generation: entry.generation }
+            })
+        })
+    }
+
+    /// Gives the memory of an empty slab back. Keys handed out before stay unknown.
+    pub(crate) fn trim(&mut self) {
+        if self.len == 0 {
+            self.chunks = Vec::new();
+            self.free = NONE;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_key_finds_nothing_even_when_its_entry_is_reused() {
+        let mut slab = Slab::new();
+        let first = slab.insert("a");
+        assert_eq!(slab.remove(first), Some("a"));
+        let second = slab.insert("b");
+        assert_eq!(second.index, first.index);
+        assert_eq!(slab.get(first), None);
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.get(second), Some(&"b"));
+        slab.remove(second);
+        slab.trim();
+        let third = slab.insert("c");
+        assert!(!slab.contains(second) && slab.contains(third));
+    }
+
+    #[test]
+    fn entries_stay_put_across_chunks() {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..1000).map(|n| slab.insert(n)).collect();
+        assert_eq!(slab.len(), 1000);
+        for key in keys.iter().step_by(2) {
+            slab.remove(*key);
+        }
+        assert_eq!(slab.keys().count(), 500);
+        for (n, key) in keys.iter().enumerate() {
+            assert_eq!(slab.get(*key).copied(), (n % 2 == 1).then_some(n));
+        }
+    }
+}

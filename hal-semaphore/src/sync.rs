@@ -1,0 +1,117 @@
+//! The few primitives the engine synchronises with, and their model-checked stand-ins.
+//!
+//! Everything that orders two threads in this crate comes from here: one [`Mutex`], the atomics, and [`Event`].
+//! Under `--cfg loom` and `--cfg shuttle` the same names are the checkers' versions, so that the code they explore
+//! is the code that ships. Reference counts are the standard library's everywhere: no decision of the engine is
+//! taken on one.
+
+#[cfg(not(any(loom, shuttle)))]
+mod imp {
+    pub(crate) use parking_lot::MutexGuard as Guard;
+    pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+
+    use std::time::Duration;
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(parking_lot::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> Guard<'_, T> {
+            self.0.lock()
+        }
+    }
+
+    /// Wakes whoever was listening when it was notified.
+    #[derive(Debug, Default)]
+    pub(crate) struct Event(event_listener::Event);
+
+    pub(crate) struct Listener(event_listener::EventListener);
+
+    impl Event {
+        pub(crate) fn listen(&self) -> Listener {
+            Listener(self.0.listen())
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify(usize::MAX);
+        }
+    }
+
+    impl Listener {
+        pub(crate) fn wait(self, timeout: Option<Duration>) {
+            use event_listener::Listener as _;
+            match timeout {
+                None => self.0.wait(),
+                Some(timeout) => drop(self.0.wait_timeout(timeout)),
+            }
+        }
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+mod imp {
+    #[cfg(loom)]
+    use loom as checker;
+    #[cfg(shuttle)]
+    use shuttle as checker;
+
+    pub(crate) use checker::sync::MutexGuard as Guard;
+    pub(crate) use checker::sync::atomic::{AtomicU64, Ordering};
+
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(checker::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(checker::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> Guard<'_, T> {
+            match self.0.lock() {
+                Ok(guard) => guard,
+                Err(poisoned) => poisoned.into_inner(),
+            }
+        }
+    }
+
+    /// Counts notifications; a listener waits for the count to move. The checkers have no clock: a timeout is a
+    /// wait that ends at once.
+    #[derive(Debug, Default)]
+    pub(crate) struct Event(Arc<(checker::sync::Mutex<u64>, checker::sync::Condvar)>);
+
+    pub(crate) struct Listener(Arc<(checker::sync::Mutex<u64>, checker::sync::Condvar)>, u64);
+
+    impl Event {
+        pub(crate) fn listen(&self) -> Listener {
+            let seen = *self.0.0.lock().unwrap();
+            Listener(self.0.clone(), seen)
+        }
+
+        pub(crate) fn notify_all(&self) {
+            *self.0.0.lock().unwrap() += 1;
+            self.0.1.notify_all();
+        }
+    }
+
+    impl Listener {
+        pub(crate) fn wait(self, timeout: Option<Duration>) {
+            if timeout.is_some() {
+                checker::thread::yield_now();
+                return;
+            }
+            let mut count = self.0.0.lock().unwrap();
+            while *count == self.1 {
+                count = self.0.1.wait(count).unwrap();
+            }
+        }
+    }
+}
+
+pub(crate) use imp::*;

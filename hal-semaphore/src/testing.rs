@@ -1,0 +1,409 @@
+//! A device made of software, for tests, examples and benchmarks: what a backend looks like, and what the engine
+//! must never do to one.
+//!
+//! [`SoftBackend`] has any number of devices and queues, runs [`Job`]s that do nothing but leave their tag in a log,
+//! and moves only when told to: [`step`](SoftBackend::step) lets the head of a queue run, if its native waits allow,
+//! and [`report`](SoftBackend::report) tells the engine. The two are apart so that a test can report late, or one
+//! queue before another. With [`eager`](SoftBackend::eager) everything runs and is reported from inside `submit`.
+//!
+//! Its events are binary, like a GPU's: recording one again forgets what it said before. A wait remembers which
+//! recording it was meant for, and a queue that comes to a wait whose event was recorded anew counts a
+//! [violation](SoftBackend::violations): the engine recycled an event that somebody still looked at.
+
+use crate::backend::{
+    Backend, Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted, Transition,
+};
+use crate::failure::{Code, Failure};
+use crate::ids::QueueId;
+use crate::semaphore::Semaphore;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Work that leaves its tag, or fails.
+#[derive(Debug, Default)]
+pub struct Job {
+    /// What the log shows.
+    pub tag: u64,
+    /// What the device reports instead of success.
+    pub failure: Option<Failure>,
+    /// What the device answers at submission: it cannot take this.
+    pub refuse: Option<Failure>,
+}
+
+impl Job {
+    /// A job that succeeds.
+    pub fn new(tag: u64) -> Self {
+        Self { tag, ..Self::default() }
+    }
+
+    /// A job that fails when it runs.
+    pub fn failing(tag: u64, failure: Failure) -> Self {
+        Self { tag, failure: Some(failure), refuse: None }
+    }
+
+    /// A job that its device does not take.
+    pub fn refused(tag: u64, failure: Failure) -> Self {
+        Self { tag, failure: None, refuse: Some(failure) }
+    }
+}
+
+/// A binary event of a soft device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SoftEvent(usize);
+
+#[derive(Clone, Copy, Debug)]
+struct Recording {
+    event: usize,
+    number: u64,
+}
+
+#[derive(Debug, Default)]
+struct EventState {
+    number: u64,
+    fired: bool,
+}
+
+#[derive(Debug)]
+struct Queued {
+    epoch: u64,
+    tag: Option<u64>,
+    failure: Option<Failure>,
+    waits: SmallVec<[(usize, u64, Option<Recording>); 2]>,
+    record: Option<Recording>,
+}
+
+#[derive(Debug, Default)]
+struct SoftQueue {
+    queued: VecDeque<Queued>,
+    ran: VecDeque<(u64, Option<Failure>)>,
+    executed: u64,
+}
+
+/// What a step of a queue came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing is queued.
+    Idle,
+    /// The head waits natively for another queue.
+    Blocked,
+    /// The head ran; it was this epoch.
+    Ran(u64),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queues: Vec<SoftQueue>,
+    events: Vec<EventState>,
+    log: Vec<(QueueId, Option<u64>)>,
+    violations: usize,
+    reclaimed: Vec<(u64, Result<(), Failure>)>,
+    host: Vec<(HostTask, Job)>,
+    native_waits: usize,
+    aborted: Vec<usize>,
+    transitions: Vec<Transition>,
+}
+
+/// Devices made of software. See the [module documentation](self).
+pub struct SoftBackend {
+    specs: Vec<DeviceSpec>,
+    eager: bool,
+    quiet: bool,
+    capacity: usize,
+    event_limit: usize,
+    state: Mutex<State>,
+    ids: Mutex<Vec<QueueId>>,
+    completer: OnceLock<Completer>,
+}
+
+impl fmt::Debug for SoftBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SoftBackend").field("specs", &self.specs).finish_non_exhaustive()
+    }
+}
+
+/// A device with so many queues and event objects.
+pub fn device(queues: usize) -> DeviceSpec {
+    DeviceSpec {
+        queues,
+        native_waits: NativeWaits::Events,
+        peers: Vec::new(),
+        completion: Completion::Callback,
+    }
+}
+
+impl SoftBackend {
+    /// Devices that run when told to.
+    pub fn new(specs: Vec<DeviceSpec>) -> Self {
+        let queues = specs.iter().map(|spec| spec.queues).sum();
+        let state = State { queues: (0..queues).map(|_| SoftQueue::default()).collect(), ..State::default() };
+        Self {
+            specs,
+            eager: false,
+            quiet: false,
+            capacity: usize::MAX,
+            event_limit: usize::MAX,
+            state: Mutex::new(state),
+            ids: Mutex::new(Vec::new()),
+            completer: OnceLock::new(),
+        }
+    }
+
+    /// Everything runs and is reported from inside `submit`, as soon as its waits allow.
+    #[must_use]
+    pub fn eager(mut self) -> Self {
+        self.eager = true;
+        self
+    }
+
+    /// Keeps no log, no transitions and nothing that was reclaimed.
+    #[must_use]
+    pub fn quiet(mut self) -> Self {
+        self.quiet = true;
+        self
+    }
+
+    /// A queue has room for so many jobs that have not run.
+    #[must_use]
+    pub fn capacity(mut self, jobs: usize) -> Self {
+        self.capacity = jobs;
+        self
+    }
+
+    /// The devices can make so many events.
+    #[must_use]
+    pub fn event_limit(mut self, events: usize) -> Self {
+        self.event_limit = events;
+        self
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where reports go.
+    pub fn completer(&self) -> Completer {
+        self.completer.get().expect("the engine has started the backend").clone()
+    }
+
+    /// Lets the head of a queue run, without reporting it.
+    pub fn step(&self, queue: QueueId) -> Step {
+        self.state().step(queue, self.quiet)
+    }
+
+    /// Reports the oldest thing that ran on a queue and was not reported. Says whether there was one.
+    pub fn report(&self, queue: QueueId) -> bool {
+        let ran = self.state().queues.get_mut(queue.index()).and_then(|queue| queue.ran.pop_front());
+        let Some((epoch, failure)) = ran else { return false };
+        let completer = self.completer();
+        // The engine may be gone by now; then nobody is left to tell.
+        let _ = match failure {
+            None => completer.complete(queue, epoch),
+            Some(failure) => completer.fail(queue, epoch, failure),
+        };
+        true
+    }
+
+    /// Runs and reports everything that can run, until nothing can.
+    pub fn settle(&self) {
+        loop {
+            let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let mut moved = false;
+            for queue in ids {
+                while matches!(self.step(queue), Step::Ran(_)) {
+                    moved = true;
+                }
+                while self.report(queue) {
+                    moved = true;
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// How many jobs a queue holds that have not run.
+    pub fn queued(&self, queue: QueueId) -> usize {
+        self.state().queues.get(queue.index()).map_or(0, |queue| queue.queued.len())
+    }
+
+    /// What ran, in order: the queue, and the tag (none for a barrier).
+    pub fn log(&self) -> Vec<(QueueId, Option<u64>)> {
+        self.state().log.clone()
+    }
+
+    /// The tags that ran, in order.
+    pub fn tags(&self) -> Vec<u64> {
+        self.state().log.iter().filter_map(|&(_, tag)| tag).collect()
+    }
+
+    /// How often a queue came to a wait whose event had been recorded anew.
+    pub fn violations(&self) -> usize {
+        self.state().violations
+    }
+
+    /// How many native waits the devices were given.
+    pub fn native_waits(&self) -> usize {
+        self.state().native_waits
+    }
+
+    /// The jobs that came back, in order, and how they ended.
+    pub fn reclaimed(&self) -> Vec<(u64, Result<(), Failure>)> {
+        self.state().reclaimed.clone()
+    }
+
+    /// The host jobs that were started and not ended.
+    pub fn take_host(&self) -> Vec<(HostTask, Job)> {
+        std::mem::take(&mut self.state().host)
+    }
+
+    /// The devices that were asked to stop.
+    pub fn aborted(&self) -> Vec<usize> {
+        self.state().aborted.clone()
+    }
+
+    /// What was observed since the last call.
+    pub fn take_transitions(&self) -> Vec<Transition> {
+        std::mem::take(&mut self.state().transitions)
+    }
+}
+
+impl State {
+    fn step(&mut self, id: QueueId, quiet: bool) -> Step {
+        let Some(head) = self.queues.get(id.index()).and_then(|queue| queue.queued.front()) else {
+            return Step::Idle;
+        };
+        for &(producer, epoch, recording) in &head.waits {
+            let stale = recording.is_some_and(|recording| {
+                self.events.get(recording.event).is_none_or(|event| event.number != recording.number)
+            });
+            if stale {
+                self.violations += 1;
+            }
+            let fired = match recording {
+                Some(recording) => self.events.get(recording.event).is_some_and(|event| event.fired),
+                None => self.queues.get(producer).is_some_and(|queue| queue.executed >= epoch),
+            };
+            if !fired {
+                return Step::Blocked;
+            }
+        }
+        let Some(queue) = self.queues.get_mut(id.index()) else { return Step::Idle };
+        let Some(job) = queue.queued.pop_front() else { return Step::Idle };
+        queue.executed = job.epoch;
+        queue.ran.push_back((job.epoch, job.failure));
+        if let Some(event) = job.record.and_then(|recording| self.events.get_mut(recording.event)) {
+            event.fired = true;
+        }
+        if !quiet {
+            self.log.push((id, job.tag));
+        }
+        Step::Ran(job.epoch)
+    }
+}
+
+impl Backend for SoftBackend {
+    type Timeline = Semaphore;
+    type Work = Job;
+    type Event = SoftEvent;
+
+    const OBSERVES: bool = true;
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        self.specs.clone()
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+        let mut state = self.state();
+        {
+            let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+            if !ids.contains(&queue) {
+                ids.push(queue);
+            }
+        }
+        let mut answer = Submitted::all();
+        for (accepted, submission) in batch.iter().enumerate() {
+            if let Some(failure) = submission.work.as_ref().and_then(|job| job.refuse.clone()) {
+                answer = Submitted::failed(accepted, failure);
+                break;
+            }
+            if state.queues.get(queue.index()).is_some_and(|queue| queue.queued.len() >= self.capacity) {
+                answer = Submitted::full(accepted);
+                break;
+            }
+            let mut waits = SmallVec::new();
+            for wait in submission.waits {
+                let recording = wait.event.map(|SoftEvent(event)| Recording {
+                    event,
+                    number: state.events.get(event).map_or(0, |event| event.number),
+                });
+                waits.push((wait.point.queue.index(), wait.point.epoch, recording));
+            }
+            state.native_waits += waits.len();
+            let record = submission.event.map(|&SoftEvent(event)| {
+                let number = state.events.get_mut(event).map_or(0, |event| {
+                    event.number += 1;
+                    event.fired = false;
+                    event.number
+                });
+                Recording { event, number }
+            });
+            let epoch = submission.epoch;
+            let (tag, failure) =
+                submission.work.map_or((None, None), |job| (Some(job.tag), job.failure.take()));
+            if let Some(queue) = state.queues.get_mut(queue.index()) {
+                queue.queued.push_back(Queued { epoch, tag, failure, waits, record });
+            }
+        }
+        drop(state);
+        if self.eager {
+            self.settle();
+        }
+        answer
+    }
+
+    fn create_event(&self, device: usize) -> Result<SoftEvent, Failure> {
+        let mut state = self.state();
+        if state.events.len() >= self.event_limit {
+            return Err(Failure::new(Code::ResourceExhausted, format!("device {device} is out of events")));
+        }
+        state.events.push(EventState::default());
+        Ok(SoftEvent(state.events.len() - 1))
+    }
+
+    fn run(&self, task: HostTask, work: Job) {
+        if self.eager {
+            task.finish(work.failure.map_or(Ok(()), Err));
+        } else {
+            self.state().host.push((task, work));
+        }
+    }
+
+    fn reclaim(&self, ended: Ended<Job>) {
+        if let Some(job) = ended.work
+            && !self.quiet
+        {
+            self.state().reclaimed.push((job.tag, ended.outcome));
+        }
+    }
+
+    fn poll(&self, _device: usize) {
+        self.settle();
+    }
+
+    fn abort(&self, device: usize, _why: &Failure) {
+        self.state().aborted.push(device);
+    }
+
+    fn observe(&self, transition: Transition) {
+        if !self.quiet {
+            self.state().transitions.push(transition);
+        }
+    }
+}

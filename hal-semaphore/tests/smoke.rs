@@ -1,0 +1,118 @@
+//! The four directions of the seed's analysis, in both orders.
+use hal_semaphore::testing::{Job, SoftBackend, Step, device};
+use hal_semaphore::*;
+
+fn engine(queues: usize) -> Engine<SoftBackend> {
+    Engine::new(SoftBackend::new(vec![device(queues)])).unwrap()
+}
+
+#[test]
+fn host_then_device() {
+    let engine = engine(1);
+    let (a, b) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
+    let placed = engine
+        .submit(0, Affinity::ANY, &[(a.clone(), 1)], &[(b.clone(), 1)], Action::Queue(Job::new(7)))
+        .unwrap();
+    assert_eq!(placed.waits.held, 1);
+    let queue = engine.queue(0, 0).unwrap();
+    assert_eq!(engine.backend().step(queue), Step::Idle);
+    a.signal(1).unwrap();
+    assert_eq!(engine.backend().step(queue), Step::Ran(1));
+    assert_eq!(b.query().unwrap(), 0);
+    assert!(engine.backend().report(queue));
+    assert_eq!(b.query().unwrap(), 1);
+    assert_eq!(engine.backend().reclaimed().len(), 1);
+    assert_eq!(engine.occupancy().operations, 0);
+}
+
+#[test]
+fn device_then_device_native_both_orders() {
+    for consumer_first in [false, true] {
+        let engine = engine(2);
+        let (x, y) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
+        let producer = || {
+            engine.submit(0, Affinity::queue(0), &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
+        };
+        let consumer = || {
+            engine
+                .submit(
+                    0,
+                    Affinity::queue(1),
+                    &[(x.clone(), 1)],
+                    &[(y.clone(), 1)],
+                    Action::Queue(Job::new(2)),
+                )
+                .unwrap();
+        };
+        if consumer_first {
+            consumer();
+            producer();
+        } else {
+            producer();
+            consumer();
+        }
+        let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+        assert_eq!(engine.backend().native_waits(), 1);
+        assert_eq!(engine.backend().step(q1), Step::Blocked);
+        assert_eq!(engine.backend().step(q0), Step::Ran(1));
+        assert_eq!(engine.backend().step(q1), Step::Ran(1));
+        engine.backend().report(q1);
+        assert_eq!(y.query().unwrap(), 0, "gated");
+        engine.backend().report(q0);
+        assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
+        let o = engine.occupancy();
+        assert_eq!((o.events, o.idle_events, o.operations), (2, 2, 0));
+    }
+}
+
+#[test]
+fn chain_of_many_on_a_small_stack() {
+    std::thread::Builder::new()
+        .stack_size(64 << 10)
+        .spawn(|| {
+            let engine = Engine::new(SoftBackend::new(vec![device(2)]).eager().quiet()).unwrap();
+            let x = Semaphore::new(&engine, 0).unwrap();
+            let n = 100_000;
+            for i in 1..n {
+                engine
+                    .submit(
+                        0,
+                        Affinity::queue((i % 2) as usize),
+                        &[(x.clone(), i)],
+                        &[(x.clone(), i + 1)],
+                        Action::Queue(Job::new(i)),
+                    )
+                    .unwrap();
+            }
+            x.signal(1).unwrap();
+            assert_eq!(x.query().unwrap(), n);
+            println!("{:?}", engine.stats());
+        })
+        .unwrap()
+        .join()
+        .unwrap();
+}
+
+#[test]
+fn host_wait_all_any() {
+    let engine = engine(1);
+    let (a, b) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
+    let clock = SystemClock::new();
+    std::thread::scope(|s| {
+        let points = [(a.clone(), 2), (b.clone(), 1)];
+        let e = engine.clone();
+        let t = s.spawn(move || e.wait(WaitMode::All, &points, &SystemClock::new(), None));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        a.signal(3).unwrap();
+        b.signal(1).unwrap();
+        t.join().unwrap().unwrap();
+    });
+    let r = engine.wait(
+        WaitMode::Any,
+        &[(a.clone(), 9), (b.clone(), 9)],
+        &clock,
+        Some(clock.now() + std::time::Duration::from_millis(3)),
+    );
+    assert!(matches!(r, Err(WaitError::DeadlineExceeded)));
+    assert_eq!(engine.occupancy().host_waits, 0);
+}
