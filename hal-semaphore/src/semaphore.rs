@@ -135,6 +135,14 @@ impl Timeline for Semaphore {
         self.record(failure);
     }
 
+    fn deliver(&self, state: Result<u64, &Failure>) {
+        match state {
+            // Refused means that somebody else got there first, which is no news to anyone.
+            Ok(value) => drop(self.signal(value)),
+            Err(failure) => drop(self.fail(failure.clone())),
+        }
+    }
+
     fn watch(&self, value: u64, watcher: Watcher) -> Subscription {
         self.subscribe(value, move |state| watcher.notify(state))
     }

@@ -31,13 +31,18 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// What it failed with. Called under the engine's lock.
     fn failure(&self) -> Option<Failure>;
 
-    /// Raises the value to at least `value` and wakes the host's waiters: an operation has completed, at `by` if it
-    /// ran on a queue. A value that is reached already, or a timeline that has failed, stays as it is. Called
-    /// without a lock held, in completion order.
+    /// Raises the value to at least `value` and wakes the waiters that the engine does not know: an operation has
+    /// completed, at `by` if it ran on a queue. The engine knows already. A value that is reached, or a timeline that
+    /// has failed, stays as it is. Called without a lock held, in completion order.
     fn publish(&self, value: u64, by: Option<Point>);
 
-    /// Fails the timeline, unless it has failed already, and wakes the host's waiters. Called without a lock held.
+    /// Fails the timeline, unless it has failed already, and wakes the waiters that the engine does not know. Called
+    /// without a lock held.
     fn fail(&self, failure: &Failure);
+
+    /// Signals or fails a timeline that is not the calling engine's: whatever that takes where it belongs. A signal
+    /// that the timeline refuses (it is there already, or has failed) is dropped. Called without a lock held.
+    fn deliver(&self, state: Result<u64, &Failure>);
 
     /// Calls `watcher` once, on any thread and possibly before this returns, when `value` is reached or the timeline
     /// has failed. Only called on foreign timelines, without a lock held.

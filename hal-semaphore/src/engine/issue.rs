@@ -184,7 +184,7 @@ impl<B: Backend> Core<B> {
         all_reached: &mut bool,
     ) -> Result<(), Failure> {
         let first_wait = scratch.waits.len();
-        let count = self.ops.get(key).map_or(0, |op| op.waits.len());
+        let (count, epoch) = self.ops.get(key).map_or((0, 0), |op| (op.waits.len(), op.epoch));
         for position in 0..count {
             let Some(wait) = self.ops.get(key).and_then(|op| op.waits.get(position)).copied() else { break };
             let Some(slot) = self.slots.get(wait.slot) else { continue };
@@ -195,7 +195,7 @@ impl<B: Backend> Core<B> {
             if let Some(failure) = slot.failure.clone() {
                 return Err(failure);
             }
-            let Some(cover) = self.coverage(wait.slot, wait.value, index) else {
+            let Some(cover) = self.coverage(wait.slot, wait.value, index, epoch) else {
                 debug_assert!(false, "an ordered operation has a wait that nothing covers");
                 return Err(Failure::new(
                     Code::Internal,

@@ -564,9 +564,11 @@ impl<B: Backend> Shared<B> {
             if overtaken {
                 continue;
             }
+            let timeline = &publication.timeline;
             count(self.foreign(|| match &publication.state {
-                Ok(value) => publication.timeline.publish(*value, publication.by),
-                Err(failure) => publication.timeline.fail(failure),
+                state if publication.foreign => timeline.deliver(state.as_ref().copied()),
+                Ok(value) => timeline.publish(*value, publication.by),
+                Err(failure) => timeline.fail(failure),
             }));
         }
         for pending in effects.wakes.drain(..) {

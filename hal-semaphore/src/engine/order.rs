@@ -1,6 +1,8 @@
 //! Taking operations in, classifying their waits, and giving them their place in a queue.
 
-use super::state::{Core, HOST, Lane, NOBODY, Op, OpState, SPARE, SignalRecord, Target, WaitRecord};
+use super::state::{
+    Core, HOST, Lane, NOBODY, Op, OpState, Publication, SPARE, SignalRecord, Target, WaitRecord,
+};
 use super::{Action, Placement, WaitCounts};
 use crate::backend::{Backend, Ended, Transition, WaitClass};
 use crate::error::SubmitError;
@@ -205,7 +207,7 @@ impl<B: Backend> Core<B> {
                     };
                     self.use_slot(slot);
                     wait_records.push(WaitRecord { slot, value, via: NOBODY, event: None });
-                    match self.coverage(slot, value, queue) {
+                    match self.coverage(slot, value, queue, u64::MAX) {
                         Some(cover) if lane != Lane::Host => cover.class,
                         _ => {
                             held += 1;
@@ -228,7 +230,7 @@ impl<B: Backend> Core<B> {
         if held > 0 && doom.is_none() && usize::try_from(held).is_ok_and(|held| held < wait_records.len()) {
             // The covered waits of an operation that stays held matter to it only if their timeline fails.
             for record in &wait_records {
-                if self.coverage(record.slot, record.value, queue).is_some()
+                if self.coverage(record.slot, record.value, queue, u64::MAX).is_some()
                     && let Some(slot) = self.slots.get_mut(record.slot)
                 {
                     slot.push(HOST, record.value, Target::Covered(key));
@@ -250,10 +252,11 @@ impl<B: Backend> Core<B> {
     }
 
     /// How a wait of work on `queue` for a value that is not reached can do without the host; nothing if it cannot.
+    /// The work's own place there is `before`: nothing orders it behind itself, or what follows it.
     ///
     /// Of each producing queue the earliest signal that is enough counts, never a later one: waiting for more than
     /// was asked for would serialise what need not be.
-    pub(super) fn coverage(&self, slot: Key, value: u64, queue: u32) -> Option<Cover> {
+    pub(super) fn coverage(&self, slot: Key, value: u64, queue: u32, before: u64) -> Option<Cover> {
         let slot = self.slots.get(slot)?;
         if slot.failure.is_some() {
             return None;
@@ -265,6 +268,9 @@ impl<B: Backend> Core<B> {
             let Some(&(_, epoch)) = signals.get(at) else { continue };
             let source = self.queue_ref(*producer);
             if *producer == queue {
+                if epoch >= before {
+                    continue;
+                }
                 let class = WaitClass::SameQueue { producer: source.point(epoch) };
                 return Some(Cover { queue, class, epoch, event: None });
             }
@@ -412,7 +418,12 @@ impl<B: Backend> Core<B> {
                 }
                 self.drop_user(slot_key);
             }
-            self.effects.publications.push(super::state::Publication { timeline, state, by: point });
+            self.effects.publications.push(Publication {
+                timeline,
+                state,
+                by: point,
+                foreign: slot.is_none(),
+            });
         }
         if op.state == OpState::Running {
             self.running -= 1;

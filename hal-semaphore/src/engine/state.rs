@@ -330,6 +330,7 @@ pub(super) struct Publication<T> {
     pub(super) timeline: T,
     pub(super) state: Result<u64, Failure>,
     pub(super) by: Option<Point>,
+    pub(super) foreign: bool,
 }
 
 /// What is to be done without the lock, in this order.

@@ -93,7 +93,13 @@ impl<B: Backend> Core<B> {
                     self.drop_user(slot);
                 }
                 let state = Err(failure.clone());
-                self.effects.publications.push(Publication { timeline: signal.timeline, state, by: None });
+                let foreign = signal.slot.is_none();
+                self.effects.publications.push(Publication {
+                    timeline: signal.timeline,
+                    state,
+                    by: None,
+                    foreign,
+                });
             }
         }
         unfinished

@@ -1,0 +1,558 @@
+//! What goes wrong in engines of this design, one test for each way.
+//!
+//! The design (a timeline over binary events, with a queue of pending actions) has been implemented before, and its
+//! known defects are the best list of what is hard about it. Each test names the defect first, then shows that it
+//! is not here.
+#![cfg(not(any(loom, shuttle)))]
+
+use hal_semaphore::backend::{
+    Batch, Completer, DeviceSpec, Ended, NativeWaits, Submitted, Transition, WaitClass,
+};
+use hal_semaphore::testing::{Job, SoftBackend, Step, device};
+use hal_semaphore::timeline::{Registration, Timeline, Watcher};
+use hal_semaphore::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+fn soft(specs: Vec<DeviceSpec>) -> Engine<SoftBackend> {
+    Engine::new(SoftBackend::new(specs)).unwrap()
+}
+
+fn semaphore(engine: &Engine<SoftBackend>) -> Semaphore {
+    Semaphore::new(engine, 0).unwrap()
+}
+
+fn submit(
+    engine: &Engine<SoftBackend>,
+    queue: usize,
+    waits: &[(Semaphore, u64)],
+    signals: &[(Semaphore, u64)],
+    job: Job,
+) -> Placement {
+    engine.submit(0, Affinity::queue(queue), waits, signals, Action::Queue(job)).unwrap()
+}
+
+fn outcome(semaphore: &Semaphore) -> Result<u64, (Code, String)> {
+    semaphore.query().map_err(|failure| (failure.code(), failure.message().to_owned()))
+}
+
+/// a. Every entry of a semaphore's list is taken for a device timepoint, though host waits, links and callbacks are
+/// in it, too. Here all kinds wait side by side and each is released as what it is.
+#[test]
+fn a_kinds_of_timepoints_are_not_confused() {
+    let engine = soft(vec![device(2)]);
+    let (x, y, z) = (semaphore(&engine), semaphore(&engine), semaphore(&engine));
+    let called = Arc::new(AtomicUsize::new(0));
+    let subscriptions: Vec<_> = (1..=3)
+        .map(|value| {
+            let called = called.clone();
+            x.subscribe(value, move |state| {
+                assert!(state.unwrap() >= value);
+                called.fetch_add(1, Ordering::SeqCst);
+            })
+        })
+        .collect();
+    submit(&engine, 0, &[(x.clone(), 2)], &[(y.clone(), 1)], Job::new(1));
+    engine.submit(0, Affinity::ANY, &[(x.clone(), 2)], &[(z.clone(), 1)], Action::Barrier).unwrap();
+    engine.submit(0, Affinity::ANY, &[(x.clone(), 2)], &[(z.clone(), 2)], Action::Host(Job::new(2))).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| engine.wait(WaitMode::All, &[(x.clone(), 2)], &SystemClock::new(), None));
+        while engine.occupancy().host_waits == 0 {
+            std::thread::yield_now();
+        }
+        x.signal(2).unwrap();
+        assert_eq!(waiter.join().unwrap().unwrap(), 0);
+    });
+    assert_eq!(called.load(Ordering::SeqCst), 2);
+    assert_eq!(z.query().unwrap(), 1);
+    let [(task, job)] = <[_; 1]>::try_from(engine.backend().take_host()).unwrap();
+    assert_eq!(job.tag, 2);
+    task.finish(Ok(()));
+    engine.backend().settle();
+    assert_eq!((y.query().unwrap(), z.query().unwrap()), (1, 2));
+    drop(subscriptions);
+    assert_eq!(engine.occupancy().callbacks, 0);
+}
+
+/// b. A callback that fires while its timepoint is being registered frees what the registrar still uses.
+#[test]
+fn b_a_callback_may_end_everything_it_belongs_to() {
+    let engine = soft(vec![device(1)]);
+    let x = Semaphore::new(&engine, 5).unwrap();
+    let slot: Arc<Mutex<Option<Semaphore>>> = Arc::new(Mutex::new(Some(x.clone())));
+    let fired = Arc::new(AtomicBool::new(false));
+    let subscription = {
+        let (slot, fired) = (slot.clone(), fired.clone());
+        // Reached already: the callback runs before `subscribe` returns, and drops its semaphore.
+        x.subscribe(3, move |state| {
+            assert_eq!(state.unwrap(), 5);
+            drop(slot.lock().unwrap().take());
+            fired.store(true, Ordering::SeqCst);
+        })
+    };
+    assert!(fired.load(Ordering::SeqCst));
+    drop(x);
+    drop(subscription);
+    assert_eq!(engine.occupancy().timelines, 0);
+}
+
+/// b, second half. Of several events that cover a value the latest is taken, which waits for more than was asked.
+#[test]
+fn b_the_earliest_event_that_is_enough_is_waited_for() {
+    let engine = soft(vec![device(2)]);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    for value in 1..=4 {
+        submit(&engine, 0, &[], &[(x.clone(), value * 10)], Job::new(value));
+    }
+    submit(&engine, 1, &[(x.clone(), 15)], &[(y.clone(), 1)], Job::new(99));
+    let waits: Vec<u64> = engine
+        .backend()
+        .take_transitions()
+        .into_iter()
+        .filter_map(|transition| match transition {
+            Transition::Wait { class: WaitClass::Native { producer }, .. } => Some(producer.epoch),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(waits, [2, 2], "when submitted and when issued: the second job reaches 20, the first only 10");
+    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    engine.backend().step(q0);
+    assert_eq!(engine.backend().step(q1), Step::Blocked);
+    engine.backend().step(q0);
+    assert_eq!(engine.backend().step(q1), Step::Ran(1));
+}
+
+/// c. Stream-ordered allocation blocks its caller for the waits, and when one fails the signals are forgotten.
+#[test]
+fn c_nothing_blocks_and_a_failed_wait_fails_the_signals() {
+    let engine = soft(vec![device(1)]);
+    for action in [Action::Host(Job::new(1)), Action::Queue(Job::new(2)), Action::Barrier] {
+        let (x, y) = (semaphore(&engine), semaphore(&engine));
+        engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], action).unwrap();
+        let cause = Failure::with_origin(Code::DataLoss, Origin::Host, "the input is corrupt");
+        x.fail(cause.clone());
+        assert!(y.query().unwrap_err().same_root(&cause));
+    }
+    assert_eq!(engine.occupancy().operations, 0);
+    assert_eq!(engine.backend().reclaimed().len(), 2);
+}
+
+/// A timeline that writes down what the engine does to it.
+#[derive(Clone)]
+struct Noted(Arc<NotedInner>);
+
+struct NotedInner {
+    value: AtomicU64,
+    published: Mutex<Vec<(u64, Option<Point>)>>,
+    failure: OnceLock<Failure>,
+    registration: Option<Registration>,
+}
+
+impl Timeline for Noted {
+    type Watch = ();
+
+    fn key(&self) -> Option<TimelineKey> {
+        self.0.registration.as_ref().map(Registration::key)
+    }
+
+    fn value(&self) -> u64 {
+        self.0.value.load(Ordering::SeqCst)
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.0.failure.get().cloned()
+    }
+
+    fn publish(&self, value: u64, by: Option<Point>) {
+        self.0.value.fetch_max(value, Ordering::SeqCst);
+        self.0.published.lock().unwrap().push((value, by));
+    }
+
+    fn fail(&self, failure: &Failure) {
+        let _ = self.0.failure.set(failure.clone());
+    }
+
+    fn deliver(&self, state: Result<u64, &Failure>) {
+        match state {
+            Ok(value) => self.publish(value, None),
+            Err(failure) => self.fail(failure),
+        }
+    }
+
+    fn watch(&self, value: u64, watcher: Watcher) {
+        // Nothing moves a `Noted` that has no engine: it answers with what it is.
+        watcher.notify(Ok(value.max(self.value())));
+    }
+}
+
+/// A backend that keeps its completer and counts its own drops.
+struct Bare {
+    queues: usize,
+    completer: OnceLock<Completer>,
+    dropped: Arc<AtomicUsize>,
+}
+
+impl Bare {
+    fn new(queues: usize) -> (Self, Arc<AtomicUsize>) {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        (Self { queues, completer: OnceLock::new(), dropped: dropped.clone() }, dropped)
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        self.dropped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Backend for Bare {
+    type Timeline = Noted;
+    type Work = Arc<AtomicUsize>;
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![DeviceSpec { native_waits: NativeWaits::Epochs, ..device(self.queues) }]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, _queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+        let panics = batch
+            .iter()
+            .any(|submission| submission.work.is_some_and(|work| work.load(Ordering::SeqCst) == 666));
+        assert!(!panics, "the firmware answered 666");
+        Submitted::all()
+    }
+
+    fn reclaim(&self, ended: Ended<Self::Work>) {
+        if let Some(work) = ended.work {
+            work.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+fn noted(engine: &Engine<Bare>) -> Noted {
+    Noted(Arc::new(NotedInner {
+        value: AtomicU64::new(0),
+        published: Mutex::default(),
+        failure: OnceLock::new(),
+        registration: Some(engine.register(0)),
+    }))
+}
+
+/// d. Frontiers advance when work is submitted. Here a timeline is told nothing before the work has ended, and then
+/// where it ran.
+#[test]
+fn d_nothing_is_published_before_completion() {
+    let (backend, _) = Bare::new(2);
+    let engine = Engine::new(backend).unwrap();
+    let (x, work) = (noted(&engine), Arc::new(AtomicUsize::new(0)));
+    for value in 1..=3 {
+        let signals = [(x.clone(), value)];
+        engine.submit(0, Affinity::queue(1), &[], &signals, Action::Queue(work.clone())).unwrap();
+    }
+    assert!(x.0.published.lock().unwrap().is_empty());
+    let queue = engine.queue(0, 1).unwrap();
+    let completer = engine.backend().completer.get().unwrap().clone();
+    completer.complete(queue, 1).unwrap();
+    assert_eq!(*x.0.published.lock().unwrap(), [(1, Some(Point { queue, epoch: 1 }))]);
+    completer.complete(queue, 3).unwrap();
+    // Of two in one report the last says it all.
+    assert_eq!(x.0.published.lock().unwrap()[1..], [(3, Some(Point { queue, epoch: 3 }))]);
+    assert_eq!(work.load(Ordering::SeqCst), 3);
+}
+
+/// e. Creation succeeds though a part of it failed; tearing down a list that is not empty never ends.
+#[test]
+fn e_creation_fails_whole_and_teardown_of_full_lists_ends() {
+    let refused = |specs| Engine::new(SoftBackend::new(specs)).err().unwrap();
+    assert_eq!(refused(vec![]), EngineError::NoDevices);
+    assert_eq!(refused(vec![device(1), device(0)]), EngineError::NoQueues { device: 1 });
+    assert_eq!(refused(vec![device(65)]), EngineError::TooManyQueues { device: 0, queues: 65 });
+    let peers = DeviceSpec { peers: vec![3], ..device(1) };
+    assert_eq!(refused(vec![peers]), EngineError::UnknownPeer { device: 0, peer: 3, devices: 1 });
+
+    // No event can be made: the wait across queues is held on the host instead, and still works.
+    let engine = Engine::new(SoftBackend::new(vec![device(2)]).event_limit(0)).unwrap();
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    submit(&engine, 0, &[], &[(x.clone(), 1)], Job::new(1));
+    let placed = submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], Job::new(2));
+    assert_eq!(placed.waits.held, 1);
+    engine.backend().settle();
+    assert_eq!(y.query().unwrap(), 1);
+
+    let never = semaphore(&engine);
+    for tag in 0..1000 {
+        submit(&engine, 0, &[(never.clone(), 1)], &[(y.clone(), 2 + tag)], Job::new(tag));
+    }
+    drop(engine);
+    assert_eq!(outcome(&y).unwrap_err().0, Code::Cancelled);
+    drop((x, y, never));
+}
+
+/// f. The queue is released by its actions but was never retained by them. Here everything goes once, and a device
+/// that still has work when the last handle goes may finish it.
+#[test]
+fn f_everything_is_dropped_exactly_once() {
+    let (backend, dropped) = Bare::new(1);
+    let engine = Engine::new(backend).unwrap();
+    let (x, work) = (noted(&engine), Arc::new(AtomicUsize::new(0)));
+    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(work.clone())).unwrap();
+    let queue = engine.queue(0, 0).unwrap();
+    let completer = engine.backend().completer.get().unwrap().clone();
+    drop(engine);
+    assert_eq!((dropped.load(Ordering::SeqCst), work.load(Ordering::SeqCst)), (0, 0));
+    completer.complete(queue, 1).unwrap();
+    assert_eq!((x.value(), work.load(Ordering::SeqCst)), (1, 1));
+    drop(x);
+    assert_eq!(dropped.load(Ordering::SeqCst), 1);
+    assert_eq!(completer.complete(queue, 2), Err(CompletionError::Gone));
+}
+
+/// g. One failed wait poisons every later submission of the device, with the words of the first failure.
+#[test]
+fn g_a_failure_stays_with_its_operation() {
+    let engine = soft(vec![device(1)]);
+    let (bad, x, y, z) = (semaphore(&engine), semaphore(&engine), semaphore(&engine), semaphore(&engine));
+    bad.fail(Failure::with_origin(Code::Aborted, Origin::Host, "given up"));
+    submit(&engine, 0, &[(bad.clone(), 1)], &[(x.clone(), 1)], Job::new(1));
+    submit(&engine, 0, &[], &[(y.clone(), 1)], Job::failing(2, Failure::new(Code::DataLoss, "parity")));
+    submit(&engine, 0, &[], &[(z.clone(), 1)], Job::new(3));
+    engine.backend().settle();
+    assert_eq!(outcome(&x), Err((Code::Aborted, "given up".into())));
+    assert_eq!(outcome(&y), Err((Code::DataLoss, "parity".into())));
+    assert_eq!(outcome(&z), Ok(1));
+    assert!(engine.lost(0).is_none());
+}
+
+/// h. More waits than fit a fixed array destroy the action twice.
+#[test]
+fn h_any_number_of_waits_across_any_number_of_queues() {
+    let engine = soft(vec![device(64)]);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    let mut waits = Vec::new();
+    for queue in 0..63 {
+        for value in 1..=4 {
+            let own = semaphore(&engine);
+            submit(&engine, queue, &[], &[(own.clone(), value)], Job::new(value));
+            waits.push((own, value));
+        }
+    }
+    waits.push((x.clone(), 1));
+    submit(&engine, 63, &waits, &[(y.clone(), 1)], Job::new(1000));
+    x.signal(1).unwrap();
+    // The last point of each queue stands for all four.
+    assert_eq!(engine.backend().native_waits(), 63);
+    engine.backend().settle();
+    assert_eq!(y.query().unwrap(), 1);
+    let ended = engine.backend().reclaimed();
+    assert_eq!(ended.iter().filter(|(tag, _)| *tag == 1000).count(), 1);
+    assert_eq!(ended.len(), 63 * 4 + 1);
+    let occupancy = engine.occupancy();
+    assert_eq!(occupancy.events, occupancy.idle_events);
+}
+
+/// i. A counter of pending work that goes down twice on failure keeps the exit from ever coming true; a wait that
+/// nobody signals hangs the destruction of the device.
+#[test]
+fn i_shutdown_ends_whatever_is_pending() {
+    let engine = soft(vec![device(2)]);
+    let (never, x, y) = (semaphore(&engine), semaphore(&engine), semaphore(&engine));
+    submit(&engine, 0, &[(never.clone(), 1)], &[(x.clone(), 1)], Job::new(1));
+    submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], Job::new(2));
+    let failing = semaphore(&engine);
+    submit(&engine, 0, &[], &[(failing.clone(), 1)], Job::failing(3, Failure::new(Code::Internal, "no")));
+    engine.backend().settle();
+    let clock = VirtualClock::new();
+    // Nothing is in flight: no time needs to pass.
+    engine.shut_down(&clock, Duration::ZERO, Duration::ZERO).unwrap();
+    assert_eq!(y.query().unwrap_err().origin(), Origin::Shutdown);
+    assert!(never.query().is_ok(), "a timeline that no operation was to signal is the program's own");
+    let refused = engine.submit(0, Affinity::ANY, &[], &[(never.clone(), 1)], Action::Barrier).unwrap_err();
+    assert_eq!(refused.error, SubmitError::ShutDown);
+
+    // A device that never answers: the limit passes, the signals fail, the resources stay with the device.
+    let engine = soft(vec![device(1)]);
+    let x = semaphore(&engine);
+    submit(&engine, 0, &[], &[(x.clone(), 1)], Job::new(1));
+    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 2)], Action::Host(Job::new(2))).unwrap();
+    let unfinished = engine.shut_down(&clock, Duration::ZERO, Duration::ZERO).unwrap_err();
+    assert_eq!(unfinished, Unfinished { in_flight: 1, host: 1 });
+    assert_eq!(engine.backend().aborted(), [0]);
+    assert_eq!(x.query().unwrap_err().origin(), Origin::Shutdown);
+    assert!(engine.backend().reclaimed().is_empty());
+    engine.backend().settle();
+    drop(engine.backend().take_host());
+    assert_eq!(engine.backend().reclaimed().len(), 1);
+    assert_eq!(engine.occupancy().operations, 0);
+}
+
+/// j. The list is unlocked and changed in the middle of being walked.
+#[test]
+fn j_callbacks_may_change_the_list_that_is_being_released() {
+    let engine = soft(vec![device(1)]);
+    let x = semaphore(&engine);
+    let fired = Arc::new(AtomicUsize::new(0));
+    let kept: Arc<Mutex<Vec<_>>> = Arc::default();
+    let victims: Vec<Ticket> =
+        (0..100).map(|tag| submit(&engine, 0, &[(x.clone(), 50)], &[], Job::new(tag)).ticket).collect();
+    for value in 1..=100 {
+        let (engine, again, fired, keep) = (engine.clone(), x.clone(), fired.clone(), kept.clone());
+        let victim = victims[value as usize - 1];
+        let subscription = x.subscribe(value, move |_| {
+            fired.fetch_add(1, Ordering::SeqCst);
+            engine.cancel(victim);
+            let count = fired.clone();
+            keep.lock().unwrap().push(again.subscribe(value, move |_| {
+                count.fetch_add(1, Ordering::SeqCst);
+            }));
+            // What waits for the failure is added while the failure is being delivered.
+            let waits = [(again.clone(), 1000)];
+            engine.submit(0, Affinity::ANY, &waits, &[], Action::Barrier).unwrap();
+        });
+        kept.lock().unwrap().push(subscription);
+    }
+    x.signal(40).unwrap();
+    assert_eq!(fired.load(Ordering::SeqCst), 80);
+    x.fail(Failure::with_origin(Code::Aborted, Origin::Host, "stop"));
+    assert_eq!(fired.load(Ordering::SeqCst), 200);
+    assert_eq!(engine.occupancy().operations, 0);
+    assert_eq!(engine.backend().reclaimed().len(), 100);
+}
+
+/// k. A dependent operation is noticed only when its producer has completed, so the device idles in between; and
+/// each signal looks at everything that is pending.
+#[test]
+fn k_dependents_follow_at_submission_and_nothing_is_rescanned() {
+    let engine = soft(vec![device(2)]);
+    let x = semaphore(&engine);
+    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    // Backwards: each consumer is there before its producer.
+    for value in (1..=9).rev() {
+        submit(
+            &engine,
+            (value % 2) as usize,
+            &[(x.clone(), value)],
+            &[(x.clone(), value + 1)],
+            Job::new(value),
+        );
+    }
+    assert_eq!((engine.backend().queued(q0), engine.backend().queued(q1)), (0, 0));
+    x.signal(1).unwrap();
+    assert_eq!(
+        (engine.backend().queued(q0), engine.backend().queued(q1)),
+        (4, 5),
+        "nothing has completed yet"
+    );
+    engine.backend().settle();
+    assert_eq!(engine.backend().tags(), (1..=9).collect::<Vec<_>>());
+
+    // 200,000 others wait for one timeline while another goes on 20,000 times. Looking at all of them each time
+    // would be 4,000,000,000 looks.
+    let engine = Engine::new(SoftBackend::new(vec![device(1)]).eager().quiet()).unwrap();
+    let (crowd, busy) = (semaphore(&engine), semaphore(&engine));
+    for value in 0..200_000 {
+        submit(&engine, 0, &[(crowd.clone(), 1 + value)], &[], Job::new(value));
+    }
+    let begin = std::time::Instant::now();
+    for value in 1..=10_000 {
+        submit(&engine, 0, &[(busy.clone(), value)], &[], Job::new(value));
+        busy.signal(value).unwrap();
+        crowd.signal(value).unwrap();
+    }
+    assert!(begin.elapsed() < Duration::from_secs(20), "took {:?}", begin.elapsed());
+    assert_eq!(engine.occupancy().operations, 190_000);
+}
+
+/// l. Completion is one queue of synchronous waits: whatever is behind a slow operation waits with it. (The same
+/// entry lists allocations for each operation: `steady_state.rs`.)
+#[test]
+fn l_a_slow_queue_holds_up_nobody_else() {
+    let engine = soft(vec![device(2)]);
+    let (slow, fast) = (semaphore(&engine), semaphore(&engine));
+    submit(&engine, 0, &[], &[(slow.clone(), 1)], Job::new(1));
+    let q1 = engine.queue(0, 1).unwrap();
+    for value in 1..=10 {
+        submit(&engine, 1, &[], &[(fast.clone(), value)], Job::new(10 + value));
+        assert_eq!(engine.backend().step(q1), Step::Ran(value));
+        engine.backend().report(q1);
+        assert_eq!((slow.query().unwrap(), fast.query().unwrap()), (0, value));
+    }
+}
+
+/// m. A semaphore of another driver is cast to one's own.
+#[test]
+fn m_semaphores_of_another_engine_work_through_the_host() {
+    let (here, there) = (soft(vec![device(1)]), soft(vec![device(1)]));
+    let (x, y, z) = (semaphore(&there), semaphore(&here), semaphore(&there));
+    // Waits for one foreign timeline and signals another, with its own in between.
+    submit(&here, 0, &[(x.clone(), 1)], &[(y.clone(), 1), (z.clone(), 1)], Job::new(1));
+    submit(&there, 0, &[(z.clone(), 1)], &[(x.clone(), 2)], Job::new(2));
+    submit(&there, 0, &[], &[(x.clone(), 1)], Job::new(3));
+    there.backend().settle();
+    here.backend().settle();
+    assert_eq!((y.query().unwrap(), z.query().unwrap()), (1, 1));
+    there.backend().settle();
+    assert_eq!(x.query().unwrap(), 2);
+    assert_eq!(there.backend().tags(), [3, 2]);
+
+    // A host wait over both, and a failure that crosses over with its root.
+    let cause = Failure::with_origin(Code::Unavailable, Origin::Host, "the other side is gone");
+    submit(&here, 0, &[(x.clone(), 9)], &[(y.clone(), 2)], Job::new(4));
+    std::thread::scope(|scope| {
+        let (points, here) = ([(y.clone(), 2), (x.clone(), 9)], &here);
+        let waiter = scope.spawn(move || here.wait(WaitMode::Any, &points, &SystemClock::new(), None));
+        while here.occupancy().host_waits == 0 {
+            std::thread::yield_now();
+        }
+        x.fail(cause.clone());
+        let Err(WaitError::Failed { failure, .. }) = waiter.join().unwrap() else {
+            panic!("the wait ended well")
+        };
+        assert!(failure.same_root(&cause));
+    });
+    assert!(y.query().unwrap_err().same_root(&cause));
+    drop((x, z));
+    assert_eq!(there.occupancy(), Occupancy { events: 0, ..Occupancy::default() });
+    drop(y);
+    assert_eq!(here.occupancy().timelines, 0);
+}
+
+/// n. What an operation retains is leaked when its submission fails.
+#[test]
+fn n_a_failed_submission_gives_everything_back() {
+    let engine = soft(vec![device(1)]);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    let refused = engine
+        .submit(0, Affinity(2), &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Queue(Job::new(5)))
+        .unwrap_err();
+    assert_eq!(refused.error, SubmitError::UnknownQueue { device: 0, mask: 2, known: 1 });
+    assert!(matches!(refused.action, Action::Queue(Job { tag: 5, .. })));
+
+    let cause = Failure::new(Code::InvalidArgument, "no such kernel");
+    submit(&engine, 0, &[], &[(y.clone(), 1)], Job::refused(6, cause.clone()));
+    submit(&engine, 0, &[], &[(x.clone(), 1)], Job::new(7));
+    engine.backend().settle();
+    assert!(y.query().unwrap_err().same_root(&cause));
+    assert_eq!(x.query().unwrap(), 1);
+    assert_eq!(engine.backend().reclaimed().iter().map(|(tag, _)| *tag).collect::<Vec<_>>(), [6, 7]);
+    drop((x, y));
+    assert_eq!(engine.occupancy().timelines, 0);
+
+    // A backend that panics loses its device, and nothing else.
+    let (backend, _) = Bare::new(1);
+    let engine = Engine::new(backend).unwrap();
+    let (x, work) = (noted(&engine), Arc::new(AtomicUsize::new(666)));
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(work.clone())).unwrap();
+    std::panic::set_hook(hook);
+    let failure = x.failure().unwrap();
+    assert_eq!((failure.code(), failure.origin()), (Code::Internal, Origin::Device));
+    assert!(failure.message().contains("666"), "{failure}");
+    assert_eq!(work.load(Ordering::SeqCst), 667, "reclaimed once");
+    assert!(engine.lost(0).unwrap().same_root(&failure));
+}
