@@ -53,7 +53,8 @@ pub enum Completion {
     Callback,
     /// The engine asks with [`Backend::poll`]: threads that wait on the host do, and [`Engine::poll`](crate::Engine::poll).
     Poll,
-    /// As `Poll`, when the descriptor that the embedding program watches for this device becomes readable.
+    /// As `Poll`, when the device's [descriptor](Backend::descriptor) becomes readable: whoever watches it calls
+    /// [`Engine::poll`](crate::Engine::poll).
     Descriptor,
 }
 
@@ -123,6 +124,14 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// Looks for completions of a device and reports them, without blocking.
     fn poll(&self, device: usize) {
         let _ = device;
+    }
+
+    /// What becomes readable when a device with [`Completion::Descriptor`] has something to report.
+    /// [`poll`](Backend::poll) takes what there is and makes it unreadable again.
+    #[cfg(unix)]
+    fn descriptor(&self, device: usize) -> Option<std::os::fd::BorrowedFd<'_>> {
+        let _ = device;
+        None
     }
 
     /// The engine wants the device to stop: report everything outstanding soon, as completed or failed.

@@ -10,6 +10,8 @@ mod ids;
 mod native_event;
 mod notification;
 mod port;
+#[cfg(all(unix, feature = "reactor", not(any(loom, shuttle))))]
+pub mod reactor;
 #[cfg(any(loom, shuttle))]
 pub mod sabotage;
 mod semaphore;

@@ -260,6 +260,11 @@ impl<B: Backend> Engine<B> {
         &self.handle.shared
     }
 
+    #[cfg(feature = "reactor")]
+    pub(crate) fn share(&self) -> Arc<Shared<B>> {
+        self.handle.shared.clone()
+    }
+
     /// The backend.
     pub fn backend(&self) -> &B {
         &self.shared().backend
@@ -624,13 +629,39 @@ impl<B: Backend> Shared<B> {
             .collect();
         drop(core);
         for device in due {
-            if let Err(failure) = self.foreign(|| self.backend.poll(device)) {
-                let mut core = self.core.lock();
-                core.stats.panics += 1;
-                core.lose(device, failure);
-                self.pump(core);
-            }
+            self.poll_device(device);
         }
+    }
+
+    pub(crate) fn poll_device(&self, device: usize) {
+        if let Err(failure) = self.foreign(|| self.backend.poll(device)) {
+            self.lose_panicked(device, failure);
+        }
+    }
+
+    /// The backend panicked while it was at this device: what it had done is unknown.
+    fn lose_panicked(&self, device: usize, failure: Failure) {
+        let mut core = self.core.lock();
+        core.stats.panics += 1;
+        core.lose(device, failure);
+        self.pump(core);
+    }
+
+    #[cfg(feature = "reactor")]
+    pub(crate) fn lose_device(&self, device: usize, failure: Failure) {
+        let mut core = self.core.lock();
+        core.lose(device, failure);
+        self.pump(core);
+    }
+
+    #[cfg(feature = "reactor")]
+    pub(crate) fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    #[cfg(feature = "reactor")]
+    pub(crate) fn devices(&self) -> usize {
+        self.core.lock().devices.len()
     }
 }
 

@@ -140,11 +140,8 @@ impl<B: Backend> Shared<B> {
             .collect();
         drop(core);
         for device in busy {
-            if let Err(failure) = self.foreign(|| self.backend.abort(device, failure)) {
-                let mut core = self.core.lock();
-                core.stats.panics += 1;
-                core.lose(device, failure);
-                self.pump(core);
+            if let Err(panic) = self.foreign(|| self.backend.abort(device, failure)) {
+                self.lose_panicked(device, panic);
             }
         }
     }

@@ -1,0 +1,227 @@
+//! The three ways in which a device reports: by callback, when polled, by file descriptor.
+#![cfg(not(any(loom, shuttle)))]
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+use hal_semaphore::backend::{Batch, Completer, Completion, DeviceSpec, Submitted};
+use hal_semaphore::testing::{Job, SoftBackend, device};
+use hal_semaphore::*;
+use std::time::Duration;
+
+#[test]
+fn a_host_wait_drives_a_polled_device() {
+    let spec = DeviceSpec { completion: Completion::Poll, ..device(2) };
+    let engine = Engine::new(SoftBackend::new(vec![spec])).unwrap();
+    let x = Semaphore::new(&engine, 0).unwrap();
+    for value in 1..=10 {
+        let queue = Affinity::queue((value % 2) as usize);
+        let (waits, signals) = ([(x.clone(), value - 1)], [(x.clone(), value)]);
+        engine.submit(0, queue, &waits, &signals, Action::Queue(Job::new(value))).unwrap();
+    }
+    assert_eq!(x.query().unwrap(), 0);
+    // Nobody but this thread is there to ask the device.
+    engine.wait(WaitMode::All, &[(x.clone(), 10)], &SystemClock::new(), None).unwrap();
+    assert_eq!(x.query().unwrap(), 10);
+    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 11)], Action::Queue(Job::new(11))).unwrap();
+    engine.poll();
+    assert_eq!(x.query().unwrap(), 11);
+}
+
+#[test]
+fn reports_that_cannot_be_are_refused() {
+    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+    let other = Engine::new(SoftBackend::new(vec![device(2)])).unwrap();
+    let (queue, strange) = (engine.queue(0, 0).unwrap(), other.queue(0, 1).unwrap());
+    let completer: Completer = engine.backend().completer();
+    assert_eq!(
+        completer.complete(queue, 1),
+        Err(CompletionError::NotSubmitted { queue, epoch: 1, submitted: 0 })
+    );
+    assert_eq!(completer.complete(strange, 0), Err(CompletionError::UnknownQueue { index: 1, queues: 1 }));
+    let gone = CompletionError::UnknownDevice { device: 4, devices: 1 };
+    assert_eq!(completer.unblock(4), Err(gone.clone()));
+    assert_eq!(completer.lose(4, Failure::new(Code::Unavailable, "unplugged")), Err(gone));
+    drop(engine);
+    assert_eq!(completer.complete(queue, 0), Err(CompletionError::Gone));
+}
+
+#[test]
+fn a_full_queue_keeps_its_order_and_nothing_is_refused() {
+    let engine = Engine::new(SoftBackend::new(vec![device(2)]).capacity(3)).unwrap();
+    let x = Semaphore::new(&engine, 0).unwrap();
+    for tag in 1..=20 {
+        engine.submit(0, Affinity::queue(0), &[], &[(x.clone(), tag)], Action::Queue(Job::new(tag))).unwrap();
+    }
+    assert_eq!(engine.backend().queued(engine.queue(0, 0).unwrap()), 3);
+    engine.backend().settle();
+    assert_eq!(engine.backend().tags(), (1..=20).collect::<Vec<_>>());
+    assert_eq!(x.query().unwrap(), 20);
+
+    // No room although nothing is in flight: an error, not a hang.
+    let engine = Engine::new(SoftBackend::new(vec![device(1)]).capacity(0)).unwrap();
+    let x = Semaphore::new(&engine, 0).unwrap();
+    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
+    assert_eq!(x.query().unwrap_err().code(), Code::ResourceExhausted);
+}
+
+#[test]
+fn a_lost_device_takes_its_work_with_it_and_nobody_elses() {
+    let engine = Engine::new(SoftBackend::new(vec![device(2), device(1)])).unwrap();
+    let (x, y, z, held) = (
+        Semaphore::new(&engine, 0).unwrap(),
+        Semaphore::new(&engine, 0).unwrap(),
+        Semaphore::new(&engine, 0).unwrap(),
+        Semaphore::new(&engine, 0).unwrap(),
+    );
+    let job = |device, waits: &[(Semaphore, u64)], signal: (&Semaphore, u64)| {
+        let signals = [(signal.0.clone(), signal.1)];
+        engine.submit(device, Affinity::ANY, waits, &signals, Action::Queue(Job::new(signal.1))).unwrap();
+    };
+    job(0, &[], (&x, 1));
+    job(0, &[(held.clone(), 1)], (&y, 1));
+    job(1, &[], (&z, 1));
+    let cause = Failure::with_origin(Code::Unavailable, Origin::Device, "the card fell off the bus");
+    engine.backend().completer().lose(0, cause.clone()).unwrap();
+    engine.backend().completer().lose(0, Failure::new(Code::Internal, "again")).unwrap();
+    for lost in [&x, &y] {
+        assert!(lost.query().unwrap_err().same_root(&cause));
+    }
+    // What comes later fails with the same cause, through its signals.
+    let late = Semaphore::new(&engine, 0).unwrap();
+    job(0, &[], (&late, 1));
+    assert!(late.query().unwrap_err().same_root(&cause));
+    engine.backend().settle();
+    assert_eq!(z.query().unwrap(), 1);
+    assert!(engine.lost(1).is_none());
+    assert_eq!(engine.backend().reclaimed().len(), 4);
+    assert_eq!(engine.occupancy().operations, 0);
+}
+
+#[test]
+fn deadlines_are_the_clocks() {
+    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+    let x = Semaphore::new(&engine, 0).unwrap();
+    let clock = VirtualClock::new();
+    std::thread::scope(|scope| {
+        let points = [(x.clone(), 1)];
+        let (engine, clock_of_waiter) = (&engine, &clock);
+        let until = Some(Duration::from_secs(3600));
+        let waiter = scope.spawn(move || engine.wait(WaitMode::All, &points, clock_of_waiter, until));
+        while clock.sleepers() == 0 {
+            std::thread::yield_now();
+        }
+        clock.advance(Duration::from_secs(3599));
+        assert!(!waiter.is_finished());
+        clock.advance(Duration::from_secs(1));
+        assert!(matches!(waiter.join().unwrap(), Err(WaitError::DeadlineExceeded)));
+    });
+    assert_eq!((clock.sleepers(), engine.occupancy().host_waits), (0, 0));
+    let none: [(Semaphore, u64); 0] = [];
+    assert!(matches!(engine.wait(WaitMode::Any, &none, &clock, None), Err(WaitError::Empty)));
+    engine.wait(WaitMode::All, &none, &clock, None).unwrap();
+    let past = [(x.clone(), MAX_VALUE + 1)];
+    assert!(matches!(engine.wait(WaitMode::All, &past, &clock, None), Err(WaitError::ValueTooLarge { .. })));
+}
+
+#[cfg(all(unix, feature = "reactor"))]
+mod descriptor {
+    use super::*;
+    use hal_semaphore::reactor::Reactor;
+    use std::io::{Read, Write};
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::os::unix::net::UnixStream;
+    use std::sync::{Mutex, OnceLock};
+
+    /// Devices that each have one descriptor: a byte in it for each piece of work that has ended.
+    struct Wired {
+        ends: Vec<(UnixStream, UnixStream)>,
+        done: Mutex<Vec<(QueueId, u64)>>,
+        completer: OnceLock<Completer>,
+    }
+
+    impl Backend for Wired {
+        type Timeline = Semaphore;
+        type Work = ();
+        type Event = ();
+
+        fn devices(&self) -> Vec<DeviceSpec> {
+            let spec = DeviceSpec {
+                native_waits: backend::NativeWaits::Epochs,
+                completion: Completion::Descriptor,
+                ..device(4)
+            };
+            vec![spec; self.ends.len()]
+        }
+
+        fn start(&self, completer: Completer) {
+            let _ = self.completer.set(completer);
+        }
+
+        fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+            for submission in batch.iter() {
+                self.done.lock().unwrap().push((queue, submission.epoch));
+                (&self.ends[queue.device()].1).write_all(&[1]).unwrap();
+            }
+            Submitted::all()
+        }
+
+        fn poll(&self, device: usize) {
+            let mut bytes = [0; 64];
+            // Nothing to read means that somebody else has looked already.
+            let _ = (&self.ends[device].0).read(&mut bytes);
+            let mut done = self.done.lock().unwrap();
+            let mine: Vec<_> = done.extract_if(.., |(queue, _)| queue.device() == device).collect();
+            drop(done);
+            for (queue, epoch) in mine {
+                self.completer.get().unwrap().complete(queue, epoch).unwrap();
+            }
+        }
+
+        fn descriptor(&self, device: usize) -> Option<BorrowedFd<'_>> {
+            Some(self.ends.get(device)?.0.as_fd())
+        }
+    }
+
+    fn wired(devices: usize) -> Engine<Wired> {
+        let ends = (0..devices)
+            .map(|_| {
+                let (near, far) = UnixStream::pair().unwrap();
+                near.set_nonblocking(true).unwrap();
+                (near, far)
+            })
+            .collect();
+        Engine::new(Wired { ends, done: Mutex::default(), completer: OnceLock::new() }).unwrap()
+    }
+
+    #[test]
+    fn a_descriptor_that_breaks_is_a_lost_device() {
+        let engine = wired(2);
+        let reactor = Reactor::spawn(&engine).unwrap();
+        engine.backend().ends[0].1.shutdown(std::net::Shutdown::Both).unwrap();
+        let clock = SystemClock::new();
+        while engine.lost(0).is_none() {
+            assert!(clock.now() < Duration::from_secs(30));
+            std::thread::yield_now();
+        }
+        assert_eq!(engine.lost(0).unwrap().code(), Code::Unavailable);
+        let x = Semaphore::new(&engine, 0).unwrap();
+        engine.submit(1, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+        engine.wait(WaitMode::All, &[(x, 1)], &clock, Some(Duration::from_secs(30))).unwrap();
+        drop(reactor);
+    }
+
+    #[test]
+    fn one_thread_serves_every_device_that_has_a_descriptor() {
+        let engine = wired(3);
+        let reactor = Reactor::spawn(&engine).unwrap();
+        let x = Semaphore::new(&engine, 0).unwrap();
+        for value in 1..=300 {
+            let (waits, signals) = ([(x.clone(), value - 1)], [(x.clone(), value)]);
+            let queue = Affinity::queue((value % 4) as usize);
+            engine.submit((value % 3) as usize, queue, &waits, &signals, Action::Queue(())).unwrap();
+        }
+        let clock = SystemClock::new();
+        engine.wait(WaitMode::All, &[(x.clone(), 300)], &clock, Some(Duration::from_secs(30))).unwrap();
+        drop(reactor);
+        engine.shut_down(&clock, clock.now(), clock.now() + Duration::from_secs(5)).unwrap();
+    }
+}
