@@ -17,6 +17,10 @@
 //! Everything accepted is reported once, failed or not; a device that cannot keep that promise is
 //! [lost](Completer::lose).
 //!
+//! **Failed work still counts as done for native waits**: its event fires, its epoch passes, and work behind it or
+//! waiting for it starts. The engine knows whose inputs were never made and fails it; a queue that hung would
+//! take innocent work with it. The same holds for a lost device: peers that wait for its points must go on.
+//!
 //! **Ownership.** The engine owns an operation's work until it has ended; `submit` sees it by reference. It comes
 //! back by value in [`Backend::reclaim`], after the signals, on each path.
 //!
@@ -121,7 +125,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
         drop(ended);
     }
 
-    /// Looks for completions of a device and reports them, without blocking.
+    /// Looks for completions of a device and reports them, without blocking. Several threads may ask at once.
     fn poll(&self, device: usize) {
         let _ = device;
     }

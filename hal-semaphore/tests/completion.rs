@@ -44,6 +44,109 @@ fn reports_that_cannot_be_are_refused() {
     assert_eq!(completer.complete(queue, 0), Err(CompletionError::Gone));
 }
 
+/// A timeline whose owner has unregistered it, as a C program can when it counts references wrong.
+#[derive(Clone)]
+struct Stale(TimelineKey);
+
+impl Timeline for Stale {
+    type Watch = ();
+
+    fn key(&self) -> Option<TimelineKey> {
+        Some(self.0)
+    }
+
+    fn value(&self) -> u64 {
+        0
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        None
+    }
+
+    fn publish(&self, _value: u64, _by: Option<Point>) {}
+
+    fn fail(&self, _failure: &Failure) {}
+
+    fn deliver(&self, _state: Result<u64, &Failure>) {}
+
+    fn watch(&self, _value: u64, _watcher: hal_semaphore::timeline::Watcher) {}
+}
+
+struct Idle;
+
+impl Backend for Idle {
+    type Timeline = Stale;
+    type Work = ();
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![device(3)]
+    }
+
+    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
+        Submitted::all()
+    }
+}
+
+#[test]
+fn bad_submissions_are_refused_and_change_nothing() {
+    let engine = Engine::new(Idle).unwrap();
+    let registration = engine.register(0);
+    let live = Stale(registration.key());
+    let dropped = Stale(engine.register(0).key());
+    let before = (engine.occupancy(), engine.stats());
+    let refuse = |device, affinity, waits: &[(Stale, u64)], signals: &[(Stale, u64)]| {
+        let refused = engine.submit(device, affinity, waits, signals, Action::Queue(())).unwrap_err();
+        assert_eq!((engine.occupancy(), engine.stats()), before);
+        refused.error
+    };
+    let any = Affinity::ANY;
+    assert_eq!(refuse(0, any, &[(dropped.clone(), 1)], &[]), SubmitError::DroppedTimeline);
+    assert_eq!(refuse(0, any, &[], &[(dropped.clone(), 1)]), SubmitError::DroppedTimeline);
+    assert_eq!(refuse(1, any, &[], &[]), SubmitError::UnknownDevice { device: 1, devices: 1 });
+    assert_eq!(refuse(0, Affinity(0), &[], &[]), SubmitError::NoQueue { device: 0, known: 7 });
+    assert_eq!(refuse(0, Affinity::queue(64), &[], &[]), SubmitError::NoQueue { device: 0, known: 7 });
+    let unknown = SubmitError::UnknownQueue { device: 0, mask: 9, known: 7 };
+    assert_eq!(refuse(0, Affinity(9), &[], &[]), unknown);
+    let large = MAX_VALUE + 1;
+    assert_eq!(refuse(0, any, &[(live.clone(), large)], &[]), SubmitError::ValueTooLarge { value: large });
+    assert_eq!(refuse(0, any, &[], &[(live.clone(), large)]), SubmitError::ValueTooLarge { value: large });
+    let not_above = SubmitError::SignalNotAbove { value: 0, current: 0 };
+    assert_eq!(refuse(0, any, &[], &[(live.clone(), 0)]), not_above);
+    let clock = SystemClock::new();
+    let wait = engine.wait(WaitMode::All, &[(live, 0), (dropped, 1)], &clock, None);
+    assert!(matches!(wait, Err(WaitError::DroppedTimeline { index: 1 })));
+    assert_eq!(engine.occupancy(), before.0);
+}
+
+#[test]
+fn bad_signals_are_refused_and_change_nothing() {
+    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+    assert!(matches!(Semaphore::new(&engine, MAX_VALUE + 1), Err(SignalError::ValueTooLarge { .. })));
+    let x = Semaphore::new(&engine, 5).unwrap();
+    assert!(matches!(x.signal(5), Err(SignalError::NotAbove { value: 5, current: 5 })));
+    assert!(matches!(x.signal(MAX_VALUE + 1), Err(SignalError::ValueTooLarge { .. })));
+    assert_eq!(x.query().unwrap(), 5);
+    x.signal(MAX_VALUE).unwrap();
+    let y = Semaphore::new(&engine, 0).unwrap();
+    assert!(y.fail(Failure::new(Code::Aborted, "first")));
+    assert!(!y.fail(Failure::new(Code::Aborted, "second")));
+    assert!(matches!(y.signal(1), Err(SignalError::Failed { failure, .. }) if failure.message() == "first"));
+}
+
+/// Nobody is left who could signal: what waits is told, rather than left waiting.
+#[test]
+fn a_wait_for_a_semaphore_that_is_dropped_fails_as_abandoned() {
+    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+    let (x, y) = (Semaphore::new(&engine, 3).unwrap(), Semaphore::new(&engine, 0).unwrap());
+    let waits = [(x, 4)];
+    engine.submit(0, Affinity::ANY, &waits, &[(y.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
+    drop(waits);
+    let failure = y.query().unwrap_err();
+    assert_eq!((failure.code(), failure.origin()), (Code::Aborted, Origin::Abandoned));
+    assert_eq!(engine.occupancy().operations, 0);
+}
+
 #[test]
 fn a_full_queue_keeps_its_order_and_nothing_is_refused() {
     let engine = Engine::new(SoftBackend::new(vec![device(2)]).capacity(3)).unwrap();
@@ -138,6 +241,12 @@ mod descriptor {
         completer: OnceLock<Completer>,
     }
 
+    impl Wired {
+        fn end(&self, device: usize) -> &(UnixStream, UnixStream) {
+            self.ends.get(device).unwrap()
+        }
+    }
+
     impl Backend for Wired {
         type Timeline = Semaphore;
         type Work = ();
@@ -159,7 +268,7 @@ mod descriptor {
         fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
             for submission in batch.iter() {
                 self.done.lock().unwrap().push((queue, submission.epoch));
-                (&self.ends[queue.device()].1).write_all(&[1]).unwrap();
+                (&self.end(queue.device()).1).write_all(&[1]).unwrap();
             }
             Submitted::all()
         }
@@ -167,7 +276,7 @@ mod descriptor {
         fn poll(&self, device: usize) {
             let mut bytes = [0; 64];
             // Nothing to read means that somebody else has looked already.
-            let _ = (&self.ends[device].0).read(&mut bytes);
+            let _ = (&self.end(device).0).read(&mut bytes);
             let mut done = self.done.lock().unwrap();
             let mine: Vec<_> = done.extract_if(.., |(queue, _)| queue.device() == device).collect();
             drop(done);
@@ -177,7 +286,7 @@ mod descriptor {
         }
 
         fn descriptor(&self, device: usize) -> Option<BorrowedFd<'_>> {
-            Some(self.ends.get(device)?.0.as_fd())
+            Some(self.end(device).0.as_fd())
         }
     }
 
@@ -196,7 +305,7 @@ mod descriptor {
     fn a_descriptor_that_breaks_is_a_lost_device() {
         let engine = wired(2);
         let reactor = Reactor::spawn(&engine).unwrap();
-        engine.backend().ends[0].1.shutdown(std::net::Shutdown::Both).unwrap();
+        engine.backend().end(0).1.shutdown(std::net::Shutdown::Both).unwrap();
         let clock = SystemClock::new();
         while engine.lost(0).is_none() {
             assert!(clock.now() < Duration::from_secs(30));

@@ -400,9 +400,8 @@ fn j_callbacks_may_change_the_list_that_is_being_released() {
     let kept: Arc<Mutex<Vec<_>>> = Arc::default();
     let victims: Vec<Ticket> =
         (0..100).map(|tag| submit(&engine, 0, &[(x.clone(), 50)], &[], Job::new(tag)).ticket).collect();
-    for value in 1..=100 {
+    for (value, &victim) in (1..=100).zip(&victims) {
         let (engine, again, fired, keep) = (engine.clone(), x.clone(), fired.clone(), kept.clone());
-        let victim = victims[value as usize - 1];
         let subscription = x.subscribe(value, move |_| {
             fired.fetch_add(1, Ordering::SeqCst);
             engine.cancel(victim);

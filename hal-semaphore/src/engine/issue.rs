@@ -307,14 +307,19 @@ impl<B: Backend> Core<B> {
                 }
             }
         }
-        let stop = if lost.is_some() { None } else { stop };
-        let refused = scratch.items.get(accepted).map(|item| item.epoch).filter(|_| lost.is_none());
+        let refused = scratch.items.get(accepted).map(|item| item.epoch);
         let refusals = scratch.items.len() - accepted;
         scratch.items.clear();
         scratch.waits.clear();
 
+        if lost.is_some() {
+            // Whatever it took, the next look at this queue sweeps it out.
+            return;
+        }
         if let Some(refused) = refused {
             self.device_of(index).outstanding -= refusals;
+            let queue = self.queue(index);
+            queue.shown = queue.shown.min(refused - 1);
             let fails = matches!(stop, Some(Stop::Failed(_)));
             let key = self.take_back(index, refused, fails);
             match stop {
