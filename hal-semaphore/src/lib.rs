@@ -1,4 +1,55 @@
 //! Timeline semaphores and pending queue actions for queue-based accelerators.
+//!
+//! An accelerator's queue runs work in order and can tell when it has, by an event that is either signalled or not.
+//! Programs want more: a *timeline*, a value that only grows, on which anyone (host thread, queue, another device)
+//! may signal and wait, in either order. This crate is what stands between the two. It holds operations until each
+//! of their waits is reached, or covered by something their queue can wait for without the host; hands them to a
+//! [`Backend`] in batches; and turns the backend's reports into signals, wake-ups and reclaimed resources.
+//!
+//! It knows no operating system clock, no device and no C ABI, and contains no unsafe code.
+//!
+//! # Where to look
+//!
+//! - [`Engine`] and its `submit`, `wait`, `cancel`, `shut_down`: the user's side. `cargo run --example walkthrough`
+//!   shows what waits where, and why.
+//! - [`backend`]: the contract of the device's side.
+//! - [`timeline`]: where a semaphore keeps its value, and how a foreign one takes part. [`Semaphore`] is the one here.
+//! - `docs/engine.md` in the repository: the states of an operation and of a timepoint, and why each wait is correct.
+//!
+//! # From the design to the code
+//!
+//! The design is that of IREE's CUDA driver rewrite. Each structure it names, and where it is:
+//!
+//! | in the design | here | file |
+//! |---|---|---|
+//! | CPU notification, `iree_event_t` | [`Pending`], a turn of a notification over `event-listener` | `notification.rs` |
+//! | its pool, `iree_event_pool_t` | `NotificationPool` | `notification.rs` |
+//! | native event, `cuda2_event_t` | [`Backend::Event`] in a counted slot | `native_event.rs` |
+//! | its pool, `cuda2_event_pool_t` | `EventPool`, one for each device | `native_event.rs` |
+//! | timepoint, `cuda2_timepoint_t`: host wait, device wait | `Target` in an ordered `WaitList` | `engine/state.rs`, `wait_list.rs` |
+//! | timepoint: device signal | `UnderWay`, the signals of a queue that have not retired, by value | `engine/state.rs` |
+//! | its pool, `cuda2_timepoint_pool_t` | none: timepoints are entries of lists whose memory stays | `wait_list.rs` |
+//! | timeline semaphore, `cuda_timeline_semaphore_t` | [`Timeline`] and [`Semaphore`]; the engine's side of one is a `Slot` | `timeline.rs`, `semaphore.rs`, `engine/state.rs` |
+//! | queue action, `cuda2_queue_action_t` | [`Action`]; the record of one is an `Op` | `engine/mod.rs`, `engine/state.rs` |
+//! | pending queue actions, `cuda2_pending_queue_actions_t` | [`Engine`] | `engine/` |
+//! | advancing the timeline on a stream of its own | a [`Completer`](backend::Completer) report, off the device's queues | `engine/retire.rs` |
+//!
+//! # Example
+//!
+//! ```
+//! use hal_semaphore::testing::{Job, SoftBackend, device};
+//! use hal_semaphore::{Action, Affinity, Engine, Semaphore};
+//!
+//! let engine = Engine::new(SoftBackend::new(vec![device(2)]).eager())?;
+//! let (input, output) = (Semaphore::new(&engine, 0)?, Semaphore::new(&engine, 0)?);
+//! // Waits for a signal that nobody has made yet.
+//! let (waits, signals) = ([(input.clone(), 1)], [(output.clone(), 1)]);
+//! engine.submit(0, Affinity::ANY, &waits, &signals, Action::Queue(Job::new(7)))?;
+//! assert_eq!(output.query()?, 0);
+//! input.signal(1)?;
+//! assert_eq!(output.query()?, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod backend;
