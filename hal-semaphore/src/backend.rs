@@ -102,7 +102,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted;
 
     /// Makes one more native event for a device, unrecorded. Only called for [`NativeWaits::Events`]. If it fails the
-    /// engine goes on without: waits across queues are held on the host.
+    /// device does without events from then on: waits across its queues are held on the host.
     fn create_event(&self, device: usize) -> Result<Self::Event, Failure> {
         Err(Failure::new(Code::Unimplemented, format!("device {device} has no native events")))
     }

@@ -127,11 +127,16 @@ impl<B: Backend> Core<B> {
                 continue;
             }
             let mut event = None;
-            if self.queue_ref(index).watched
-                && self.needs_events(self.queue_ref(index).id.device())
-                && let Some((number, handle)) = self.device_of(index).events.acquire()
-            {
-                event = Some((number, handle.clone()));
+            if self.queue_ref(index).watched {
+                let device = self.device_of(index);
+                // Once a device runs out of events its queues do without for good. Then, of a queue's signals under
+                // way, those without an event all follow those with one, and whatever was covered stays covered.
+                if device.native_waits == NativeWaits::Events
+                    && !device.events_exhausted
+                    && let Some((number, handle)) = device.events.acquire()
+                {
+                    event = Some((number, handle.clone()));
+                }
             }
             let number = event.as_ref().map(|(number, _)| *number);
             let Some(op) = self.op(key) else { continue };

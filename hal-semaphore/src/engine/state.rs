@@ -298,7 +298,7 @@ pub(super) struct Device<B: Backend> {
     pub(super) completion: Completion,
     pub(super) lost: Option<Failure>,
     pub(super) events: EventPool<B::Event>,
-    /// The backend could not make an event; waits across queues are held from now on when the pool is empty.
+    /// The backend could not make an event: from now on none are recorded, and waits across queues are held.
     pub(super) events_exhausted: bool,
     /// Grows with each report, so that "full" can be told from "was full".
     pub(super) reports: u64,

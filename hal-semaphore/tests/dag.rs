@@ -1,0 +1,403 @@
+//! The oracle for elided waits: random graphs of operations over many queues and devices, under a random schedule.
+//!
+//! Most waits of such a graph cost nothing: the engine drops them because queue order, or an earlier native wait,
+//! already implies them. The devices do exactly what they are told and no more, so a wait that was dropped wrongly
+//! shows as an operation that ran before one it depends on. The oracle is a walk over the execution log.
+//!
+//! `DAG_SEED=n` runs one seed; `DAG_SEEDS=n` that many.
+#![cfg(not(any(loom, shuttle)))]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod common;
+
+use common::Seeded;
+use hal_semaphore::backend::{DeviceSpec, NativeWaits};
+use hal_semaphore::testing::{Job, SoftBackend, Step, device};
+use hal_semaphore::*;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// A point of a semaphore that some operation waits for.
+type Wait = (usize, u64);
+
+#[derive(Clone, Debug)]
+struct Node {
+    device: usize,
+    affinity: Affinity,
+    waits: Vec<Wait>,
+    signals: Vec<(usize, u64)>,
+    fails: bool,
+    barrier: bool,
+}
+
+/// Operations in a topological order, and the points that the host signals.
+#[derive(Debug)]
+struct Graph {
+    specs: Vec<DeviceSpec>,
+    capacity: usize,
+    event_limit: usize,
+    semaphores: usize,
+    nodes: Vec<Node>,
+    /// Values that the host brings a semaphore to, in order.
+    host: Vec<(usize, u64)>,
+}
+
+fn specs(random: &mut Seeded) -> Vec<DeviceSpec> {
+    let devices = 1 + random.below(4);
+    (0..devices)
+        .map(|me| DeviceSpec {
+            native_waits: [NativeWaits::Events, NativeWaits::Events, NativeWaits::Epochs, NativeWaits::None]
+                [random.below(4)],
+            peers: (0..devices).filter(|&peer| peer != me && random.one_in(3)).collect(),
+            ..device(1 + random.below(4))
+        })
+        .collect()
+}
+
+fn graph(seed: u64, failures: bool) -> Graph {
+    let mut random = Seeded::new(seed);
+    let specs = specs(&mut random);
+    let count = 50 + random.below(350);
+    let mut nodes: Vec<Node> = Vec::new();
+    let mut host = Vec::new();
+    // Semaphore 0 is a chain of the whole graph's operations now and then; the others belong to one producer, or
+    // to the host.
+    let mut semaphores = 1;
+    let mut chain = 0;
+    let mut points: Vec<Wait> = Vec::new();
+    for _ in 0..count {
+        let device = random.below(specs.len());
+        let affinity = match random.below(3) {
+            0 => Affinity::ANY,
+            _ => Affinity::queue(random.below(specs[device].queues)),
+        };
+        let mut waits = Vec::new();
+        for _ in 0..random.below(4) {
+            if points.is_empty() || random.one_in(20) {
+                host.push((semaphores, 1 + random.next() % 5));
+                waits.push((semaphores, host[host.len() - 1].1));
+                semaphores += 1;
+            } else {
+                // Mostly something recent, so that chains get long and work overlaps.
+                let recent = points.len().min(if random.one_in(4) { usize::MAX } else { 12 });
+                let (semaphore, value) = points[points.len() - 1 - random.below(recent)];
+                // Less than was signalled is enough now and then.
+                let value = if value > 1 && random.one_in(3) { 1 + random.next() % value } else { value };
+                waits.push((semaphore, value));
+            }
+        }
+        let mut signals = Vec::new();
+        if !failures && random.one_in(2) {
+            if chain > 0 {
+                waits.push((0, chain));
+            }
+            chain += 1 + random.next() % 3;
+            signals.push((0, chain));
+        }
+        for _ in 0..random.below(3) {
+            signals.push((semaphores, 1 + random.next() % 9));
+            semaphores += 1;
+        }
+        points.extend(&signals);
+        nodes.push(Node {
+            device,
+            affinity,
+            waits,
+            signals,
+            fails: failures && random.one_in(40),
+            barrier: random.one_in(8),
+        });
+    }
+    Graph {
+        specs,
+        capacity: if random.one_in(3) { 1 + random.below(4) } else { usize::MAX },
+        event_limit: if random.one_in(3) { random.below(4) } else { usize::MAX },
+        semaphores,
+        nodes,
+        host,
+    }
+}
+
+impl Graph {
+    fn engine(&self) -> (Engine<SoftBackend>, Vec<Semaphore>) {
+        let backend =
+            SoftBackend::new(self.specs.clone()).capacity(self.capacity).event_limit(self.event_limit);
+        let engine = Engine::new(backend).unwrap();
+        let semaphores = (0..self.semaphores).map(|_| Semaphore::new(&engine, 0).unwrap()).collect();
+        (engine, semaphores)
+    }
+
+    fn submit(&self, engine: &Engine<SoftBackend>, semaphores: &[Semaphore], number: usize) {
+        let node = &self.nodes[number];
+        let points = |points: &[Wait]| -> Vec<(Semaphore, u64)> {
+            points.iter().map(|&(semaphore, value)| (semaphores[semaphore].clone(), value)).collect()
+        };
+        let tag = number as u64;
+        let action = match node {
+            Node { barrier: true, .. } => Action::Barrier,
+            Node { fails: true, .. } => {
+                Action::Queue(Job::failing(tag, Failure::new(Code::DataLoss, format!("{tag}"))))
+            }
+            _ => Action::Queue(Job::new(tag)),
+        };
+        engine
+            .submit(node.device, node.affinity, &points(&node.waits), &points(&node.signals), action)
+            .unwrap();
+    }
+
+    /// For each operation, the operations that must have run before it: for each wait the one that brings the
+    /// semaphore there. Barriers pass on what they depend on.
+    fn producers(&self) -> Vec<Vec<usize>> {
+        let mut signalled: HashMap<usize, Vec<(u64, usize)>> = HashMap::new();
+        for (number, node) in self.nodes.iter().enumerate() {
+            for &(semaphore, value) in &node.signals {
+                signalled.entry(semaphore).or_default().push((value, number));
+            }
+        }
+        let mut all: Vec<Vec<usize>> = Vec::new();
+        for node in &self.nodes {
+            let mut producers = Vec::new();
+            for (semaphore, value) in &node.waits {
+                let Some(signals) = signalled.get(semaphore) else { continue };
+                // Signals of one semaphore are chained in order here, so the first that is enough is the producer.
+                let producer = signals.iter().find(|(signal, _)| signal >= value).unwrap().1;
+                if self.nodes[producer].barrier {
+                    producers.extend(&all[producer]);
+                } else {
+                    producers.push(producer);
+                }
+            }
+            all.push(producers);
+        }
+        all
+    }
+
+    fn check_order(&self, engine: &Engine<SoftBackend>, seed: u64) -> usize {
+        let position: HashMap<usize, usize> =
+            engine.backend().tags().into_iter().enumerate().map(|(at, tag)| (tag as usize, at)).collect();
+        let mut edges = 0;
+        for (number, producers) in self.producers().iter().enumerate() {
+            let Some(at) = position.get(&number) else { continue };
+            for producer in producers {
+                edges += 1;
+                assert!(
+                    position.get(producer).is_some_and(|before| before < at),
+                    "seed {seed}: {number} ran before {producer}, which it depends on"
+                );
+            }
+        }
+        edges
+    }
+}
+
+fn queues(engine: &Engine<SoftBackend>, graph: &Graph) -> Vec<QueueId> {
+    (0..graph.specs.len())
+        .flat_map(|device| (0..graph.specs[device].queues).map(move |ordinal| (device, ordinal)))
+        .map(|(device, ordinal)| engine.queue(device, ordinal).unwrap())
+        .collect()
+}
+
+/// Runs a graph under a random schedule, from one thread.
+fn run(graph: &Graph, seed: u64) -> (Engine<SoftBackend>, Vec<Semaphore>) {
+    let mut random = Seeded::new(!seed);
+    let (engine, semaphores) = graph.engine();
+    let queues = queues(&engine, graph);
+    // Any order will do: waits before signals are the rule rather than the exception. Now and then in order, which
+    // is what programs do.
+    let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
+    if random.one_in(2) {
+        for at in (1..order.len()).rev() {
+            order.swap(at, random.below(at + 1));
+        }
+    }
+    let (mut next, mut signalled) = (0, 0);
+    let busy = 1 + random.below(8);
+    loop {
+        match random.below(4 + busy) {
+            0 if signalled < graph.host.len() => {
+                let (semaphore, value) = graph.host[signalled];
+                semaphores[semaphore].signal(value).unwrap();
+                signalled += 1;
+            }
+            1 => {
+                engine.backend().step(queues[random.below(queues.len())]);
+            }
+            2 => {
+                engine.backend().report(queues[random.below(queues.len())]);
+            }
+            _ if next < order.len() => {
+                graph.submit(&engine, &semaphores, order[next]);
+                next += 1;
+            }
+            _ if signalled == graph.host.len() => break,
+            _ => {}
+        }
+    }
+    engine.backend().settle();
+    (engine, semaphores)
+}
+
+fn seeds() -> Vec<u64> {
+    if let Ok(seed) = std::env::var("DAG_SEED") {
+        return vec![seed.parse().expect("DAG_SEED is a number")];
+    }
+    let count = std::env::var("DAG_SEEDS").map_or(400, |count| count.parse().expect("DAG_SEEDS is a number"));
+    (0..count).collect()
+}
+
+fn assert_at_rest(engine: &Engine<SoftBackend>, seed: u64) {
+    let occupancy = engine.occupancy();
+    assert_eq!(engine.backend().violations(), 0, "seed {seed}: an event was recycled under a waiting queue");
+    assert_eq!(occupancy.operations, 0, "seed {seed}: operations are left behind: {occupancy:?}");
+    assert_eq!(occupancy.events, occupancy.idle_events, "seed {seed}: an event is held by nobody");
+}
+
+#[test]
+fn every_edge_is_respected_though_most_waits_cost_nothing() {
+    let mut total = Stats::default();
+    let mut edges = 0;
+    for seed in seeds() {
+        let graph = graph(seed, false);
+        let (engine, semaphores) = run(&graph, seed);
+        assert_at_rest(&engine, seed);
+        edges += graph.check_order(&engine, seed);
+        let queue_work = graph.nodes.iter().filter(|node| !node.barrier).count();
+        assert_eq!(engine.backend().tags().len(), queue_work, "seed {seed}: not everything ran once");
+        for node in &graph.nodes {
+            for &(semaphore, value) in &node.signals {
+                assert!(semaphores[semaphore].query().unwrap() >= value, "seed {seed}");
+            }
+        }
+        let stats = engine.stats();
+        assert_eq!(stats.succeeded, graph.nodes.len() as u64, "seed {seed}");
+        total.same_queue += stats.same_queue;
+        total.dominated += stats.dominated;
+        total.native += stats.native;
+        total.peer += stats.peer;
+        total.reached += stats.reached;
+        total.held += stats.held;
+    }
+    println!("{edges} edges: {total:?}");
+    // The test is about waits that were dropped or left to devices: there must be plenty.
+    let elided = total.same_queue + total.dominated;
+    let native = total.native + total.peer;
+    assert!(elided > edges as u64 / 10 && native > edges as u64 / 20, "{edges} edges, {total:?}");
+}
+
+#[test]
+fn a_failure_reaches_exactly_what_depends_on_it() {
+    for seed in seeds() {
+        let graph = graph(seed, true);
+        let (engine, semaphores) = run(&graph, seed);
+        assert_at_rest(&engine, seed);
+        // Every semaphore has one producer here, so what fails is a plain walk; and the roots that may be named are
+        // those of the failed ancestors.
+        let mut producer: HashMap<usize, usize> = HashMap::new();
+        let mut roots: Vec<Vec<String>> = Vec::new();
+        for (number, node) in graph.nodes.iter().enumerate() {
+            let mut mine: Vec<String> = Vec::new();
+            for (semaphore, _) in &node.waits {
+                if let Some(&before) = producer.get(semaphore) {
+                    mine.extend(roots[before].iter().cloned());
+                }
+            }
+            if node.fails && !node.barrier {
+                mine.push(number.to_string());
+            }
+            for &(semaphore, value) in &node.signals {
+                producer.insert(semaphore, number);
+                match semaphores[semaphore].query() {
+                    Ok(reached) => {
+                        assert!(
+                            mine.is_empty() && reached >= value,
+                            "seed {seed}: {number} should have failed"
+                        );
+                    }
+                    Err(failure) => assert!(
+                        mine.iter().any(|root| root == failure.message()),
+                        "seed {seed}: {number} failed with {failure}, its roots are {mine:?}"
+                    ),
+                }
+            }
+            roots.push(mine);
+        }
+        let failed = roots.iter().filter(|roots| !roots.is_empty()).count();
+        assert_eq!(engine.stats().failed, failed as u64, "seed {seed}");
+        graph.check_order_of_successes(&engine, seed, &roots);
+    }
+}
+
+impl Graph {
+    /// Where nothing failed, order is respected as ever.
+    fn check_order_of_successes(&self, engine: &Engine<SoftBackend>, seed: u64, roots: &[Vec<String>]) {
+        let position: HashMap<usize, usize> =
+            engine.backend().tags().into_iter().enumerate().map(|(at, tag)| (tag as usize, at)).collect();
+        for (number, producers) in self.producers().iter().enumerate() {
+            if !roots[number].is_empty() || self.nodes[number].barrier {
+                continue;
+            }
+            let at = position[&number];
+            assert!(
+                producers.iter().all(|producer| position[producer] < at),
+                "seed {seed}: {number} ran too early"
+            );
+        }
+    }
+}
+
+#[test]
+fn many_threads_submit_and_report_the_same_graph() {
+    let count = seeds().len().div_ceil(8);
+    for seed in seeds().into_iter().take(count) {
+        let graph = graph(seed ^ 0x5eed, false);
+        let (engine, semaphores) = graph.engine();
+        let queues = queues(&engine, &graph);
+        let (next, submitting) = (AtomicUsize::new(0), AtomicUsize::new(4));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    loop {
+                        let number = next.fetch_add(1, Ordering::SeqCst);
+                        if number >= graph.nodes.len() {
+                            break;
+                        }
+                        graph.submit(&engine, &semaphores, graph.nodes.len() - 1 - number);
+                    }
+                    submitting.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+            scope.spawn(|| {
+                for &(semaphore, value) in &graph.host {
+                    semaphores[semaphore].signal(value).unwrap();
+                }
+            });
+            for helper in 0..2u64 {
+                let (engine, queues, submitting) = (&engine, &queues, &submitting);
+                scope.spawn(move || {
+                    let mut random = Seeded::new(seed + helper);
+                    while submitting.load(Ordering::SeqCst) > 0 {
+                        let queue = queues[random.below(queues.len())];
+                        while matches!(engine.backend().step(queue), Step::Ran(_)) {}
+                        engine.backend().report(queue);
+                    }
+                });
+            }
+        });
+        engine.backend().settle();
+        let clock = SystemClock::new();
+        let limit = Some(Duration::from_secs(60));
+        for node in &graph.nodes {
+            for &(semaphore, value) in &node.signals {
+                engine.wait(WaitMode::All, &[(semaphores[semaphore].clone(), value)], &clock, limit).unwrap();
+            }
+        }
+        engine.backend().settle();
+        assert_at_rest(&engine, seed);
+        graph.check_order(&engine, seed);
+    }
+}
