@@ -61,6 +61,7 @@ struct Recording {
 
 #[derive(Debug, Default)]
 struct EventState {
+    device: usize,
     number: u64,
     fired: bool,
 }
@@ -224,6 +225,24 @@ impl SoftBackend {
         }
     }
 
+    /// Takes a device off the bus: what it had is gone, nobody waits for its points any more, and the engine is told.
+    pub fn lose(&self, device: usize, failure: Failure) {
+        let mut state = self.state();
+        for event in state.events.iter_mut().filter(|event| event.device == device) {
+            event.fired = true;
+        }
+        let first: usize = self.specs.iter().take(device).map(|spec| spec.queues).sum();
+        let count = self.specs.get(device).map_or(0, |spec| spec.queues);
+        for queue in state.queues.iter_mut().skip(first).take(count) {
+            queue.queued.clear();
+            queue.ran.clear();
+            queue.executed = u64::MAX;
+        }
+        drop(state);
+        // The engine may be gone by now; then nobody is left to tell.
+        let _ = self.completer().lose(device, failure);
+    }
+
     /// How many jobs a queue holds that have not run.
     pub fn queued(&self, queue: QueueId) -> usize {
         self.state().queues.get(queue.index()).map_or(0, |queue| queue.queued.len())
@@ -373,7 +392,7 @@ impl Backend for SoftBackend {
         if state.events.len() >= self.event_limit {
             return Err(Failure::new(Code::ResourceExhausted, format!("device {device} is out of events")));
         }
-        state.events.push(EventState::default());
+        state.events.push(EventState { device, ..EventState::default() });
         Ok(SoftEvent(state.events.len() - 1))
     }
 

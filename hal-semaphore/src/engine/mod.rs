@@ -561,13 +561,12 @@ impl<B: Backend> Shared<B> {
             count(self.foreign(|| self.backend.observe(transition)));
         }
         let mut publications = effects.publications.drain(..).peekable();
-        while let Some(publication) = publications.next() {
-            // Of several values in a row for one timeline the last says it all.
-            let same = |key: Option<TimelineKey>| key.is_some() && key == publication.timeline.key();
-            let overtaken = publication.state.is_ok()
-                && publications.peek().is_some_and(|next| next.state.is_ok() && same(next.timeline.key()));
-            if overtaken {
-                continue;
+        while let Some(mut publication) = publications.next() {
+            // Of several values in a row for one timeline the largest says it all.
+            while let Some(next) = publications.next_if(|next| publication.merges(next)) {
+                if next.state.as_ref().ok() >= publication.state.as_ref().ok() {
+                    publication = next;
+                }
             }
             let timeline = &publication.timeline;
             count(self.foreign(|| match &publication.state {

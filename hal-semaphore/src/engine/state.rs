@@ -333,6 +333,14 @@ pub(super) struct Publication<T> {
     pub(super) foreign: bool,
 }
 
+impl<T: Timeline> Publication<T> {
+    /// Whether both are values of one timeline.
+    pub(super) fn merges(&self, other: &Self) -> bool {
+        let key = self.timeline.key();
+        self.state.is_ok() && other.state.is_ok() && key.is_some() && key == other.timeline.key()
+    }
+}
+
 /// What is to be done without the lock, in this order.
 pub(super) struct Effects<B: Backend> {
     pub(super) observed: Vec<Transition>,
