@@ -346,6 +346,13 @@ impl World {
                     let failure =
                         Failure::with_origin(Code::Unavailable, Origin::Device, format!("device {device}"));
                     self.lost.insert(device, failure.clone());
+                    // Its points count as passed for peers that wait for them natively: they must not hang.
+                    for operation in self.operations.iter().filter(|operation| operation.device == device) {
+                        for &(semaphore, value) in &operation.signals {
+                            let seen = &mut self.semaphores[semaphore];
+                            seen.executed = seen.executed.max(value);
+                        }
+                    }
                     self.engine.backend().lose(device, failure);
                 }
             }
