@@ -65,6 +65,8 @@ mod port;
 pub mod reactor;
 #[cfg(any(loom, shuttle))]
 pub mod sabotage;
+#[cfg(not(any(loom, shuttle)))]
+mod sabotage;
 mod semaphore;
 mod slab;
 mod sync;

@@ -62,7 +62,7 @@ mod imp {
     pub(crate) use checker::sync::MutexGuard as Guard;
     pub(crate) use checker::sync::atomic::{AtomicU64, Ordering};
 
-    use std::sync::Arc;
+    use std::sync::{Arc, PoisonError};
     use std::time::Duration;
 
     #[derive(Debug, Default)]
@@ -74,29 +74,32 @@ mod imp {
         }
 
         pub(crate) fn lock(&self) -> Guard<'_, T> {
-            match self.0.lock() {
-                Ok(guard) => guard,
-                Err(poisoned) => poisoned.into_inner(),
-            }
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 
     /// Counts notifications; a listener waits for the count to move. The checkers have no clock: a timeout is a
     /// wait that ends at once.
     #[derive(Debug, Default)]
-    pub(crate) struct Event(Arc<(checker::sync::Mutex<u64>, checker::sync::Condvar)>);
+    pub(crate) struct Event(Arc<Count>);
 
-    pub(crate) struct Listener(Arc<(checker::sync::Mutex<u64>, checker::sync::Condvar)>, u64);
+    #[derive(Debug, Default)]
+    struct Count {
+        count: Mutex<u64>,
+        moved: checker::sync::Condvar,
+    }
+
+    pub(crate) struct Listener(Arc<Count>, u64);
 
     impl Event {
         pub(crate) fn listen(&self) -> Listener {
-            let seen = *self.0.0.lock().unwrap();
+            let seen = *self.0.count.lock();
             Listener(self.0.clone(), seen)
         }
 
         pub(crate) fn notify_all(&self) {
-            *self.0.0.lock().unwrap() += 1;
-            self.0.1.notify_all();
+            *self.0.count.lock() += 1;
+            self.0.moved.notify_all();
         }
     }
 
@@ -106,9 +109,9 @@ mod imp {
                 checker::thread::yield_now();
                 return;
             }
-            let mut count = self.0.0.lock().unwrap();
+            let mut count = self.0.count.lock();
             while *count == self.1 {
-                count = self.0.1.wait(count).unwrap();
+                count = self.0.moved.wait(count).unwrap_or_else(PoisonError::into_inner);
             }
         }
     }

@@ -16,10 +16,11 @@ use crate::backend::{
 use crate::failure::{Code, Failure};
 use crate::ids::QueueId;
 use crate::semaphore::Semaphore;
+use crate::sync::{Guard, Mutex};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 /// Work that leaves its tag, or fails.
 #[derive(Debug, Default)]
@@ -179,8 +180,8 @@ impl SoftBackend {
         self
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> Guard<'_, State> {
+        self.state.lock()
     }
 
     /// Where reports go.
@@ -209,7 +210,7 @@ impl SoftBackend {
     /// Runs and reports everything that can run, until nothing can.
     pub fn settle(&self) {
         loop {
-            let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let ids = self.ids.lock().clone();
             let mut moved = false;
             for queue in ids {
                 while matches!(self.step(queue), Step::Ran(_)) {
@@ -341,7 +342,7 @@ impl Backend for SoftBackend {
     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
         let mut state = self.state();
         {
-            let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut ids = self.ids.lock();
             if !ids.contains(&queue) {
                 ids.push(queue);
             }

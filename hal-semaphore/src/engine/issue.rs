@@ -12,6 +12,7 @@ use super::state::{Core, HOST, InFlight, Lane, NOBODY, OpState, Scratch};
 use crate::backend::{Backend, Batch, Item, NativeWait, NativeWaits, Stop, Submitted, Transition, WaitClass};
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
+use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::Guard;
 
@@ -218,8 +219,7 @@ impl<B: Backend> Core<B> {
                 WaitClass::SameQueue { .. } => self.stats.same_queue += 1,
                 _ => self.stats.dominated += 1,
             }
-            #[cfg(any(loom, shuttle))]
-            if crate::sabotage::on(crate::sabotage::Defect::EventNotHeld) {
+            if sabotaged(Defect::EventNotHeld) {
                 event = None;
             }
             if let Some(event) = event {

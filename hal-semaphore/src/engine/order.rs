@@ -9,6 +9,7 @@ use crate::error::SubmitError;
 use crate::failure::Failure;
 use crate::ids::{Affinity, MAX_VALUE, Point, Ticket};
 use crate::native_event::EventIndex;
+use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::timeline::{Points, Timeline, iter};
 use smallvec::SmallVec;
@@ -92,6 +93,9 @@ impl<B: Backend> Core<B> {
 
     /// Whether a wait is over: reached, or failed. A value that was reached before the failure counts as reached.
     pub(super) fn state_of(&self, timeline: &B::Timeline, value: u64) -> Option<Result<(), Failure>> {
+        if sabotaged(Defect::RegisterDoesNotLook) {
+            return None;
+        }
         if self.value_of(timeline) >= value {
             return Some(Ok(()));
         }
@@ -274,7 +278,8 @@ impl<B: Backend> Core<B> {
                 let class = WaitClass::SameQueue { producer: source.point(epoch) };
                 return Some(Cover { queue, class, epoch, event: None });
             }
-            if epoch > source.issued || !waiting.reach.get(*producer as usize).copied().unwrap_or(false) {
+            let accepted = epoch <= source.issued || sabotaged(Defect::WaitsForUnissued);
+            if !accepted || !waiting.reach.get(*producer as usize).copied().unwrap_or(false) {
                 continue;
             }
             let Some(entry) = source.in_flight_at(epoch) else { continue };

@@ -15,6 +15,7 @@ use crate::backend::Backend;
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::QueueId;
+use crate::sabotage::{Defect, sabotaged};
 use crate::sync::Guard;
 
 /// How many operations retire in one turn.
@@ -143,7 +144,7 @@ impl<B: Backend> Core<B> {
                 }
                 if let Some(cause) = &slot.failure {
                     failure.get_or_insert_with(|| cause.clone());
-                } else if wait.via != index {
+                } else if wait.via != index && !sabotaged(Defect::RetireOutOfOrder) {
                     slot.push(HOST, wait.value, Target::Gate(index));
                     self.queue(index).gated = true;
                     return;

@@ -6,6 +6,7 @@
 use super::state::{Core, HOST, HostOutcome, OpState, SPARE, Slot, Target};
 use crate::backend::Backend;
 use crate::failure::Failure;
+use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 
 /// Below this many stale entries a list is not worth sweeping.
@@ -158,11 +159,8 @@ impl<B: Backend> Core<B> {
     /// The operation is to end with this failure, unless its device or the host has it already. Says whether.
     pub(super) fn doom(&mut self, key: Key, failure: &Failure) -> bool {
         let Some(op) = self.op(key) else { return false };
-        #[cfg(any(loom, shuttle))]
-        let blind = crate::sabotage::on(crate::sabotage::Defect::CancelIgnoresState);
-        #[cfg(not(any(loom, shuttle)))]
-        let blind = false;
-        if !matches!(op.state, OpState::Held | OpState::Ordered) && !blind {
+        let begun = !matches!(op.state, OpState::Held | OpState::Ordered);
+        if begun && !sabotaged(Defect::CancelIgnoresState) {
             return false;
         }
         if op.doom.is_none() {

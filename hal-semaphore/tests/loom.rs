@@ -1,0 +1,357 @@
+//! The engine's races, explored: every interleaving of a few threads, up to a bound on preemptions.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p hal-semaphore --test loom --release`. `LOOM_MAX_PREEMPTIONS` sets
+//! the bound (5 unless set). Each model has a twin in which one line of the engine is wrong
+//! ([`hal_semaphore::sabotage`]); the twin must fail, or the model would prove nothing.
+#![cfg(loom)]
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+use hal_semaphore::sabotage::{self, Defect};
+use hal_semaphore::testing::{Job, SoftBackend, device};
+use hal_semaphore::*;
+use loom::thread;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Explores a model on the engine as it is, or with the defect that the environment names.
+fn holds(model: impl Fn() + Sync + Send + 'static) {
+    let defect = std::env::var("ENGINE_DEFECT").map_or(0, |number| number.parse().unwrap());
+    sabotage::set(defect);
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(5);
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+/// The test of that name does not pass on an engine with this defect. It runs in a process of its own: a lost wake-up
+/// is a deadlock, and loom ends the process over one.
+fn catches(defect: Defect, test: &str) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env("ENGINE_DEFECT", (defect as u32).to_string())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.contains("running 1 test"), "there is no test {test}");
+    assert!(!output.status.success(), "{test} did not notice {defect:?}");
+}
+
+fn stepped(queues: usize) -> Engine<SoftBackend> {
+    Engine::new(SoftBackend::new(vec![device(queues)])).unwrap()
+}
+
+fn semaphore(engine: &Engine<SoftBackend>) -> Semaphore {
+    Semaphore::new(engine, 0).unwrap()
+}
+
+fn submit(
+    engine: &Engine<SoftBackend>,
+    queue: usize,
+    waits: &[(Semaphore, u64)],
+    signals: &[(Semaphore, u64)],
+    tag: u64,
+) -> Ticket {
+    engine.submit(0, Affinity::queue(queue), waits, signals, Action::Queue(Job::new(tag))).unwrap().ticket
+}
+
+/// A signal and the registration of a wait for it cross: the wait is never lost.
+fn signal_against_register() {
+    let engine = stepped(1);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    let signaller = {
+        let x = x.clone();
+        thread::spawn(move || x.signal(1).unwrap())
+    };
+    engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
+    signaller.join().unwrap();
+    assert_eq!(y.query().unwrap(), 1, "the operation still waits for what has happened");
+}
+
+#[test]
+fn a_signal_and_the_registration_of_its_wait_may_cross() {
+    holds(signal_against_register);
+}
+
+#[test]
+fn twin_of_signal_against_register() {
+    catches(Defect::RegisterDoesNotLook, "a_signal_and_the_registration_of_its_wait_may_cross");
+}
+
+/// The same for a thread that waits. It looks before it takes the lock, to save the trouble, and must look again.
+fn signal_against_host_wait() {
+    let engine = stepped(1);
+    let x = semaphore(&engine);
+    let signaller = {
+        let x = x.clone();
+        thread::spawn(move || x.signal(1).unwrap())
+    };
+    // Hangs, which loom reports, if the wake-up is lost.
+    engine.wait(WaitMode::All, &[(x.clone(), 1)], &VirtualClock::new(), None).unwrap();
+    signaller.join().unwrap();
+    assert_eq!(engine.occupancy().host_waits, 0);
+}
+
+#[test]
+fn a_signal_and_a_host_wait_may_cross() {
+    holds(signal_against_host_wait);
+}
+
+#[test]
+fn twin_of_signal_against_host_wait() {
+    catches(Defect::RegisterDoesNotLook, "a_signal_and_a_host_wait_may_cross");
+}
+
+#[test]
+fn a_signal_and_a_subscription_may_cross() {
+    holds(|| {
+        let engine = stepped(1);
+        let x = semaphore(&engine);
+        let signaller = {
+            let x = x.clone();
+            thread::spawn(move || x.signal(1).unwrap())
+        };
+        let called = Arc::new(AtomicUsize::new(0));
+        let counter = called.clone();
+        let subscription = x.subscribe(1, move |state| {
+            assert_eq!(state.unwrap(), 1);
+            counter.fetch_add(1, Ordering::SeqCst);
+        });
+        signaller.join().unwrap();
+        assert_eq!(called.load(Ordering::SeqCst), 1);
+        drop(subscription);
+        assert_eq!(engine.occupancy().callbacks, 0);
+    });
+}
+
+/// A device reports an operation while somebody cancels it: it ends once, and everybody agrees how.
+fn complete_against_cancel() {
+    let engine = stepped(1);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    let ticket = submit(&engine, 0, &[(x.clone(), 1)], &[(y.clone(), 1)], 7);
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || {
+            x.signal(1).unwrap();
+            engine.backend().settle();
+        })
+    };
+    let answer = engine.cancel(ticket);
+    device.join().unwrap();
+    let reclaimed = engine.backend().reclaimed();
+    assert_eq!(reclaimed.len(), 1, "the work comes back once");
+    match answer {
+        Cancel::Cancelled => {
+            assert_eq!(y.query().unwrap_err().origin(), Origin::Cancelled);
+            assert!(engine.backend().tags().is_empty(), "it ran although it was cancelled");
+        }
+        Cancel::TooLate | Cancel::Ended => assert_eq!(y.query().unwrap(), 1),
+    }
+    assert_eq!(engine.occupancy().operations, 0);
+}
+
+#[test]
+fn a_completion_and_a_cancellation_may_cross() {
+    holds(complete_against_cancel);
+}
+
+#[test]
+fn twin_of_complete_against_cancel() {
+    catches(Defect::CancelIgnoresState, "a_completion_and_a_cancellation_may_cross");
+}
+
+/// The producer of an event retires, and another operation takes an event to record, while the queue that waits for
+/// the first one has not come to its wait.
+fn last_reference_against_reuse() {
+    let engine = stepped(2);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
+    submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], 2);
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || {
+            engine.backend().step(q0);
+            engine.backend().report(q0);
+        })
+    };
+    let other = {
+        let engine = engine.clone();
+        thread::spawn(move || {
+            submit(&engine, 0, &[], &[], 3);
+        })
+    };
+    device.join().unwrap();
+    other.join().unwrap();
+    engine.backend().step(q1);
+    assert_eq!(engine.backend().violations(), 0, "a queue waits for an event that means something else now");
+    engine.backend().settle();
+    assert_eq!(y.query().unwrap(), 1);
+    let occupancy = engine.occupancy();
+    assert_eq!(occupancy.events, occupancy.idle_events);
+}
+
+#[test]
+fn the_last_reference_to_an_event_and_its_reuse_may_cross() {
+    holds(last_reference_against_reuse);
+}
+
+#[test]
+fn twin_of_last_reference_against_reuse() {
+    catches(Defect::EventNotHeld, "the_last_reference_to_an_event_and_its_reuse_may_cross");
+}
+
+/// A callback is on its way while the engine is shut down: after the shutdown nobody is called any more.
+fn teardown_against_callback() {
+    let engine = stepped(1);
+    let x = semaphore(&engine);
+    let running = Arc::new(AtomicUsize::new(0));
+    submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
+    let queue = engine.queue(0, 0).unwrap();
+    engine.backend().step(queue);
+    let subscription = {
+        let running = running.clone();
+        x.subscribe(1, move |_| {
+            running.store(1, Ordering::SeqCst);
+            thread::yield_now();
+            running.store(2, Ordering::SeqCst);
+        })
+    };
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || {
+            engine.backend().report(queue);
+        })
+    };
+    let clock = VirtualClock::new();
+    let forever = Duration::MAX;
+    engine.shut_down(&Endless(clock), forever, forever).unwrap();
+    assert_eq!(running.load(Ordering::SeqCst), 2, "a callback runs after the shutdown");
+    assert_eq!(engine.backend().reclaimed().len(), 1);
+    device.join().unwrap();
+    drop(subscription);
+}
+
+/// A clock on which no moment ever comes: whoever waits for one waits for the wake-up alone.
+struct Endless(VirtualClock);
+
+impl Clock for Endless {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, pending: &Pending, _until: Option<Duration>) {
+        self.0.sleep(pending, None);
+    }
+}
+
+#[test]
+fn a_shutdown_and_a_callback_may_cross() {
+    holds(teardown_against_callback);
+}
+
+#[test]
+fn twin_of_teardown_against_callback() {
+    catches(Defect::ShutdownForgetsCallbacks, "a_shutdown_and_a_callback_may_cross");
+}
+
+/// Two queues report at the same time, one of them the effect of the other's cause: whoever sees the effect sees the
+/// cause.
+fn effect_against_cause() {
+    let engine = stepped(2);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
+    submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], 2);
+    engine.backend().step(q0);
+    engine.backend().step(q1);
+    let cause = {
+        let engine = engine.clone();
+        thread::spawn(move || engine.backend().report(q0))
+    };
+    let effect = {
+        let engine = engine.clone();
+        thread::spawn(move || engine.backend().report(q1))
+    };
+    // A thread of its own, and the last one: loom notices that a look may come earlier than it did, not always that it
+    // may come later.
+    let observer = {
+        let (x, y) = (x.clone(), y.clone());
+        thread::spawn(move || {
+            if y.query().unwrap() == 1 {
+                assert_eq!(x.query().unwrap(), 1, "the effect is there and the cause is not");
+            }
+        })
+    };
+    cause.join().unwrap();
+    effect.join().unwrap();
+    observer.join().unwrap();
+    assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
+}
+
+#[test]
+fn nobody_sees_an_effect_before_its_cause() {
+    holds(effect_against_cause);
+}
+
+#[test]
+fn twin_of_effect_against_cause() {
+    catches(Defect::RetireOutOfOrder, "nobody_sees_an_effect_before_its_cause");
+}
+
+/// A queue is handed work while another operation looks for a point to wait for: only what its device has accepted
+/// can be waited for.
+fn submit_against_submit() {
+    let engine = stepped(2);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    let producer = {
+        let (engine, x) = (engine.clone(), x.clone());
+        thread::spawn(move || {
+            submit(&engine, 0, &[], &[(x, 1)], 1);
+        })
+    };
+    submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], 2);
+    engine.backend().step(q1);
+    producer.join().unwrap();
+    engine.backend().step(q1);
+    assert!(engine.backend().tags().is_empty(), "the consumer ran before its producer");
+    engine.backend().step(q0);
+    engine.backend().settle();
+    assert_eq!(engine.backend().violations(), 0, "the consumer waits for what was not recorded yet");
+    assert_eq!(engine.backend().tags(), [1, 2]);
+    assert_eq!(y.query().unwrap(), 1);
+}
+
+#[test]
+fn two_submissions_may_cross() {
+    holds(submit_against_submit);
+}
+
+#[test]
+fn twin_of_submit_against_submit() {
+    catches(Defect::WaitsForUnissued, "two_submissions_may_cross");
+}
+
+/// The host signals and fails a timeline at once: after the failure nothing moves.
+#[test]
+fn a_signal_and_a_failure_may_cross() {
+    holds(|| {
+        let engine = stepped(1);
+        let (x, y) = (semaphore(&engine), semaphore(&engine));
+        engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
+        let signaller = {
+            let x = x.clone();
+            thread::spawn(move || x.signal(1).is_ok())
+        };
+        x.fail(Failure::with_origin(Code::Aborted, Origin::Host, "given up"));
+        let value = x.value();
+        let signalled = signaller.join().unwrap();
+        assert_eq!(x.value(), value, "a timeline moved after it had failed");
+        assert_eq!(value == 1, signalled);
+        // Whichever the engine heard of first, the operation has ended, and well only if the value was reached.
+        assert!(y.query().is_err() || signalled);
+        assert_eq!(engine.occupancy().operations, 0);
+    });
+}

@@ -1,0 +1,201 @@
+//! Larger schedules than loom can exhaust, at random: several threads that submit, signal, cancel, fail, lose a device
+//! and shut down, while devices run and report.
+//!
+//! Run with `RUSTFLAGS="--cfg shuttle" cargo test -p hal-semaphore --test shuttle --release`. A failure prints the
+//! schedule that repeats it. `SHUTTLE_ITERATIONS` asks for more.
+#![cfg(shuttle)]
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+mod common;
+
+use common::Seeded;
+use hal_semaphore::backend::{DeviceSpec, NativeWaits};
+use hal_semaphore::sabotage::{self, Defect};
+use hal_semaphore::testing::{Job, SoftBackend, device};
+use hal_semaphore::*;
+use shuttle::thread;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const PRODUCERS: u64 = 3;
+const LINKS: u64 = 5;
+
+/// A clock on which no moment ever comes.
+struct Endless(VirtualClock);
+
+impl Clock for Endless {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, pending: &Pending, _until: Option<Duration>) {
+        self.0.sleep(pending, None);
+    }
+}
+
+fn soak(random: u64) {
+    let mut random = Seeded::new(random);
+    let spec = |native_waits| DeviceSpec { native_waits, ..device(2) };
+    let kind = match random.below(3) {
+        0 => NativeWaits::Events,
+        1 => NativeWaits::Epochs,
+        _ => NativeWaits::None,
+    };
+    let capacity = if random.one_in(2) { 2 } else { usize::MAX };
+    let loses = random.one_in(4);
+    let backend = SoftBackend::new(vec![spec(kind), spec(NativeWaits::Events)]).capacity(capacity);
+    let engine = Engine::new(backend).unwrap();
+    let start = Semaphore::new(&engine, 0).unwrap();
+    // Two semaphores a chain, in turn: what a link signals is not what the link before it signalled.
+    let pair = |_| [Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap()];
+    let chains: Vec<[Semaphore; 2]> = (0..PRODUCERS).map(pair).collect();
+    let (accepted, called) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+
+    let mut threads = Vec::new();
+    for (number, [even, odd]) in (0..PRODUCERS).zip(chains.clone()) {
+        let (engine, start, accepted) = (engine.clone(), start.clone(), accepted.clone());
+        let mut random = Seeded::new(random.next());
+        threads.push(thread::spawn(move || {
+            // A chain across queues and devices; its first link waits for a signal that is not there yet.
+            for link in 1..=LINKS {
+                let (before, after) = if link % 2 == 1 { (&even, &odd) } else { (&odd, &even) };
+                let waits = [(start.clone(), 1), (before.clone(), link - 1)];
+                let tag = number * LINKS + link;
+                let failure = Failure::new(Code::DataLoss, format!("{tag}"));
+                let action = match random.below(8) {
+                    0 => Action::Barrier,
+                    1 => Action::Queue(Job::failing(tag, failure)),
+                    _ => Action::Queue(Job::new(tag)),
+                };
+                let affinity = Affinity::queue(random.below(2));
+                let signals = [(after.clone(), link)];
+                let placed = engine.submit(random.below(2), affinity, &waits, &signals, action).unwrap();
+                accepted.fetch_add(1, Ordering::SeqCst);
+                if random.one_in(6) {
+                    engine.cancel(placed.ticket);
+                }
+            }
+        }));
+    }
+    let subscriptions: Vec<_> = chains
+        .iter()
+        .map(|[_, last]| {
+            let called = called.clone();
+            last.subscribe(LINKS, move |_| {
+                called.fetch_add(1, Ordering::SeqCst);
+            })
+        })
+        .collect();
+    // Whoever sees a link's signal sees the signal of the link before it.
+    let mut witnesses = Vec::new();
+    for link in 1..=LINKS {
+        for [even, odd] in &chains {
+            let (effect, cause) = if link % 2 == 1 { (odd, even.clone()) } else { (even, odd.clone()) };
+            witnesses.push(effect.subscribe(link, move |state| {
+                if let Ok(seen) = state {
+                    assert!(cause.value() + 1 >= seen, "the effect {seen} is there and its cause is not");
+                }
+            }));
+        }
+    }
+    {
+        let start = start.clone();
+        threads.push(thread::spawn(move || start.signal(1).unwrap()));
+    }
+    let device = {
+        let (engine, mut random) = (engine.clone(), Seeded::new(random.next()));
+        thread::spawn(move || {
+            for _ in 0..60 {
+                let queue = engine.queue(random.below(2), random.below(2)).unwrap();
+                // Reports lag behind, and one queue's may overtake another's.
+                if random.one_in(3) {
+                    engine.backend().report(queue);
+                } else {
+                    engine.backend().step(queue);
+                }
+                thread::yield_now();
+            }
+            if loses {
+                engine.backend().lose(0, Failure::with_origin(Code::Unavailable, Origin::Device, "gone"));
+            }
+        })
+    };
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    device.join().unwrap();
+    // Whatever the devices still have runs while the host waits for it.
+    let runner = {
+        let engine = engine.clone();
+        thread::spawn(move || engine.backend().settle())
+    };
+    for [_, last] in &chains {
+        // Reached or failed: either way the wait ends.
+        let _ = engine.wait(WaitMode::All, &[(last.clone(), LINKS)], &VirtualClock::new(), None);
+    }
+    runner.join().unwrap();
+    engine.backend().settle();
+    engine.shut_down(&Endless(VirtualClock::new()), Duration::MAX, Duration::MAX).unwrap();
+
+    assert_eq!(engine.backend().violations(), 0);
+    let stats = engine.stats();
+    assert_eq!(stats.succeeded + stats.failed, accepted.load(Ordering::SeqCst), "each operation ends once");
+    let mut tags: Vec<u64> = engine.backend().reclaimed().into_iter().map(|(tag, _)| tag).collect();
+    tags.sort_unstable();
+    assert!(tags.windows(2).all(|pair| pair.first() != pair.last()), "work came back twice: {tags:?}");
+    assert_eq!(called.load(Ordering::SeqCst), PRODUCERS, "each callback is called once");
+    let occupancy = engine.occupancy();
+    assert_eq!((occupancy.operations, occupancy.host_waits, occupancy.callbacks), (0, 0, 0));
+    assert_eq!(occupancy.events, occupancy.idle_events);
+    // Links of one chain run in order, wherever they run.
+    let log = engine.backend().tags();
+    for number in 0..PRODUCERS {
+        let chain: Vec<u64> = log.iter().copied().filter(|tag| (tag - 1) / LINKS == number).collect();
+        assert!(chain.is_sorted(), "chain {number} ran as {chain:?}");
+    }
+    drop((subscriptions, witnesses));
+}
+
+fn iterations(default: usize) -> usize {
+    std::env::var("SHUTTLE_ITERATIONS").map_or(default, |count| count.parse().unwrap())
+}
+
+fn defect() {
+    sabotage::set(std::env::var("ENGINE_DEFECT").map_or(0, |number| number.parse().unwrap()));
+}
+
+#[test]
+fn random_schedules() {
+    defect();
+    let seed = Arc::new(AtomicU64::new(0));
+    shuttle::check_random(move || soak(seed.fetch_add(1, Ordering::SeqCst)), iterations(30_000));
+}
+
+#[test]
+fn schedules_with_few_preemptions() {
+    defect();
+    let seed = Arc::new(AtomicU64::new(1 << 32));
+    shuttle::check_pct(move || soak(seed.fetch_add(1, Ordering::SeqCst)), iterations(10_000), 3);
+}
+
+/// The soak notices the defects that loom notices, as far as they can show in it.
+#[test]
+fn twins() {
+    for defect in [
+        Defect::RegisterDoesNotLook,
+        Defect::CancelIgnoresState,
+        Defect::EventNotHeld,
+        Defect::RetireOutOfOrder,
+        Defect::WaitsForUnissued,
+    ] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "random_schedules", "--nocapture"])
+            .env("ENGINE_DEFECT", (defect as u32).to_string())
+            .output()
+            .unwrap();
+        assert!(String::from_utf8_lossy(&output.stdout).contains("running 1 test"));
+        assert!(!output.status.success(), "the soak did not notice {defect:?}");
+    }
+}
