@@ -3,13 +3,15 @@
 //! A model that passes proves little unless it would have failed on a wrong engine. Each race that is modelled has a
 //! twin: the same model with one line of the engine wrong, which the checker must catch. The wrong lines live behind
 //! these switches and exist in no build but the checkers'.
+#![cfg_attr(
+    not(any(loom, shuttle)),
+    expect(unreachable_pub, reason = "public for the checkers' tests alone")
+)]
 
 /// A line that can be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Defect {
-    /// Every line is right.
-    None = 0,
     /// A wait is registered without a look, under the lock, whether its value is reached.
     RegisterDoesNotLook = 1,
     /// Cancelling does not look whether the operation has gone to its device already.
@@ -27,7 +29,7 @@ pub enum Defect {
 #[cfg(any(loom, shuttle))]
 static CURRENT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
-/// Makes the defect with this number the one of the models that run next in this process.
+/// Makes the defect with this number the one of the models that run next in this process; 0 for none.
 #[cfg(any(loom, shuttle))]
 pub fn set(defect: u32) {
     CURRENT.store(defect, std::sync::atomic::Ordering::SeqCst);

@@ -178,8 +178,7 @@ impl Graph {
     }
 
     fn check_order(&self, engine: &Engine<SoftBackend>, seed: u64) -> usize {
-        let position: HashMap<usize, usize> =
-            engine.backend().tags().into_iter().enumerate().map(|(at, tag)| (tag as usize, at)).collect();
+        let position = positions(engine);
         let mut edges = 0;
         for (number, producers) in self.producers().iter().enumerate() {
             let Some(at) = position.get(&number) else { continue };
@@ -193,6 +192,12 @@ impl Graph {
         }
         edges
     }
+}
+
+/// When each operation ran.
+fn positions(engine: &Engine<SoftBackend>) -> HashMap<usize, usize> {
+    let tags = engine.backend().tags();
+    tags.into_iter().enumerate().map(|(at, tag)| (usize::try_from(tag).unwrap(), at)).collect()
 }
 
 fn queues(engine: &Engine<SoftBackend>, graph: &Graph) -> Vec<QueueId> {
@@ -335,8 +340,7 @@ fn a_failure_reaches_exactly_what_depends_on_it() {
 impl Graph {
     /// Where nothing failed, order is respected as ever.
     fn check_order_of_successes(&self, engine: &Engine<SoftBackend>, seed: u64, roots: &[Vec<String>]) {
-        let position: HashMap<usize, usize> =
-            engine.backend().tags().into_iter().enumerate().map(|(at, tag)| (tag as usize, at)).collect();
+        let position = positions(engine);
         for (number, producers) in self.producers().iter().enumerate() {
             if !roots[number].is_empty() || self.nodes[number].barrier {
                 continue;

@@ -1,0 +1,146 @@
+//! What the engine costs in memory: nothing for a submission once it runs, and a bounded record for an operation that
+//! is held.
+#![cfg(not(any(loom, shuttle)))]
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+#[path = "common/counting.rs"]
+mod counting;
+#[path = "common/noop.rs"]
+mod noop;
+
+use counting::{Counting, counted};
+use hal_semaphore::*;
+use noop::Noop;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn semaphore(engine: &Engine<Noop>) -> Semaphore {
+    Semaphore::new(engine, 0).unwrap()
+}
+
+/// Operation `i` waits for `i` and signals `i + 1`, on the queues in turn.
+fn chain(
+    engine: &Engine<Noop>,
+    x: &Semaphore,
+    from: u64,
+    n: u64,
+    queues: u64,
+    action: fn(u64) -> Action<u64>,
+) {
+    for i in from..from + n {
+        let queue = Affinity(1 << (i % queues));
+        engine.submit(0, queue, &[(x.clone(), i)], &[(x.clone(), i + 1)], action(i)).unwrap();
+    }
+}
+
+/// Runs a round until it allocates nothing, and insists that it gets there.
+fn settles(name: &str, mut round: impl FnMut(u64)) {
+    for warm_up in 0..3 {
+        round(warm_up);
+    }
+    let ((), allocated) = counted(|| (3..8).for_each(&mut round));
+    assert_eq!(allocated.allocations, 0, "{name}: {allocated:?}");
+}
+
+#[test]
+fn chains_allocate_nothing() {
+    for (name, queues, action) in [
+        ("one queue", 1, Action::Queue as fn(u64) -> Action<u64>),
+        ("two queues", 2, Action::Queue),
+        ("barriers", 1, |_| Action::Barrier),
+    ] {
+        let engine = Engine::new(Noop::immediate(2)).unwrap();
+        let x = semaphore(&engine);
+        settles(name, |round| chain(&engine, &x, round * 1000, 1000, queues, action));
+        assert_eq!(x.query().unwrap(), 8000);
+    }
+}
+
+#[test]
+fn native_events_allocate_nothing() {
+    let engine = Engine::new(Noop::deferred(2)).unwrap();
+    let x = semaphore(&engine);
+    let mut waits = 0;
+    settles("events", |round| {
+        chain(&engine, &x, round * 1000, 1000, 2, Action::Queue);
+        waits = engine.backend().native_waits();
+        engine.backend().flush();
+    });
+    assert_eq!(x.query().unwrap(), 8000);
+    assert!(waits >= 8000 - 8, "only {waits} waits were left to the device");
+    let occupancy = engine.occupancy();
+    assert_eq!(occupancy.events, occupancy.idle_events);
+}
+
+#[test]
+fn held_operations_are_small_and_draining_them_allocates_nothing() {
+    let engine = Engine::new(Noop::immediate(1)).unwrap();
+    let n = 100_000;
+    let x = semaphore(&engine);
+    // The semaphore itself stands at 0: the chain begins with a wait for 1.
+    let ((), held) = counted(|| chain(&engine, &x, 1, n, 1, Action::Queue));
+    let each = held.peak / i64::try_from(n).unwrap();
+    println!("{each} bytes for each held operation at most, {} kept", held.kept / i64::try_from(n).unwrap());
+    assert!(each <= 512, "{each} bytes for each held operation");
+    x.signal(1).unwrap();
+    assert_eq!(x.query().unwrap(), n + 1);
+
+    let ((), again) = counted(|| {
+        chain(&engine, &x, n + 2, n / 2, 1, Action::Queue);
+        x.signal(n + 2).unwrap();
+    });
+    assert_eq!(x.query().unwrap(), n + 2 + n / 2);
+    assert_eq!(again.allocations, 0, "the second time: {again:?}");
+    engine.trim();
+}
+
+#[test]
+fn wide_operations_allocate_nothing() {
+    let engine = Engine::new(Noop::immediate(1)).unwrap();
+    let (gate, x) = (semaphore(&engine), semaphore(&engine));
+    let others: Vec<Semaphore> = (0..1000).map(|_| semaphore(&engine)).collect();
+    let mut waits: Vec<(Semaphore, u64)> = others.iter().map(|other| (other.clone(), 0)).collect();
+    settles("fan out and in", |round| {
+        let value = round + 1;
+        for other in &others {
+            let (waits, signals) = ([(gate.clone(), value)], [(other.clone(), value)]);
+            engine.submit(0, Affinity::ANY, &waits, &signals, Action::Queue(0)).unwrap();
+        }
+        for (_, wait) in &mut waits {
+            *wait = value;
+        }
+        engine.submit(0, Affinity::ANY, &waits, &[(x.clone(), value)], Action::Queue(1)).unwrap();
+        gate.signal(value).unwrap();
+        assert_eq!(x.query().unwrap(), value);
+    });
+}
+
+/// A semaphore is one allocation, its handle; its place in the engine is recycled.
+#[test]
+fn short_lived_semaphores_cost_their_handle() {
+    let engine = Engine::new(Noop::immediate(1)).unwrap();
+    let round = || {
+        let (x, y) = (semaphore(&engine), semaphore(&engine));
+        engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Queue(0)).unwrap();
+        x.signal(1).unwrap();
+        assert_eq!(y.query().unwrap(), 1);
+    };
+    (0..1000).for_each(|_| round());
+    let ((), allocated) = counted(|| (0..1000).for_each(|_| round()));
+    assert_eq!(allocated.allocations, 2000, "{allocated:?}");
+    assert_eq!(allocated.kept, 0);
+}
+
+#[test]
+fn a_million_held_operations_drain_on_a_small_stack() {
+    let n: u64 = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
+    let drain = move || {
+        let engine = Engine::new(Noop::immediate(2)).unwrap();
+        let x = semaphore(&engine);
+        chain(&engine, &x, 1, n, 2, Action::Queue);
+        x.signal(1).unwrap();
+        assert_eq!(x.query().unwrap(), n + 1);
+    };
+    std::thread::Builder::new().stack_size(64 << 10).spawn(drain).unwrap().join().unwrap();
+}
