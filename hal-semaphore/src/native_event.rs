@@ -5,8 +5,17 @@
 //! it. One event may unblock any number of waits. A binary event that is recorded again while somebody still waits
 //! for the old recording would make that somebody wait for the wrong work; the count is what rules it out.
 
-/// Which event of a pool.
-pub(crate) type EventIndex = u32;
+use std::num::NonZeroU32;
+
+/// Which event of a pool, counted from one: an operation keeps several, and most of the time none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EventIndex(NonZeroU32);
+
+impl EventIndex {
+    fn position(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
 
 struct Slot<E> {
     event: E,
@@ -29,34 +38,34 @@ impl<E> EventPool<E> {
     }
 
     pub(crate) fn add(&mut self, event: E) {
-        if let Ok(index) = EventIndex::try_from(self.slots.len()) {
-            self.slots.push(Slot { event, references: 0 });
-            self.idle.push(index);
+        self.slots.push(Slot { event, references: 0 });
+        if let Some(number) = u32::try_from(self.slots.len()).ok().and_then(NonZeroU32::new) {
+            self.idle.push(EventIndex(number));
         }
     }
 
     /// An event that nobody holds, now held once.
     pub(crate) fn acquire(&mut self) -> Option<(EventIndex, &E)> {
         let index = self.idle.pop()?;
-        let slot = self.slots.get_mut(index as usize)?;
+        let slot = self.slots.get_mut(index.position())?;
         debug_assert_eq!(slot.references, 0, "an idle event is held");
         slot.references = 1;
         Some((index, &slot.event))
     }
 
     pub(crate) fn get(&self, index: EventIndex) -> Option<&E> {
-        self.slots.get(index as usize).map(|slot| &slot.event)
+        self.slots.get(index.position()).map(|slot| &slot.event)
     }
 
     pub(crate) fn retain(&mut self, index: EventIndex) {
-        if let Some(slot) = self.slots.get_mut(index as usize) {
+        if let Some(slot) = self.slots.get_mut(index.position()) {
             debug_assert!(slot.references > 0, "an idle event is not for sharing");
             slot.references += 1;
         }
     }
 
     pub(crate) fn release(&mut self, index: EventIndex) {
-        if let Some(slot) = self.slots.get_mut(index as usize) {
+        if let Some(slot) = self.slots.get_mut(index.position()) {
             debug_assert!(slot.references > 0, "an event is released more often than it was held");
             slot.references -= 1;
             if slot.references == 0 {

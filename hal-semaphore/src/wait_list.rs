@@ -48,18 +48,25 @@ pub(crate) struct WaitList<T> {
     run: VecDeque<(u64, T)>,
     late: BinaryHeap<Late<T>>,
     order: u64,
+    /// The smallest value in here: most looks at a list end with it.
+    next: u64,
 }
 
 impl<T> WaitList<T> {
     pub(crate) fn new() -> Self {
-        Self { run: VecDeque::new(), late: BinaryHeap::new(), order: 0 }
+        Self { run: VecDeque::new(), late: BinaryHeap::new(), order: 0, next: u64::MAX }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.run.len() + self.late.len()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.run.is_empty() && self.late.is_empty()
+    }
+
     pub(crate) fn push(&mut self, value: u64, target: T) {
+        self.next = self.next.min(value);
         match self.run.back() {
             Some(&(last, _)) if value < last => {
                 self.order += 1;
@@ -71,27 +78,37 @@ impl<T> WaitList<T> {
 
     /// Takes the next target whose value is at most `reached`.
     pub(crate) fn pop(&mut self, reached: u64) -> Option<(u64, T)> {
+        if self.next > reached {
+            return None;
+        }
         let run = self.run.front().map(|&(value, _)| value);
         let late = self.late.peek().map(|late| late.value);
-        match (run, late) {
-            (Some(run), late) if run <= reached && late.is_none_or(|late| run <= late) => {
-                self.run.pop_front()
-            }
-            (_, Some(late)) if late <= reached => self.late.pop().map(|late| (late.value, late.target)),
-            _ => None,
-        }
+        let taken = match (run, late) {
+            (Some(run), late) if late.is_none_or(|late| run <= late) => self.run.pop_front(),
+            _ => self.late.pop().map(|late| (late.value, late.target)),
+        };
+        self.look();
+        taken
+    }
+
+    fn look(&mut self) {
+        let run = self.run.front().map_or(u64::MAX, |&(value, _)| value);
+        let late = self.late.peek().map_or(u64::MAX, |late| late.value);
+        self.next = run.min(late);
     }
 
     /// Keeps only the targets for which `keep` holds, in their order.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         self.run.retain(|(_, target)| keep(target));
         self.late.retain(|late| keep(&late.target));
+        self.look();
     }
 
     /// Empties the list; its memory stays for the next user.
     pub(crate) fn clear(&mut self) {
         self.run.clear();
         self.late.clear();
+        self.next = u64::MAX;
     }
 
     pub(crate) fn trim(&mut self) {

@@ -8,7 +8,7 @@
 //! never left: the native waits it was given are forgotten, the events it held are let go.
 
 use super::Shared;
-use super::state::{Core, HOST, InFlight, Lane, NOBODY, OpState, Scratch};
+use super::state::{Core, Effect, InFlight, Lane, NOBODY, OpState, Scratch};
 use crate::backend::{Backend, Batch, Item, NativeWait, NativeWaits, Stop, Submitted, Transition, WaitClass};
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
@@ -268,7 +268,12 @@ impl<B: Backend> Core<B> {
         if B::OBSERVES {
             let owned = self.slots.get(slot).is_some_and(|slot| !slot.foreign);
             let timeline = owned.then_some(crate::ids::TimelineKey { engine: self.engine, key: slot });
-            self.effects.observed.push(Transition::Wait { ticket: Ticket(key), timeline, value, class });
+            self.effects.then(Effect::Observe(Transition::Wait {
+                ticket: Ticket(key),
+                timeline,
+                value,
+                class,
+            }));
         }
     }
 
@@ -398,40 +403,24 @@ impl<B: Backend> Core<B> {
         let watched = queue.watched;
         let length = queue.in_flight.len();
         let first = queue.in_flight.partition_point(|entry| entry.epoch <= before);
+        let needs_events = self.needs_events(self.queue_ref(index).id.device());
         for position in first..length {
             let Some(entry) = self.queue_ref(index).in_flight.get(position) else { break };
-            let (key, epoch) = (entry.op, entry.epoch);
+            let (key, epoch, recorded) = (entry.op, entry.epoch, entry.event.is_some());
             if B::OBSERVES {
                 let point = self.queue_ref(index).point(epoch);
-                self.effects.observed.push(Transition::Issued { ticket: Ticket(key), point });
+                self.effects.then(Effect::Observe(Transition::Issued { ticket: Ticket(key), point }));
             }
-            if !watched {
+            // Where the event is missing only the host can tell.
+            if !watched || (needs_events && !recorded) {
                 continue;
             }
             let signals = self.ops.get(key).map_or(0, |op| op.signals.len());
             for signal in 0..signals {
-                let Some((slot, value)) = self.signal(key, signal) else { continue };
-                let mut list = 0;
-                while let Some(waiting) = self.waiting_queue(slot, list) {
-                    list += 1;
-                    if waiting == HOST || waiting == index {
-                        continue;
-                    }
-                    // The producer's event may be missing; then only the host can tell.
-                    if self.covers(index, epoch, waiting) {
-                        self.cover(slot, waiting, value);
-                    }
+                if let Some((slot, value)) = self.signal(key, signal) {
+                    self.cover_others(slot, index, value);
                 }
             }
         }
-    }
-
-    fn covers(&self, producer: u32, epoch: u64, waiting: u32) -> bool {
-        let source = self.queue_ref(producer);
-        let reachable = self.queue_ref(waiting).reach.get(producer as usize).copied().unwrap_or(false);
-        reachable
-            && source
-                .in_flight_at(epoch)
-                .is_some_and(|entry| entry.event.is_some() || !self.needs_events(source.id.device()))
     }
 }

@@ -51,7 +51,7 @@ use crate::port::{Callback, Port};
 use crate::slab::{Key, Slab};
 use crate::sync::{Guard, Mutex};
 use crate::timeline::{Points, Registration, Timeline, Watcher};
-use state::{CallbackRecord, Core, Device, Effects, HOST, OpState, Queue, Scratch, Spare, Target};
+use state::{CallbackRecord, Core, Device, Effect, Effects, HOST, OpState, Queue, Scratch, Spare, Target};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -237,9 +237,9 @@ impl<B: Backend> Engine<B> {
             issuable: VecDeque::new(),
             issuers: 0,
             publishing: false,
-            effects: Effects::default(),
+            effects: Box::default(),
             spare_effects: None,
-            spare: Spare { waits: Vec::new(), signals: Vec::new(), slots: Vec::new() },
+            spare: Spare::default(),
             stats: Stats::default(),
             running: 0,
             closing: false,
@@ -388,10 +388,7 @@ impl<B: Backend> Engine<B> {
         core.host_waits.trim();
         core.callbacks.trim();
         core.runnable.shrink_to_fit();
-        let spare = std::mem::replace(
-            &mut core.spare,
-            Spare { waits: Vec::new(), signals: Vec::new(), slots: Vec::new() },
-        );
+        let spare = std::mem::take(&mut core.spare);
         let effects = core.spare_effects.take();
         for queue in &mut core.queues {
             queue.ready.shrink_to_fit();
@@ -543,23 +540,15 @@ impl<B: Backend> Shared<B> {
         let panics = self.perform(&mut effects);
         core = self.core.lock();
         core.stats.panics += panics;
-        for (key, watch) in effects.watched.drain(..) {
-            match core.slots.get_mut(key) {
-                Some(slot) => slot.watch = Some(watch),
-                None => core.effects.unwatches.push(watch),
-            }
-        }
         core.spare_effects = Some(effects);
         core.publishing = false;
         core
     }
 
+    /// Says how often foreign code panicked.
     fn perform(&self, effects: &mut Effects<B>) -> u64 {
         let mut panics = 0;
         let mut count = |result: Result<(), Failure>| panics += u64::from(result.is_err());
-        for transition in effects.observed.drain(..) {
-            count(self.foreign(|| self.backend.observe(transition)));
-        }
         let mut publications = effects.publications.drain(..).peekable();
         while let Some(mut publication) = publications.next() {
             // Of several values in a row for one timeline the largest says it all.
@@ -575,31 +564,39 @@ impl<B: Backend> Shared<B> {
                 Err(failure) => timeline.fail(failure),
             }));
         }
-        for pending in effects.wakes.drain(..) {
-            pending.raise();
+        for effect in effects.others.drain(..) {
+            count(self.foreign(|| self.perform_one(effect)));
         }
-        for (callback, state) in effects.callbacks.drain(..) {
-            count(self.foreign(|| callback(state)));
-        }
-        for (key, work) in effects.host.drain(..) {
-            if let Some(this) = self.this.upgrade() {
-                let task = HostTask::new(this, Ticket(key));
-                count(self.foreign(|| self.backend.run(task, work)));
-            }
-        }
-        for (timeline, value, slot) in effects.watches.drain(..) {
-            let port: Weak<dyn Port> = self.this.clone();
-            let watch = self.foreign(|| timeline.watch(value, Watcher::new(port, slot)));
-            match watch {
-                Ok(watch) => effects.watched.push((slot, watch)),
-                Err(_) => count(watch.map(drop)),
-            }
-        }
-        effects.unwatches.clear();
         for ended in effects.reclaims.drain(..) {
             count(self.foreign(|| self.backend.reclaim(ended)));
         }
         panics
+    }
+
+    fn perform_one(&self, effect: Effect<B>) {
+        match effect {
+            Effect::Observe(transition) => self.backend.observe(transition),
+            Effect::Wake(pending) => pending.raise(),
+            Effect::Call(callback, state) => callback(state),
+            Effect::Run(key, work) => {
+                if let Some(this) = self.this.upgrade() {
+                    self.backend.run(HostTask::new(this, Ticket(key)), work);
+                }
+            }
+            Effect::Watch(timeline, value, key) => {
+                let port: Weak<dyn Port> = self.this.clone();
+                let watch = timeline.watch(value, Watcher::new(port, key));
+                // If what was watched for has happened by now, the watch goes with `unneeded`, without the lock.
+                let mut core = self.core.lock();
+                let unneeded = match core.slots.get_mut(key) {
+                    Some(slot) => slot.watch.replace(watch),
+                    None => Some(watch),
+                };
+                drop(core);
+                drop(unneeded);
+            }
+            Effect::Unwatch(_) => {}
+        }
     }
 
     /// Runs foreign code; a panic becomes a failure. The checkers see panics as they are.
@@ -703,15 +700,13 @@ impl<B: Backend> Port for Shared<B> {
         };
         let key = match state {
             Some(state) => {
-                core.effects.callbacks.push((callback, state));
+                core.effects.then(Effect::Call(callback, state));
                 None
             }
             None => {
                 let key = core.callbacks.insert(CallbackRecord { callback, slot: timeline });
                 core.use_slot(timeline);
-                if let Some(slot) = core.slots.get_mut(timeline) {
-                    slot.push(HOST, value, Target::Callback(key));
-                }
+                core.park(timeline, HOST, value, Target::Callback(key));
                 Some(key)
             }
         };

@@ -1,7 +1,7 @@
 //! Taking operations in, classifying their waits, and giving them their place in a queue.
 
 use super::state::{
-    Core, HOST, Lane, NOBODY, Op, OpState, Publication, SPARE, SignalRecord, Target, WaitRecord,
+    Core, Effect, HOST, Lane, NOBODY, Op, OpState, Publication, SPARE, SignalRecord, Target, WaitRecord,
 };
 use super::{Action, Placement, WaitCounts};
 use crate::backend::{Backend, Ended, Transition, WaitClass};
@@ -205,7 +205,7 @@ impl<B: Backend> Core<B> {
                         Some(slot) => slot,
                         None => {
                             let slot = self.new_slot(false, 0);
-                            self.effects.watches.push((timeline.clone(), value, slot));
+                            self.effects.then(Effect::Watch(timeline.clone(), value, slot));
                             slot
                         }
                     };
@@ -215,9 +215,7 @@ impl<B: Backend> Core<B> {
                         Some(cover) if lane != Lane::Host => cover.class,
                         _ => {
                             held += 1;
-                            if let Some(slot) = self.slots.get_mut(slot) {
-                                slot.push(list, value, Target::Op(key));
-                            }
+                            self.park(slot, list, value, Target::Op(key));
                             WaitClass::Held
                         }
                     }
@@ -226,7 +224,12 @@ impl<B: Backend> Core<B> {
             counts.count(class);
             if B::OBSERVES {
                 let timeline = timeline.key().filter(|key| key.engine == self.engine);
-                self.effects.observed.push(Transition::Wait { ticket: Ticket(key), timeline, value, class });
+                self.effects.then(Effect::Observe(Transition::Wait {
+                    ticket: Ticket(key),
+                    timeline,
+                    value,
+                    class,
+                }));
             }
         }
         self.stats.reached += u64::from(counts.reached);
@@ -234,10 +237,8 @@ impl<B: Backend> Core<B> {
         if held > 0 && doom.is_none() && usize::try_from(held).is_ok_and(|held| held < wait_records.len()) {
             // The covered waits of an operation that stays held matter to it only if their timeline fails.
             for record in &wait_records {
-                if self.coverage(record.slot, record.value, queue, u64::MAX).is_some()
-                    && let Some(slot) = self.slots.get_mut(record.slot)
-                {
-                    slot.push(HOST, record.value, Target::Covered(key));
+                if self.coverage(record.slot, record.value, queue, u64::MAX).is_some() {
+                    self.park(record.slot, HOST, record.value, Target::Covered(key));
                 }
             }
         }
@@ -322,7 +323,7 @@ impl<B: Backend> Core<B> {
             op.state = OpState::Running;
             if let Some(work) = op.work.take() {
                 self.running += 1;
-                self.effects.host.push((key, work));
+                self.effects.then(Effect::Run(key, work));
             }
         } else if lane == Lane::Barrier && self.is_reached(key) {
             self.stats.host_barriers += 1;
@@ -356,15 +357,11 @@ impl<B: Backend> Core<B> {
         let signals = op.signals.len();
         for position in 0..signals {
             let Some((slot_key, value)) = self.signal(key, position) else { continue };
-            let Some(slot) = self.slots.get_mut(slot_key) else { continue };
-            let under_way = slot.signals_of(index);
-            if under_way.back().is_none_or(|&(last, _)| last < value) {
-                under_way.push_back((value, epoch));
-            }
-            self.cover(slot_key, index, value);
+            self.put_under_way(slot_key, index, value, epoch);
+            self.cover_own(slot_key, index, value);
         }
         if B::OBSERVES {
-            self.effects.observed.push(Transition::Ordered { ticket: Ticket(key), point });
+            self.effects.then(Effect::Observe(Transition::Ordered { ticket: Ticket(key), point }));
         }
         self.mark_issuable(index);
     }
@@ -406,16 +403,11 @@ impl<B: Backend> Core<B> {
                 Some(failure) => Err(failure.clone()),
             };
             if let Some(slot_key) = slot {
-                if op.epoch > 0
-                    && let Some(slot) = self.slots.get_mut(slot_key)
-                {
+                if op.epoch > 0 {
                     // What this reaches, no earlier signal of the queue is needed for any more; and a failed
                     // timeline needs none.
                     let reached = if failure.is_none() { value } else { u64::MAX };
-                    let under_way = slot.signals_of(op.queue);
-                    while under_way.front().is_some_and(|&(value, _)| value <= reached) {
-                        under_way.pop_front();
-                    }
+                    self.drop_under_way(slot_key, op.queue, reached);
                 }
                 match &state {
                     Ok(value) => self.reach(slot_key, *value),
@@ -440,7 +432,7 @@ impl<B: Backend> Core<B> {
         }
         if B::OBSERVES {
             let outcome = failure.clone().map_or(Ok(()), Err);
-            self.effects.observed.push(Transition::Ended { ticket: Ticket(key), point, outcome });
+            self.effects.then(Effect::Observe(Transition::Ended { ticket: Ticket(key), point, outcome }));
         }
         let work = work.or(op.work.take());
         if work.is_some() || point.is_some() {

@@ -138,14 +138,14 @@ impl<B: Backend> Core<B> {
                 if wait.via == NOBODY {
                     continue;
                 }
-                let Some(slot) = self.slots.get_mut(wait.slot) else { continue };
+                let Some(slot) = self.slots.get(wait.slot) else { continue };
                 if slot.value >= wait.value {
                     continue;
                 }
                 if let Some(cause) = &slot.failure {
                     failure.get_or_insert_with(|| cause.clone());
                 } else if wait.via != index && !sabotaged(Defect::RetireOutOfOrder) {
-                    slot.push(HOST, wait.value, Target::Gate(index));
+                    self.park(wait.slot, HOST, wait.value, Target::Gate(index));
                     self.queue(index).gated = true;
                     return;
                 }

@@ -161,33 +161,14 @@ impl<B: Backend> Slot<B> {
         }
     }
 
-    pub(super) fn push(&mut self, list: u32, value: u64, target: Target) {
-        match self.lists.iter_mut().find(|(key, _)| *key == list) {
-            Some((_, list)) => list.push(value, target),
-            None => {
-                let mut fresh = WaitList::new();
-                fresh.push(value, target);
-                self.lists.push((list, fresh));
-            }
-        }
-    }
-
     /// Takes the next target of list number `position` that `reached` releases.
     pub(super) fn pop(&mut self, position: usize, reached: u64) -> Option<(u64, Target)> {
         self.lists.get_mut(position)?.1.pop(reached)
     }
 
-    /// The signals under way from `queue`.
-    pub(super) fn signals_of(&mut self, queue: u32) -> &mut UnderWay {
-        let position = match self.signals.iter().position(|(key, _)| *key == queue) {
-            Some(position) => position,
-            None => {
-                self.signals.push((queue, VecDeque::new()));
-                self.signals.len() - 1
-            }
-        };
-        #[expect(clippy::indexing_slicing, reason = "found or pushed right above")]
-        &mut self.signals[position].1
+    /// The signals under way from `queue`, if there are any.
+    pub(super) fn under_way(&mut self, queue: u32) -> Option<&mut UnderWay> {
+        self.signals.iter_mut().find(|(key, _)| *key == queue).map(|(_, signals)| signals)
     }
 
     /// Ready for another timeline; the memory of its lists stays.
@@ -206,6 +187,9 @@ impl<B: Backend> Slot<B> {
         }
     }
 }
+
+/// How many empty lists a slot keeps for the next waits; more of them would only be in the way.
+pub(super) const KEPT: usize = 2;
 
 /// An operation that its queue's device has, or that rides along with one.
 pub(super) struct InFlight {
@@ -342,45 +326,36 @@ impl<T: Timeline> Publication<T> {
     }
 }
 
+/// Something else to be done without the lock, once what was published before it is visible.
+pub(super) enum Effect<B: Backend> {
+    Observe(Transition),
+    Wake(Pending),
+    Call(Callback, Result<u64, Failure>),
+    Run(Key, B::Work),
+    Watch(B::Timeline, u64, Key),
+    Unwatch(Watch<B>),
+}
+
 /// What is to be done without the lock, in this order.
 pub(super) struct Effects<B: Backend> {
-    pub(super) observed: Vec<Transition>,
     pub(super) publications: Vec<Publication<B::Timeline>>,
-    pub(super) wakes: Vec<Pending>,
-    pub(super) callbacks: Vec<(Callback, Result<u64, Failure>)>,
-    pub(super) host: Vec<(Key, B::Work)>,
-    pub(super) watches: Vec<(B::Timeline, u64, Key)>,
-    pub(super) watched: Vec<(Key, Watch<B>)>,
-    pub(super) unwatches: Vec<Watch<B>>,
+    pub(super) others: Vec<Effect<B>>,
     pub(super) reclaims: Vec<Ended<B::Work>>,
 }
 
 impl<B: Backend> Default for Effects<B> {
     fn default() -> Self {
-        Self {
-            observed: Vec::new(),
-            publications: Vec::new(),
-            wakes: Vec::new(),
-            callbacks: Vec::new(),
-            host: Vec::new(),
-            watches: Vec::new(),
-            watched: Vec::new(),
-            unwatches: Vec::new(),
-            reclaims: Vec::new(),
-        }
+        Self { publications: Vec::new(), others: Vec::new(), reclaims: Vec::new() }
     }
 }
 
 impl<B: Backend> Effects<B> {
     pub(super) fn is_empty(&self) -> bool {
-        self.observed.is_empty()
-            && self.publications.is_empty()
-            && self.wakes.is_empty()
-            && self.callbacks.is_empty()
-            && self.host.is_empty()
-            && self.watches.is_empty()
-            && self.unwatches.is_empty()
-            && self.reclaims.is_empty()
+        self.publications.is_empty() && self.others.is_empty() && self.reclaims.is_empty()
+    }
+
+    pub(super) fn then(&mut self, effect: Effect<B>) {
+        self.others.push(effect);
     }
 }
 
@@ -389,9 +364,23 @@ pub(super) struct Spare<B: Backend> {
     pub(super) waits: Vec<Vec<WaitRecord>>,
     pub(super) signals: Vec<Vec<SignalRecord<B::Timeline>>>,
     pub(super) slots: Vec<Slot<B>>,
+    pub(super) lists: Vec<WaitList<Target>>,
+    pub(super) under_way: Vec<UnderWay>,
 }
 
-/// How many spare vectors and slots are kept.
+impl<B: Backend> Default for Spare<B> {
+    fn default() -> Self {
+        Self {
+            waits: Vec::new(),
+            signals: Vec::new(),
+            slots: Vec::new(),
+            lists: Vec::new(),
+            under_way: Vec::new(),
+        }
+    }
+}
+
+/// How many of each kind are kept.
 pub(super) const SPARE: usize = 256;
 
 /// Counts since the engine was made. All grow only.
@@ -442,8 +431,8 @@ pub(super) struct Core<B: Backend> {
     pub(super) issuers: usize,
     /// Whether some thread performs effects: one at a time, which keeps publications in order.
     pub(super) publishing: bool,
-    pub(super) effects: Effects<B>,
-    pub(super) spare_effects: Option<Effects<B>>,
+    pub(super) effects: Box<Effects<B>>,
+    pub(super) spare_effects: Option<Box<Effects<B>>>,
     pub(super) spare: Spare<B>,
     pub(super) stats: Stats,
     pub(super) running: usize,

@@ -3,11 +3,12 @@
 //! Releasing never runs anything and never recurses: it counts down, and puts what has become runnable on a list
 //! that [`pump`](super::Shared) works off. A chain of a million operations therefore drains on one small stack.
 
-use super::state::{Core, HOST, HostOutcome, OpState, SPARE, Slot, Target};
+use super::state::{Core, Effect, HOST, HostOutcome, KEPT, OpState, SPARE, Slot, Target};
 use crate::backend::Backend;
 use crate::failure::Failure;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
+use crate::wait_list::WaitList;
 
 /// Below this many stale entries a list is not worth sweeping.
 const SWEEP_AT: usize = 32;
@@ -39,7 +40,9 @@ impl<B: Backend> Core<B> {
             return;
         }
         let Some(mut slot) = self.slots.remove(key) else { return };
-        self.effects.unwatches.extend(slot.watch.take());
+        if let Some(watch) = slot.watch.take() {
+            self.effects.then(Effect::Unwatch(watch));
+        }
         if self.spare.slots.len() < SPARE {
             slot.reset();
             self.spare.slots.push(slot);
@@ -77,14 +80,46 @@ impl<B: Backend> Core<B> {
             return;
         }
         slot.value = value;
-        // Targets only count down and queue up, so nothing can join the lists while they are walked.
-        let lists = slot.lists.len();
-        for position in 0..lists {
-            while let Some((_, target)) = self.slots.get_mut(key).and_then(|slot| slot.pop(position, value)) {
+        let mut position = 0;
+        while self.slots.get(key).is_some_and(|slot| position < slot.lists.len()) {
+            while let Some((_, target)) = self.take(key, position, value) {
                 self.release_reached(target, value);
             }
+            position += usize::from(!self.prune(key, position));
         }
         self.collect_slot(key);
+    }
+
+    /// Adds a timepoint.
+    pub(super) fn park(&mut self, key: Key, list: u32, value: u64, target: Target) {
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        match slot.lists.iter_mut().find(|(queue, _)| *queue == list) {
+            Some((_, list)) => list.push(value, target),
+            None => {
+                let mut fresh = self.spare.lists.pop().unwrap_or_else(WaitList::new);
+                fresh.push(value, target);
+                slot.lists.push((list, fresh));
+            }
+        }
+    }
+
+    /// Takes the next target of list number `position` that `reached` releases.
+    fn take(&mut self, key: Key, position: usize, reached: u64) -> Option<(u64, Target)> {
+        self.slots.get_mut(key)?.lists.get_mut(position)?.1.pop(reached)
+    }
+
+    /// Puts list number `position` away if it is empty and there are many. Another list may take its number; says
+    /// whether one may have.
+    fn prune(&mut self, key: Key, position: usize) -> bool {
+        let Some(slot) = self.slots.get_mut(key) else { return false };
+        if slot.lists.len() <= KEPT || !slot.lists.get(position).is_some_and(|(_, list)| list.is_empty()) {
+            return false;
+        }
+        let (_, list) = slot.lists.swap_remove(position);
+        if self.spare.lists.len() < SPARE {
+            self.spare.lists.push(list);
+        }
+        true
     }
 
     fn release_reached(&mut self, target: Target, value: u64) {
@@ -106,29 +141,70 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// A queue's signal of `value` is under way where `list` can rely on it: releases what it covers there.
-    pub(super) fn cover(&mut self, key: Key, list: u32, value: u64) {
-        let Some(slot) = self.slots.get_mut(key) else { return };
-        if slot.failure.is_some() {
-            return;
-        }
-        let Some(position) = slot.lists.iter().position(|(queue, _)| *queue == list) else { return };
-        while let Some((wanted, target)) = self.slots.get_mut(key).and_then(|slot| slot.pop(position, value))
-        {
-            let Target::Op(op) = target else { continue };
-            self.count_down(op);
-            if self.ops.get(op).is_some_and(|op| op.remaining > 0)
-                && let Some(slot) = self.slots.get_mut(key)
-            {
-                slot.push(HOST, wanted, Target::Covered(op));
-            }
+    /// A signal of `value` by `queue` is under way: releases what it covers in the queue itself.
+    pub(super) fn cover_own(&mut self, key: Key, queue: u32, value: u64) {
+        let Some(slot) = self.slots.get(key) else { return };
+        if let Some(position) = slot.lists.iter().position(|(waiting, _)| *waiting == queue) {
+            self.cover(key, position, value);
         }
     }
 
-    /// The lists of the slot that some queue has waits in.
-    pub(super) fn waiting_queue(&self, key: Key, position: usize) -> Option<u32> {
-        let (queue, _) = self.slots.get(key)?.lists.get(position)?;
-        Some(*queue)
+    /// A signal of `value` by `queue` is with its device: releases what it covers in the queues that can wait for it.
+    pub(super) fn cover_others(&mut self, key: Key, queue: u32, value: u64) {
+        let mut position = 0;
+        while let Some(&(waiting, _)) = self.slots.get(key).and_then(|slot| slot.lists.get(position)) {
+            let reaches = waiting != HOST
+                && waiting != queue
+                && self.queue_ref(waiting).reach.get(queue as usize).copied().unwrap_or(false);
+            let moved = reaches && self.cover(key, position, value);
+            position += usize::from(!moved);
+        }
+    }
+
+    /// Releases from list number `position` what waits for at most `value`. Says whether another list has taken the
+    /// number.
+    fn cover(&mut self, key: Key, position: usize, value: u64) -> bool {
+        if self.slots.get(key).is_none_or(|slot| slot.failure.is_some()) {
+            return false;
+        }
+        while let Some((wanted, target)) = self.take(key, position, value) {
+            let Target::Op(op) = target else { continue };
+            self.count_down(op);
+            if self.ops.get(op).is_some_and(|op| op.remaining > 0) {
+                self.park(key, HOST, wanted, Target::Covered(op));
+            }
+        }
+        self.prune(key, position)
+    }
+
+    /// A signal of `value` has its place in `queue`, at `epoch`.
+    pub(super) fn put_under_way(&mut self, key: Key, queue: u32, value: u64, epoch: u64) {
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        if slot.under_way(queue).is_none() {
+            let fresh = self.spare.under_way.pop().unwrap_or_default();
+            slot.signals.push((queue, fresh));
+        }
+        if let Some(signals) = slot.under_way(queue)
+            && signals.back().is_none_or(|&(last, _)| last < value)
+        {
+            signals.push_back((value, epoch));
+        }
+    }
+
+    /// Nobody needs a signal of `queue` for at most `value` any more.
+    pub(super) fn drop_under_way(&mut self, key: Key, queue: u32, value: u64) {
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        let Some(position) = slot.signals.iter().position(|(producer, _)| *producer == queue) else { return };
+        let Some((_, signals)) = slot.signals.get_mut(position) else { return };
+        while signals.front().is_some_and(|&(front, _)| front <= value) {
+            signals.pop_front();
+        }
+        if signals.is_empty() && slot.signals.len() > KEPT {
+            let (_, signals) = slot.signals.swap_remove(position);
+            if self.spare.under_way.len() < SPARE {
+                self.spare.under_way.push(signals);
+            }
+        }
     }
 
     /// The timeline has failed: everything that still waits for it fails with it.
@@ -177,7 +253,7 @@ impl<B: Backend> Core<B> {
 
     fn call_back(&mut self, key: Key, state: Result<u64, Failure>) {
         if let Some(record) = self.callbacks.remove(key) {
-            self.effects.callbacks.push((record.callback, state));
+            self.effects.then(Effect::Call(record.callback, state));
             self.drop_user(record.slot);
         }
     }
@@ -187,7 +263,7 @@ impl<B: Backend> Core<B> {
         wait.remaining = wait.remaining.saturating_sub(1);
         if wait.outcome.is_none() && (wait.any || wait.remaining == 0) {
             wait.outcome = Some(HostOutcome::Reached(index));
-            self.effects.wakes.push(wait.pending.clone());
+            self.effects.then(Effect::Wake(wait.pending.clone()));
         }
     }
 
@@ -195,7 +271,7 @@ impl<B: Backend> Core<B> {
         let Some(wait) = self.host_waits.get_mut(key) else { return };
         if wait.outcome.is_none() {
             wait.outcome = Some(HostOutcome::Failed(index, failure.clone()));
-            self.effects.wakes.push(wait.pending.clone());
+            self.effects.then(Effect::Wake(wait.pending.clone()));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Waiting on the host: any or all of some timelines, until a moment.
 
-use super::state::{HOST, HostOutcome, HostWait, Target};
+use super::state::{Effect, HOST, HostOutcome, HostWait, Target};
 use super::{POLL_INTERVAL, Shared, WaitMode};
 use crate::backend::Backend;
 use crate::clock::{Clock, Time};
@@ -61,18 +61,13 @@ impl<B: Backend> Shared<B> {
                         Some(slot) => slot,
                         None => {
                             let slot = core.new_slot(false, 0);
-                            core.effects.watches.push((timeline.clone(), value, slot));
+                            core.effects.then(Effect::Watch(timeline.clone(), value, slot));
                             slot
                         }
                     };
                     core.use_slot(slot);
-                    if let Some(slot) = core.slots.get_mut(slot) {
-                        slot.push(
-                            HOST,
-                            value,
-                            Target::Wait { wait, index: u32::try_from(index).unwrap_or(u32::MAX) },
-                        );
-                    }
+                    let index = u32::try_from(index).unwrap_or(u32::MAX);
+                    core.park(slot, HOST, value, Target::Wait { wait, index });
                     if let Some(record) = core.host_waits.get_mut(wait) {
                         record.slots.push(slot);
                     }
