@@ -85,6 +85,9 @@ impl<B: Backend> Shared<B> {
                     break;
                 }
             }
+            if pending.spin() {
+                break;
+            }
             let now = clock.now();
             if until.is_some_and(|until| until <= now) {
                 break;

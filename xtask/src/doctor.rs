@@ -1,0 +1,109 @@
+//! `cargo xtask doctor`: what is here, what is missing, what to do.
+
+use crate::workspace;
+use anyhow::Result;
+use std::process::Command;
+
+/// Something that the project's commands use.
+struct Item {
+    name: &'static str,
+    /// What was found; nothing if it is not here.
+    found: Option<String>,
+    needed: &'static str,
+    advice: &'static str,
+    required: bool,
+}
+
+pub(crate) fn run() -> Result<bool> {
+    let writable = workspace::ensure_writable();
+    let items = [
+        Item {
+            found: version("rustc", &["--version"]).filter(|found| at_least(found, RUST)),
+            needed: env!("CARGO_PKG_RUST_VERSION"),
+            advice: "rustup update stable",
+            ..required("rustc")
+        },
+        Item {
+            found: version("cargo", &["fmt", "--version"]),
+            advice: "rustup component add rustfmt",
+            ..required("rustfmt")
+        },
+        Item {
+            found: version("cargo", &["clippy", "--version"]),
+            advice: "rustup component add clippy",
+            ..required("clippy")
+        },
+        Item {
+            found: version("cc", &["--version"]),
+            advice: "install gcc, or another C compiler as cc",
+            ..required("cc")
+        },
+        Item {
+            found: writable.as_ref().ok().map(|()| "writable".into()),
+            advice: "make the target folder writable, or set CARGO_TARGET_DIR",
+            ..required("target")
+        },
+        Item {
+            found: version("cargo", &["deny", "--version"]),
+            advice: "cargo install --locked cargo-deny",
+            required: false,
+            ..required("cargo-deny")
+        },
+    ];
+    println!("{:<12}{:<44}{:<10}what to do", "item", "found", "needed");
+    let mut complete = true;
+    for item in &items {
+        let (found, advice) = match &item.found {
+            Some(found) => (found.as_str(), ""),
+            None => (if item.required { "MISSING" } else { "missing (optional)" }, item.advice),
+        };
+        println!("{:<12}{found:<44}{:<10}{advice}", item.name, item.needed);
+        complete &= item.found.is_some() || !item.required;
+    }
+    if let Err(error) = writable {
+        println!("\n{error:#}");
+    }
+    Ok(complete)
+}
+
+/// The smallest Rust that builds the project.
+const RUST: (u32, u32) = (1, 90);
+
+fn required(name: &'static str) -> Item {
+    Item { name, found: None, needed: "any", advice: "", required: true }
+}
+
+/// The first line of what a program says of its version.
+fn version(program: &str, arguments: &[&str]) -> Option<String> {
+    let output =
+        Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout).lines().next()?.trim().to_owned();
+    Some(text.chars().take(42).collect())
+}
+
+/// Whether the first thing that looks like a version in `text` is at least this one.
+fn at_least(text: &str, (major, minor): (u32, u32)) -> bool {
+    let found = text.split_whitespace().find_map(|word| {
+        let mut numbers = word.split('.').map(str::parse::<u32>);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+    });
+    found.is_some_and(|found| found >= (major, minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        assert!(at_least("rustc 1.95.0 (59807616e 2026-04-14)", (1, 90)));
+        assert!(at_least("rustc 2.0.0", (1, 90)));
+        assert!(!at_least("rustc 1.9.1", (1, 90)));
+        assert!(!at_least("no version here", (1, 90)));
+    }
+
+    #[test]
+    fn the_needed_version_is_the_workspaces() {
+        assert!(env!("CARGO_PKG_RUST_VERSION").starts_with(&format!("{}.{}", RUST.0, RUST.1)));
+    }
+}

@@ -1,0 +1,145 @@
+//! `cargo xtask test`: everything that a contributor must see green.
+
+use crate::steps::{self, Step};
+use crate::workspace;
+use anyhow::{Result, bail};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Run only the steps with these names
+    #[arg(long, value_name = "NAME")]
+    pub(crate) only: Vec<String>,
+    /// Name the steps and run none
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Go on after a failure
+    #[arg(long)]
+    pub(crate) keep_going: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let root = workspace::root()?;
+    let mut chosen = steps(&root, &workspace::target()?);
+    if options.list {
+        for step in chosen {
+            println!("{:<12} {}", step.name, step.about);
+        }
+        return Ok(true);
+    }
+    if let Some(unknown) = options.only.iter().find(|only| !chosen.iter().any(|step| step.name == **only)) {
+        bail!("there is no step {unknown}; `cargo xtask test --list` names them");
+    }
+    chosen.retain(|step| options.only.is_empty() || options.only.iter().any(|only| only == step.name));
+    workspace::ensure_writable()?;
+    workspace::ensure_fetched()?;
+    let outcomes = steps::run(chosen, options.keep_going)?;
+    println!("\n{}", steps::summary(&outcomes));
+    Ok(steps::green(&outcomes))
+}
+
+fn steps(root: &Path, target: &Path) -> Vec<Step> {
+    let cargo = |arguments: &[&str]| {
+        let mut command = workspace::cargo();
+        command.args(arguments).current_dir(root);
+        command
+    };
+    // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
+    let checker = |name: &str, arguments: &[&str]| {
+        let mut command = cargo(arguments);
+        let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+        command.env("RUSTFLAGS", format!("{flags} --cfg {name}")).env("CARGO_TARGET_DIR", target.join(name));
+        command
+    };
+    let engine = "hal-semaphore";
+    let step = |name, about, command| Step { name, about, missing: None, command };
+    let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
+    docs.env("RUSTDOCFLAGS", "-Dwarnings");
+    vec![
+        Step {
+            missing: component("rustfmt", "fmt"),
+            ..step("format", "the sources are formatted", cargo(&["fmt", "--all", "--check"]))
+        },
+        Step {
+            missing: component("clippy", "clippy"),
+            ..step(
+                "clippy",
+                "no warning anywhere",
+                cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-Dwarnings"]),
+            )
+        },
+        step(
+            "unit",
+            "unit, property and regression tests, examples in the documentation",
+            cargo(&["test", "--workspace", "--all-features"]),
+        ),
+        step(
+            "memory",
+            "allocations, bytes and stack at full size, optimised",
+            cargo(&["test", "-p", engine, "--release", "--test", "steady_state"]),
+        ),
+        step("oracle", "4,000 random graphs against the order that they ask for, optimised", {
+            let mut oracle = cargo(&["test", "-p", engine, "--release", "--test", "dag"]);
+            oracle.env("DAG_SEEDS", "4000");
+            oracle
+        }),
+        step(
+            "loom",
+            "every interleaving of each race, and the twins that must fail",
+            checker("loom", &["test", "-p", engine, "--test", "loom", "--release"]),
+        ),
+        step(
+            "shuttle",
+            "random schedules of many threads, and the twins that must fail",
+            checker("shuttle", &["test", "-p", engine, "--test", "shuttle", "--release"]),
+        ),
+        step("example", "the walkthrough runs", cargo(&["run", "-p", engine, "--example", "walkthrough"])),
+        step(
+            "bench",
+            "each benchmark runs once",
+            cargo(&["bench", "-p", engine, "--bench", "engine", "--", "--test"]),
+        ),
+        step("docs", "the documentation builds without a warning", docs),
+        Step {
+            missing: deny_missing(),
+            ..step(
+                "deny",
+                "licences, sources and versions of what we depend on",
+                cargo(&["deny", "--all-features", "check", "bans", "licenses", "sources"]),
+            )
+        },
+    ]
+}
+
+fn answers(subcommand: &str) -> bool {
+    let mut command: Command = workspace::cargo();
+    command.args([subcommand, "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn component(name: &str, subcommand: &str) -> Option<String> {
+    (!answers(subcommand)).then(|| format!("{name} is not installed: rustup component add {name}"))
+}
+
+fn deny_missing() -> Option<String> {
+    (!answers("deny")).then(|| "cargo-deny is not installed: cargo install --locked cargo-deny".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_have_names_of_their_own_and_say_what_they_show() {
+        let steps = steps(Path::new("/root"), Path::new("/root/target"));
+        for (at, step) in steps.iter().enumerate() {
+            assert!(!step.about.is_empty());
+            assert!(
+                !steps.iter().skip(at + 1).any(|other| other.name == step.name),
+                "two steps called {}",
+                step.name
+            );
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Where things are, and whether anything can be built there.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The repository's root.
+pub(crate) fn root() -> Result<PathBuf> {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map(Path::to_owned)
+        .context("xtask should lie in a folder of the repository")
+}
+
+/// Where builds go.
+pub(crate) fn target() -> Result<PathBuf> {
+    Ok(std::env::var_os("CARGO_TARGET_DIR").map_or(root()?.join("target"), PathBuf::from))
+}
+
+/// The cargo that runs this.
+pub(crate) fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Says what to do if builds cannot be written.
+pub(crate) fn ensure_writable() -> Result<()> {
+    let target = target()?;
+    let probe = target.join(".xtask-writable");
+    let written = std::fs::create_dir_all(&target).and_then(|()| std::fs::write(&probe, b""));
+    if let Err(error) = written {
+        bail!(
+            "builds cannot be written to {}: {error}\n  make it writable, or name another folder: \
+             CARGO_TARGET_DIR=/some/folder cargo xtask …",
+            target.display()
+        );
+    }
+    std::fs::remove_file(&probe).with_context(|| format!("removing {}", probe.display()))
+}
+
+/// Says what to do if a dependency is neither here nor to be had.
+pub(crate) fn ensure_fetched() -> Result<()> {
+    let fetched =
+        cargo().args(["fetch", "--locked"]).current_dir(root()?).status().context("starting cargo")?;
+    if !fetched.success() {
+        bail!(
+            "cargo could not fetch the dependencies that Cargo.lock names\n  the first build needs crates.io; after \
+             that everything is in cargo's own folder and no network is needed"
+        );
+    }
+    Ok(())
+}
