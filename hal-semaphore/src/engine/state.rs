@@ -161,11 +161,6 @@ impl<B: Backend> Slot<B> {
         }
     }
 
-    /// Takes the next target of list number `position` that `reached` releases.
-    pub(super) fn pop(&mut self, position: usize, reached: u64) -> Option<(u64, Target)> {
-        self.lists.get_mut(position)?.1.pop(reached)
-    }
-
     /// The signals under way from `queue`, if there are any.
     pub(super) fn under_way(&mut self, queue: u32) -> Option<&mut UnderWay> {
         self.signals.iter_mut().find(|(key, _)| *key == queue).map(|(_, signals)| signals)

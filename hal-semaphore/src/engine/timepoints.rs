@@ -216,9 +216,7 @@ impl<B: Backend> Core<B> {
         slot.failure = Some(failure.clone());
         let lists = slot.lists.len();
         for position in 0..lists {
-            while let Some((_, target)) =
-                self.slots.get_mut(key).and_then(|slot| slot.pop(position, u64::MAX))
-            {
+            while let Some((_, target)) = self.take(key, position, u64::MAX) {
                 match target {
                     Target::Op(op) | Target::Covered(op) => {
                         self.doom(op, failure);

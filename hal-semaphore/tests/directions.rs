@@ -117,5 +117,14 @@ fn host_wait_all_any() {
         Some(clock.now() + std::time::Duration::from_millis(3)),
     );
     assert!(matches!(r, Err(WaitError::DeadlineExceeded)));
+    std::thread::scope(|scope| {
+        let (points, engine) = ([(a.clone(), 9), (b.clone(), 9)], &engine);
+        let waiter = scope.spawn(move || engine.wait(WaitMode::Any, &points, &SystemClock::new(), None));
+        while engine.occupancy().host_waits == 0 {
+            std::thread::yield_now();
+        }
+        b.signal(9).unwrap();
+        assert_eq!(waiter.join().unwrap().unwrap(), 1, "the second one decided");
+    });
     assert_eq!(engine.occupancy().host_waits, 0);
 }
