@@ -1,7 +1,10 @@
 //! The project's only front door: `cargo xtask COMMAND`.
 
 mod bench;
+mod cts;
 mod doctor;
+mod iree;
+mod setup;
 mod steps;
 mod test;
 mod workspace;
@@ -13,7 +16,7 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask",
-    about = "Checks, tests and benchmarks of this project",
+    about = "Builds, runs, tests and measures the drivers of this project",
     disable_help_subcommand = true
 )]
 struct Arguments {
@@ -25,6 +28,14 @@ struct Arguments {
 enum Command {
     /// Everything that a contributor must see green
     Test(test::Options),
+    /// IREE's own iree-run-module with our drivers linked in
+    Run(iree::RunOptions),
+    /// IREE's conformance suite on every backend
+    Cts(cts::Options),
+    /// IREE's tools and its conformance suite, with our drivers linked in
+    Build(iree::BuildOptions),
+    /// Fetches and installs what the other commands need
+    Setup,
     /// What an operation costs in the engine: nanoseconds, allocations, bytes
     Bench(bench::Options),
     /// What is here, what is missing, what to do
@@ -34,6 +45,10 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Test(options) => test::run(&options),
+        Command::Run(options) => iree::run(&options),
+        Command::Cts(options) => cts::run(&options),
+        Command::Build(options) => iree::build(&options),
+        Command::Setup => setup::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Doctor => doctor::run(),
     };

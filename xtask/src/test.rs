@@ -56,11 +56,21 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
     let step = |name, about, command| Step { name, about, missing: None, command };
     let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
     docs.env("RUSTDOCFLAGS", "-Dwarnings");
+    let xtask = |arguments: &[&str]| {
+        let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "xtask".into()));
+        command.args(arguments).current_dir(root);
+        command
+    };
     vec![
         Step {
             missing: component("rustfmt", "fmt"),
             ..step("format", "the sources are formatted", cargo(&["fmt", "--all", "--check"]))
         },
+        step(
+            "build",
+            "IREE's tools and its conformance suite, with our drivers linked in",
+            xtask(&["build"]),
+        ),
         Step {
             missing: component("clippy", "clippy"),
             ..step(
@@ -74,6 +84,7 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             "unit, property and regression tests, examples in the documentation",
             cargo(&["test", "--workspace", "--all-features"]),
         ),
+        step("cts", "IREE's conformance suite on every backend", xtask(&["cts"])),
         step(
             "memory",
             "allocations, bytes and stack at full size, optimised",

@@ -1,0 +1,181 @@
+//! The two traits of a backend: a driver that opens devices, and a device.
+
+use crate::command::Job;
+use crate::host::HostRange;
+use crate::program::{Function, HostLoader, LoadRequest};
+use crate::uri::Parameters;
+use hal_semaphore::backend::{Completer, DeviceSpec};
+use hal_semaphore::{Code, Failure};
+
+/// One device that a driver can open.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// What to put behind `name://` to get it. Stable between runs.
+    pub path: String,
+    /// What it is, for people. An emulated device says so.
+    pub name: String,
+}
+
+/// A family of devices under one name.
+pub trait Driver: Send + Sync + 'static {
+    /// The devices of this family.
+    type Device: Device;
+
+    /// What comes before `://`.
+    const NAME: &'static str;
+    /// What it is, for people.
+    const FULL_NAME: &'static str;
+
+    /// The driver itself. Must be cheap and touch no hardware: programs create every driver they are linked with.
+    fn create() -> Self;
+
+    /// The devices that are there. The first is the one that a program gets when it names none.
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure>;
+
+    /// Opens a device by its path, empty for the default one. Every parameter that is not taken is refused by the
+    /// caller, so a backend takes what it knows and no more.
+    fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<Self::Device, Failure>;
+
+    /// More about one device, for `--dump_devices`: lines of text.
+    fn describe(&self, info: &DeviceInfo) -> String {
+        format!("# {}", info.name)
+    }
+}
+
+/// A kind of memory of a device.
+#[derive(Clone, Debug)]
+pub struct Heap {
+    /// Whether the host can map it ([`Device::host_view`]).
+    pub host_visible: bool,
+    /// Whether the host and the device see each other's writes without flushing.
+    pub coherent: bool,
+    /// Whether it is the device's own memory rather than the host's.
+    pub device_local: bool,
+    /// The most that one allocation can have.
+    pub max_allocation: u64,
+    /// What every allocation is aligned to, a power of two.
+    pub alignment: u64,
+}
+
+/// What a device is.
+#[derive(Clone, Debug)]
+pub struct Properties {
+    /// Its name, which `hal.device.id` patterns are matched with.
+    pub identifier: String,
+    /// Other names that it answers to. `local` lets modules run that were compiled for the host.
+    pub aliases: Vec<String>,
+    /// Its queues.
+    pub queues: DeviceSpec,
+    /// Its memory: at least one heap, the preferred one first.
+    pub heaps: Vec<Heap>,
+    /// How many workgroups run at once.
+    pub concurrency: usize,
+    /// Whether its code runs on the host's processor, whose features a module may ask for.
+    pub host_processor: bool,
+}
+
+/// What loading an executable gives.
+pub struct Loaded<E> {
+    /// The executable.
+    pub executable: E,
+    /// Its functions.
+    pub functions: Vec<Function>,
+}
+
+/// Why a job was not taken.
+pub enum Rejected<D: Device> {
+    /// There is no room now. It is offered again when something of the device completes.
+    Full(Box<Job<D>>),
+    /// This job cannot be run at all; nothing of it has begun. Others can.
+    Failed(Failure),
+    /// The device is gone.
+    Lost(Failure),
+}
+
+/// A device. Dropped when the program has let go of everything that it made with it, after its queues are idle or
+/// have been [told to stop](Device::abort).
+pub trait Device: Send + Sync + Sized + 'static {
+    /// An allocation.
+    type Memory: Send + Sync + 'static;
+    /// A loaded executable.
+    type Executable: Send + Sync + 'static;
+    /// A native event, or `()` where there are none.
+    type Event: Clone + Send + Sync + 'static;
+
+    /// What it is. Asked once.
+    fn properties(&self) -> Properties;
+
+    /// The queues may be used now, and completions go to `completer`.
+    fn start(&self, completer: Completer);
+
+    /// Memory of the heap with this number.
+    fn allocate(&self, heap: usize, length: u64) -> Result<Self::Memory, Failure>;
+
+    /// Makes host memory usable by the device without copying it.
+    fn import(&self, range: HostRange) -> Result<Self::Memory, Failure> {
+        let message = format!("this device cannot use {} bytes of host memory in place", range.length());
+        Err(Failure::new(Code::Unimplemented, message))
+    }
+
+    /// The host's view of an allocation of a host-visible heap, whole.
+    fn host_view(&self, memory: &Self::Memory) -> Option<HostRange> {
+        let _ = memory;
+        None
+    }
+
+    /// Makes the host's writes visible to the device, where the heap is not coherent.
+    fn flush(&self, memory: &Self::Memory, offset: u64, length: u64) -> Result<(), Failure> {
+        let _ = (memory, offset, length);
+        Ok(())
+    }
+
+    /// Makes the device's writes visible to the host, where the heap is not coherent.
+    fn invalidate(&self, memory: &Self::Memory, offset: u64, length: u64) -> Result<(), Failure> {
+        let _ = (memory, offset, length);
+        Ok(())
+    }
+
+    /// Whether [`load`](Device::load) takes executables of this format.
+    fn supports(&self, format: &str, host: &dyn HostLoader) -> bool;
+
+    /// Loads an executable. `host` loads those of the host's processor, for devices that are software.
+    fn load(
+        &self,
+        request: &LoadRequest<'_>,
+        host: &dyn HostLoader,
+    ) -> Result<Loaded<Self::Executable>, Failure>;
+
+    /// Puts a job on its queue. Must not block on the device. One thread at a time for each queue.
+    fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>>;
+
+    /// A run of submissions to a queue is over: ring its doorbell, if that was put off.
+    fn kick(&self, queue: usize) {
+        let _ = queue;
+    }
+
+    /// Makes one more native event, where the device has them.
+    fn create_event(&self) -> Result<Self::Event, Failure> {
+        Err(Failure::new(Code::Unimplemented, "this device has no native events"))
+    }
+
+    /// Looks for completions and reports them, where they are not reported by callback.
+    fn poll(&self) {}
+
+    /// What becomes readable when there is something to [poll](Device::poll) for.
+    #[cfg(unix)]
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
+    /// Stop: report everything outstanding soon, as completed or failed.
+    fn abort(&self, why: &Failure);
+
+    /// Gives back memory that is kept for later.
+    fn trim(&self) {}
+
+    /// The clock that an [`Observer`](crate::Observer) is told the times of, in nanoseconds. A device without one is
+    /// profiled from the host alone.
+    fn clock(&self) -> Option<u64> {
+        None
+    }
+}

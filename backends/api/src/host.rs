@@ -1,0 +1,214 @@
+//! A counted piece of host memory that several agents may touch: the one place of this crate with unsafe code.
+//!
+//! A HAL buffer is memory that a program, worker threads and devices share under an order that semaphores give it and
+//! no type system sees. [`HostRange`] is that memory with what can be checked checked: a range is inside its
+//! allocation, and lives as long as any range of it. What cannot be checked is the order: two jobs that a program
+//! forgot to order may write the same bytes at once, as on any device, and the bytes are then unspecified. For that
+//! reason nothing here ever makes a Rust reference to the contents; bytes go in and out by copy.
+
+use hal_semaphore::{Code, Failure};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// A piece of host memory. Clones and [slices](HostRange::slice) are the same memory and keep it alive.
+#[derive(Clone)]
+pub struct HostRange {
+    start: NonNull<u8>,
+    length: usize,
+    owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+// SAFETY: a range is an address that its owner keeps valid on every thread; contents are only ever copied, and their
+// order is the program's business, as the module says.
+unsafe impl Send for HostRange {}
+// SAFETY: as above.
+unsafe impl Sync for HostRange {}
+
+/// An allocation of ours.
+struct Allocation {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the allocation is plain memory; only its drop touches it here.
+unsafe impl Send for Allocation {}
+// SAFETY: as above.
+unsafe impl Sync for Allocation {}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `HostRange::allocate` with this layout, freed once.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+impl HostRange {
+    /// Fresh memory, zeroed, aligned to `alignment`, a power of two.
+    pub fn allocate(length: u64, alignment: usize) -> Result<Self, Failure> {
+        let exhausted = || {
+            let message = format!("the host has no {length} bytes left for a buffer");
+            Failure::new(Code::ResourceExhausted, message)
+        };
+        let size = usize::try_from(length).map_err(|_| exhausted())?;
+        let layout = Layout::from_size_align(size.max(1), alignment.max(1)).map_err(|_| exhausted())?;
+        // SAFETY: the layout is not of size zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
+        let owner: Arc<dyn Any + Send + Sync> = Arc::new(Allocation { start, layout });
+        Ok(Self { start, length: size, owner: Some(owner) })
+    }
+
+    /// Memory that belongs to `owner`, or to nobody who could take it away.
+    ///
+    /// # Safety
+    ///
+    /// `start` is valid for reads and writes (or for reads alone, if nothing ever writes through this range) of
+    /// `length` bytes as long as a clone of `owner` lives.
+    pub unsafe fn from_raw(start: *mut u8, length: usize, owner: Option<Arc<dyn Any + Send + Sync>>) -> Self {
+        Self { start: NonNull::new(start).unwrap_or(NonNull::dangling()), length, owner }
+    }
+
+    /// How many bytes it has.
+    pub fn length(&self) -> u64 {
+        self.length as u64
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// A part of it; nothing if that is not inside.
+    pub fn slice(&self, offset: u64, length: u64) -> Option<Self> {
+        let start = self.at(offset, length)?;
+        Some(Self { start, length: usize::try_from(length).ok()?, owner: self.owner.clone() })
+    }
+
+    fn at(&self, offset: u64, length: u64) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(length)?;
+        if end > self.length() {
+            return None;
+        }
+        let offset = usize::try_from(offset).ok()?;
+        // SAFETY: inside the range, as just checked.
+        Some(unsafe { self.start.add(offset) })
+    }
+
+    /// Copies `source` here, which has the same length; overlapping is allowed. False, and nothing is copied, if the
+    /// lengths differ.
+    #[must_use]
+    pub fn copy_from(&self, source: &HostRange) -> bool {
+        let fits = self.length == source.length;
+        if fits {
+            // SAFETY: both are valid for this many bytes.
+            unsafe { source.start.copy_to(self.start, self.length) };
+        }
+        fits
+    }
+
+    /// Writes `bytes` at `offset`. False, and nothing is written, if they do not fit.
+    #[must_use]
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
+        let Some(target) = self.at(offset, bytes.len() as u64) else { return false };
+        // SAFETY: the target is valid for this many bytes, and a shared slice does not change meanwhile.
+        unsafe { target.as_ptr().copy_from(bytes.as_ptr(), bytes.len()) };
+        true
+    }
+
+    /// Reads into `bytes` from `offset`. False, and nothing is read, if there are not as many.
+    #[must_use]
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        let Some(source) = self.at(offset, bytes.len() as u64) else { return false };
+        // SAFETY: the source is valid for this many bytes, and the target is exclusive.
+        unsafe { bytes.as_mut_ptr().copy_from(source.as_ptr(), bytes.len()) };
+        true
+    }
+
+    /// Repeats `pattern` over the whole range; a last repetition may be cut short. False for an empty pattern.
+    #[must_use]
+    pub fn fill(&self, pattern: &[u8]) -> bool {
+        let Some(&first) = pattern.first() else { return false };
+        if pattern.iter().all(|&byte| byte == first) {
+            // SAFETY: the range is valid for this many bytes.
+            unsafe { self.start.write_bytes(first, self.length) };
+            return true;
+        }
+        // One pattern, then doubling what is there: long copies whatever the pattern's length.
+        let mut done = pattern.len().min(self.length);
+        // SAFETY: `done` bytes are inside both.
+        unsafe { self.start.as_ptr().copy_from(pattern.as_ptr(), done) };
+        let turn = pattern.len() * (4096 / pattern.len().min(4096)).max(1);
+        while done < self.length {
+            let more = done.min(turn).min(self.length - done);
+            // SAFETY: the source ends where the target begins, and the target is inside the range.
+            unsafe { self.start.as_ptr().add(done).copy_from_nonoverlapping(self.start.as_ptr(), more) };
+            done += more;
+        }
+        true
+    }
+}
+
+impl fmt::Debug for HostRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostRange({:p}, {})", self.start, self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(range: &HostRange) -> Vec<u8> {
+        let mut bytes = vec![0; range.length];
+        assert!(range.read(0, &mut bytes));
+        bytes
+    }
+
+    #[test]
+    fn a_slice_is_the_same_memory_and_keeps_it() {
+        let whole = HostRange::allocate(16, 64).unwrap();
+        assert_eq!(whole.address() as usize % 64, 0);
+        let part = whole.slice(4, 8).unwrap();
+        assert!(part.write(2, &[7, 8]));
+        assert_eq!(bytes(&whole).iter().position(|&byte| byte == 7), Some(6));
+        drop(whole);
+        assert_eq!(bytes(&part), [0, 0, 7, 8, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn nothing_outside_is_touched() {
+        let range = HostRange::allocate(8, 8).unwrap();
+        assert!(range.slice(4, 5).is_none());
+        assert!(range.slice(u64::MAX, 2).is_none());
+        assert!(!range.write(7, &[1, 2]));
+        assert!(!range.read(9, &mut []));
+        assert!(!range.copy_from(&HostRange::allocate(9, 8).unwrap()));
+        assert_eq!(bytes(&range), [0; 8]);
+        assert!(HostRange::allocate(u64::MAX, 64).is_err());
+    }
+
+    #[test]
+    fn patterns_of_every_length_repeat() {
+        for length in [0_usize, 1, 3, 7, 64, 4097, 10_000] {
+            for pattern in
+                [&[5_u8][..], &[1, 2], &[1, 2, 3], &[1, 2, 3, 4], &[9; 4], &[1, 2, 3, 4, 5, 6, 7, 8]]
+            {
+                let range = HostRange::allocate(length as u64, 1).unwrap();
+                assert!(range.fill(pattern));
+                let expected: Vec<u8> = pattern.iter().copied().cycle().take(length).collect();
+                assert_eq!(bytes(&range), expected, "{length} bytes of {pattern:?}");
+            }
+        }
+        assert!(!HostRange::allocate(1, 1).unwrap().fill(&[]));
+    }
+
+    #[test]
+    fn overlapping_copies_keep_their_source() {
+        let range = HostRange::allocate(6, 1).unwrap();
+        assert!(range.write(0, &[1, 2, 3, 4, 5, 6]));
+        assert!(range.slice(2, 4).unwrap().copy_from(&range.slice(0, 4).unwrap()));
+        assert_eq!(bytes(&range), [1, 2, 1, 2, 3, 4]);
+    }
+}

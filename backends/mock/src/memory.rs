@@ -1,0 +1,81 @@
+//! The device's memory: the host's, up to a limit.
+
+use hal_backend::{Code, Failure, HostRange};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What every allocation is aligned to.
+pub(crate) const ALIGNMENT: u64 = 64;
+
+/// How much is left.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    total: u64,
+    used: AtomicU64,
+}
+
+impl Budget {
+    pub(crate) fn new(total: u64) -> Arc<Self> {
+        Arc::new(Self { total, used: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn allocate(self: &Arc<Self>, length: u64) -> Result<MockMemory, Failure> {
+        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            used.checked_add(length).filter(|&sum| sum <= self.total)
+        });
+        if let Err(used) = taken {
+            let (total, left) = (self.total, self.total - used);
+            let message = format!(
+                "the device has {left} of {total} bytes left, not {length}; memory= sets how many it has"
+            );
+            return Err(Failure::new(Code::ResourceExhausted, message));
+        }
+        // Given back when dropped, also if the host has no memory.
+        let claim = Claim { budget: self.clone(), length };
+        let alignment = usize::try_from(ALIGNMENT).unwrap_or(1);
+        Ok(MockMemory { range: HostRange::allocate(length, alignment)?, _claim: Some(claim) })
+    }
+}
+
+/// An allocation.
+#[derive(Debug)]
+pub struct MockMemory {
+    pub(crate) range: HostRange,
+    _claim: Option<Claim>,
+}
+
+impl MockMemory {
+    /// Host memory that the device uses in place.
+    pub(crate) fn imported(range: HostRange) -> Self {
+        Self { range, _claim: None }
+    }
+}
+
+#[derive(Debug)]
+struct Claim {
+    budget: Arc<Budget>,
+    length: u64,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.length, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_dropped_can_be_had_again() {
+        let budget = Budget::new(1000);
+        let first = budget.allocate(600).unwrap();
+        let refused = budget.allocate(500).unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert!(refused.message().contains("400 of 1000 bytes left, not 500"), "{refused}");
+        drop(first);
+        assert!(budget.allocate(1000).is_ok());
+        assert!(budget.allocate(u64::MAX).is_err());
+    }
+}

@@ -1,0 +1,130 @@
+//! The parameters of a `mock://` URI.
+
+use crate::fault::Faults;
+use hal_backend::{Failure, NativeWaits, Parameters};
+use std::time::Duration;
+
+/// What a device is made with.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) queues: usize,
+    pub(crate) workers: usize,
+    pub(crate) memory: u64,
+    pub(crate) depth: usize,
+    pub(crate) waits: NativeWaits,
+    pub(crate) latency: Duration,
+    pub(crate) seeded: bool,
+    pub(crate) seed: u64,
+    pub(crate) faults: Faults,
+}
+
+/// How many processors there are.
+pub(crate) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(64)
+}
+
+impl Options {
+    pub(crate) fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
+        let seeded = parameters.choice("schedule", &["parallel", "seeded"])? == Some("seeded");
+        let workers = parameters.number("workers", processors(), 1, 64)?;
+        let waits = match parameters.choice("waits", &["epochs", "none"])? {
+            Some("none") => NativeWaits::None,
+            _ => NativeWaits::Epochs,
+        };
+        Ok(Self {
+            queues: parameters.number("queues", 2, 1, 64)?,
+            workers: if seeded { 1 } else { workers },
+            memory: parameters.bytes("memory")?.unwrap_or(64 << 30),
+            depth: parameters.number("depth", 1024, 1, 1 << 20)?,
+            waits,
+            latency: duration(parameters, "latency")?.unwrap_or(Duration::ZERO),
+            seeded,
+            seed: parameters.number("seed", 0, 0, u64::MAX)?,
+            faults: Faults::read(parameters)?,
+        })
+    }
+}
+
+/// A length of time: a number with `ns`, `us`, `ms` or `s` behind it.
+fn duration(parameters: &mut Parameters<'_>, key: &'static str) -> Result<Option<Duration>, Failure> {
+    let Some(text) = parameters.take(key)? else { return Ok(None) };
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match text.get(digits.len()..) {
+        Some("ns") => Some(1),
+        Some("us") => Some(1_000),
+        Some("ms") => Some(1_000_000),
+        Some("s") => Some(1_000_000_000),
+        Some("") if digits == "0" => Some(1),
+        _ => None,
+    };
+    let time =
+        unit.and_then(|unit: u64| digits.parse::<u64>().ok()?.checked_mul(unit)).map(Duration::from_nanos);
+    match time {
+        Some(time) if time <= Duration::from_secs(60) => Ok(Some(time)),
+        _ => {
+            Err(parameters
+                .refuse(key, &format!("is {text:?}; it takes a time up to 60s, such as 50us or 2ms")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&'static str, &'static str)]) -> Result<Options, Failure> {
+        let mut parameters = Parameters::new("mock", pairs.iter().copied());
+        let options = Options::read(&mut parameters)?;
+        parameters.finish().map(|()| options)
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_documentation() {
+        let options = read(&[]).unwrap();
+        assert_eq!((options.queues, options.depth, options.memory), (2, 1024, 64 << 30));
+        assert_eq!(
+            (options.waits, options.latency, options.seeded),
+            (NativeWaits::Epochs, Duration::ZERO, false)
+        );
+        assert_eq!(options.workers, processors());
+    }
+
+    #[test]
+    fn each_parameter_is_read() {
+        let pairs = [
+            ("queues", "5"),
+            ("workers", "3"),
+            ("memory", "1m"),
+            ("depth", "7"),
+            ("waits", "none"),
+            ("latency", "50us"),
+            ("seed", "9"),
+        ];
+        let options = read(&pairs).unwrap();
+        assert_eq!((options.queues, options.workers, options.memory), (5, 3, 1 << 20));
+        assert_eq!((options.depth, options.waits), (7, NativeWaits::None));
+        assert_eq!((options.latency, options.seed), (Duration::from_micros(50), 9));
+        assert_eq!(read(&[("schedule", "seeded"), ("workers", "8")]).unwrap().workers, 1);
+    }
+
+    #[test]
+    fn each_wrong_value_is_refused_by_name() {
+        for (key, value) in [
+            ("queues", "0"),
+            ("queues", "65"),
+            ("workers", "none"),
+            ("memory", "lots"),
+            ("depth", "0"),
+            ("waits", "sometimes"),
+            ("latency", "5"),
+            ("latency", "61s"),
+            ("schedule", "chaotic"),
+            ("seed", "-1"),
+            ("fault", "fail"),
+            ("colour", "red"),
+        ] {
+            let refused = read(&[(key, value)]).unwrap_err();
+            assert!(refused.message().starts_with(&format!("mock: parameter {key} ")), "{refused}");
+        }
+    }
+}

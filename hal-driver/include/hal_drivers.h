@@ -1,0 +1,23 @@
+// The drivers of this library: one registration function for each.
+//
+// Each adds its driver to a registry of IREE's. That is cheap and touches no hardware; devices are looked for when the
+// driver is asked for them. Registering a driver twice answers ALREADY_EXISTS and changes nothing.
+
+#ifndef HAL_DRIVERS_H_
+#define HAL_DRIVERS_H_
+
+#include "iree/hal/api.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif  // __cplusplus
+
+// mock://  A device in software; see its parameters in the crate hal-mock.
+iree_status_t iree_hal_mock_driver_module_register(
+    iree_hal_driver_registry_t* registry);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  // HAL_DRIVERS_H_

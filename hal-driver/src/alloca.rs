@@ -1,0 +1,484 @@
+//! Stream-ordered allocation: reservations from pools, and waiting for memory without a thread.
+//!
+//! A transient buffer gets a reservation of a pool when its `queue_alloca` happens and gives it back when its
+//! `queue_dealloca` goes to its queue, with the *death frontier* of that queue's epoch: the pool may hand the bytes to
+//! the next allocation at once, which then waits for the frontier. So there are three ways to get memory: now; after a
+//! frontier ([`Attempt::Frontier`]); and when something else is given back ([`Attempt::Exhausted`]). The last two
+//! *park* the operation on IREE's frontier tracker or its proactor, and nobody sleeps.
+//!
+//! A parked operation is counted twice: by IREE until its callback has run, and by the list of what is parked, from which
+//! either the callback or the end of the device takes it. Whoever takes it ends the operation.
+
+use crate::constants::NOTIFICATION_WAIT;
+use crate::frontier::Frontiers;
+use crate::object::{Retained, narrow};
+use crate::status::{Result, check, guard_or};
+use crate::teardown;
+use hal_semaphore::backend::HostTask;
+use hal_semaphore::{Code, Failure, Point};
+use hal_sys as sys;
+use parking_lot::{Condvar, Mutex};
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A pool, borrowed: its owner keeps it longer than what is allocated from it.
+#[derive(Clone, Copy)]
+pub(crate) struct Pool(*mut sys::iree_hal_pool_t);
+
+// SAFETY: pools are used from any thread.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// # Safety
+    ///
+    /// The pool outlives every allocation from it, as IREE asks of its owner.
+    pub(crate) unsafe fn new(pool: *mut sys::iree_hal_pool_t) -> Self {
+        Self(pool)
+    }
+}
+
+/// A stream-ordered allocation that has not happened yet.
+pub(crate) struct Alloca {
+    pub(crate) pool: Pool,
+    pub(crate) params: sys::iree_hal_buffer_params_t,
+    pub(crate) length: u64,
+    /// Whether the program allows memory that others may still be using.
+    pub(crate) may_wait: bool,
+    /// The transient buffer that is to get the memory.
+    pub(crate) buffer: Retained<sys::iree_hal_buffer_t>,
+}
+
+/// What came of asking the pool.
+pub(crate) enum Attempt {
+    /// The buffer has its memory.
+    Done,
+    /// The pool has given memory that is free once its frontier is reached.
+    Frontier(Reservation),
+    /// There is none now.
+    Exhausted,
+}
+
+/// Memory that is ours and not yet usable. Dropped, it goes back to its pool with what it still waits for.
+pub(crate) struct Reservation {
+    pool: Pool,
+    reservation: sys::iree_hal_pool_reservation_t,
+    /// The pool's own, valid until the reservation is given back.
+    frontier: *const sys::iree_async_frontier_t,
+}
+
+// SAFETY: plain numbers, and a frontier that the pool keeps.
+unsafe impl Send for Reservation {}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: taken from this pool, given back once.
+        unsafe {
+            sys::iree_hal_pool_release_reservation(self.pool.0, &raw const self.reservation, self.frontier);
+        }
+    }
+}
+
+impl Alloca {
+    /// Asks the pool for memory.
+    pub(crate) fn attempt(&self) -> Result<Attempt> {
+        let mut reservation = sys::iree_hal_pool_reservation_t::default();
+        let mut info = sys::iree_hal_pool_acquire_info_t::default();
+        let mut result = sys::IREE_HAL_POOL_ACQUIRE_EXHAUSTED as sys::iree_hal_pool_acquire_result_t;
+        let flags = sys::IREE_HAL_POOL_RESERVE_FLAG_ALLOW_WAIT_FRONTIER as sys::iree_hal_pool_reserve_flags_t;
+        // SAFETY: the pool is alive; the out-parameters are ours.
+        unsafe {
+            check(sys::iree_hal_pool_acquire_reservation(
+                self.pool.0,
+                narrow(self.length),
+                self.params.min_alignment.max(1),
+                std::ptr::null(),
+                flags,
+                &raw mut reservation,
+                &raw mut info,
+                &raw mut result,
+            ))?;
+        }
+        match sys::iree_hal_pool_acquire_result_e::from(result) {
+            sys::IREE_HAL_POOL_ACQUIRE_OK | sys::IREE_HAL_POOL_ACQUIRE_OK_FRESH => {
+                self.commit(&reservation, std::ptr::null())?;
+                Ok(Attempt::Done)
+            }
+            sys::IREE_HAL_POOL_ACQUIRE_OK_NEEDS_WAIT if self.may_wait => Ok(Attempt::Frontier(Reservation {
+                pool: self.pool,
+                reservation,
+                frontier: info.wait_frontier,
+            })),
+            sys::IREE_HAL_POOL_ACQUIRE_OK_NEEDS_WAIT => {
+                drop(Reservation { pool: self.pool, reservation, frontier: info.wait_frontier });
+                let message = "the pool's memory is still in use; IREE_HAL_ALLOCA_FLAG_ALLOW_POOL_WAIT_FRONTIER would \
+                               let the allocation wait for it";
+                Err(Failure::new(Code::ResourceExhausted, message))
+            }
+            _ => Ok(Attempt::Exhausted),
+        }
+    }
+
+    /// Gives the buffer its memory.
+    fn commit(
+        &self,
+        reservation: &sys::iree_hal_pool_reservation_t,
+        frontier: *const sys::iree_async_frontier_t,
+    ) -> Result {
+        let mut backing = std::ptr::null_mut();
+        let buffer = self.buffer.get();
+        // SAFETY: the buffer is a transient one without memory; the reservation passes to it, and back to the pool if it
+        // cannot be used.
+        unsafe {
+            sys::iree_hal_local_transient_buffer_attach_reservation(buffer, self.pool.0, reservation);
+            let materialized = check(sys::iree_hal_pool_materialize_reservation(
+                self.pool.0,
+                self.params,
+                reservation,
+                sys::IREE_HAL_POOL_MATERIALIZE_FLAG_NONE as sys::iree_hal_pool_materialize_flags_t,
+                &raw mut backing,
+            ));
+            if let Err(failure) = materialized {
+                sys::iree_hal_local_transient_buffer_release_reservation(buffer, frontier);
+                return Err(failure);
+            }
+            sys::iree_hal_local_transient_buffer_stage_backing(buffer, backing);
+            sys::iree_hal_buffer_release(backing);
+            sys::iree_hal_local_transient_buffer_commit(buffer);
+        }
+        Ok(())
+    }
+
+    /// Gives the buffer the memory that it has waited for.
+    fn commit_reserved(&self, reserved: Reservation) -> Result {
+        // From here on the buffer is the one that gives it back.
+        let reserved = std::mem::ManuallyDrop::new(reserved);
+        self.commit(&reserved.reservation, reserved.frontier)
+    }
+}
+
+/// A stream-ordered deallocation.
+pub(crate) struct Dealloca {
+    buffer: Retained<sys::iree_hal_buffer_t>,
+    /// The memory is gone from the buffer, though perhaps not yet back in the pool.
+    begun: bool,
+}
+
+impl Dealloca {
+    /// Marks the buffer; a second deallocation is refused.
+    pub(crate) fn new(buffer: Retained<sys::iree_hal_buffer_t>) -> Result<Self> {
+        // SAFETY: a transient buffer, retained.
+        if !unsafe { sys::iree_hal_local_transient_buffer_begin_dealloca(buffer.get()) } {
+            return Err(Failure::new(Code::FailedPrecondition, "the buffer has been deallocated already"));
+        }
+        Ok(Self { buffer, begun: false })
+    }
+
+    /// The deallocation goes to its queue: everything that uses the memory is on a queue before it. The pool may hand the
+    /// memory out again to whoever waits for this point.
+    pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers) {
+        if self.begun {
+            return;
+        }
+        self.begun = true;
+        let buffer = self.buffer.get();
+        // SAFETY: a transient buffer, retained; the frontier is read during the call.
+        unsafe {
+            sys::iree_hal_local_transient_buffer_decommit(buffer);
+            if let Some(frontier) = frontiers.at(point) {
+                let frontier = (&raw const frontier).cast();
+                sys::iree_hal_local_transient_buffer_release_reservation(buffer, frontier);
+            }
+        }
+    }
+
+    /// The operation is over.
+    pub(crate) fn end(&self) {
+        let buffer = self.buffer.get();
+        // SAFETY: a transient buffer, retained.
+        unsafe {
+            if self.begun {
+                // Without frontiers the memory goes back only now; otherwise it is gone and this does nothing.
+                sys::iree_hal_local_transient_buffer_release_reservation(buffer, std::ptr::null());
+            } else {
+                sys::iree_hal_local_transient_buffer_abort_dealloca(buffer);
+            }
+        }
+    }
+}
+
+/// An operation that waits for memory.
+struct Parked {
+    lot: Arc<ParkingLot>,
+    waiter: UnsafeCell<sys::iree_async_frontier_waiter_t>,
+    operation: UnsafeCell<sys::iree_async_notification_wait_operation_t>,
+    alloca: Alloca,
+    /// Whether it waits for a frontier, or else for a notification.
+    on_frontier: bool,
+    /// Taken by whoever ends the operation: the task, and the memory that is not usable yet.
+    task: Mutex<Option<(HostTask, Option<Reservation>)>>,
+}
+
+// SAFETY: the waiter and the operation are IREE's while it has them; the rest is shared safely.
+unsafe impl Send for Parked {}
+// SAFETY: as above.
+unsafe impl Sync for Parked {}
+
+/// Everything of a device that waits for memory.
+pub(crate) struct ParkingLot {
+    frontiers: Arc<Frontiers>,
+    proactor: Proactor,
+    state: Mutex<Lot>,
+    empty: Condvar,
+}
+
+struct Proactor(*mut sys::iree_async_proactor_t);
+
+// SAFETY: proactors take submissions from any thread.
+unsafe impl Send for Proactor {}
+// SAFETY: as above.
+unsafe impl Sync for Proactor {}
+
+#[derive(Default)]
+struct Lot {
+    parked: Vec<Arc<Parked>>,
+    /// How many callbacks IREE still owes.
+    owed: usize,
+    closed: bool,
+}
+
+impl ParkingLot {
+    pub(crate) fn new(frontiers: Arc<Frontiers>, proactor: *mut sys::iree_async_proactor_t) -> Arc<Self> {
+        let state = Mutex::new(Lot::default());
+        Arc::new(Self { frontiers, proactor: Proactor(proactor), state, empty: Condvar::new() })
+    }
+
+    /// Does an allocation whose waits are reached: now, or when there is memory.
+    pub(crate) fn allocate(self: &Arc<Self>, alloca: Alloca, task: HostTask) {
+        match alloca.attempt() {
+            Ok(Attempt::Done) => task.finish(Ok(())),
+            Ok(Attempt::Frontier(reservation)) => self.park_on_frontier(alloca, reservation, task),
+            Ok(Attempt::Exhausted) => self.park_on_pool(alloca, task),
+            Err(failure) => task.finish(Err(failure)),
+        }
+    }
+
+    /// Goes on from an attempt that was made before.
+    pub(crate) fn resume(self: &Arc<Self>, alloca: Alloca, reservation: Option<Reservation>, task: HostTask) {
+        match reservation {
+            Some(reservation) => self.park_on_frontier(alloca, reservation, task),
+            None => self.park_on_pool(alloca, task),
+        }
+    }
+
+    fn enter(
+        self: &Arc<Self>,
+        alloca: Alloca,
+        reservation: Option<Reservation>,
+        task: HostTask,
+    ) -> Option<Arc<Parked>> {
+        let parked = Arc::new(Parked {
+            lot: self.clone(),
+            waiter: UnsafeCell::new(sys::iree_async_frontier_waiter_t::default()),
+            operation: UnsafeCell::new(sys::iree_async_notification_wait_operation_t::default()),
+            on_frontier: reservation.is_some(),
+            alloca,
+            task: Mutex::new(Some((task, reservation))),
+        });
+        let mut lot = self.state.lock();
+        if lot.closed {
+            drop(lot);
+            parked.fail(closed());
+            return None;
+        }
+        lot.owed += 1;
+        lot.parked.push(parked.clone());
+        Some(parked)
+    }
+
+    fn leave(&self, parked: &Arc<Parked>) {
+        let mut lot = self.state.lock();
+        lot.parked.retain(|other| !Arc::ptr_eq(other, parked));
+        lot.owed -= 1;
+        if lot.owed == 0 {
+            self.empty.notify_all();
+        }
+    }
+
+    fn park_on_frontier(self: &Arc<Self>, alloca: Alloca, reservation: Reservation, task: HostTask) {
+        let frontier = reservation.frontier;
+        let Some(tracker) = self.frontiers.tracker() else {
+            let message = "the pool's memory waits for a frontier, but the device is in no device group";
+            return task.finish(Err(Failure::new(Code::FailedPrecondition, message)));
+        };
+        let Some(parked) = self.enter(alloca, Some(reservation), task) else { return };
+        let theirs = Arc::into_raw(parked.clone());
+        // SAFETY: the waiter stays where it is until the callback has given IREE's reference back; the frontier is the
+        // pool's until the reservation is given back.
+        let waiting = unsafe {
+            check(sys::iree_async_frontier_tracker_wait(
+                tracker,
+                frontier,
+                Some(frontier_reached),
+                theirs.cast_mut().cast(),
+                parked.waiter.get(),
+            ))
+        };
+        if let Err(failure) = waiting {
+            // SAFETY: nothing was registered, so the reference was not taken.
+            drop(unsafe { Arc::from_raw(theirs) });
+            self.leave(&parked);
+            parked.fail(failure);
+        }
+    }
+
+    fn park_on_pool(self: &Arc<Self>, alloca: Alloca, task: HostTask) {
+        // SAFETY: the pool is alive, and keeps its notification.
+        unsafe {
+            let notification = sys::iree_hal_pool_notification(alloca.pool.0);
+            if notification.is_null() {
+                let message = "the pool is exhausted and has no way to say when it is not";
+                return task.finish(Err(Failure::new(Code::ResourceExhausted, message)));
+            }
+            // Look again after we have begun to listen, so that no release can slip between.
+            let token = sys::iree_async_notification_begin_observe(notification);
+            match alloca.attempt() {
+                Ok(Attempt::Done) => task.finish(Ok(())),
+                Ok(Attempt::Frontier(reservation)) => self.park_on_frontier(alloca, reservation, task),
+                Ok(Attempt::Exhausted) => self.listen(alloca, notification, token, task),
+                Err(failure) => task.finish(Err(failure)),
+            }
+            sys::iree_async_notification_end_observe(notification);
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The notification is alive and observed, with this token.
+    unsafe fn listen(
+        self: &Arc<Self>,
+        alloca: Alloca,
+        notification: *mut sys::iree_async_notification_t,
+        token: u32,
+        task: HostTask,
+    ) {
+        let Some(parked) = self.enter(alloca, None, task) else { return };
+        let theirs = Arc::into_raw(parked.clone());
+        // SAFETY: the operation stays where it is until its callback has given IREE's reference back.
+        let listening = unsafe {
+            let operation = parked.operation.get();
+            sys::iree_async_operation_initialize(
+                &raw mut (*operation).base,
+                NOTIFICATION_WAIT,
+                0,
+                Some(pool_notified),
+                theirs.cast_mut().cast(),
+            );
+            (*operation).notification = notification;
+            (*operation).wait_flags = sys::IREE_ASYNC_NOTIFICATION_WAIT_FLAG_USE_WAIT_TOKEN
+                as sys::iree_async_notification_wait_flags_t;
+            (*operation).wait_token = token;
+            check(sys::iree_async_proactor_submit_one(self.proactor.0, &raw mut (*operation).base))
+        };
+        if let Err(failure) = listening {
+            // SAFETY: nothing was submitted, so the reference was not taken.
+            drop(unsafe { Arc::from_raw(theirs) });
+            self.leave(&parked);
+            parked.fail(failure);
+        }
+    }
+
+    /// Ends what is parked, now and from now on, and waits until IREE has nothing of it left.
+    pub(crate) fn close(&self, limit: Duration) -> bool {
+        let mut lot = self.state.lock();
+        lot.closed = true;
+        let parked = lot.parked.clone();
+        drop(lot);
+        for parked in parked {
+            parked.fail(closed());
+            parked.cancel();
+        }
+        let end = Instant::now() + limit;
+        let mut lot = self.state.lock();
+        while lot.owed > 0 {
+            if self.empty.wait_until(&mut lot, end).timed_out() {
+                return lot.owed == 0;
+            }
+        }
+        true
+    }
+}
+
+fn closed() -> Failure {
+    Failure::new(Code::Cancelled, "the device was destroyed while the allocation waited for memory")
+}
+
+impl Parked {
+    /// Fails the operation, unless somebody has ended it.
+    fn fail(&self, failure: Failure) {
+        let taken = self.task.lock().take();
+        if let Some((task, reservation)) = taken {
+            drop(reservation);
+            task.finish(Err(failure));
+        }
+    }
+
+    /// Asks IREE for its callback.
+    fn cancel(self: &Arc<Self>) {
+        // SAFETY: registered with exactly one of them. A wait that was taken out of the tracker has no callback any more,
+        // so we give IREE's reference back ourselves.
+        unsafe {
+            if self.on_frontier {
+                let Some(tracker) = self.lot.frontiers.tracker() else { return };
+                if sys::iree_async_frontier_tracker_cancel_wait(tracker, self.waiter.get()) {
+                    self.lot.leave(self);
+                    Arc::decrement_strong_count(Arc::as_ptr(self));
+                }
+            } else {
+                let operation = &raw mut (*self.operation.get()).base;
+                // What cannot be cancelled is on its way.
+                drop(check(sys::iree_async_proactor_cancel(self.lot.proactor.0, operation)));
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn frontier_reached(user_data: *mut c_void, status: sys::iree_status_t) {
+    guard_or((), || {
+        let _inside = teardown::enter();
+        // SAFETY: IREE gives its reference back with its one call; the status is ours to consume.
+        let (parked, outcome) =
+            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Parked>()), check(status)) };
+        parked.lot.leave(&parked);
+        let taken = parked.task.lock().take();
+        let Some((task, Some(reservation))) = taken else { return };
+        task.finish(outcome.and_then(|()| parked.alloca.commit_reserved(reservation)));
+    });
+}
+
+unsafe extern "C" fn pool_notified(
+    user_data: *mut c_void,
+    _operation: *mut sys::iree_async_operation_t,
+    status: sys::iree_status_t,
+    _flags: sys::iree_async_completion_flags_t,
+) {
+    guard_or((), || {
+        let _inside = teardown::enter();
+        // SAFETY: IREE gives its reference back with its one call; the status is ours to consume.
+        let (parked, outcome) =
+            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Parked>()), check(status)) };
+        let taken = parked.task.lock().take();
+        let Some((task, _)) = taken else { return parked.lot.leave(&parked) };
+        match outcome {
+            Ok(()) => {
+                let again = Alloca { buffer: parked.alloca.buffer.clone(), ..parked.alloca };
+                parked.lot.allocate(again, task);
+            }
+            Err(failure) => task.finish(Err(failure)),
+        }
+        parked.lot.leave(&parked);
+    });
+}

@@ -1,0 +1,522 @@
+//! The device allocator: synchronous buffers of the device's heaps, imports and exports.
+
+use crate::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
+use crate::constants::{ACCESS_ALL, ACCESS_ANY};
+use crate::object::{Out, Retained, free, narrow, resource, wide};
+use crate::status::{Result, guard, guard_or, invalid, unimplemented};
+use hal_backend::{Device, Heap, HostRange, Properties};
+use hal_semaphore::{Code, Failure};
+use hal_sys as sys;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type MemoryType = sys::iree_hal_memory_type_t;
+type Usage = sys::iree_hal_buffer_usage_t;
+
+const DEVICE_VISIBLE: MemoryType = sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE as MemoryType;
+const DEVICE_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL as MemoryType;
+const HOST_VISIBLE: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_VISIBLE as MemoryType;
+const HOST_COHERENT: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_COHERENT as MemoryType;
+const HOST_CACHED: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_CACHED as MemoryType;
+const OPTIMAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_OPTIMAL as MemoryType;
+const HOST_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL as MemoryType;
+
+const TRANSFER: Usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER as Usage;
+const DISPATCH: Usage = sys::IREE_HAL_BUFFER_USAGE_DISPATCH as Usage;
+const SHARING: Usage = (sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT
+    | sys::IREE_HAL_BUFFER_USAGE_SHARING_REPLICATE
+    | sys::IREE_HAL_BUFFER_USAGE_SHARING_CONCURRENT
+    | sys::IREE_HAL_BUFFER_USAGE_SHARING_IMMUTABLE) as Usage;
+const MAPPING: Usage = (sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED
+    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_PERSISTENT
+    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_OPTIONAL
+    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM
+    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_SEQUENTIAL_WRITE) as Usage;
+
+const OPTIONAL: Usage = sys::IREE_HAL_BUFFER_USAGE_MAPPING_OPTIONAL as Usage;
+
+/// The type of a heap's memory in IREE's terms.
+pub(crate) fn memory_type(heap: &Heap) -> MemoryType {
+    let mut bits = DEVICE_VISIBLE;
+    if heap.device_local {
+        bits |= DEVICE_LOCAL;
+    } else {
+        bits |= HOST_LOCAL;
+    }
+    if heap.host_visible {
+        bits |= HOST_VISIBLE;
+    }
+    if heap.coherent {
+        bits |= HOST_COHERENT | HOST_CACHED;
+    }
+    bits
+}
+
+/// What a heap's buffers can be used for.
+pub(crate) fn usage(heap: &Heap) -> Usage {
+    TRANSFER | DISPATCH | SHARING | if heap.host_visible { MAPPING } else { 0 }
+}
+
+/// The heap for a buffer, and the parameters that the buffer will really have.
+pub(crate) fn place(
+    properties: &Properties,
+    params: &sys::iree_hal_buffer_params_t,
+) -> Option<(usize, sys::iree_hal_buffer_params_t)> {
+    let must_map =
+        params.type_ & HOST_VISIBLE != 0 || (params.usage & MAPPING != 0 && params.usage & OPTIONAL == 0);
+    let wants_host = params.type_ & HOST_LOCAL == HOST_LOCAL;
+    let fits = |heap: &Heap| heap.host_visible || !must_map;
+    let mut candidates = properties.heaps.iter().enumerate().filter(|(_, heap)| fits(heap));
+    let first = candidates.next()?;
+    let (index, heap) = if wants_host && first.1.device_local {
+        candidates.find(|(_, heap)| !heap.device_local).unwrap_or(first)
+    } else {
+        first
+    };
+    let mut params = *params;
+    params.type_ = (params.type_ & !OPTIMAL) | DEVICE_VISIBLE;
+    params.usage |= TRANSFER;
+    if heap.host_visible {
+        params.type_ |= HOST_VISIBLE;
+        params.usage |= (sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED
+            | sys::IREE_HAL_BUFFER_USAGE_MAPPING_PERSISTENT
+            | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM) as Usage;
+    }
+    if heap.coherent {
+        params.type_ |= HOST_COHERENT;
+    }
+    if params.access == 0 {
+        params.access = ACCESS_ALL;
+    }
+    Some((index, params))
+}
+
+/// How much is allocated, for `--print_device_statistics`.
+#[derive(Default)]
+pub(crate) struct Statistics {
+    allocated: AtomicU64,
+    freed: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl Statistics {
+    fn add(self: &Arc<Self>, bytes: u64) -> Counted {
+        let allocated = self.allocated.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let live = allocated.saturating_sub(self.freed.load(Ordering::Relaxed));
+        self.peak.fetch_max(live, Ordering::Relaxed);
+        Counted { statistics: self.clone(), bytes }
+    }
+}
+
+/// Some bytes that are counted until they are gone.
+pub(crate) struct Counted {
+    statistics: Arc<Statistics>,
+    bytes: u64,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.statistics.freed.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// What buffers of a device are made with: shared by the allocator and the pools.
+pub(crate) struct Memory<D: Device> {
+    pub(crate) device: Arc<D>,
+    pub(crate) properties: Arc<Properties>,
+    pub(crate) allocator: sys::iree_allocator_t,
+    pub(crate) statistics: Arc<Statistics>,
+}
+
+// SAFETY: a host allocator may be used on any thread.
+unsafe impl<D: Device> Send for Memory<D> {}
+// SAFETY: as above.
+unsafe impl<D: Device> Sync for Memory<D> {}
+
+impl<D: Device> Memory<D> {
+    /// Memory of a heap.
+    pub(crate) fn allocate(&self, heap: usize, length: u64) -> Result<Arc<DeviceMemory<D>>> {
+        let limit = self.properties.heaps.get(heap).map_or(0, |heap| heap.max_allocation);
+        if length > limit {
+            let message =
+                format!("{length} bytes are more than one allocation can have on this device: {limit}");
+            return Err(Failure::new(Code::ResourceExhausted, message));
+        }
+        let memory = self.device.allocate(heap, length.max(1))?;
+        Ok(DeviceMemory::new(self.device.clone(), memory, Some(self.statistics.add(length))))
+    }
+
+    fn create(
+        &self,
+        params: &sys::iree_hal_buffer_params_t,
+        length: u64,
+    ) -> Result<Retained<sys::iree_hal_buffer_t>> {
+        let (heap, params) = place(&self.properties, params).ok_or_else(|| {
+            invalid("no memory of this device is what the buffer asks for: the host cannot map it")
+        })?;
+        let backing = self.allocate(heap, length)?;
+        let spec = BufferSpec { placement: placement(&params), params, offset: 0, length, release: nobody() };
+        Buffer::create(self.allocator, backing, spec)
+    }
+
+    fn import(
+        &self,
+        params: &sys::iree_hal_buffer_params_t,
+        external: &sys::iree_hal_external_buffer_t,
+        release: sys::iree_hal_buffer_release_callback_t,
+    ) -> Result<Retained<sys::iree_hal_buffer_t>> {
+        if external.type_ != sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION {
+            let message = format!(
+                "only host allocations can be imported, not external buffers of type {}",
+                external.type_
+            );
+            return Err(Failure::new(Code::Unavailable, message));
+        }
+        let (_, params) = place(&self.properties, params).ok_or_else(|| {
+            invalid("no memory of this device is what the buffer asks for: the host cannot map it")
+        })?;
+        let length = external.size;
+        // SAFETY: whoever imports promises that the allocation lives until the release callback; the type says which
+        // member of the union it is.
+        let range = unsafe { HostRange::from_raw(external.handle.host_allocation.ptr.cast(), length, None) };
+        let memory = self.device.import(range)?;
+        let backing = DeviceMemory::new(self.device.clone(), memory, None);
+        let spec = BufferSpec {
+            placement: placement(&params),
+            params,
+            offset: 0,
+            length: wide(external.size),
+            release: Release::new(release),
+        };
+        Buffer::create(self.allocator, backing, spec)
+    }
+}
+
+/// A release callback that nobody asked for.
+pub(crate) fn nobody() -> Release {
+    Release::new(sys::iree_hal_buffer_release_callback_t { fn_: None, user_data: std::ptr::null_mut() })
+}
+
+fn placement(params: &sys::iree_hal_buffer_params_t) -> sys::iree_hal_buffer_placement_t {
+    let queue_affinity = if params.queue_affinity == 0 { u64::MAX } else { params.queue_affinity };
+    sys::iree_hal_buffer_placement_t { queue_affinity, ..Default::default() }
+}
+
+/// The C object.
+#[repr(C)]
+pub(crate) struct Allocator<D: Device> {
+    resource: sys::iree_hal_resource_t,
+    memory: Arc<Memory<D>>,
+}
+
+impl<D: Device> Allocator<D> {
+    /// An allocator, owned by the caller.
+    pub(crate) fn create(memory: Arc<Memory<D>>) -> Result<Retained<sys::iree_hal_allocator_t>> {
+        let allocator = memory.allocator;
+        let object = Self { resource: resource(const { &Table::<D>::VTABLE }), memory };
+        let object = crate::object::allocate(allocator, object)?;
+        // SAFETY: fresh, with one reference.
+        unsafe { Retained::adopt(object.as_ptr().cast()) }
+            .ok_or_else(|| invalid("an allocator is never null"))
+    }
+
+    /// # Safety
+    ///
+    /// C passes a live allocator of ours.
+    unsafe fn of<'a>(allocator: *mut sys::iree_hal_allocator_t) -> &'a Memory<D> {
+        // SAFETY: the caller's promise.
+        unsafe { &(*allocator.cast::<Self>()).memory }
+    }
+}
+
+struct Table<D>(PhantomData<D>);
+
+impl<D: Device> Table<D> {
+    const VTABLE: sys::iree_hal_allocator_vtable_t = sys::iree_hal_allocator_vtable_t {
+        destroy: Some(Self::destroy),
+        host_allocator: Some(Self::host_allocator),
+        trim: Some(Self::trim),
+        query_statistics: Some(Self::query_statistics),
+        query_memory_heaps: Some(Self::query_memory_heaps),
+        query_buffer_compatibility: Some(Self::query_buffer_compatibility),
+        allocate_buffer: Some(Self::allocate_buffer),
+        deallocate_buffer: Some(Self::deallocate_buffer),
+        import_buffer: Some(Self::import_buffer),
+        export_buffer: Some(Self::export_buffer),
+        supports_virtual_memory: Some(virtual_memory::supports),
+        virtual_memory_query_granularity: Some(virtual_memory::query_granularity),
+        virtual_memory_reserve: Some(virtual_memory::reserve),
+        virtual_memory_release: Some(virtual_memory::release),
+        physical_memory_allocate: Some(virtual_memory::physical_allocate),
+        physical_memory_free: Some(virtual_memory::physical_free),
+        virtual_memory_map: Some(virtual_memory::map),
+        virtual_memory_unmap: Some(virtual_memory::unmap),
+        virtual_memory_protect: Some(virtual_memory::protect),
+        virtual_memory_advise: Some(virtual_memory::advise),
+    };
+
+    unsafe extern "C" fn destroy(allocator: *mut sys::iree_hal_allocator_t) {
+        guard_or((), || {
+            let object = allocator.cast::<Allocator<D>>();
+            // SAFETY: the last reference is gone.
+            unsafe {
+                let allocator = Allocator::<D>::of(allocator).allocator;
+                free(allocator, object);
+            }
+        });
+    }
+
+    unsafe extern "C" fn host_allocator(
+        allocator: *const sys::iree_hal_allocator_t,
+    ) -> sys::iree_allocator_t {
+        // SAFETY: C passes a live allocator of ours.
+        unsafe { Allocator::<D>::of(allocator.cast_mut()).allocator }
+    }
+
+    unsafe extern "C" fn trim(allocator: *mut sys::iree_hal_allocator_t) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live allocator of ours.
+            unsafe { Allocator::<D>::of(allocator).device.trim() };
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn query_statistics(
+        allocator: *mut sys::iree_hal_allocator_t,
+        out: *mut sys::iree_hal_allocator_statistics_t,
+    ) {
+        // SAFETY: C passes a live allocator of ours and a structure to fill.
+        unsafe {
+            let statistics = &Allocator::<D>::of(allocator).statistics;
+            Out::new(out).set(sys::iree_hal_allocator_statistics_t {
+                device_bytes_peak: narrow(statistics.peak.load(Ordering::Relaxed)),
+                device_bytes_allocated: narrow(statistics.allocated.load(Ordering::Relaxed)),
+                device_bytes_freed: narrow(statistics.freed.load(Ordering::Relaxed)),
+                ..Default::default()
+            });
+        }
+    }
+
+    unsafe extern "C" fn query_memory_heaps(
+        allocator: *mut sys::iree_hal_allocator_t,
+        capacity: usize,
+        heaps: *mut sys::iree_hal_allocator_memory_heap_t,
+        out_count: *mut usize,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live allocator of ours, and room for as many heaps as it says.
+            unsafe {
+                let known = &Allocator::<D>::of(allocator).properties.heaps;
+                Out::new(out_count).set(known.len());
+                if capacity < known.len() {
+                    return Err(Failure::new(
+                        Code::OutOfRange,
+                        "there are more heaps than there is room for",
+                    ));
+                }
+                for (at, heap) in known.iter().enumerate() {
+                    heaps.add(at).write(sys::iree_hal_allocator_memory_heap_t {
+                        type_: memory_type(heap),
+                        allowed_usage: usage(heap),
+                        max_allocation_size: narrow(heap.max_allocation),
+                        min_alignment: narrow(heap.alignment),
+                    });
+                }
+            }
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn query_buffer_compatibility(
+        allocator: *mut sys::iree_hal_allocator_t,
+        params: *mut sys::iree_hal_buffer_params_t,
+        allocation_size: *mut sys::iree_device_size_t,
+    ) -> sys::iree_hal_buffer_compatibility_t {
+        // SAFETY: C passes a live allocator of ours and parameters to adjust.
+        let (memory, params, size) =
+            unsafe { (Allocator::<D>::of(allocator), &mut *params, *allocation_size) };
+        let Some((heap, placed)) = place(&memory.properties, params) else { return 0 };
+        let mut bits =
+            sys::IREE_HAL_BUFFER_COMPATIBILITY_IMPORTABLE | sys::IREE_HAL_BUFFER_COMPATIBILITY_EXPORTABLE;
+        if memory.properties.heaps.get(heap).is_some_and(|heap| wide(size) <= heap.max_allocation) {
+            bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_ALLOCATABLE;
+        }
+        if params.type_ & DEVICE_VISIBLE != 0 {
+            if params.usage & TRANSFER != 0 {
+                bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_QUEUE_TRANSFER;
+            }
+            if params.usage & DISPATCH != 0 {
+                bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_QUEUE_DISPATCH;
+            }
+        }
+        *params = placed;
+        bits as sys::iree_hal_buffer_compatibility_t
+    }
+
+    unsafe extern "C" fn allocate_buffer(
+        allocator: *mut sys::iree_hal_allocator_t,
+        params: *const sys::iree_hal_buffer_params_t,
+        allocation_size: sys::iree_device_size_t,
+        out_buffer: *mut *mut sys::iree_hal_buffer_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live allocator of ours, parameters, and where the buffer goes.
+            unsafe {
+                let buffer = Allocator::<D>::of(allocator).create(&*params, wide(allocation_size))?;
+                Out::new(out_buffer).set(buffer.into_raw());
+            }
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn deallocate_buffer(
+        _allocator: *mut sys::iree_hal_allocator_t,
+        buffer: *mut sys::iree_hal_buffer_t,
+    ) {
+        // SAFETY: C gives the last reference up.
+        unsafe { sys::iree_hal_buffer_destroy(buffer) };
+    }
+
+    unsafe extern "C" fn import_buffer(
+        allocator: *mut sys::iree_hal_allocator_t,
+        params: *const sys::iree_hal_buffer_params_t,
+        external: *mut sys::iree_hal_external_buffer_t,
+        release: sys::iree_hal_buffer_release_callback_t,
+        out_buffer: *mut *mut sys::iree_hal_buffer_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live allocator of ours, parameters, and where the buffer goes.
+            unsafe {
+                let buffer = Allocator::<D>::of(allocator).import(&*params, &*external, release)?;
+                Out::new(out_buffer).set(buffer.into_raw());
+            }
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn export_buffer(
+        _allocator: *mut sys::iree_hal_allocator_t,
+        buffer: *mut sys::iree_hal_buffer_t,
+        requested: sys::iree_hal_external_buffer_type_t,
+        flags: sys::iree_hal_external_buffer_flags_t,
+        out: *mut sys::iree_hal_external_buffer_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            if requested != sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION {
+                let message =
+                    format!("buffers can only be exported as host allocations, not as type {requested}");
+                return Err(Failure::new(Code::Unavailable, message));
+            }
+            let slice = Slice::new(buffer, 0, sys::iree_device_size_t::MAX)?;
+            let range = slice.map(ACCESS_ANY)?;
+            let mut external = sys::iree_hal_external_buffer_t {
+                type_: requested,
+                flags,
+                size: narrow(slice.length),
+                ..Default::default()
+            };
+            external.handle.host_allocation.ptr = range.address().cast();
+            // SAFETY: C passes where the result goes.
+            unsafe { Out::new(out).set(external) };
+            Ok(())
+        })
+    }
+}
+
+/// No device here pages its memory for IREE yet: each of these says so by name.
+mod virtual_memory {
+    use super::*;
+
+    fn none(what: &str) -> sys::iree_status_t {
+        guard(|| Err(unimplemented(what)))
+    }
+
+    pub(super) unsafe extern "C" fn supports(_: *mut sys::iree_hal_allocator_t) -> bool {
+        false
+    }
+
+    pub(super) unsafe extern "C" fn query_granularity(
+        _: *mut sys::iree_hal_allocator_t,
+        _: sys::iree_hal_buffer_params_t,
+        _: *mut sys::iree_device_size_t,
+        _: *mut sys::iree_device_size_t,
+    ) -> sys::iree_status_t {
+        none("iree_hal_allocator_virtual_memory_query_granularity")
+    }
+
+    pub(super) unsafe extern "C" fn reserve(
+        _: *mut sys::iree_hal_allocator_t,
+        _: sys::iree_hal_queue_affinity_t,
+        _: sys::iree_device_size_t,
+        _: *mut *mut sys::iree_hal_buffer_t,
+    ) -> sys::iree_status_t {
+        none("iree_hal_allocator_virtual_memory_reserve")
+    }
+
+    pub(super) unsafe extern "C" fn release(
+        _: *mut sys::iree_hal_allocator_t,
+        _: *mut sys::iree_hal_buffer_t,
+    ) -> sys::iree_status_t {
+        none("iree_hal_allocator_virtual_memory_release")
+    }
+
+    pub(super) unsafe extern "C" fn physical_allocate(
+        _: *mut sys::iree_hal_allocator_t,
+        _: sys::iree_hal_buffer_params_t,
+        _: sys::iree_device_size_t,
+        _: sys::iree_allocator_t,
+        _: *mut *mut sys::iree_hal_physical_memory_t,
+    ) -> sys::iree_status_t {
+        none("iree_hal_allocator_physical_memory_allocate")
+    }
+
+    pub(super) unsafe extern "C" fn physical_free(
+        _: *mut sys::iree_hal_allocator_t,
+        _: *mut sys::iree_hal_physical_memory_t,
+    ) -> sys::iree_status_t {
+        none("iree_hal_allocator_physical_memory_free")
+    }
+
+    pub(super) unsafe extern "C" fn map(
+        _: *mut sys::iree_hal_allocator_t,
+        _: *mut sys::iree_hal_buffer_t,
+        _: sys::iree_device_size_t,
+        _: *mut sys::iree_hal_physical_memory_t,
+        _: sys::iree_device_size_t,
+        _: sys::iree_device_size_t,
+    ) -> sys::iree_status_t {
+        none("iree_hal_allocator_virtual_memory_map")
+    }
+
+    pub(super) unsafe extern "C" fn unmap(
+        _: *mut sys::iree_hal_allocator_t,
+        _: *mut sys::iree_hal_buffer_t,
+        _: sys::iree_device_size_t,
+        _: sys::iree_device_size_t,
+    ) -> sys::iree_status_t {
+        none("iree_hal_allocator_virtual_memory_unmap")
+    }
+
+    pub(super) unsafe extern "C" fn protect(
+        _: *mut sys::iree_hal_allocator_t,
+        _: *mut sys::iree_hal_buffer_t,
+        _: sys::iree_device_size_t,
+        _: sys::iree_device_size_t,
+        _: sys::iree_hal_queue_affinity_t,
+        _: sys::iree_hal_memory_protection_t,
+    ) -> sys::iree_status_t {
+        none("iree_hal_allocator_virtual_memory_protect")
+    }
+
+    pub(super) unsafe extern "C" fn advise(
+        _: *mut sys::iree_hal_allocator_t,
+        _: *mut sys::iree_hal_buffer_t,
+        _: sys::iree_device_size_t,
+        _: sys::iree_device_size_t,
+        _: sys::iree_hal_queue_affinity_t,
+        _: sys::iree_hal_memory_advice_t,
+    ) -> sys::iree_status_t {
+        none("iree_hal_allocator_virtual_memory_advise")
+    }
+}

@@ -1,0 +1,427 @@
+//! Command buffers: a list of records, kept whole until it is executed.
+//!
+//! Recording checks what can be known, keeps what is used, and translates nothing: the list is resolved against the
+//! binding table each time it goes to a queue, so one recording serves any number of executions at once. A queue of
+//! a backend is in order, so events need no machinery: a wait for an event that was signalled earlier in the same
+//! queue is a barrier.
+
+use crate::buffer::Slice;
+use crate::object::{Out, Retained, allocate, free, slice};
+use crate::record::{Record, Reference};
+use crate::status::{Result, guard, guard_or, invalid, unimplemented};
+use hal_semaphore::{Code, Failure};
+use hal_sys as sys;
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// A command buffer of ours.
+#[repr(C)]
+pub(crate) struct CommandBuffer {
+    base: sys::iree_hal_command_buffer_t,
+    allocator: sys::iree_allocator_t,
+    validation: Option<Box<[u64]>>,
+    recording: UnsafeCell<Recording>,
+}
+
+#[derive(Default)]
+struct Recording {
+    records: Vec<Record>,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Initial,
+    Open,
+    Closed,
+}
+
+/// A command buffer that is done recording, kept for an execution.
+pub(crate) struct Recorded {
+    buffer: Retained<sys::iree_hal_command_buffer_t>,
+}
+
+impl Recorded {
+    /// Keeps a command buffer that C lends us.
+    pub(crate) fn new(buffer: *mut sys::iree_hal_command_buffer_t) -> Result<Self> {
+        // SAFETY: C lends us a live command buffer, or null.
+        let buffer = unsafe { Retained::retain(buffer) }
+            .ok_or_else(|| invalid("there is no command buffer to execute"))?;
+        // SAFETY: every HAL object begins with the resource header.
+        let vtable = unsafe { (*buffer.get()).resource.vtable };
+        if !std::ptr::eq(vtable.cast(), &raw const VTABLE) {
+            return Err(invalid("the command buffer belongs to another driver"));
+        }
+        let recorded = Self { buffer };
+        if recorded.recording().state != State::Closed {
+            return Err(Failure::new(Code::FailedPrecondition, "the command buffer has not been ended"));
+        }
+        Ok(recorded)
+    }
+
+    fn recording(&self) -> &Recording {
+        // SAFETY: ours, and alive; nobody records any more once the state is closed, and recording from one thread while
+        // another submits is ruled out by IREE.
+        unsafe { &*(*self.buffer.get().cast::<CommandBuffer>()).recording.get() }
+    }
+
+    /// What was recorded.
+    pub(crate) fn records(&self) -> &[Record] {
+        &self.recording().records
+    }
+
+    /// Its name in a profile.
+    pub(crate) fn profile_id(&self) -> u64 {
+        // SAFETY: alive.
+        unsafe { (*self.buffer.get()).profile_id }
+    }
+
+    /// Its mode, categories and queues, as the profile has them.
+    pub(crate) fn properties(&self) -> (u64, u64, u64) {
+        // SAFETY: alive.
+        let base = unsafe { &*self.buffer.get() };
+        (u64::from(base.mode), u64::from(base.allowed_categories), base.queue_affinity)
+    }
+
+    /// How many slots its binding table needs.
+    pub(crate) fn binding_count(&self) -> usize {
+        // SAFETY: alive.
+        unsafe { (*self.buffer.get()).binding_count as usize }
+    }
+}
+
+/// A new command buffer, owned by the caller.
+pub(crate) fn create(
+    allocator: sys::iree_allocator_t,
+    device_allocator: *mut sys::iree_hal_allocator_t,
+    mode: sys::iree_hal_command_buffer_mode_t,
+    categories: sys::iree_hal_command_category_t,
+    affinity: sys::iree_hal_queue_affinity_t,
+    binding_capacity: usize,
+) -> Result<*mut sys::iree_hal_command_buffer_t> {
+    // SAFETY: a question about numbers.
+    let state = unsafe { sys::iree_hal_command_buffer_validation_state_size(mode, binding_capacity) };
+    let validation = (state > 0).then(|| vec![0_u64; state.div_ceil(8)].into_boxed_slice());
+    let mut buffer = CommandBuffer {
+        base: sys::iree_hal_command_buffer_t::default(),
+        allocator,
+        validation,
+        recording: UnsafeCell::new(Recording::default()),
+    };
+    let storage =
+        buffer.validation.as_mut().map_or(std::ptr::null_mut(), |state| state.as_mut_ptr().cast::<c_void>());
+    let buffer = allocate(allocator, buffer)?.as_ptr().cast::<sys::iree_hal_command_buffer_t>();
+    // SAFETY: the object is fresh and its base comes first; the validation state stays where it is with the object.
+    unsafe {
+        sys::iree_hal_command_buffer_initialize(
+            device_allocator,
+            mode,
+            categories,
+            affinity,
+            binding_capacity,
+            storage,
+            &raw const VTABLE,
+            buffer,
+        );
+    }
+    Ok(buffer)
+}
+
+type Base = *mut sys::iree_hal_command_buffer_t;
+
+/// # Safety
+///
+/// C passes a live command buffer of ours, from one thread at a time.
+unsafe fn recording<'a>(base: Base) -> &'a mut Recording {
+    // SAFETY: the caller's promise.
+    unsafe { &mut *(*base.cast::<CommandBuffer>()).recording.get() }
+}
+
+/// # Safety
+///
+/// As for [`recording`].
+unsafe fn open<'a>(base: Base) -> Result<&'a mut Recording> {
+    // SAFETY: the caller's promise.
+    let recording = unsafe { recording(base) };
+    if recording.state == State::Open {
+        return Ok(recording);
+    }
+    Err(Failure::new(Code::FailedPrecondition, "the command buffer is not recording"))
+}
+
+/// Adds a command to a command buffer that is recording.
+///
+/// # Safety
+///
+/// As for [`recording`].
+unsafe fn record(base: Base, make: impl FnOnce() -> Result<Record>) -> sys::iree_status_t {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let recording = unsafe { open(base)? };
+        recording.records.push(make()?);
+        Ok(())
+    })
+}
+
+static VTABLE: sys::iree_hal_command_buffer_vtable_t = sys::iree_hal_command_buffer_vtable_t {
+    destroy: Some(destroy),
+    begin: Some(begin),
+    end: Some(end),
+    begin_debug_group: Some(begin_debug_group),
+    end_debug_group: Some(end_debug_group),
+    execution_barrier: Some(execution_barrier),
+    signal_event: Some(signal_event),
+    reset_event: Some(reset_event),
+    wait_events: Some(wait_events),
+    advise_buffer: Some(advise_buffer),
+    flush_buffer: Some(flush_buffer),
+    invalidate_buffer: Some(invalidate_buffer),
+    fill_buffer: Some(fill_buffer),
+    update_buffer: Some(update_buffer),
+    copy_buffer: Some(copy_buffer),
+    collective: Some(collective),
+    dispatch: Some(dispatch),
+};
+
+unsafe extern "C" fn destroy(base: Base) {
+    guard_or((), || {
+        let object = base.cast::<CommandBuffer>();
+        // SAFETY: the last reference is gone.
+        unsafe {
+            let allocator = (*object).allocator;
+            free(allocator, object);
+        }
+    });
+}
+
+unsafe extern "C" fn begin(base: Base) -> sys::iree_status_t {
+    guard(|| {
+        // SAFETY: C passes a live command buffer of ours.
+        let recording = unsafe { recording(base) };
+        match recording.state {
+            State::Initial => recording.state = State::Open,
+            State::Open => {
+                return Err(Failure::new(
+                    Code::FailedPrecondition,
+                    "the command buffer is recording already",
+                ));
+            }
+            State::Closed => {
+                return Err(Failure::new(Code::FailedPrecondition, "a command buffer is recorded once"));
+            }
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn end(base: Base) -> sys::iree_status_t {
+    guard(|| {
+        // SAFETY: C passes a live command buffer of ours.
+        let recording = unsafe { open(base)? };
+        recording.records.shrink_to_fit();
+        recording.state = State::Closed;
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn begin_debug_group(
+    _: Base,
+    _label: sys::iree_string_view_t,
+    _color: sys::iree_hal_label_color_t,
+    _location: *const sys::iree_hal_label_location_t,
+) -> sys::iree_status_t {
+    crate::status::OK
+}
+
+unsafe extern "C" fn end_debug_group(_: Base) -> sys::iree_status_t {
+    crate::status::OK
+}
+
+unsafe extern "C" fn execution_barrier(
+    base: Base,
+    _source: sys::iree_hal_execution_stage_t,
+    _target: sys::iree_hal_execution_stage_t,
+    _flags: sys::iree_hal_execution_barrier_flags_t,
+    _memory_barrier_count: usize,
+    _memory_barriers: *const sys::iree_hal_memory_barrier_t,
+    _buffer_barrier_count: usize,
+    _buffer_barriers: *const sys::iree_hal_buffer_barrier_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours.
+    unsafe { record(base, || Ok(Record::Barrier)) }
+}
+
+unsafe extern "C" fn signal_event(
+    base: Base,
+    _event: *mut sys::iree_hal_event_t,
+    _source: sys::iree_hal_execution_stage_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours.
+    guard(|| unsafe { open(base) }.map(drop))
+}
+
+unsafe extern "C" fn reset_event(
+    base: Base,
+    _event: *mut sys::iree_hal_event_t,
+    _source: sys::iree_hal_execution_stage_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours.
+    guard(|| unsafe { open(base) }.map(drop))
+}
+
+unsafe extern "C" fn wait_events(
+    base: Base,
+    _event_count: usize,
+    _events: *mut *const sys::iree_hal_event_t,
+    _source: sys::iree_hal_execution_stage_t,
+    _target: sys::iree_hal_execution_stage_t,
+    _memory_barrier_count: usize,
+    _memory_barriers: *const sys::iree_hal_memory_barrier_t,
+    _buffer_barrier_count: usize,
+    _buffer_barriers: *const sys::iree_hal_buffer_barrier_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours.
+    unsafe { record(base, || Ok(Record::Barrier)) }
+}
+
+unsafe extern "C" fn advise_buffer(
+    base: Base,
+    _buffer: sys::iree_hal_buffer_ref_t,
+    _flags: sys::iree_hal_memory_advise_flags_t,
+    _arg0: u64,
+    _arg1: u64,
+) -> sys::iree_status_t {
+    // Advice may be ignored. SAFETY: C passes a live command buffer of ours.
+    guard(|| unsafe { open(base) }.map(drop))
+}
+
+unsafe extern "C" fn flush_buffer(base: Base, _target: sys::iree_hal_buffer_ref_t) -> sys::iree_status_t {
+    // What a queue has done is visible when its epoch is reported. SAFETY: C passes a live command buffer of ours.
+    guard(|| unsafe { open(base) }.map(drop))
+}
+
+unsafe extern "C" fn invalidate_buffer(
+    base: Base,
+    _target: sys::iree_hal_buffer_ref_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours.
+    guard(|| unsafe { open(base) }.map(drop))
+}
+
+unsafe extern "C" fn fill_buffer(
+    base: Base,
+    target: sys::iree_hal_buffer_ref_t,
+    pattern: *const c_void,
+    pattern_length: usize,
+    _flags: sys::iree_hal_fill_flags_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
+    unsafe { record(base, || Record::fill(Reference::new(&target)?, pattern, pattern_length)) }
+}
+
+unsafe extern "C" fn update_buffer(
+    base: Base,
+    source: *const c_void,
+    source_offset: usize,
+    target: sys::iree_hal_buffer_ref_t,
+    _flags: sys::iree_hal_update_flags_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call; the source has as many bytes as
+    // the target asks for.
+    unsafe {
+        record(base, || {
+            let bytes = slice(source.cast::<u8>().add(source_offset), target.length);
+            Ok(Record::Update { source: Arc::from(bytes), target: Reference::new(&target)? })
+        })
+    }
+}
+
+unsafe extern "C" fn copy_buffer(
+    base: Base,
+    source: sys::iree_hal_buffer_ref_t,
+    target: sys::iree_hal_buffer_ref_t,
+    _flags: sys::iree_hal_copy_flags_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
+    unsafe {
+        record(base, || {
+            Ok(Record::Copy { source: Reference::new(&source)?, target: Reference::new(&target)? })
+        })
+    }
+}
+
+unsafe extern "C" fn collective(
+    _: Base,
+    _channel: *mut sys::iree_hal_channel_t,
+    _op: sys::iree_hal_collective_op_t,
+    _param: u32,
+    _send: sys::iree_hal_buffer_ref_t,
+    _recv: sys::iree_hal_buffer_ref_t,
+    _element_count: sys::iree_device_size_t,
+) -> sys::iree_status_t {
+    guard(|| Err(unimplemented("iree_hal_command_buffer_collective")))
+}
+
+unsafe extern "C" fn dispatch(
+    base: Base,
+    executable: *mut sys::iree_hal_executable_t,
+    function: sys::iree_hal_executable_function_t,
+    config: sys::iree_hal_dispatch_config_t,
+    constants: sys::iree_const_byte_span_t,
+    bindings: sys::iree_hal_buffer_ref_list_t,
+    flags: sys::iree_hal_dispatch_flags_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
+    unsafe { record(base, || Record::dispatch(executable, function, &config, constants, bindings, flags)) }
+}
+
+/// Events: a queue is in order, so an event needs to be nothing but an object.
+pub(crate) mod event {
+    use super::*;
+    use crate::object::resource;
+
+    #[repr(C)]
+    struct Event {
+        resource: sys::iree_hal_resource_t,
+        allocator: sys::iree_allocator_t,
+    }
+
+    static VTABLE: sys::iree_hal_event_vtable_t = sys::iree_hal_event_vtable_t { destroy: Some(destroy) };
+
+    unsafe extern "C" fn destroy(event: *mut sys::iree_hal_event_t) {
+        let event = event.cast::<Event>();
+        // SAFETY: the last reference is gone.
+        unsafe { free((*event).allocator, event) };
+    }
+
+    /// A new event for whoever asked.
+    pub(crate) fn create(allocator: sys::iree_allocator_t, out: Out<*mut sys::iree_hal_event_t>) -> Result {
+        let event = allocate(allocator, Event { resource: resource(&raw const VTABLE), allocator })?;
+        out.set(event.as_ptr().cast());
+        Ok(())
+    }
+}
+
+/// An execution's buffers, checked against what the command buffer needs.
+///
+/// # Safety
+///
+/// The table is valid for the call.
+pub(crate) unsafe fn bindings(
+    recorded: &Recorded,
+    table: &sys::iree_hal_buffer_binding_table_t,
+) -> Result<Box<[Option<Slice>]>> {
+    // SAFETY: the caller's promise.
+    let bindings = unsafe { crate::record::binding_table(table)? };
+    if bindings.len() < recorded.binding_count() {
+        let message = format!(
+            "the command buffer needs a binding table of {} slots, and was given one of {}",
+            recorded.binding_count(),
+            bindings.len()
+        );
+        return Err(invalid(message));
+    }
+    Ok(bindings)
+}

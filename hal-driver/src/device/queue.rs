@@ -1,0 +1,536 @@
+//! The queue operations of the device.
+
+use super::{HalDevice, Raw, State, Table};
+use crate::alloca::{Alloca, Attempt, Dealloca, Pool};
+use crate::buffer::{Opaque, Slice};
+use crate::command_buffer::{Recorded, bindings};
+use crate::constants::{ACCESS_READ, ACCESS_WRITE};
+use crate::object::{Out, Retained, narrow, slice, wide};
+use crate::profile::About;
+use crate::record::{Record, Reference};
+use crate::semaphore::List;
+use crate::status::{Result, check, guard, invalid, refused};
+use crate::work::{HostCall, Operation, Transfer, Work};
+use hal_backend::Device;
+use hal_semaphore::timeline::Points;
+use hal_semaphore::{Action, Affinity, Code, Failure};
+use hal_sys as sys;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// What an operation waits for and signals.
+struct Edges<'a> {
+    waits: List<'a>,
+    signals: List<'a>,
+}
+
+impl<'a> Edges<'a> {
+    /// # Safety
+    ///
+    /// Both lists are valid during `'a`.
+    unsafe fn new(
+        waits: &'a sys::iree_hal_semaphore_list_t,
+        signals: &'a sys::iree_hal_semaphore_list_t,
+    ) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { Ok(Self { waits: List::new(waits)?, signals: List::new(signals)? }) }
+    }
+}
+
+/// Where an operation runs.
+#[derive(Clone, Copy)]
+enum Side {
+    Queue,
+    Host,
+}
+
+const ALLOCA_FLAGS: sys::iree_hal_alloca_flags_t = INDETERMINATE | MAY_WAIT;
+
+const INDETERMINATE: sys::iree_hal_alloca_flags_t =
+    sys::IREE_HAL_ALLOCA_FLAG_INDETERMINATE_LIFETIME as sys::iree_hal_alloca_flags_t;
+
+const MAY_WAIT: sys::iree_hal_alloca_flags_t =
+    sys::IREE_HAL_ALLOCA_FLAG_ALLOW_POOL_WAIT_FRONTIER as sys::iree_hal_alloca_flags_t;
+
+const NON_BLOCKING: sys::iree_hal_host_call_flags_t =
+    sys::IREE_HAL_HOST_CALL_FLAG_NON_BLOCKING as sys::iree_hal_host_call_flags_t;
+
+impl<D: Device> State<D> {
+    /// The queues that an affinity of IREE's names. None and all of them both mean any.
+    pub(super) fn affinity(&self, affinity: sys::iree_hal_queue_affinity_t) -> Result<Affinity> {
+        let queues = self.properties.queues.queues;
+        let known = if queues >= 64 { u64::MAX } else { (1 << queues) - 1 };
+        match affinity {
+            0 | u64::MAX => Ok(Affinity(known)),
+            some if some & !known == 0 => Ok(Affinity(some)),
+            _ => Err(invalid(format!(
+                "queue affinity {affinity:#x} names queues that the device does not have; it has {known:#x}"
+            ))),
+        }
+    }
+
+    fn submit(&self, affinity: Affinity, edges: &Edges<'_>, side: Side, operation: Operation) -> Result {
+        let trace = self.profiler.trace(|| {
+            let mut about = About::of(&operation, affinity.0);
+            about.waits = edges.waits.len();
+            about.signals = edges.signals.len();
+            about
+        });
+        let work = Work { operation, trace };
+        let action = match side {
+            Side::Queue => Action::Queue(work),
+            Side::Host => Action::Host(work),
+        };
+        let submitted = self.engine.submit(0, affinity, &edges.waits, &edges.signals, action);
+        submitted.map(drop).map_err(|refusal| refused(&refusal.error))
+    }
+
+    fn barrier(&self, affinity: Affinity, edges: &Edges<'_>) -> Result {
+        if let Some(trace) = self.profiler.trace(|| About {
+            waits: edges.waits.len(),
+            signals: edges.signals.len(),
+            ..About::barrier(affinity.0)
+        }) {
+            trace.ready();
+        }
+        let submitted = self.engine.submit(0, affinity, &edges.waits, &edges.signals, Action::Barrier);
+        submitted.map(drop).map_err(|refusal| refused(&refusal.error))
+    }
+
+    /// A transfer or a dispatch; nothing to do is a barrier.
+    fn record(&self, affinity: Affinity, edges: &Edges<'_>, record: Record, length: u64) -> Result {
+        if length == 0 {
+            return self.barrier(affinity, edges);
+        }
+        self.submit(affinity, edges, Side::Queue, Operation::Record(record))
+    }
+
+    fn copy(&self, affinity: Affinity, edges: &Edges<'_>, source: Slice, target: Slice) -> Result {
+        if source.length != target.length {
+            return Err(invalid(format!("cannot copy {} bytes onto {}", source.length, target.length)));
+        }
+        let length = target.length;
+        let record = Record::Copy { source: Reference::Direct(source), target: Reference::Direct(target) };
+        self.record(affinity, edges, record, length)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "they are what IREE passes")]
+    /// A stream-ordered allocation: the buffer is there at once, its memory when the waits are reached.
+    fn alloca(
+        &self,
+        raw: Raw,
+        affinity: Affinity,
+        edges: &Edges<'_>,
+        pool: *mut sys::iree_hal_pool_t,
+        params: &sys::iree_hal_buffer_params_t,
+        length: u64,
+        flags: sys::iree_hal_alloca_flags_t,
+    ) -> Result<Retained<sys::iree_hal_buffer_t>> {
+        if flags & !ALLOCA_FLAGS != 0 {
+            return Err(invalid(format!(
+                "queue_alloca does not know the flags {:#x}",
+                flags & !ALLOCA_FLAGS
+            )));
+        }
+        let mut params = *params;
+        let mut size = narrow(length);
+        // SAFETY: the allocator is alive; it adjusts the parameters to what it has.
+        let compatible = unsafe {
+            sys::iree_hal_allocator_query_buffer_compatibility(
+                self.device_allocator(),
+                params,
+                narrow(length),
+                &raw mut params,
+                &raw mut size,
+            )
+        };
+        if compatible
+            & sys::iree_hal_buffer_compatibility_t::from(sys::IREE_HAL_BUFFER_COMPATIBILITY_ALLOCATABLE)
+            == 0
+        {
+            return Err(invalid(format!(
+                "this device cannot allocate {length} bytes of the kind that was asked for"
+            )));
+        }
+        if length == 0 {
+            let mut buffer = std::ptr::null_mut();
+            // SAFETY: the allocator is alive; the out-parameter is ours.
+            let buffer = unsafe {
+                let allocator = self.device_allocator();
+                check(sys::iree_hal_allocator_allocate_buffer(allocator, params, 0, &raw mut buffer))?;
+                Retained::adopt(buffer)
+            };
+            self.barrier(affinity, edges)?;
+            return buffer.ok_or_else(|| invalid("the allocator made nothing"));
+        }
+        // A stream-ordered buffer belongs to one queue.
+        let queue = Affinity(1 << affinity.0.trailing_zeros().min(63));
+        let mut placement_flags = sys::IREE_HAL_BUFFER_PLACEMENT_FLAG_ASYNCHRONOUS;
+        if flags & INDETERMINATE != 0 {
+            placement_flags |= sys::IREE_HAL_BUFFER_PLACEMENT_FLAG_INDETERMINATE_LIFETIME;
+        }
+        let placement = sys::iree_hal_buffer_placement_t {
+            device: raw,
+            queue_affinity: queue.0,
+            flags: placement_flags as sys::iree_hal_buffer_placement_flags_t,
+            reserved: 0,
+        };
+        let mut buffer = std::ptr::null_mut();
+        // SAFETY: the out-parameter is ours. A pool outlives what is allocated from it, as its owner promises.
+        let (buffer, pool) = unsafe {
+            check(sys::iree_hal_local_transient_buffer_create(
+                placement,
+                params,
+                narrow(length),
+                narrow(length),
+                self.allocator,
+                &raw mut buffer,
+            ))?;
+            let pool = if pool.is_null() { self.pools.select(length) } else { pool };
+            (Retained::adopt(buffer).ok_or_else(|| invalid("there is no transient buffer"))?, Pool::new(pool))
+        };
+        let may_wait = flags & MAY_WAIT != 0;
+        let alloca = Alloca { pool, params, length, may_wait, buffer: buffer.clone() };
+        // What is ready is done here and now, and what goes wrong is the caller's to see.
+        let asked = if edges.waits.reached() {
+            match alloca.attempt()? {
+                Attempt::Done => {
+                    self.barrier(queue, edges)?;
+                    return Ok(buffer);
+                }
+                Attempt::Frontier(reservation) => Some(Some(reservation)),
+                Attempt::Exhausted => Some(None),
+            }
+        } else {
+            None
+        };
+        self.submit(queue, edges, Side::Host, Operation::Alloca(Box::new(alloca), asked))?;
+        Ok(buffer)
+    }
+
+    fn dealloca(
+        &self,
+        raw: Raw,
+        affinity: Affinity,
+        edges: &Edges<'_>,
+        buffer: *mut sys::iree_hal_buffer_t,
+    ) -> Result {
+        // SAFETY: C lends us a live buffer.
+        let ours =
+            unsafe { sys::iree_hal_local_transient_buffer_isa(buffer) && (*buffer).placement.device == raw };
+        if !ours {
+            return self.barrier(affinity, edges);
+        }
+        // SAFETY: as above.
+        let buffer = unsafe { Retained::retain(buffer) }.ok_or_else(|| invalid("there is no buffer"))?;
+        let dealloca = Dealloca::new(buffer.clone())?;
+        let submitted = self.submit(affinity, edges, Side::Queue, Operation::Dealloca(dealloca));
+        if submitted.is_err() {
+            // SAFETY: the mark was ours, and nothing was submitted.
+            unsafe { sys::iree_hal_local_transient_buffer_abort_dealloca(buffer.get()) };
+        }
+        submitted
+    }
+
+    /// Bytes between a file and a buffer.
+    fn transfer(
+        &self,
+        affinity: Affinity,
+        edges: &Edges<'_>,
+        file: *mut sys::iree_hal_file_t,
+        file_offset: u64,
+        slice: Slice,
+        writes_file: bool,
+    ) -> Result {
+        let length = slice.length;
+        let access = if writes_file { ACCESS_WRITE } else { ACCESS_READ };
+        // SAFETY: C lends us a live file.
+        let (storage, size, blocking) = unsafe {
+            check(sys::iree_hal_file_validate_access(file, access))?;
+            let storage = sys::iree_hal_file_storage_buffer(file);
+            (storage, sys::iree_hal_file_length(file), sys::iree_hal_file_supports_synchronous_io(file))
+        };
+        if length == 0 {
+            return self.barrier(affinity, edges);
+        }
+        if !storage.is_null() {
+            let bytes = Slice::new(storage, narrow(file_offset), narrow(length))?;
+            return if writes_file {
+                self.copy(affinity, edges, slice, bytes)
+            } else {
+                self.copy(affinity, edges, bytes, slice)
+            };
+        }
+        let outside = file_offset.checked_add(length).is_none_or(|end| size > 0 && end > size);
+        if outside && !writes_file {
+            let message = format!("{length} bytes at {file_offset} are not inside a file of {size} bytes");
+            return Err(Failure::new(Code::OutOfRange, message));
+        }
+        if !blocking {
+            return Err(invalid("the file can neither be mapped nor read and written from a thread"));
+        }
+        // SAFETY: as above.
+        let file = unsafe { Retained::retain(file) }.ok_or_else(|| invalid("there is no file"))?;
+        let transfer = Transfer { file, file_offset, slice, writes_file };
+        self.submit(affinity, edges, Side::Host, Operation::Transfer(Box::new(transfer)))
+    }
+
+    fn host_call(
+        &self,
+        raw: Raw,
+        affinity: Affinity,
+        edges: &Edges<'_>,
+        call: sys::iree_hal_host_call_t,
+        arguments: [u64; 4],
+        blocks: bool,
+    ) -> Result {
+        if call.fn_.is_none() {
+            return Err(invalid("a host call needs a function"));
+        }
+        let queue = Affinity(1 << affinity.0.trailing_zeros().min(63));
+        let signals = blocks.then(|| edges.signals.to_owned());
+        let call = HostCall { call, arguments, affinity: queue.0, device: Opaque(raw.cast()), signals };
+        let operation = Operation::HostCall(Box::new(call));
+        if blocks {
+            // The call settles its own signals: it may put that off.
+            let waits = Edges { waits: edges.waits.borrow(), signals: List::empty() };
+            return self.submit(queue, &waits, Side::Host, operation);
+        }
+        self.submit(queue, edges, Side::Host, operation)
+    }
+}
+
+impl<D: Device> Table<D> {
+    pub(super) unsafe extern "C" fn queue_alloca(
+        device: Raw,
+        affinity: sys::iree_hal_queue_affinity_t,
+        waits: sys::iree_hal_semaphore_list_t,
+        signals: sys::iree_hal_semaphore_list_t,
+        pool: *mut sys::iree_hal_pool_t,
+        params: sys::iree_hal_buffer_params_t,
+        allocation_size: sys::iree_device_size_t,
+        flags: sys::iree_hal_alloca_flags_t,
+        out: *mut *mut sys::iree_hal_buffer_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            unsafe {
+                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let affinity = state.affinity(affinity)?;
+                let buffer =
+                    state.alloca(device, affinity, &edges, pool, &params, wide(allocation_size), flags)?;
+                Out::new(out).set(buffer.into_raw());
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) unsafe extern "C" fn queue_dealloca(
+        device: Raw,
+        affinity: sys::iree_hal_queue_affinity_t,
+        waits: sys::iree_hal_semaphore_list_t,
+        signals: sys::iree_hal_semaphore_list_t,
+        buffer: *mut sys::iree_hal_buffer_t,
+        _flags: sys::iree_hal_dealloca_flags_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            unsafe {
+                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                state.dealloca(device, state.affinity(affinity)?, &edges, buffer)
+            }
+        })
+    }
+
+    pub(super) unsafe extern "C" fn queue_fill(
+        device: Raw,
+        affinity: sys::iree_hal_queue_affinity_t,
+        waits: sys::iree_hal_semaphore_list_t,
+        signals: sys::iree_hal_semaphore_list_t,
+        target: *mut sys::iree_hal_buffer_t,
+        target_offset: sys::iree_device_size_t,
+        length: sys::iree_device_size_t,
+        pattern: *const c_void,
+        pattern_length: usize,
+        _flags: sys::iree_hal_fill_flags_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            unsafe {
+                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let target = Slice::new(target, target_offset, length)?;
+                let length = target.length;
+                let record = Record::fill(Reference::Direct(target), pattern, pattern_length)?;
+                state.record(state.affinity(affinity)?, &edges, record, length)
+            }
+        })
+    }
+
+    pub(super) unsafe extern "C" fn queue_update(
+        device: Raw,
+        affinity: sys::iree_hal_queue_affinity_t,
+        waits: sys::iree_hal_semaphore_list_t,
+        signals: sys::iree_hal_semaphore_list_t,
+        source: *const c_void,
+        source_offset: usize,
+        target: *mut sys::iree_hal_buffer_t,
+        target_offset: sys::iree_device_size_t,
+        length: sys::iree_device_size_t,
+        _flags: sys::iree_hal_update_flags_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live device of ours and lends us the rest for the call; the source has `length` bytes.
+            unsafe {
+                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let target = Slice::new(target, target_offset, length)?;
+                let length = target.length;
+                let count =
+                    usize::try_from(length).map_err(|_| invalid("an update is larger than memory"))?;
+                let source: Arc<[u8]> = Arc::from(slice(source.cast::<u8>().add(source_offset), count));
+                let record = Record::Update { source, target: Reference::Direct(target) };
+                state.record(state.affinity(affinity)?, &edges, record, length)
+            }
+        })
+    }
+
+    pub(super) unsafe extern "C" fn queue_copy(
+        device: Raw,
+        affinity: sys::iree_hal_queue_affinity_t,
+        waits: sys::iree_hal_semaphore_list_t,
+        signals: sys::iree_hal_semaphore_list_t,
+        source: *mut sys::iree_hal_buffer_t,
+        source_offset: sys::iree_device_size_t,
+        target: *mut sys::iree_hal_buffer_t,
+        target_offset: sys::iree_device_size_t,
+        length: sys::iree_device_size_t,
+        _flags: sys::iree_hal_copy_flags_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            unsafe {
+                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let source = Slice::new(source, source_offset, length)?;
+                let target = Slice::new(target, target_offset, length)?;
+                state.copy(state.affinity(affinity)?, &edges, source, target)
+            }
+        })
+    }
+
+    pub(super) unsafe extern "C" fn queue_read(
+        device: Raw,
+        affinity: sys::iree_hal_queue_affinity_t,
+        waits: sys::iree_hal_semaphore_list_t,
+        signals: sys::iree_hal_semaphore_list_t,
+        file: *mut sys::iree_hal_file_t,
+        file_offset: u64,
+        target: *mut sys::iree_hal_buffer_t,
+        target_offset: sys::iree_device_size_t,
+        length: sys::iree_device_size_t,
+        _flags: sys::iree_hal_read_flags_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            unsafe {
+                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let target = Slice::new(target, target_offset, length)?;
+                state.transfer(state.affinity(affinity)?, &edges, file, file_offset, target, false)
+            }
+        })
+    }
+
+    pub(super) unsafe extern "C" fn queue_write(
+        device: Raw,
+        affinity: sys::iree_hal_queue_affinity_t,
+        waits: sys::iree_hal_semaphore_list_t,
+        signals: sys::iree_hal_semaphore_list_t,
+        source: *mut sys::iree_hal_buffer_t,
+        source_offset: sys::iree_device_size_t,
+        file: *mut sys::iree_hal_file_t,
+        file_offset: u64,
+        length: sys::iree_device_size_t,
+        _flags: sys::iree_hal_write_flags_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            unsafe {
+                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let source = Slice::new(source, source_offset, length)?;
+                state.transfer(state.affinity(affinity)?, &edges, file, file_offset, source, true)
+            }
+        })
+    }
+
+    pub(super) unsafe extern "C" fn queue_host_call(
+        device: Raw,
+        affinity: sys::iree_hal_queue_affinity_t,
+        waits: sys::iree_hal_semaphore_list_t,
+        signals: sys::iree_hal_semaphore_list_t,
+        call: sys::iree_hal_host_call_t,
+        arguments: *const u64,
+        flags: sys::iree_hal_host_call_flags_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live device of ours, four arguments, and lends us the rest for the call.
+            unsafe {
+                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let arguments = *arguments.cast::<[u64; 4]>();
+                let blocks = flags & NON_BLOCKING == 0;
+                state.host_call(device, state.affinity(affinity)?, &edges, call, arguments, blocks)
+            }
+        })
+    }
+
+    pub(super) unsafe extern "C" fn queue_dispatch(
+        device: Raw,
+        affinity: sys::iree_hal_queue_affinity_t,
+        waits: sys::iree_hal_semaphore_list_t,
+        signals: sys::iree_hal_semaphore_list_t,
+        executable: *mut sys::iree_hal_executable_t,
+        function: sys::iree_hal_executable_function_t,
+        config: sys::iree_hal_dispatch_config_t,
+        constants: sys::iree_const_byte_span_t,
+        bindings: sys::iree_hal_buffer_ref_list_t,
+        flags: sys::iree_hal_dispatch_flags_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            unsafe {
+                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let record = Record::dispatch(executable, function, &config, constants, bindings, flags)?;
+                state.submit(state.affinity(affinity)?, &edges, Side::Queue, Operation::Record(record))
+            }
+        })
+    }
+
+    pub(super) unsafe extern "C" fn queue_execute(
+        device: Raw,
+        affinity: sys::iree_hal_queue_affinity_t,
+        waits: sys::iree_hal_semaphore_list_t,
+        signals: sys::iree_hal_semaphore_list_t,
+        command_buffer: *mut sys::iree_hal_command_buffer_t,
+        table: sys::iree_hal_buffer_binding_table_t,
+        _flags: sys::iree_hal_execute_flags_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live device of ours and lends us the rest for the call.
+            unsafe {
+                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let affinity = state.affinity(affinity)?;
+                if command_buffer.is_null() {
+                    return state.barrier(affinity, &edges);
+                }
+                let commands = Recorded::new(command_buffer)?;
+                let bindings = bindings(&commands, &table)?;
+                state.submit(affinity, &edges, Side::Queue, Operation::Execute { commands, bindings })
+            }
+        })
+    }
+
+    pub(super) unsafe extern "C" fn queue_flush(
+        device: Raw,
+        affinity: sys::iree_hal_queue_affinity_t,
+    ) -> sys::iree_status_t {
+        // Submissions go out as they are made. SAFETY: C passes a live device of ours.
+        guard(|| unsafe { HalDevice::<D>::of(device).affinity(affinity) }.map(drop))
+    }
+}

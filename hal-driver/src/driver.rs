@@ -1,0 +1,250 @@
+//! The HAL driver and its factory: names, enumeration, and opening devices by path or number.
+
+use crate::device::HalDevice;
+use crate::object::{Out, allocate, free, resource, slice};
+use crate::status::{Result, check, guard, guard_or, text, view};
+use hal_backend::{DeviceInfo, Driver, Parameters};
+use hal_semaphore::{Code, Failure};
+use hal_sys as sys;
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// The C object.
+#[repr(C)]
+struct HalDriver<R: Driver> {
+    resource: sys::iree_hal_resource_t,
+    allocator: sys::iree_allocator_t,
+    driver: Arc<R>,
+}
+
+impl<R: Driver> HalDriver<R> {
+    /// # Safety
+    ///
+    /// C passes a live driver of ours.
+    unsafe fn of<'a>(driver: *mut sys::iree_hal_driver_t) -> &'a Self {
+        // SAFETY: the caller's promise.
+        unsafe { &*driver.cast::<Self>() }
+    }
+
+    fn open(
+        &self,
+        path: &str,
+        pairs: &[sys::iree_string_pair_t],
+        params: &sys::iree_hal_device_create_params_t,
+        allocator: sys::iree_allocator_t,
+    ) -> Result<*mut sys::iree_hal_device_t> {
+        // SAFETY: the pairs are lent for the call, and are pairs of text in every reading of the union.
+        let pairs = pairs
+            .iter()
+            .map(|pair| unsafe { (text(pair.__bindgen_anon_1.first), text(pair.__bindgen_anon_2.second)) });
+        let mut parameters = Parameters::new(R::NAME, pairs);
+        let device = self.driver.open(path, &mut parameters)?;
+        parameters.finish()?;
+        HalDevice::create(device, params, allocator)
+    }
+
+    /// The path of the device with this number; the numbers begin at 1.
+    fn path(&self, id: sys::iree_hal_device_id_t) -> Result<String> {
+        if id == 0 {
+            return Ok(String::new());
+        }
+        let devices = self.driver.enumerate()?;
+        match devices.get(id - 1) {
+            Some(info) => Ok(info.path.clone()),
+            None => {
+                let message = format!("{} has no device number {id}; it has {}", R::NAME, devices.len());
+                Err(Failure::new(Code::NotFound, message))
+            }
+        }
+    }
+}
+
+struct Table<R>(PhantomData<R>);
+
+type Raw = *mut sys::iree_hal_driver_t;
+
+impl<R: Driver> Table<R> {
+    const VTABLE: sys::iree_hal_driver_vtable_t = sys::iree_hal_driver_vtable_t {
+        destroy: Some(Self::destroy),
+        query_available_devices: Some(Self::query_available_devices),
+        dump_device_info: Some(Self::dump_device_info),
+        create_device_by_id: Some(Self::create_device_by_id),
+        create_device_by_path: Some(Self::create_device_by_path),
+    };
+
+    const INFO: sys::iree_hal_driver_info_t = sys::iree_hal_driver_info_t {
+        driver_name: sys::iree_string_view_t { data: R::NAME.as_ptr().cast(), size: R::NAME.len() },
+        full_name: sys::iree_string_view_t { data: R::FULL_NAME.as_ptr().cast(), size: R::FULL_NAME.len() },
+    };
+
+    const FACTORY: &'static sys::iree_hal_driver_factory_t = &sys::iree_hal_driver_factory_t {
+        self_: std::ptr::null_mut(),
+        enumerate: Some(Self::enumerate),
+        try_create: Some(Self::try_create),
+    };
+
+    unsafe extern "C" fn enumerate(
+        _factory: *mut c_void,
+        out_count: *mut usize,
+        out_infos: *mut *const sys::iree_hal_driver_info_t,
+    ) -> sys::iree_status_t {
+        // SAFETY: C passes where the answers go; the information is constant.
+        unsafe {
+            Out::new(out_count).set(1);
+            Out::new(out_infos).set(const { &Self::INFO });
+        }
+        crate::status::OK
+    }
+
+    unsafe extern "C" fn try_create(
+        _factory: *mut c_void,
+        name: sys::iree_string_view_t,
+        allocator: sys::iree_allocator_t,
+        out: *mut Raw,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a name for the call and where the driver goes.
+            let (name, out) = unsafe { (text(name), Out::new(out)) };
+            if name != R::NAME {
+                return Err(Failure::new(Code::Unavailable, format!("this is {}, not {name}", R::NAME)));
+            }
+            let driver = HalDriver {
+                resource: resource(const { &Self::VTABLE }),
+                allocator,
+                driver: Arc::new(R::create()),
+            };
+            out.set(allocate(allocator, driver)?.as_ptr().cast());
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn destroy(driver: Raw) {
+        guard_or((), || {
+            let object = driver.cast::<HalDriver<R>>();
+            // SAFETY: the last reference is gone.
+            unsafe {
+                let allocator = (*object).allocator;
+                free(allocator, object);
+            }
+        });
+    }
+
+    unsafe extern "C" fn query_available_devices(
+        driver: Raw,
+        allocator: sys::iree_allocator_t,
+        out_count: *mut usize,
+        out_infos: *mut *mut sys::iree_hal_device_info_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live driver of ours and where the answers go.
+            let (driver, count, infos) =
+                unsafe { (HalDriver::<R>::of(driver), Out::new(out_count), Out::new(out_infos)) };
+            let devices = driver.driver.enumerate()?;
+            infos.set(list(&devices, allocator)?);
+            count.set(devices.len());
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn dump_device_info(
+        driver: Raw,
+        id: sys::iree_hal_device_id_t,
+        builder: *mut sys::iree_string_builder_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live driver of ours.
+            let driver = unsafe { HalDriver::<R>::of(driver) };
+            let devices = driver.driver.enumerate()?;
+            let Some(info) = devices.get(id.max(1) - 1) else {
+                return Err(Failure::new(Code::NotFound, format!("{} has no device number {id}", R::NAME)));
+            };
+            let description = format!("{}\n", driver.driver.describe(info).trim_end());
+            // SAFETY: C passes a builder to append to.
+            unsafe { check(sys::iree_string_builder_append_string(builder, view(&description))) }
+        })
+    }
+
+    unsafe extern "C" fn create_device_by_id(
+        driver: Raw,
+        id: sys::iree_hal_device_id_t,
+        param_count: usize,
+        params: *const sys::iree_string_pair_t,
+        create_params: *const sys::iree_hal_device_create_params_t,
+        allocator: sys::iree_allocator_t,
+        out: *mut *mut sys::iree_hal_device_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live driver of ours and lends us the rest for the call.
+            unsafe {
+                let driver = HalDriver::<R>::of(driver);
+                let path = driver.path(id)?;
+                let device = driver.open(&path, slice(params, param_count), &*create_params, allocator)?;
+                Out::new(out).set(device);
+            }
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn create_device_by_path(
+        driver: Raw,
+        _driver_name: sys::iree_string_view_t,
+        path: sys::iree_string_view_t,
+        param_count: usize,
+        params: *const sys::iree_string_pair_t,
+        create_params: *const sys::iree_hal_device_create_params_t,
+        allocator: sys::iree_allocator_t,
+        out: *mut *mut sys::iree_hal_device_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live driver of ours and lends us the rest for the call.
+            unsafe {
+                let driver = HalDriver::<R>::of(driver);
+                let device =
+                    driver.open(text(path), slice(params, param_count), &*create_params, allocator)?;
+                Out::new(out).set(device);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The devices in one block, as C frees them: the records, then their text.
+fn list(
+    devices: &[DeviceInfo],
+    allocator: sys::iree_allocator_t,
+) -> Result<*mut sys::iree_hal_device_info_t> {
+    let records = std::mem::size_of_val(&sys::iree_hal_device_info_t::default()) * devices.len();
+    let bytes: usize = devices.iter().map(|info| info.path.len() + info.name.len()).sum();
+    let mut memory: *mut c_void = std::ptr::null_mut();
+    // SAFETY: the block has room for the records and for all the text behind them; each is written once.
+    unsafe {
+        check(sys::iree_allocator_malloc(allocator, (records + bytes).max(1), &raw mut memory))?;
+        let infos = memory.cast::<sys::iree_hal_device_info_t>();
+        let mut place = memory.cast::<u8>().add(records);
+        let mut keep = |text: &str| {
+            place.copy_from(text.as_ptr(), text.len());
+            let view = sys::iree_string_view_t { data: place.cast(), size: text.len() };
+            place = place.add(text.len());
+            view
+        };
+        for (at, info) in devices.iter().enumerate() {
+            infos.add(at).write(sys::iree_hal_device_info_t {
+                device_id: at + 1,
+                path: keep(&info.path),
+                name: keep(&info.name),
+            });
+        }
+        Ok(infos)
+    }
+}
+
+/// Adds a driver to IREE's registry. Registered before, it is left as it is and the status says so.
+///
+/// # Safety
+///
+/// The registry is alive.
+pub unsafe fn register<R: Driver>(registry: *mut sys::iree_hal_driver_registry_t) -> sys::iree_status_t {
+    // SAFETY: the factory is constant and lives for ever.
+    guard(|| unsafe { check(sys::iree_hal_driver_registry_register_factory(registry, Table::<R>::FACTORY)) })
+}

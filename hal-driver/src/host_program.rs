@@ -1,0 +1,241 @@
+//! IREE's host executables, loaded by IREE's own loaders and run a few workgroups at a time.
+//!
+//! The loaders (embedded ELF, VMVX bytecode, system libraries) come with the runtime. Their executables are plain
+//! functions over binding pointers, so whoever has threads and memory can run them: the mock device and the compute
+//! engines of emulated ones do, through [`HostProgram`].
+
+use crate::object::Retained;
+use crate::status::{Result, check, invalid, text, view};
+use hal_backend::{Function, HostCall, HostLoader, HostProgram, LoadRequest};
+use hal_semaphore::{Code, Failure};
+use hal_sys as sys;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::ffi::{c_char, c_void};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How many loaders IREE may have.
+const CAPACITY: usize = 8;
+
+/// All the loaders that IREE was built with.
+pub(crate) struct Loaders {
+    loaders: Vec<Retained<sys::iree_hal_executable_loader_t>>,
+    _plugins: Retained<sys::iree_hal_executable_plugin_manager_t>,
+}
+
+impl Loaders {
+    pub(crate) fn new(allocator: sys::iree_allocator_t) -> Result<Arc<Self>> {
+        let mut plugins = std::ptr::null_mut();
+        let mut loaders = [std::ptr::null_mut(); CAPACITY];
+        let mut count = 0;
+        // SAFETY: everything is created by IREE's own functions and adopted once.
+        unsafe {
+            check(sys::iree_hal_executable_plugin_manager_create_from_flags(allocator, &raw mut plugins))?;
+            let plugins = Retained::adopt(plugins).ok_or_else(|| invalid("there is no plugin manager"))?;
+            check(sys::iree_hal_create_all_available_executable_loaders(
+                plugins.get(),
+                loaders.len(),
+                &raw mut count,
+                loaders.as_mut_ptr(),
+                allocator,
+            ))?;
+            let loaders =
+                loaders.into_iter().take(count).filter_map(|loader| Retained::adopt(loader)).collect();
+            Ok(Arc::new(Self { loaders, _plugins: plugins }))
+        }
+    }
+
+    fn loader(&self, format: &str) -> Option<&Retained<sys::iree_hal_executable_loader_t>> {
+        // SAFETY: the loader is retained; the name is lent for the call.
+        self.loaders.iter().find(|loader| unsafe {
+            sys::iree_hal_executable_loader_query_support(loader.get(), 0, view(format))
+        })
+    }
+
+    /// Finds out what executable some bytes are.
+    ///
+    /// # Safety
+    ///
+    /// Everything is valid as IREE's interface says.
+    pub(crate) unsafe fn infer_format(
+        &self,
+        caching_mode: sys::iree_hal_executable_caching_mode_t,
+        data: sys::iree_const_byte_span_t,
+        capacity: usize,
+        format: *mut c_char,
+        out_size: *mut usize,
+    ) -> Result {
+        for loader in &self.loaders {
+            // SAFETY: the caller's promise.
+            let inferred = unsafe {
+                check(sys::iree_hal_executable_loader_infer_format(
+                    loader.get(),
+                    caching_mode,
+                    data,
+                    capacity,
+                    format,
+                    out_size,
+                ))
+            };
+            match inferred {
+                Err(failure) if failure.code() == Code::Incompatible => {}
+                other => return other,
+            }
+        }
+        Err(Failure::new(Code::Incompatible, "the bytes are no executable that this device knows"))
+    }
+}
+
+impl HostLoader for Loaders {
+    fn supports(&self, format: &str) -> bool {
+        self.loader(format).is_some()
+    }
+
+    fn load(&self, request: &LoadRequest<'_>, workers: usize) -> Result<Arc<dyn HostProgram>> {
+        let format = request.format;
+        let Some(loader) = self.loader(format) else {
+            return Err(Failure::new(
+                Code::NotFound,
+                format!("no host loader takes executables of format {format:?}"),
+            ));
+        };
+        let params = sys::iree_hal_executable_params_t {
+            queue_affinity: u64::MAX,
+            caching_mode: 0,
+            executable_format: view(format),
+            executable_data: sys::iree_const_byte_span_t {
+                data: request.data.as_ptr(),
+                data_length: request.data.len(),
+            },
+            constant_count: request.constants.len(),
+            constants: request.constants.as_ptr(),
+        };
+        let mut executable = std::ptr::null_mut();
+        // SAFETY: the loader is retained; it copies what it keeps, since nothing says that it may alias.
+        let executable = unsafe {
+            check(sys::iree_hal_executable_loader_try_load(
+                loader.get(),
+                &raw const params,
+                workers,
+                &raw mut executable,
+            ))?;
+            Retained::adopt(executable)
+        };
+        let executable = executable.ok_or_else(|| invalid("the loader made nothing"))?;
+        Ok(Arc::new(Program::new(executable)?))
+    }
+}
+
+/// A loaded host executable.
+struct Program {
+    executable: Retained<sys::iree_hal_executable_t>,
+    functions: Vec<Function>,
+    /// Bytes of workgroup-local memory that each function needs.
+    local_memory: Vec<u32>,
+}
+
+thread_local! {
+    /// Workgroup-local memory of this thread, as large as any call has needed so far.
+    static SCRATCH: RefCell<Vec<u128>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Program {
+    fn new(executable: Retained<sys::iree_hal_executable_t>) -> Result<Self> {
+        let (mut functions, mut local_memory) = (Vec::new(), Vec::new());
+        // SAFETY: the executable is a local one, alive, and its attributes live as long as it does.
+        unsafe {
+            let local = executable.get().cast::<sys::iree_hal_local_executable_t>();
+            let attributes = (*local).dispatch_attrs;
+            for index in 0..sys::iree_hal_executable_function_count(executable.get()) {
+                let number =
+                    u32::try_from(index).map_err(|_| invalid("the executable has too many functions"))?;
+                let mut info = sys::iree_hal_executable_function_info_t::default();
+                let function = sys::iree_hal_executable_function_from_index(number);
+                check(sys::iree_hal_executable_function_info(executable.get(), function, &raw mut info))?;
+                functions.push(Function {
+                    name: text(info.name).to_owned(),
+                    bindings: info.binding_count,
+                    constants: info.constant_count,
+                    workgroup_size: info.workgroup_size,
+                });
+                let pages =
+                    if attributes.is_null() { 0 } else { (*attributes.add(index)).local_memory_pages };
+                local_memory
+                    .push(u32::from(pages) * sys::IREE_HAL_EXECUTABLE_WORKGROUP_LOCAL_MEMORY_PAGE_SIZE);
+            }
+        }
+        Ok(Self { executable, functions, local_memory })
+    }
+}
+
+impl HostProgram for Program {
+    fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, worker: usize) -> Result {
+        let Some(&local_memory) = self.local_memory.get(call.function) else {
+            return Err(invalid(format!("the executable has no function number {}", call.function)));
+        };
+        let local_memory = local_memory.saturating_add(call.local_memory);
+        let pointers: SmallVec<[*mut c_void; 8]> =
+            call.bindings.iter().map(|range| range.address().cast()).collect();
+        let lengths: SmallVec<[usize; 8]> =
+            call.bindings.iter().map(|range| usize::try_from(range.length()).unwrap_or(usize::MAX)).collect();
+        let [count_x, count_y, count_z] = call.workgroups;
+        let [size_x, size_y, size_z] = call.workgroup_size;
+        let narrow = |number: u32| {
+            u16::try_from(number).map_err(|_| invalid("a dispatch is deeper than 65,535 workgroups"))
+        };
+        let state = sys::iree_hal_executable_dispatch_state_v0_t {
+            workgroup_size_x: size_x,
+            workgroup_size_y: size_y,
+            workgroup_size_z: narrow(size_z)?,
+            constant_count: u16::try_from(call.constants.len()).map_err(|_| invalid("too many constants"))?,
+            workgroup_count_x: count_x,
+            workgroup_count_y: count_y,
+            workgroup_count_z: narrow(count_z)?,
+            max_concurrency: u8::try_from(call.concurrency).unwrap_or(u8::MAX),
+            binding_count: u8::try_from(pointers.len()).map_err(|_| invalid("too many bindings"))?,
+            constants: call.constants.as_ptr(),
+            binding_ptrs: pointers.as_ptr(),
+            binding_lengths: lengths.as_ptr(),
+        };
+        SCRATCH.with_borrow_mut(|scratch| {
+            let words = (local_memory as usize).div_ceil(16);
+            if scratch.len() < words {
+                scratch.resize(words, 0);
+            }
+            let mut place = sys::iree_hal_executable_workgroup_state_v0_t {
+                processor_id: u32::try_from(worker).unwrap_or(u32::MAX),
+                local_memory: if local_memory > 0 {
+                    scratch.as_mut_ptr().cast()
+                } else {
+                    std::ptr::null_mut()
+                },
+                local_memory_size: local_memory,
+                ..Default::default()
+            };
+            let plane = u64::from(count_x) * u64::from(count_y);
+            for number in workgroups {
+                // Numbers are below the product of the counts, so each part fits where it goes.
+                let within = number % plane.max(1);
+                place.workgroup_id_x = u32::try_from(within % u64::from(count_x.max(1))).unwrap_or(u32::MAX);
+                place.workgroup_id_y = u32::try_from(within / u64::from(count_x.max(1))).unwrap_or(u32::MAX);
+                place.workgroup_id_z = u16::try_from(number / plane.max(1)).unwrap_or(u16::MAX);
+                // SAFETY: the executable is a local one and alive; the state describes bindings that the call keeps.
+                unsafe {
+                    check(sys::iree_hal_local_executable_issue_call(
+                        self.executable.get().cast(),
+                        call.function,
+                        &raw const state,
+                        &raw const place,
+                        place.processor_id,
+                    ))?;
+                }
+            }
+            Ok(())
+        })
+    }
+}

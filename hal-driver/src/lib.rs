@@ -1,0 +1,86 @@
+//! IREE HAL drivers from safe backends.
+//!
+//! IREE's hardware abstraction layer is a C interface of tables of functions: a driver, a device with 36 slots, an
+//! allocator with 20, buffers, command buffers, executables, semaphores. This crate fills every slot, once, over the
+//! traits of [`hal_backend`] and the engine of [`hal_semaphore`]; a backend says what its hardware does and nothing of
+//! IREE. Each backend is a feature of this crate's static library, with a registration function of its own.
+//!
+//! # A driver of your own
+//!
+//! A crate outside this repository implements [`hal_backend::Driver`], exports one function, and builds itself as a
+//! static library:
+//!
+//! ```ignore
+//! hal_driver::export_driver!(iree_hal_mine_driver_module_register, mine::MyDriver);
+//! ```
+//!
+//! # Conventions of the C boundary
+//!
+//! - Every slot runs inside a guard: a panic becomes an `INTERNAL` status and never crosses into C.
+//! - Ownership is a type: a retained reference releases itself, an out-parameter is written once and only on success, a
+//!   status is consumed exactly once.
+//! - An error that is returned has changed nothing, and the operation's signals are as they were. What goes wrong after
+//!   an operation was accepted is told through its signals, with the code and message of the first cause.
+//! - Our objects are recognised by the address of a `static` table, and everything else is foreign: never cast, always
+//!   used through IREE's own interface.
+//! - No slot of a queue blocks, and none starts a thread for one operation.
+//!
+//! # Where things are
+//!
+//! | C interface | here |
+//! |---|---|
+//! | driver factory, driver | `driver.rs` |
+//! | device | `device.rs`, queue operations in `device/queue.rs` |
+//! | semaphore | `semaphore.rs`: IREE's structure as a timeline of the engine |
+//! | allocator, buffer | `allocator.rs`, `buffer.rs` |
+//! | pools, stream-ordered allocation | `pools.rs`, `alloca.rs` |
+//! | command buffer, event | `command_buffer.rs`, `record.rs` |
+//! | executable, executable cache | `executable.rs`; the host's own in `host_program.rs` |
+//! | profiling | `profile.rs` |
+//! | frontiers and axes | `frontier.rs` |
+//! | what the engine carries | `work.rs` |
+
+mod alloca;
+mod allocator;
+mod buffer;
+mod command_buffer;
+mod constants;
+mod device;
+mod driver;
+mod executable;
+mod frontier;
+mod host_pool;
+mod host_program;
+mod object;
+mod pools;
+mod profile;
+mod record;
+mod semaphore;
+mod status;
+mod teardown;
+mod work;
+
+pub use driver::register;
+pub use hal_sys as sys;
+
+/// Exports the function that adds a driver to IREE's registry, under the name that IREE's build is told.
+#[macro_export]
+macro_rules! export_driver {
+    ($name:ident, $driver:ty) => {
+        /// Adds the driver to a registry. Cheap, and touches no hardware.
+        ///
+        /// # Safety
+        ///
+        /// The registry is alive.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            registry: *mut $crate::sys::iree_hal_driver_registry_t,
+        ) -> $crate::sys::iree_status_t {
+            // SAFETY: the caller's promise.
+            unsafe { $crate::register::<$driver>(registry) }
+        }
+    };
+}
+
+#[cfg(feature = "mock")]
+export_driver!(iree_hal_mock_driver_module_register, hal_mock::Mock);

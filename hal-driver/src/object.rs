@@ -1,0 +1,199 @@
+//! Ownership of C objects as types: retained references, objects of ours, out-parameters.
+
+use crate::status::{Result, check};
+use hal_sys as sys;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+/// A C object that is counted.
+///
+/// # Safety
+///
+/// `retain` and `release` count references of a live object, on any thread.
+pub(crate) unsafe trait Counted {
+    /// Adds a reference.
+    ///
+    /// # Safety
+    ///
+    /// The object is alive.
+    unsafe fn retain(object: *mut Self);
+
+    /// Takes a reference away; the last one destroys the object.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the reference.
+    unsafe fn release(object: *mut Self);
+}
+
+macro_rules! counted {
+    ($($object:ident => $retain:ident, $release:ident;)*) => {$(
+        // SAFETY: IREE's own functions, which count atomically.
+        unsafe impl Counted for sys::$object {
+            unsafe fn retain(object: *mut Self) {
+                // SAFETY: the caller's promise.
+                unsafe { sys::$retain(object) }
+            }
+
+            unsafe fn release(object: *mut Self) {
+                // SAFETY: the caller's promise.
+                unsafe { sys::$release(object) }
+            }
+        }
+    )*};
+}
+
+counted! {
+    iree_async_frontier_tracker_t => iree_async_frontier_tracker_retain, iree_async_frontier_tracker_release;
+    iree_async_notification_t => iree_async_notification_retain, iree_async_notification_release;
+    iree_async_proactor_pool_t => iree_async_proactor_pool_retain, iree_async_proactor_pool_release;
+    iree_hal_allocator_t => iree_hal_allocator_retain, iree_hal_allocator_release;
+    iree_hal_buffer_t => iree_hal_buffer_retain, iree_hal_buffer_release;
+    iree_hal_channel_provider_t => iree_hal_channel_provider_retain, iree_hal_channel_provider_release;
+    iree_hal_command_buffer_t => iree_hal_command_buffer_retain, iree_hal_command_buffer_release;
+    iree_hal_executable_loader_t => iree_hal_executable_loader_retain, iree_hal_executable_loader_release;
+    iree_hal_executable_plugin_manager_t =>
+        iree_hal_executable_plugin_manager_retain, iree_hal_executable_plugin_manager_release;
+    iree_hal_executable_t => iree_hal_executable_retain, iree_hal_executable_release;
+    iree_hal_file_t => iree_hal_file_retain, iree_hal_file_release;
+    iree_hal_pool_t => iree_hal_pool_retain, iree_hal_pool_release;
+    iree_hal_semaphore_t => iree_hal_semaphore_retain, iree_hal_semaphore_release;
+    iree_hal_slab_provider_t => iree_hal_slab_provider_retain, iree_hal_slab_provider_release;
+}
+
+/// A counted reference: clone retains, drop releases.
+pub(crate) struct Retained<T: Counted>(NonNull<T>);
+
+// SAFETY: IREE's objects are counted atomically and used from any thread.
+unsafe impl<T: Counted> Send for Retained<T> {}
+// SAFETY: as above.
+unsafe impl<T: Counted> Sync for Retained<T> {}
+
+impl<T: Counted> Retained<T> {
+    /// A reference of our own to an object that C lends us.
+    ///
+    /// # Safety
+    ///
+    /// The object is alive, or the pointer is null.
+    pub(crate) unsafe fn retain(object: *mut T) -> Option<Self> {
+        let object = NonNull::new(object)?;
+        // SAFETY: the caller's promise.
+        unsafe { T::retain(object.as_ptr()) };
+        Some(Self(object))
+    }
+
+    /// Takes over a reference that C gives us.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns a reference to the object, and no longer has it afterwards; or the pointer is null.
+    pub(crate) unsafe fn adopt(object: *mut T) -> Option<Self> {
+        NonNull::new(object).map(Self)
+    }
+
+    /// The object, for a call.
+    pub(crate) fn get(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+
+    /// Hands the reference to C.
+    pub(crate) fn into_raw(self) -> *mut T {
+        let object = self.0.as_ptr();
+        std::mem::forget(self);
+        object
+    }
+}
+
+impl<T: Counted> Clone for Retained<T> {
+    fn clone(&self) -> Self {
+        // SAFETY: we hold a reference, so the object is alive.
+        unsafe { T::retain(self.get()) };
+        Self(self.0)
+    }
+}
+
+impl<T: Counted> Drop for Retained<T> {
+    fn drop(&mut self) {
+        // SAFETY: we own a reference.
+        unsafe { T::release(self.get()) };
+    }
+}
+
+/// Puts an object of ours into memory of the host allocator, which C expects to pay for what it sees.
+pub(crate) fn allocate<T>(allocator: sys::iree_allocator_t, value: T) -> Result<NonNull<T>> {
+    const { assert!(align_of::<T>() <= 16, "host allocators align to 16 bytes") };
+    let mut memory: *mut c_void = std::ptr::null_mut();
+    // SAFETY: the allocator is the caller's; the out-parameter is ours.
+    unsafe { check(sys::iree_allocator_malloc_uninitialized(allocator, size_of::<T>(), &raw mut memory))? };
+    let object = memory.cast::<T>();
+    // SAFETY: the memory is fresh, large enough and aligned.
+    unsafe { object.write(value) };
+    NonNull::new(object).ok_or_else(|| {
+        hal_semaphore::Failure::new(hal_semaphore::Code::ResourceExhausted, "the host allocator is empty")
+    })
+}
+
+/// Drops an object of ours and gives its memory back.
+///
+/// # Safety
+///
+/// The object came from [`allocate`] with this allocator, and nobody uses it any more.
+pub(crate) unsafe fn free<T>(allocator: sys::iree_allocator_t, object: *mut T) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        object.drop_in_place();
+        sys::iree_allocator_free(allocator, object.cast());
+    }
+}
+
+/// Where a C caller wants a result: written once, and only on success.
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// # Safety
+    ///
+    /// The pointer is valid for one write during the call.
+    pub(crate) unsafe fn new(out: *mut T) -> Self {
+        Self(out)
+    }
+
+    pub(crate) fn set(self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: promised by `new`.
+            unsafe { self.0.write(value) };
+        }
+    }
+}
+
+/// A slice that C lends us for one call.
+///
+/// # Safety
+///
+/// `data` is valid for `count` elements as long as the result is used, or `count` is zero.
+pub(crate) unsafe fn slice<'a, T>(data: *const T, count: usize) -> &'a [T] {
+    if count == 0 || data.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(data, count) }
+}
+
+/// A size of IREE's, which is as wide as an address, as a size of ours, which is as wide as a device's memory.
+pub(crate) fn wide(size: sys::iree_device_size_t) -> u64 {
+    size as u64
+}
+
+/// A length of IREE's, where the largest means "to the end".
+pub(crate) fn extent(length: sys::iree_device_size_t) -> u64 {
+    if length == sys::iree_device_size_t::MAX { u64::MAX } else { wide(length) }
+}
+
+/// A size of ours as one of IREE's. What does not fit is more than anything IREE could have.
+pub(crate) fn narrow(size: u64) -> sys::iree_device_size_t {
+    sys::iree_device_size_t::try_from(size).unwrap_or(sys::iree_device_size_t::MAX)
+}
+
+/// The header that every HAL object of ours begins with.
+pub(crate) fn resource<V>(vtable: *const V) -> sys::iree_hal_resource_t {
+    sys::iree_hal_resource_t { ref_count: 1, vtable: vtable.cast() }
+}

@@ -1,0 +1,270 @@
+//! Pools for stream-ordered allocation: IREE's own, over slabs of the device's memory.
+//!
+//! A slab provider of ours hands out whole allocations of the preferred heap; IREE's pools divide them. The default
+//! is a sub-allocating pool for what fits into one of its slabs, and one allocation each for what does not.
+
+use crate::allocator::{Memory, memory_type, usage};
+use crate::buffer::{Backing, Buffer, BufferSpec, DeviceMemory, Release};
+use crate::frontier::Frontiers;
+use crate::object::{Out, Retained, free, narrow, wide};
+use crate::status::{Result, check, guard, guard_or, invalid};
+use hal_backend::Device;
+use hal_sys as sys;
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What one slab of the default pool has, if the device has enough.
+const SLAB: u64 = 64 << 20;
+
+/// The slab provider, as C sees it.
+#[repr(C)]
+struct Provider<D: Device> {
+    base: sys::iree_hal_slab_provider_t,
+    memory: Arc<Memory<D>>,
+    acquired: AtomicU64,
+    released: AtomicU64,
+}
+
+struct Table<D>(PhantomData<D>);
+
+impl<D: Device> Table<D> {
+    const VTABLE: sys::iree_hal_slab_provider_vtable_t = sys::iree_hal_slab_provider_vtable_t {
+        destroy: Some(Self::destroy),
+        acquire_slab: Some(Self::acquire_slab),
+        release_slab: Some(Self::release_slab),
+        wrap_buffer: Some(Self::wrap_buffer),
+        prefault: Some(Self::prefault),
+        trim: Some(Self::trim),
+        query_stats: Some(Self::query_stats),
+        query_properties: Some(Self::query_properties),
+    };
+
+    /// # Safety
+    ///
+    /// C passes a live provider of ours.
+    unsafe fn of<'a>(provider: *const sys::iree_hal_slab_provider_t) -> &'a Provider<D> {
+        // SAFETY: the caller's promise.
+        unsafe { &*provider.cast::<Provider<D>>() }
+    }
+
+    unsafe extern "C" fn destroy(provider: *mut sys::iree_hal_slab_provider_t) {
+        guard_or((), || {
+            let object = provider.cast::<Provider<D>>();
+            // SAFETY: the last reference is gone.
+            unsafe {
+                let allocator = Self::of(provider).memory.allocator;
+                free(allocator, object);
+            }
+        });
+    }
+
+    unsafe extern "C" fn acquire_slab(
+        provider: *mut sys::iree_hal_slab_provider_t,
+        min_length: sys::iree_device_size_t,
+        out_slab: *mut sys::iree_hal_slab_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live provider of ours, and where the slab goes.
+            let (provider, out) = unsafe { (Self::of(provider), Out::new(out_slab)) };
+            let memory = provider.memory.allocate(0, wide(min_length))?;
+            provider.acquired.fetch_add(1, Ordering::Relaxed);
+            // Pools use the address for nothing but telling slabs apart.
+            let base_ptr = memory.host_view().map_or(std::ptr::null_mut(), |view| view.address());
+            let handle = Box::into_raw(Box::new(memory));
+            out.set(sys::iree_hal_slab_t { base_ptr, length: min_length, provider_handle: handle as u64 });
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn release_slab(
+        provider: *mut sys::iree_hal_slab_provider_t,
+        slab: *const sys::iree_hal_slab_t,
+    ) {
+        guard_or((), || {
+            // SAFETY: C gives back a slab that `acquire_slab` made, once.
+            unsafe {
+                Self::of(provider).released.fetch_add(1, Ordering::Relaxed);
+                drop(Box::from_raw((*slab).provider_handle as *mut Arc<DeviceMemory<D>>));
+            }
+        });
+    }
+
+    unsafe extern "C" fn wrap_buffer(
+        provider: *mut sys::iree_hal_slab_provider_t,
+        slab: *const sys::iree_hal_slab_t,
+        slab_offset: sys::iree_device_size_t,
+        allocation_size: sys::iree_device_size_t,
+        params: sys::iree_hal_buffer_params_t,
+        release_callback: sys::iree_hal_buffer_release_callback_t,
+        out_buffer: *mut *mut sys::iree_hal_buffer_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live provider of ours and one of its slabs.
+            let (provider, memory) =
+                unsafe { (Self::of(provider), &*((*slab).provider_handle as *const Arc<DeviceMemory<D>>)) };
+            let spec = BufferSpec {
+                placement: sys::iree_hal_buffer_placement_t::default(),
+                params,
+                offset: wide(slab_offset),
+                length: wide(allocation_size),
+                release: Release::new(release_callback),
+            };
+            let buffer = Buffer::create(provider.memory.allocator, memory.clone(), spec)?;
+            // SAFETY: C passes where the buffer goes.
+            unsafe { Out::new(out_buffer).set(buffer.into_raw()) };
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn prefault(_: *mut sys::iree_hal_slab_provider_t, _: *mut sys::iree_hal_slab_t) {}
+
+    unsafe extern "C" fn trim(
+        provider: *mut sys::iree_hal_slab_provider_t,
+        _: sys::iree_hal_slab_provider_trim_flags_t,
+    ) {
+        // SAFETY: C passes a live provider of ours.
+        guard_or((), || unsafe { Self::of(provider) }.memory.device.trim());
+    }
+
+    unsafe extern "C" fn query_stats(
+        provider: *const sys::iree_hal_slab_provider_t,
+        visited: *mut sys::iree_hal_slab_provider_visited_set_t,
+        out: *mut sys::iree_hal_slab_provider_stats_t,
+    ) {
+        // SAFETY: C passes a live provider of ours, its set of providers, and sums to add to.
+        unsafe {
+            if sys::iree_hal_slab_provider_visited(visited, provider) {
+                return;
+            }
+            (*out).total_acquired += Self::of(provider).acquired.load(Ordering::Relaxed);
+            (*out).total_released += Self::of(provider).released.load(Ordering::Relaxed);
+        }
+    }
+
+    unsafe extern "C" fn query_properties(
+        provider: *const sys::iree_hal_slab_provider_t,
+        out_memory_type: *mut sys::iree_hal_memory_type_t,
+        out_usage: *mut sys::iree_hal_buffer_usage_t,
+    ) {
+        // SAFETY: C passes a live provider of ours, and where the answers go.
+        unsafe {
+            let Some(heap) = Self::of(provider).memory.properties.heaps.first() else { return };
+            Out::new(out_memory_type).set(memory_type(heap));
+            Out::new(out_usage).set(usage(heap));
+        }
+    }
+}
+
+/// The pools of a device, and what programs make their own pools from.
+pub(crate) struct Pools {
+    provider: Retained<sys::iree_hal_slab_provider_t>,
+    notification: Retained<sys::iree_async_notification_t>,
+    small: Retained<sys::iree_hal_pool_t>,
+    large: Retained<sys::iree_hal_pool_t>,
+    slab: u64,
+    frontiers: Arc<Frontiers>,
+}
+
+impl Pools {
+    pub(crate) fn new<D: Device>(
+        memory: &Arc<Memory<D>>,
+        proactor: *mut sys::iree_async_proactor_t,
+        frontiers: &Arc<Frontiers>,
+    ) -> Result<Self> {
+        let heap = memory.properties.heaps.first().ok_or_else(|| invalid("the device declares no memory"))?;
+        let allocator = memory.allocator;
+        let provider = crate::object::allocate(
+            allocator,
+            Provider {
+                base: sys::iree_hal_slab_provider_t::default(),
+                memory: memory.clone(),
+                acquired: AtomicU64::new(0),
+                released: AtomicU64::new(0),
+            },
+        )?;
+        let slab = SLAB.min((heap.max_allocation / 8).next_power_of_two().max(4096));
+        let alignment = heap.alignment.max(16);
+        // SAFETY: the provider is fresh; every object is created by IREE's own functions and adopted once. The epoch
+        // query reads the frontiers, which the device keeps longer than its pools.
+        unsafe {
+            let provider: *mut sys::iree_hal_slab_provider_t = provider.as_ptr().cast();
+            sys::iree_hal_slab_provider_initialize(const { &Table::<D>::VTABLE }, provider);
+            let provider = adopt(provider)?;
+            let mut notification = std::ptr::null_mut();
+            let flags = sys::IREE_ASYNC_NOTIFICATION_FLAG_NONE as sys::iree_async_notification_flags_t;
+            check(sys::iree_async_notification_create(proactor, flags, &raw mut notification))?;
+            let notification = adopt(notification)?;
+
+            let mut options = sys::iree_hal_tlsf_pool_options_t::default();
+            options.tlsf_options.range_length = narrow(slab);
+            options.tlsf_options.alignment = narrow(alignment);
+            options.tlsf_options.frontier_capacity = 4;
+            let mut small = std::ptr::null_mut();
+            check(sys::iree_hal_tlsf_pool_create(
+                options,
+                provider.get(),
+                notification.get(),
+                epoch_query(frontiers),
+                allocator,
+                &raw mut small,
+            ))?;
+            let small = adopt(small)?;
+            let mut large = std::ptr::null_mut();
+            check(sys::iree_hal_passthrough_pool_create(
+                sys::iree_hal_passthrough_pool_options_t::default(),
+                provider.get(),
+                notification.get(),
+                allocator,
+                &raw mut large,
+            ))?;
+            let large = adopt(large)?;
+            Ok(Self { provider, notification, small, large, slab, frontiers: frontiers.clone() })
+        }
+    }
+
+    /// The default pool for an allocation of that size.
+    pub(crate) fn select(&self, length: u64) -> *mut sys::iree_hal_pool_t {
+        // A block has a header's worth of rounding, so what fills a slab to the brim has one of its own.
+        if length <= self.slab / 2 { self.small.get() } else { self.large.get() }
+    }
+
+    /// What a program makes its own pools from. Lent: the device outlives its pools.
+    pub(crate) fn backend(&self) -> sys::iree_hal_queue_pool_backend_t {
+        sys::iree_hal_queue_pool_backend_t {
+            slab_provider: self.provider.get(),
+            notification: self.notification.get(),
+            epoch_query: epoch_query(&self.frontiers),
+        }
+    }
+
+    pub(crate) fn trim(&self) -> Result {
+        // SAFETY: both pools are ours.
+        unsafe {
+            check(sys::iree_hal_pool_trim(self.small.get()))?;
+            check(sys::iree_hal_pool_trim(self.large.get()))
+        }
+    }
+}
+
+/// # Safety
+///
+/// As [`Retained::adopt`], for something that was just created.
+unsafe fn adopt<T: crate::object::Counted>(object: *mut T) -> Result<Retained<T>> {
+    // SAFETY: the caller's promise.
+    unsafe { Retained::adopt(object) }.ok_or_else(|| invalid("IREE created nothing and said so to nobody"))
+}
+
+fn epoch_query(frontiers: &Arc<Frontiers>) -> sys::iree_hal_pool_epoch_query_t {
+    sys::iree_hal_pool_epoch_query_t {
+        fn_: Some(epoch_reached),
+        user_data: Arc::as_ptr(frontiers).cast_mut().cast(),
+    }
+}
+
+unsafe extern "C" fn epoch_reached(user_data: *mut c_void, axis: sys::iree_async_axis_t, epoch: u64) -> bool {
+    // SAFETY: the device keeps its frontiers longer than any pool that was made from its backend.
+    let frontiers = unsafe { &*user_data.cast_const().cast::<Frontiers>() };
+    guard_or(false, || frontiers.reached(axis, epoch))
+}

@@ -1,0 +1,481 @@
+//! IREE's semaphores as timelines of the engine.
+//!
+//! IREE keeps a semaphore's value, its failure and the host's waiters in a structure of its own, and reads them there
+//! without asking the driver. So completion is *pushed*: the engine publishes into that structure, and whoever raises
+//! or fails the semaphore from the host goes through two slots of ours that tell the engine afterwards. What the
+//! device side waits for never goes into IREE's list of timepoints, which is searched from end to end at each signal;
+//! it stays in the engine's ordered lists.
+//!
+//! A semaphore of ours is recognised by its vtable, a `static` with one address. Every other one, and one of another
+//! device of ours, is *foreign*: it is watched and signalled through IREE's own interface (rule S9).
+
+use crate::constants::WAIT_FOR_ALL;
+use crate::frontier::Frontiers;
+use crate::object::Counted;
+use crate::status::{Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
+use crate::teardown;
+use hal_semaphore::timeline::{Points, Registration, Timeline, Watcher};
+use hal_semaphore::{Failure, MAX_VALUE, Point, TimelineKey};
+use hal_sys as sys;
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI64, AtomicIsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// How many axes a semaphore remembers of what led up to its value.
+const FRONTIER_CAPACITY: u8 = 8;
+
+/// A semaphore of ours. IREE's part comes first, and its frontier's storage behind everything.
+#[repr(C)]
+pub(crate) struct Semaphore {
+    base: sys::iree_async_semaphore_t,
+    allocator: sys::iree_allocator_t,
+    registration: Registration,
+    frontiers: Arc<Frontiers>,
+    failure: OnceLock<Failure>,
+}
+
+impl Semaphore {
+    /// A new semaphore, owned by the caller.
+    pub(crate) fn create(
+        allocator: sys::iree_allocator_t,
+        proactor: *mut sys::iree_async_proactor_t,
+        initial: u64,
+        registration: Registration,
+        frontiers: Arc<Frontiers>,
+    ) -> Result<*mut sys::iree_hal_semaphore_t> {
+        let (mut offset, mut total) = (0, 0);
+        let mut memory: *mut c_void = std::ptr::null_mut();
+        // SAFETY: the layout is that of our structure; the memory is zeroed by the allocator; every field is written
+        // before anybody sees the semaphore.
+        unsafe {
+            let size = size_of::<Semaphore>();
+            check(sys::iree_async_semaphore_layout(
+                size,
+                FRONTIER_CAPACITY,
+                &raw mut offset,
+                &raw mut total,
+            ))?;
+            check(sys::iree_allocator_malloc(allocator, total, &raw mut memory))?;
+            let semaphore = memory.cast::<Semaphore>();
+            let vtable = &raw const VTABLE.async_;
+            sys::iree_async_semaphore_initialize(
+                vtable,
+                proactor,
+                initial,
+                offset,
+                FRONTIER_CAPACITY,
+                &raw mut (*semaphore).base,
+            );
+            (&raw mut (*semaphore).allocator).write(allocator);
+            (&raw mut (*semaphore).registration).write(registration);
+            (&raw mut (*semaphore).frontiers).write(frontiers);
+            (&raw mut (*semaphore).failure).write(OnceLock::new());
+            Ok(semaphore.cast())
+        }
+    }
+
+    /// The failure of the C structure in our terms, made once.
+    fn cause(&self) -> Option<Failure> {
+        if let Some(failure) = self.failure.get() {
+            return Some(failure.clone());
+        }
+        let status = self.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
+        if status.is_null() {
+            return None;
+        }
+        // SAFETY: a published failure lives as long as its semaphore.
+        Some(self.failure.get_or_init(|| unsafe { describe(status) }).clone())
+    }
+
+    fn failure_word(&self) -> &AtomicIsize {
+        // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore.
+        unsafe { AtomicIsize::from_ptr((&raw const self.base.failure_status).cast_mut()) }
+    }
+}
+
+/// Whether a semaphore is one of this library's, of whatever device.
+fn ours(semaphore: NonNull<sys::iree_hal_semaphore_t>) -> Option<NonNull<Semaphore>> {
+    // SAFETY: every HAL semaphore begins with IREE's structure.
+    let vtable = unsafe { semaphore.cast::<sys::iree_async_semaphore_t>().as_ref().vtable };
+    std::ptr::eq(vtable.cast(), &raw const VTABLE).then(|| semaphore.cast())
+}
+
+/// A handle on a semaphore: clone retains, drop releases.
+#[repr(transparent)]
+pub(crate) struct IreeTimeline(NonNull<sys::iree_hal_semaphore_t>);
+
+// SAFETY: semaphores are counted atomically and used from any thread.
+unsafe impl Send for IreeTimeline {}
+// SAFETY: as above.
+unsafe impl Sync for IreeTimeline {}
+
+impl Clone for IreeTimeline {
+    fn clone(&self) -> Self {
+        // SAFETY: a handle means that the semaphore is alive.
+        unsafe { sys::iree_hal_semaphore_t::retain(self.0.as_ptr()) };
+        Self(self.0)
+    }
+}
+
+impl Drop for IreeTimeline {
+    fn drop(&mut self) {
+        let _inside = teardown::enter();
+        // SAFETY: a handle owns a reference.
+        unsafe { sys::iree_hal_semaphore_t::release(self.0.as_ptr()) };
+    }
+}
+
+impl IreeTimeline {
+    fn base(&self) -> *mut sys::iree_async_semaphore_t {
+        self.0.as_ptr().cast()
+    }
+
+    fn ours(&self) -> Option<&Semaphore> {
+        // SAFETY: ours, and alive as long as the handle.
+        ours(self.0).map(|semaphore| unsafe { semaphore.as_ref() })
+    }
+
+    /// Whether the value is reached already, by a load.
+    pub(crate) fn reached(&self, value: u64) -> bool {
+        self.failure().is_none() && self.value() >= value
+    }
+}
+
+impl Timeline for IreeTimeline {
+    type Watch = Watch;
+
+    fn key(&self) -> Option<TimelineKey> {
+        Some(self.ours()?.registration.key())
+    }
+
+    fn value(&self) -> u64 {
+        // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore. Drivers push
+        // their completions into it, so this is the value for semaphores of every driver.
+        let word = unsafe { AtomicI64::from_ptr(&raw mut (*self.base()).timeline_value) };
+        u64::try_from(word.load(Ordering::Acquire)).unwrap_or(0)
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        match self.ours() {
+            Some(semaphore) => semaphore.cause(),
+            None => {
+                // SAFETY: as for the value; a published failure lives as long as its semaphore.
+                unsafe {
+                    let word = AtomicIsize::from_ptr(&raw mut (*self.base()).failure_status);
+                    let status = word.load(Ordering::Acquire) as sys::iree_status_t;
+                    (!status.is_null()).then(|| describe(status))
+                }
+            }
+        }
+    }
+
+    fn publish(&self, value: u64, by: Option<Point>) {
+        let _inside = teardown::enter();
+        let frontier = self.ours().zip(by).and_then(|(semaphore, point)| semaphore.frontiers.at(point));
+        let frontier =
+            frontier.as_ref().map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());
+        // SAFETY: the semaphore is alive; the frontier is read during the call. A semaphore that has failed meanwhile
+        // answers with its failure, which its waiters have too.
+        let _ = unsafe { check(sys::iree_async_semaphore_publish_untainted(self.base(), value, frontier)) };
+    }
+
+    fn fail(&self, failure: &Failure) {
+        let _inside = teardown::enter();
+        if let Some(semaphore) = self.ours()
+            && semaphore.failure_word().load(Ordering::Acquire) == 0
+        {
+            // Keep the identity of the cause; whoever fails it at the same moment has the same right to be first.
+            let _ = semaphore.failure.set(failure.clone());
+        }
+        // SAFETY: the semaphore is alive and takes the status over.
+        unsafe { sys::iree_async_semaphore_fail(self.base(), raw(failure)) };
+    }
+
+    fn deliver(&self, state: std::result::Result<u64, &Failure>) {
+        let _inside = teardown::enter();
+        // SAFETY: the semaphore is alive; a failure's status is taken over. A signal that comes too late is refused,
+        // and nobody is waiting for it then.
+        unsafe {
+            match state {
+                Ok(value) => {
+                    drop(check(sys::iree_hal_semaphore_signal(self.0.as_ptr(), value, std::ptr::null())))
+                }
+                Err(failure) => sys::iree_hal_semaphore_fail(self.0.as_ptr(), raw(failure)),
+            }
+        }
+    }
+
+    fn watch(&self, value: u64, watcher: Watcher) -> Watch {
+        Watch::new(self, value, watcher)
+    }
+}
+
+/// Semaphores and values as C has them: two arrays that are lent for a call.
+pub(crate) struct List<'a> {
+    semaphores: &'a [IreeTimeline],
+    values: &'a [u64],
+}
+
+impl<'a> List<'a> {
+    /// The list of a call.
+    ///
+    /// # Safety
+    ///
+    /// The list is valid during `'a`, as IREE's interface promises for the length of a call.
+    pub(crate) unsafe fn new(list: &'a sys::iree_hal_semaphore_list_t) -> Result<Self> {
+        // SAFETY: the caller's promise; a handle is a pointer to a semaphore, and is only borrowed here.
+        unsafe {
+            let pointers = crate::object::slice(list.semaphores.cast_const(), list.count);
+            if pointers.iter().any(|pointer| pointer.is_null()) {
+                return Err(invalid("a semaphore list holds no semaphore in one of its places"));
+            }
+            Ok(Self {
+                semaphores: crate::object::slice(
+                    list.semaphores.cast::<IreeTimeline>().cast_const(),
+                    list.count,
+                ),
+                values: crate::object::slice(list.payload_values.cast_const(), list.count),
+            })
+        }
+    }
+
+    /// An empty list.
+    pub(crate) fn empty() -> Self {
+        Self { semaphores: &[], values: &[] }
+    }
+
+    /// The same list.
+    pub(crate) fn borrow(&self) -> List<'a> {
+        List { semaphores: self.semaphores, values: self.values }
+    }
+
+    /// Whether each value is reached.
+    pub(crate) fn reached(&self) -> bool {
+        self.semaphores.iter().zip(self.values).all(|(semaphore, &value)| semaphore.reached(value))
+    }
+
+    /// References of our own.
+    pub(crate) fn to_owned(&self) -> OwnedList {
+        OwnedList { semaphores: self.semaphores.to_vec(), values: self.values.to_vec() }
+    }
+}
+
+impl Points<IreeTimeline> for List<'_> {
+    fn len(&self) -> usize {
+        self.semaphores.len()
+    }
+
+    fn get(&self, index: usize) -> Option<(&IreeTimeline, u64)> {
+        Some((self.semaphores.get(index)?, *self.values.get(index)?))
+    }
+}
+
+/// A semaphore list that we keep.
+pub(crate) struct OwnedList {
+    semaphores: Vec<IreeTimeline>,
+    values: Vec<u64>,
+}
+
+impl OwnedList {
+    /// The list for a call to C, which may read it until we are dropped.
+    pub(crate) fn raw(&mut self) -> sys::iree_hal_semaphore_list_t {
+        sys::iree_hal_semaphore_list_t {
+            count: self.semaphores.len(),
+            semaphores: self.semaphores.as_mut_ptr().cast(),
+            payload_values: self.values.as_mut_ptr(),
+        }
+    }
+
+    /// Signals or fails all of it.
+    pub(crate) fn settle(mut self, outcome: std::result::Result<(), &Failure>) {
+        let _inside = teardown::enter();
+        let list = self.raw();
+        // SAFETY: the list is alive; the status is taken over.
+        unsafe {
+            match outcome {
+                // A semaphore that cannot be signalled has failed, or somebody else was there first.
+                Ok(()) => drop(check(sys::iree_hal_semaphore_list_signal(list, std::ptr::null()))),
+                Err(failure) => sys::iree_hal_semaphore_list_fail(list, raw(failure)),
+            }
+        }
+    }
+}
+
+/// A wait for a foreign semaphore; dropping it takes it back. Its entry in IREE's list is counted: one reference is
+/// the watch's, one is IREE's until the callback has run or the entry was cancelled.
+pub(crate) struct Watch {
+    entry: Arc<Entry>,
+    semaphore: IreeTimeline,
+}
+
+/// What IREE's list points at.
+struct Entry {
+    timepoint: UnsafeCell<sys::iree_async_semaphore_timepoint_t>,
+    value: u64,
+    watcher: Watcher,
+}
+
+// SAFETY: the timepoint is IREE's from registration on, under its own lock.
+unsafe impl Send for Entry {}
+// SAFETY: as above; the rest is shared safely.
+unsafe impl Sync for Entry {}
+
+impl Watch {
+    fn new(semaphore: &IreeTimeline, value: u64, watcher: Watcher) -> Self {
+        let timepoint = UnsafeCell::new(sys::iree_async_semaphore_timepoint_t::default());
+        let entry = Arc::new(Entry { timepoint, value, watcher });
+        let theirs = Arc::into_raw(entry.clone());
+        // SAFETY: nobody else has the entry yet. It stays where it is as long as anybody counts it, and IREE's reference
+        // is given up by the callback or by cancelling.
+        let registered = unsafe {
+            let timepoint = entry.timepoint.get();
+            (*timepoint).callback = Some(reached);
+            (*timepoint).user_data = theirs.cast_mut().cast();
+            check(sys::iree_async_semaphore_acquire_timepoint(semaphore.base(), value, timepoint))
+        };
+        if let Err(failure) = registered {
+            // SAFETY: nothing was registered, so the reference was not taken.
+            drop(unsafe { Arc::from_raw(theirs) });
+            entry.watcher.notify(Err(failure));
+        }
+        Self { entry, semaphore: semaphore.clone() }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // SAFETY: the entry was registered with this semaphore, or is not in its list.
+        unsafe {
+            if sys::iree_async_semaphore_cancel_timepoint(self.semaphore.base(), self.entry.timepoint.get()) {
+                // The callback will not come, so its reference is ours to give up.
+                Arc::decrement_strong_count(Arc::as_ptr(&self.entry));
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn reached(
+    user_data: *mut c_void,
+    _timepoint: *mut sys::iree_async_semaphore_timepoint_t,
+    status: sys::iree_status_t,
+) {
+    guard_or((), || {
+        // SAFETY: IREE gives its reference back with the one call that it makes; the status is ours to consume.
+        let (entry, outcome) =
+            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Entry>()), check(status)) };
+        entry.watcher.notify(outcome.map(|()| entry.value));
+    });
+}
+
+/// The one vtable of our semaphores.
+static VTABLE: sys::iree_hal_semaphore_vtable_t = sys::iree_hal_semaphore_vtable_t {
+    async_: sys::iree_async_semaphore_vtable_t {
+        destroy: Some(destroy),
+        query: Some(query),
+        signal: Some(signal),
+        on_fail: Some(on_fail),
+    },
+    wait: Some(wait),
+    import_timepoint: Some(import_timepoint),
+    export_timepoint: Some(export_timepoint),
+};
+
+unsafe extern "C" fn destroy(base: *mut sys::iree_async_semaphore_t) {
+    guard_or((), || {
+        let semaphore = base.cast::<Semaphore>();
+        // SAFETY: the last reference is gone. Waiters that are left are told by IREE first.
+        unsafe {
+            sys::iree_async_semaphore_deinitialize(base);
+            let allocator = (*semaphore).allocator;
+            (&raw mut (*semaphore).registration).drop_in_place();
+            (&raw mut (*semaphore).frontiers).drop_in_place();
+            (&raw mut (*semaphore).failure).drop_in_place();
+            sys::iree_allocator_free(allocator, semaphore.cast());
+        }
+    });
+}
+
+unsafe extern "C" fn query(base: *mut sys::iree_async_semaphore_t) -> u64 {
+    // SAFETY: C passes a live semaphore of ours. IREE declares both fields atomic.
+    unsafe {
+        let status = AtomicIsize::from_ptr(&raw mut (*base).failure_status).load(Ordering::Acquire);
+        if status != 0 {
+            return sys::iree_hal_status_as_semaphore_failure(status as sys::iree_status_t);
+        }
+        let value = AtomicI64::from_ptr(&raw mut (*base).timeline_value).load(Ordering::Acquire);
+        u64::try_from(value).unwrap_or(0)
+    }
+}
+
+unsafe extern "C" fn signal(
+    base: *mut sys::iree_async_semaphore_t,
+    value: u64,
+    frontier: *const sys::iree_async_frontier_t,
+) -> sys::iree_status_t {
+    guard(|| {
+        if value > MAX_VALUE {
+            let message =
+                format!("cannot signal {value}: it is past the largest a semaphore can reach, {MAX_VALUE}");
+            return Err(invalid(message));
+        }
+        // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
+        unsafe {
+            check(sys::iree_async_semaphore_signal_untainted(base, value, frontier))?;
+            (*base.cast::<Semaphore>()).registration.advanced(value);
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn on_fail(base: *mut sys::iree_async_semaphore_t, _code: sys::iree_status_code_t) {
+    guard_or((), || {
+        // SAFETY: IREE passes a live semaphore of ours whose failure is published.
+        let semaphore = unsafe { &*base.cast::<Semaphore>() };
+        if let Some(failure) = semaphore.cause() {
+            semaphore.registration.failed(&failure);
+        }
+    });
+}
+
+unsafe extern "C" fn wait(
+    semaphore: *mut sys::iree_hal_semaphore_t,
+    value: u64,
+    timeout: sys::iree_timeout_t,
+    flags: sys::iree_async_wait_flags_t,
+) -> sys::iree_status_t {
+    let mut base: *mut sys::iree_async_semaphore_t = semaphore.cast();
+    // SAFETY: the arrays have one element each and live through the call.
+    unsafe {
+        sys::iree_async_semaphore_multi_wait(
+            WAIT_FOR_ALL,
+            &raw mut base,
+            &raw const value,
+            1,
+            timeout,
+            flags,
+            sys::iree_allocator_system(),
+        )
+    }
+}
+
+unsafe extern "C" fn import_timepoint(
+    _semaphore: *mut sys::iree_hal_semaphore_t,
+    _value: u64,
+    _queue_affinity: sys::iree_hal_queue_affinity_t,
+    _timepoint: sys::iree_hal_external_timepoint_t,
+) -> sys::iree_status_t {
+    guard(|| Err(unimplemented("iree_hal_semaphore_import_timepoint")))
+}
+
+unsafe extern "C" fn export_timepoint(
+    _semaphore: *mut sys::iree_hal_semaphore_t,
+    _value: u64,
+    _queue_affinity: sys::iree_hal_queue_affinity_t,
+    _requested_type: sys::iree_hal_external_timepoint_type_t,
+    _requested_flags: sys::iree_hal_external_timepoint_flags_t,
+    _out: *mut sys::iree_hal_external_timepoint_t,
+) -> sys::iree_status_t {
+    guard(|| Err(unimplemented("iree_hal_semaphore_export_timepoint")))
+}

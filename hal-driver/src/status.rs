@@ -1,0 +1,195 @@
+//! Failures on our side, `iree_status_t` on IREE's, and the guard between them.
+//!
+//! Inside the driver an error is a [`Failure`]: a code, a message and an identity, shared by reference count. At the C
+//! boundary it becomes a status with the same code and message, made by IREE's own allocator and owned by whoever
+//! receives it. In the other direction [`check`] consumes a status, so none is lost or freed twice.
+
+use hal_semaphore::{Code, EngineError, Failure, SubmitError};
+use hal_sys as sys;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What nearly everything in the driver returns.
+pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
+
+/// A status that owns nothing: success.
+pub(crate) const OK: sys::iree_status_t = std::ptr::null_mut();
+
+/// A view of text for one call.
+pub(crate) fn view(text: &str) -> sys::iree_string_view_t {
+    sys::iree_string_view_t { data: text.as_ptr().cast(), size: text.len() }
+}
+
+/// Text that C lends us for one call. What is not UTF-8 reads as empty, which is no name of anything.
+///
+/// # Safety
+///
+/// The view is valid for as long as the result is used.
+pub(crate) unsafe fn text<'a>(view: sys::iree_string_view_t) -> &'a str {
+    if view.size == 0 || view.data.is_null() {
+        return "";
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { std::slice::from_raw_parts(view.data.cast::<u8>(), view.size) };
+    std::str::from_utf8(bytes).unwrap_or("")
+}
+
+/// The status of a failure, owned by the receiver.
+pub(crate) fn raw(failure: &Failure) -> sys::iree_status_t {
+    // SAFETY: the text is copied. Other ways of making a status keep a pointer to it.
+    unsafe {
+        sys::iree_status_allocate_copy(
+            failure.code() as sys::iree_status_code_t,
+            view(""),
+            0,
+            view(failure.message()),
+        )
+    }
+}
+
+/// The code of a status.
+pub(crate) fn code(status: sys::iree_status_t) -> Code {
+    // A status keeps its code in the low five bits of its address; success has none.
+    Code::from_number(u32::try_from(status as usize & 0x1F).unwrap_or(0))
+}
+
+/// What a status says, without consuming it.
+///
+/// # Safety
+///
+/// The status is alive, and not success.
+pub(crate) unsafe fn describe(status: sys::iree_status_t) -> Failure {
+    // SAFETY: the status is alive; the message is copied before it can go.
+    let message = unsafe { text(sys::iree_status_message(status)).to_owned() };
+    if !message.is_empty() {
+        return Failure::new(code(status), message);
+    }
+    let mut buffer = [0_u8; 1024];
+    let mut length = 0;
+    // SAFETY: the buffer has as many bytes as it says.
+    let formatted =
+        unsafe { sys::iree_status_format(status, buffer.len(), buffer.as_mut_ptr().cast(), &raw mut length) };
+    let text = if formatted { buffer.get(..length).unwrap_or(&[]) } else { &[] };
+    Failure::new(code(status), String::from_utf8_lossy(text).trim_end_matches(['\0', '\n']).to_owned())
+}
+
+/// Consumes a status.
+///
+/// # Safety
+///
+/// The status is owned by the caller, who no longer has it afterwards.
+pub(crate) unsafe fn check(status: sys::iree_status_t) -> Result {
+    if status.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let failure = describe(status);
+        sys::iree_status_free(status);
+        Err(failure)
+    }
+}
+
+/// Runs a slot of a vtable: failures become statuses, and so does a panic.
+pub(crate) fn guard(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
+    match catch_unwind(AssertUnwindSafe(slot)) {
+        Ok(Ok(())) => OK,
+        Ok(Err(failure)) => raw(&failure),
+        Err(payload) => {
+            let what = payload
+                .downcast_ref::<&str>()
+                .map(|text| (*text).to_owned())
+                .or_else(|| payload.downcast_ref::<String>().cloned())
+                .unwrap_or_else(|| "no message".to_owned());
+            discard(payload);
+            raw(&Failure::new(
+                Code::Internal,
+                format!("the driver panicked: {what}; this is a bug of the driver"),
+            ))
+        }
+    }
+}
+
+/// Runs a slot that cannot report: after a panic it answers `otherwise`.
+pub(crate) fn guard_or<T>(otherwise: T, slot: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(slot)).unwrap_or_else(|payload| {
+        discard(payload);
+        otherwise
+    })
+}
+
+/// Drops what a panic left behind, whose own drop may panic again.
+fn discard(payload: Box<dyn std::any::Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
+    }
+}
+
+/// A failure that says that a slot is not there on purpose.
+pub(crate) fn unimplemented(what: &str) -> Failure {
+    Failure::new(Code::Unimplemented, format!("{what} is not available on this device"))
+}
+
+pub(crate) fn invalid(message: impl Into<Box<str>>) -> Failure {
+    Failure::new(Code::InvalidArgument, message)
+}
+
+/// A refused submission in IREE's terms.
+pub(crate) fn refused(error: &SubmitError) -> Failure {
+    let code = match error {
+        SubmitError::UnknownDevice { .. } | SubmitError::DroppedTimeline => Code::Internal,
+        SubmitError::UnknownQueue { .. }
+        | SubmitError::NoQueue { .. }
+        | SubmitError::SignalNotAbove { .. } => Code::InvalidArgument,
+        SubmitError::ValueTooLarge { .. } => Code::OutOfRange,
+        SubmitError::ShutDown => Code::Cancelled,
+    };
+    Failure::new(code, error.to_string())
+}
+
+/// A backend that declares an impossible device.
+pub(crate) fn impossible(error: &EngineError) -> Failure {
+    Failure::new(Code::Internal, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_survives_the_boundary_both_ways() {
+        for number in 1..=18 {
+            let failure = Failure::new(Code::from_number(number), format!("cause {number}"));
+            let status = raw(&failure);
+            assert_eq!(code(status), failure.code());
+            // SAFETY: the status was just made.
+            let back = unsafe { check(status) }.unwrap_err();
+            assert_eq!((back.code(), back.message()), (failure.code(), failure.message()));
+        }
+        // SAFETY: success owns nothing.
+        assert!(unsafe { check(OK) }.is_ok());
+    }
+
+    #[test]
+    fn a_panic_becomes_an_internal_status() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                if !std::thread::panicking() {
+                    panic!("again");
+                }
+            }
+        }
+        let quiet = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let status = guard(|| panic!("bank {} is on fire", 3));
+        let worse = guard(|| std::panic::panic_any(Bomb));
+        let value = guard_or(7, || panic!("nothing to say"));
+        std::panic::set_hook(quiet);
+        // SAFETY: both statuses were just made.
+        let (first, second) = unsafe { (check(status).unwrap_err(), check(worse).unwrap_err()) };
+        assert_eq!(first.code(), Code::Internal);
+        assert!(first.message().contains("bank 3 is on fire"));
+        assert_eq!(second.code(), Code::Internal);
+        assert_eq!(value, 7);
+    }
+}

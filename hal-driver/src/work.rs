@@ -1,0 +1,267 @@
+//! What the engine carries for each queue operation, and how it reaches the device or the host.
+
+use crate::alloca::{Alloca, Dealloca, ParkingLot, Reservation};
+use crate::buffer::{Opaque, Slice};
+use crate::command_buffer::Recorded;
+use crate::frontier::Frontiers;
+use crate::host_pool::HostPool;
+use crate::object::{Retained, narrow};
+use crate::profile::Trace;
+use crate::record::Record;
+use crate::semaphore::{IreeTimeline, OwnedList};
+use crate::status::{Result, check};
+use crate::teardown;
+use hal_backend::{Command, Device, Job, Observer, Rejected};
+use hal_semaphore::backend::{Backend, Batch, Completer, DeviceSpec, Ended, HostTask, Submission, Submitted};
+use hal_semaphore::{Code, Failure, Point, QueueId};
+use hal_sys as sys;
+use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
+
+/// A queue operation.
+pub(crate) struct Work {
+    pub(crate) operation: Operation,
+    /// Where it is profiled, if it is.
+    pub(crate) trace: Option<Arc<Trace>>,
+}
+
+/// What it does.
+pub(crate) enum Operation {
+    /// A transfer or a dispatch of its own.
+    Record(Record),
+    /// A command buffer.
+    Execute { commands: Recorded, bindings: Box<[Option<Slice>]> },
+    /// Memory is given back.
+    Dealloca(Dealloca),
+    /// Memory is needed; if it was asked for before, with what came of it.
+    Alloca(Box<Alloca>, Option<Option<Reservation>>),
+    /// A call of the program's.
+    HostCall(Box<HostCall>),
+    /// File to buffer or buffer to file.
+    Transfer(Box<Transfer>),
+}
+
+/// A call of the program's. Its signals are not the engine's: the call may put them off.
+pub(crate) struct HostCall {
+    pub(crate) call: sys::iree_hal_host_call_t,
+    pub(crate) arguments: [u64; 4],
+    pub(crate) affinity: u64,
+    pub(crate) device: Opaque,
+    /// The signals, unless the call does not block its queue.
+    pub(crate) signals: Option<OwnedList>,
+}
+
+// SAFETY: IREE asks that host calls may be made on any thread.
+unsafe impl Send for HostCall {}
+
+impl HostCall {
+    /// Makes the call and settles its signals.
+    fn run(mut self, trace: Option<&Trace>) {
+        let _inside = teardown::enter();
+        let empty = sys::iree_hal_semaphore_list_t {
+            count: 0,
+            semaphores: std::ptr::null_mut(),
+            payload_values: std::ptr::null_mut(),
+        };
+        let mut context = sys::iree_hal_host_call_context_t {
+            device: self.device.0.cast(),
+            queue_affinity: self.affinity,
+            signal_semaphore_list: self.signals.as_mut().map_or(empty, OwnedList::raw),
+        };
+        let Some(call) = self.call.fn_ else { return };
+        // SAFETY: what the program asked for; the context and the list live through the call, and the device waits for
+        // its calls before it goes.
+        let status = unsafe { call(self.call.user_data, self.arguments.as_ptr(), &raw mut context) };
+        // SAFETY: the status is ours.
+        let outcome = unsafe { check(status) };
+        if let Some(trace) = trace {
+            trace.done(outcome.as_ref().map(drop));
+        }
+        let Some(signals) = self.signals else { return };
+        match outcome {
+            Ok(()) => signals.settle(Ok(())),
+            // The program will settle its own copy of the list.
+            Err(failure) if failure.code() == Code::Deferred => {}
+            Err(failure) => signals.settle(Err(&failure)),
+        }
+    }
+}
+
+/// Bytes between a file and a buffer.
+pub(crate) struct Transfer {
+    pub(crate) file: Retained<sys::iree_hal_file_t>,
+    pub(crate) file_offset: u64,
+    pub(crate) slice: Slice,
+    pub(crate) writes_file: bool,
+}
+
+impl Transfer {
+    fn run(&self) -> Result {
+        let (file, buffer) = (self.file.get(), self.slice.buffer.get());
+        let (offset, length) = (narrow(self.slice.offset), narrow(self.slice.length));
+        // SAFETY: both are retained; the range was checked.
+        unsafe {
+            check(if self.writes_file {
+                sys::iree_hal_file_write(file, self.file_offset, buffer, offset, length)
+            } else {
+                sys::iree_hal_file_read(file, self.file_offset, buffer, offset, length)
+            })
+        }
+    }
+}
+
+/// The engine's backend: a device behind the operations of IREE's queues.
+pub(crate) struct Port<D: Device> {
+    pub(crate) device: Arc<D>,
+    pub(crate) spec: DeviceSpec,
+    pub(crate) frontiers: Arc<Frontiers>,
+    pub(crate) parking: Arc<ParkingLot>,
+    pub(crate) pool: Arc<HostPool>,
+}
+
+impl<D: Device> Port<D> {
+    fn job(&self, queue: QueueId, submission: Submission<'_, Self>) -> Result<Job<D>> {
+        let point = Point { queue, epoch: submission.epoch };
+        let mut observer = None;
+        let commands: SmallVec<[Command<D>; 1]> = match submission.work {
+            None => SmallVec::new(),
+            Some(work) => {
+                if let Some(trace) = &work.trace {
+                    trace.issued(point);
+                    observer = Some(trace.clone() as Arc<dyn Observer>);
+                }
+                match &mut work.operation {
+                    Operation::Record(record) => smallvec![record.resolve(&self.device, &[])?],
+                    Operation::Execute { commands, bindings } => commands
+                        .records()
+                        .iter()
+                        .map(|record| record.resolve(&self.device, bindings))
+                        .collect::<Result<_>>()?,
+                    Operation::Dealloca(dealloca) => {
+                        dealloca.begin(point, &self.frontiers);
+                        SmallVec::new()
+                    }
+                    Operation::Alloca(..) | Operation::HostCall(_) | Operation::Transfer(_) => {
+                        return Err(Failure::new(Code::Internal, "an operation of the host came to a queue"));
+                    }
+                }
+            }
+        };
+        Ok(Job {
+            queue,
+            epoch: submission.epoch,
+            waits: submission.waits.iter().cloned().collect(),
+            event: submission.event.cloned(),
+            commands,
+            observer,
+        })
+    }
+}
+
+impl<D: Device> Backend for Port<D> {
+    type Timeline = IreeTimeline;
+    type Work = Work;
+    type Event = D::Event;
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![self.spec.clone()]
+    }
+
+    fn start(&self, completer: Completer) {
+        self.device.start(completer);
+    }
+
+    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+        let mut accepted = 0;
+        let mut stop = None;
+        for submission in batch.iter() {
+            match self.job(queue, submission).map(|job| self.device.submit(job)) {
+                Ok(Ok(())) => accepted += 1,
+                Err(failure) | Ok(Err(Rejected::Failed(failure))) => {
+                    stop = Some(Submitted::failed(accepted, failure));
+                    break;
+                }
+                Ok(Err(Rejected::Full(_))) => {
+                    stop = Some(Submitted::full(accepted));
+                    break;
+                }
+                Ok(Err(Rejected::Lost(failure))) => {
+                    stop = Some(Submitted::lost(failure));
+                    break;
+                }
+            }
+        }
+        self.device.kick(queue.ordinal());
+        stop.unwrap_or_else(Submitted::all)
+    }
+
+    fn create_event(&self, _device: usize) -> Result<D::Event> {
+        self.device.create_event()
+    }
+
+    fn run(&self, task: HostTask, work: Work) {
+        let trace = work.trace;
+        if let Some(trace) = &trace {
+            trace.ready();
+        }
+        match work.operation {
+            Operation::Alloca(alloca, None) => self.parking.allocate(*alloca, task),
+            Operation::Alloca(alloca, Some(reservation)) => self.parking.resume(*alloca, reservation, task),
+            Operation::HostCall(call) => {
+                let blocks = call.signals.is_some();
+                self.pool.run(move || {
+                    // A call that does not block its queue comes after the signals.
+                    if blocks {
+                        call.run(trace.as_deref());
+                        task.finish(Ok(()));
+                    } else {
+                        task.finish(Ok(()));
+                        call.run(trace.as_deref());
+                    }
+                });
+            }
+            Operation::Transfer(transfer) => self.pool.run(move || {
+                let outcome = transfer.run();
+                if let Some(trace) = &trace {
+                    trace.done(outcome.as_ref().map(drop));
+                }
+                task.finish(outcome);
+            }),
+            Operation::Record(_) | Operation::Execute { .. } | Operation::Dealloca(_) => {
+                task.finish(Err(Failure::new(Code::Internal, "an operation of a queue came to the host")));
+            }
+        }
+    }
+
+    fn reclaim(&self, ended: Ended<Work>) {
+        let _inside = teardown::enter();
+        if let Some(work) = ended.work {
+            match work.operation {
+                Operation::Dealloca(dealloca) => dealloca.end(),
+                // The call was never made: its waits failed, or it was cancelled.
+                Operation::HostCall(mut call) => {
+                    if let (Some(signals), Err(failure)) = (call.signals.take(), &ended.outcome) {
+                        signals.settle(Err(failure));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(point) = ended.point {
+            self.frontiers.advance(point);
+        }
+    }
+
+    fn poll(&self, _device: usize) {
+        self.device.poll();
+    }
+
+    #[cfg(unix)]
+    fn descriptor(&self, _device: usize) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.device.descriptor()
+    }
+
+    fn abort(&self, _device: usize, why: &Failure) {
+        self.device.abort(why);
+    }
+}

@@ -1,0 +1,198 @@
+//! `cargo xtask cts`: IREE's own conformance suite on every backend.
+
+use crate::iree::{Flavour, Tree};
+use crate::setup;
+use anyhow::{Context, Result, bail};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Only these backends
+    backends: Vec<String>,
+    /// Show every test as it runs
+    #[arg(long)]
+    verbose: bool,
+    /// Run the whole suite this many times, in another order each time
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    repeat: u32,
+}
+
+/// A device that the suite runs on.
+struct Variant {
+    /// The backend, and the variant where it has several.
+    name: &'static str,
+    uri: &'static str,
+}
+
+/// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work instead.
+const VARIANTS: [Variant; 2] = [
+    Variant { name: "mock", uri: "mock" },
+    Variant { name: "mock/held", uri: "mock://0?waits=none&queues=3" },
+];
+
+/// How many instances one variant has: what IREE 3.13.0's suite comes to with two executable formats.
+pub(crate) const INSTANCES: usize = 303;
+
+/// What one run came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Score {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+impl std::fmt::Display for Score {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+impl Score {
+    fn add(&mut self, other: Score) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let backend = |variant: &Variant| variant.name.split('/').next().unwrap_or(variant.name).to_owned();
+    if let Some(unknown) =
+        options.backends.iter().find(|name| !VARIANTS.iter().any(|variant| backend(variant) == **name))
+    {
+        let known: Vec<&str> = VARIANTS.iter().map(|variant| variant.name).collect();
+        bail!("there is no backend {unknown}; the suite runs on {}", known.join(", "));
+    }
+    let tree = Tree::configure(Flavour::Plain, None)?;
+    tree.build(&["hal_cts"])?;
+    let data = testdata(&tree)?;
+    let mut total = Score::default();
+    let mut table = String::new();
+    let mut green = true;
+    for variant in &VARIANTS {
+        if !options.backends.is_empty() && !options.backends.contains(&backend(variant)) {
+            continue;
+        }
+        let (score, ended) = suite(&tree, &data, variant, options)?;
+        total.add(score);
+        // A suite that ends early has not passed, whatever it printed so far.
+        green &=
+            ended && score.failed == 0 && score.passed + score.skipped == INSTANCES * options.repeat as usize;
+        // Writing to a string cannot fail.
+        let _ =
+            writeln!(table, "{}: {score}{}", variant.name, if ended { "" } else { " (did not end well)" });
+    }
+    println!("{table}{total}");
+    Ok(green)
+}
+
+fn suite(tree: &Tree, data: &Path, variant: &Variant, options: &Options) -> Result<(Score, bool)> {
+    let name = variant.name.replace('/', "_");
+    let log = tree.folder().join(format!("cts-{name}.xml"));
+    let _ = std::fs::remove_file(&log);
+    println!("running {INSTANCES} instances on {} ({})", variant.name, variant.uri);
+    let mut command = Command::new(tree.tool("hal_cts"));
+    environment(&mut command, &name, variant.uri, data);
+    command.arg(format!("--gtest_output=xml:{}", log.display()));
+    if !options.verbose {
+        command.arg("--gtest_brief=1").stdout(std::process::Stdio::piped());
+    }
+    let mut total = Score::default();
+    let mut ended = true;
+    for round in 0..options.repeat {
+        if round > 0 {
+            command.arg("--gtest_shuffle").arg(format!("--gtest_random_seed={round}"));
+        }
+        let output = command.output().context("starting the conformance suite")?;
+        if !output.status.success() {
+            print!("{}", String::from_utf8_lossy(&output.stdout));
+            eprint!("{}", String::from_utf8_lossy(&output.stderr));
+        }
+        ended &= output.status.success();
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        total.add(read(&text));
+    }
+    Ok((total, ended))
+}
+
+/// What the suite's own report says.
+fn read(report: &str) -> Score {
+    let mut score = Score::default();
+    for case in report.split("<testcase ").skip(1) {
+        let case = case.split("</testcase>").next().unwrap_or(case);
+        let head = case.split('>').next().unwrap_or("");
+        if case.contains("<failure ") {
+            score.failed += 1;
+        } else if head.contains("result=\"skipped\"") || case.contains("<skipped") {
+            score.skipped += 1;
+        } else if head.contains("result=\"completed\"") {
+            score.passed += 1;
+        }
+    }
+    score
+}
+
+/// What the suite is told.
+pub(crate) fn environment(command: &mut Command, name: &str, uri: &str, data: &Path) {
+    command.env("HAL_CTS_NAME", name).env("HAL_CTS_DEVICE", uri).env("HAL_CTS_TESTDATA", data);
+}
+
+/// How the executables of the suite are compiled: the format's name, and the compiler's flags.
+const FORMATS: [(&str, &[&str]); 2] = [
+    ("llvm_cpu", &["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=generic"]),
+    ("vmvx", &["--iree-hal-local-target-device-backends=vmvx"]),
+];
+
+/// Compiles the executables that the suite runs, each once.
+pub(crate) fn testdata(tree: &Tree) -> Result<PathBuf> {
+    let sources = setup::iree_source()?.join("runtime/src/iree/hal/cts/testdata");
+    let folder = tree.folder().join("testdata");
+    for (format, flags) in FORMATS {
+        let out = folder.join(format);
+        std::fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
+        for entry in std::fs::read_dir(&sources).with_context(|| format!("reading {}", sources.display()))? {
+            let source = entry?.path();
+            let target = out.join(source.file_name().unwrap_or_default()).with_extension("bin");
+            if source.extension().is_none_or(|extension| extension != "mlir") || target.is_file() {
+                continue;
+            }
+            println!("compiling {format}/{}", target.file_name().unwrap_or_default().to_string_lossy());
+            let status = Command::new(tree.python().program("iree-compile"))
+                .args(["--compile-mode=hal-executable", "--iree-hal-target-device=local"])
+                .args(flags)
+                .arg(&source)
+                .arg("-o")
+                .arg(&target)
+                .status()
+                .context("starting iree-compile")?;
+            if !status.success() {
+                let _ = std::fs::remove_file(&target);
+                bail!("iree-compile could not compile {}", source.display());
+            }
+        }
+    }
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read_as_it_is() {
+        let report = r#"<testsuites><testsuite>
+            <testcase name="A" status="run" result="completed" time="0" />
+            <testcase name="B" status="run" result="completed" time="0">
+              <failure message="x" type=""><![CDATA[x]]></failure>
+            </testcase>
+            <testcase name="C" status="run" result="skipped" time="0">
+              <skipped message="y"><![CDATA[y]]></skipped>
+            </testcase>
+            <testcase name="D" status="notrun" result="suppressed" time="0" />
+        </testsuite></testsuites>"#;
+        assert_eq!(read(report), Score { passed: 1, failed: 1, skipped: 1 });
+        assert_eq!(read(""), Score::default());
+    }
+}

@@ -1,0 +1,153 @@
+//! What the build needs that cargo does not bring: a Python environment of our own, IREE's sources, googletest.
+
+use crate::workspace;
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The Python packages, pinned.
+const REQUIREMENTS: &str = include_str!("../requirements.txt");
+
+/// The environment with cmake, ninja, libclang, IREE's compiler and numpy.
+pub(crate) struct Python {
+    root: PathBuf,
+}
+
+impl Python {
+    /// A program of the environment.
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        self.root.join("bin").join(name)
+    }
+
+    /// The folder with libclang.
+    pub(crate) fn libclang(&self) -> Option<PathBuf> {
+        let versions = std::fs::read_dir(self.root.join("lib")).ok()?;
+        versions
+            .flatten()
+            .map(|version| version.path().join("site-packages/clang/native"))
+            .find(|folder| folder.is_dir())
+    }
+}
+
+/// Makes the environment, or takes the one that is there if it has what is asked for now.
+pub(crate) fn python() -> Result<Python> {
+    workspace::ensure_writable()?;
+    let root = workspace::target()?.join("python");
+    let stamp = root.join("requirements.txt");
+    let python = Python { root };
+    if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == REQUIREMENTS) {
+        return Ok(python);
+    }
+    println!("installing cmake, ninja, libclang, IREE's compiler and numpy into {}", python.root.display());
+    let made = Command::new("python3").args(["-m", "venv"]).arg(&python.root).status();
+    if !made.is_ok_and(|status| status.success()) {
+        bail!(
+            "python3 with its venv module is needed: install Python 3.10 or later (Debian: apt-get install python3-venv)"
+        );
+    }
+    let requirements = workspace::root()?.join("xtask/requirements.txt");
+    let installed = Command::new(python.program("pip"))
+        .args(["install", "--quiet", "--disable-pip-version-check", "--requirement"])
+        .arg(&requirements)
+        .status()
+        .context("starting pip")?;
+    if !installed.success() {
+        bail!(
+            "pip could not install what {} names\n  the first run needs the network (pypi.org, or the index that pip is \
+             set up for); later runs do not",
+            requirements.display()
+        );
+    }
+    std::fs::write(&stamp, REQUIREMENTS).with_context(|| format!("writing {}", stamp.display()))?;
+    Ok(python)
+}
+
+/// The folder with IREE's sources: a checkout of the user's, or the pinned release that cargo has fetched.
+pub(crate) fn iree_source() -> Result<PathBuf> {
+    if let Some(source) = std::env::var_os("IREE_SOURCE_DIR").filter(|path| !path.is_empty()) {
+        let source = PathBuf::from(source);
+        check_version(&source)?;
+        return Ok(source);
+    }
+    workspace::ensure_fetched()?;
+    let output = workspace::cargo()
+        .args(["metadata", "--format-version", "1", "--locked", "--offline"])
+        .current_dir(workspace::root()?)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting cargo metadata")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let source = text
+        .split("\"manifest_path\":\"")
+        .filter_map(|rest| rest.split('"').next())
+        .find(|path| path.contains("eerie-sys-"))
+        .and_then(|path| Some(Path::new(path).parent()?.join("iree")))
+        .context("cargo metadata does not name eerie-sys, which carries IREE's sources")?;
+    check_version(&source)?;
+    Ok(source)
+}
+
+/// The IREE release that everything here is for.
+const IREE: &str = "3.13.0";
+
+fn check_version(source: &Path) -> Result<()> {
+    let file = source.join("runtime/version.json");
+    let Ok(version) = std::fs::read_to_string(&file) else {
+        bail!(
+            "there is no IREE in {}: {} is missing\n  unset IREE_SOURCE_DIR, or name a checkout of IREE {IREE}",
+            source.display(),
+            file.display()
+        );
+    };
+    if !version.contains(IREE) {
+        bail!(
+            "{} is another version of IREE: {}\n  unset IREE_SOURCE_DIR, or name a checkout of IREE {IREE}",
+            source.display(),
+            version.split_whitespace().collect::<String>()
+        );
+    }
+    Ok(())
+}
+
+/// Where Debian puts googletest's sources.
+const GOOGLETEST: &str = "/usr/src/googletest/googletest/src/gtest-all.cc";
+const GOOGLEMOCK: &str = "/usr/src/googletest/googlemock/src/gmock-all.cc";
+
+/// What the conformance suite is written with; installed if it is missing and we may.
+pub(crate) fn googletest() -> Result<()> {
+    let here = || Path::new(GOOGLETEST).is_file() && Path::new(GOOGLEMOCK).is_file();
+    if here() {
+        return Ok(());
+    }
+    println!("installing googletest's sources (libgtest-dev, libgmock-dev)");
+    let install = || {
+        let mut command = Command::new("apt-get");
+        command.args(["install", "--yes", "--quiet", "libgtest-dev", "libgmock-dev"]).stdout(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    let update = || {
+        Command::new("apt-get")
+            .args(["update", "--quiet"])
+            .stdout(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    };
+    if (install() || (update() && install())) && here() {
+        return Ok(());
+    }
+    bail!(
+        "the conformance suite needs googletest's sources in /usr/src/googletest\n  Debian and Ubuntu: sudo apt-get install \
+         libgtest-dev libgmock-dev\n  elsewhere: put a checkout of googletest 1.12 or later there"
+    )
+}
+
+/// `cargo xtask setup`: everything, so that nothing is fetched later.
+pub(crate) fn run() -> Result<bool> {
+    let python = python()?;
+    let source = iree_source()?;
+    googletest()?;
+    println!("python    {}", python.root.display());
+    println!("libclang  {}", python.libclang().map_or("missing".into(), |path| path.display().to_string()));
+    println!("IREE      {}", source.display());
+    Ok(python.libclang().is_some())
+}
