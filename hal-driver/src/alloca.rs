@@ -168,43 +168,44 @@ pub(crate) struct Dealloca {
 }
 
 impl Dealloca {
-    /// Marks the buffer; a second deallocation is refused.
-    pub(crate) fn new(buffer: Retained<sys::iree_hal_buffer_t>) -> Result<Self> {
-        // SAFETY: a transient buffer, retained.
-        if !unsafe { sys::iree_hal_local_transient_buffer_begin_dealloca(buffer.get()) } {
-            return Err(Failure::new(Code::FailedPrecondition, "the buffer has been deallocated already"));
-        }
-        Ok(Self { buffer, begun: false })
+    /// The deallocation of a transient buffer. Until it goes to its queue the buffer is as it was: other devices may
+    /// still be asked to read it before.
+    pub(crate) fn new(buffer: Retained<sys::iree_hal_buffer_t>) -> Self {
+        Self { buffer, begun: false }
     }
 
     /// The deallocation goes to its queue: everything that uses the memory is on a queue before it. The pool may hand the
     /// memory out again to whoever waits for this point.
-    pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers) {
+    pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers) -> Result {
         if self.begun {
-            return;
+            return Ok(());
         }
-        self.begun = true;
         let buffer = self.buffer.get();
         // SAFETY: a transient buffer, retained; the frontier is read during the call.
         unsafe {
+            if sys::iree_hal_local_transient_buffer_backing_buffer(buffer).is_null() {
+                let message =
+                    "the buffer has no memory to give back: it was deallocated before, or never allocated";
+                return Err(Failure::new(Code::FailedPrecondition, message));
+            }
             sys::iree_hal_local_transient_buffer_decommit(buffer);
             if let Some(frontier) = frontiers.at(point) {
                 let frontier = (&raw const frontier).cast();
                 sys::iree_hal_local_transient_buffer_release_reservation(buffer, frontier);
             }
         }
+        self.begun = true;
+        Ok(())
     }
 
-    /// The operation is over.
+    /// The operation is over. One that never went to its queue leaves the buffer as it is.
     pub(crate) fn end(&self) {
-        let buffer = self.buffer.get();
-        // SAFETY: a transient buffer, retained.
-        unsafe {
-            if self.begun {
-                // Without frontiers the memory goes back only now; otherwise it is gone and this does nothing.
+        if self.begun {
+            // Without frontiers the memory goes back only now; otherwise it is gone and this does nothing.
+            // SAFETY: a transient buffer, retained.
+            unsafe {
+                let buffer = self.buffer.get();
                 sys::iree_hal_local_transient_buffer_release_reservation(buffer, std::ptr::null());
-            } else {
-                sys::iree_hal_local_transient_buffer_abort_dealloca(buffer);
             }
         }
     }

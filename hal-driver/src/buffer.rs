@@ -286,32 +286,35 @@ impl Slice {
         }
     }
 
-    /// The memory, as it is now: a stream-ordered buffer has some between its allocation and its deallocation.
-    pub(crate) fn resolve<D: Device>(&self, device: &Arc<D>) -> Result<Span<D>> {
-        // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does.
-        let (mut allocated, mut offset) = unsafe {
+    /// What the buffer is part of, as it is now: a stream-ordered buffer has memory between its allocation and its
+    /// deallocation, whoever's it is.
+    fn allocated(&self) -> Result<(Retained<sys::iree_hal_buffer_t>, u64)> {
+        // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does. The backing of a
+        // transient is retained by it until it is deallocated, which is ordered behind the operations that use it.
+        unsafe {
             let base = self.buffer.get();
-            ((*base).allocated_buffer, wide((*base).byte_offset) + self.offset)
-        };
-        // SAFETY: as above; the backing of a transient is retained by it until it is deallocated, which is ordered
-        // behind the operations that use it.
-        let _backing = unsafe {
+            let mut allocated = (*base).allocated_buffer;
+            let mut offset = wide((*base).byte_offset) + self.offset;
             if sys::iree_hal_local_transient_buffer_isa(allocated) {
                 let backing = sys::iree_hal_local_transient_buffer_backing_buffer(allocated);
-                let Some(backing) = Retained::retain(backing) else {
+                if backing.is_null() {
                     let message = "the buffer has no memory: its queue_alloca has not happened yet or its queue_dealloca has";
                     return Err(Failure::new(Code::FailedPrecondition, message));
-                };
-                offset += wide((*backing.get()).byte_offset);
-                allocated = (*backing.get()).allocated_buffer;
-                Some(backing)
-            } else {
-                None
+                }
+                offset += wide((*backing).byte_offset);
+                allocated = (*backing).allocated_buffer;
             }
-        };
-        if is_ours(allocated) {
+            let allocated = Retained::retain(allocated).ok_or_else(|| invalid("a buffer is part of none"))?;
+            Ok((allocated, offset))
+        }
+    }
+
+    /// The memory for a device: its own, or anybody else's through the host.
+    pub(crate) fn resolve<D: Device>(&self, device: &Arc<D>) -> Result<Span<D>> {
+        let (allocated, offset) = self.allocated()?;
+        if is_ours(allocated.get()) {
             // SAFETY: ours, and alive.
-            let buffer = unsafe { Buffer::of(allocated) };
+            let buffer = unsafe { Buffer::of(allocated.get()) };
             if let Some(memory) = buffer.backing.as_any().downcast_ref::<DeviceMemory<D>>()
                 && Arc::ptr_eq(&memory.device, device)
             {
@@ -319,34 +322,44 @@ impl Slice {
                 return Ok(Span { place, length: self.length });
             }
         }
-        let range = self.map(ACCESS_ANY)?;
+        let range = map(allocated, offset, self.length, ACCESS_ANY).map_err(|failure| {
+            let message = format!(
+                "a buffer of another device can only be used through the host: {}",
+                failure.message()
+            );
+            Failure::new(failure.code(), message)
+        })?;
         Ok(Span { place: Place::Host(range), length: self.length })
     }
 
-    /// The bytes of a buffer of whatever driver as host memory, mapped as long as anybody has the range.
+    /// The bytes as host memory, mapped as long as anybody has the range.
     pub(crate) fn map(&self, access: sys::iree_hal_memory_access_t) -> Result<HostRange> {
-        let mut mapping = sys::iree_hal_buffer_mapping_t::default();
-        // SAFETY: the buffer is retained; the mapping is ours.
-        unsafe {
-            check(sys::iree_hal_buffer_map_range(
-                self.buffer.get(),
-                sys::IREE_HAL_MAPPING_MODE_SCOPED,
-                access,
-                narrow(self.offset),
-                narrow(self.length),
-                &raw mut mapping,
-            ))
-            .map_err(|failure| {
-                let message = format!(
-                    "a buffer of another device can only be used through the host: {}",
-                    failure.message()
-                );
-                Failure::new(failure.code(), message)
-            })?;
-            let (start, length) = (mapping.contents.data, mapping.contents.data_length);
-            let owner = Arc::new(Mapping { mapping: mapping.into(), _buffer: self.buffer.clone() });
-            Ok(HostRange::from_raw(start, length, Some(owner)))
-        }
+        let (allocated, offset) = self.allocated()?;
+        map(allocated, offset, self.length, access)
+    }
+}
+
+/// Maps part of a buffer of whatever driver.
+fn map(
+    buffer: Retained<sys::iree_hal_buffer_t>,
+    offset: u64,
+    length: u64,
+    access: sys::iree_hal_memory_access_t,
+) -> Result<HostRange> {
+    let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+    // SAFETY: the buffer is retained; the mapping is ours and keeps it.
+    unsafe {
+        check(sys::iree_hal_buffer_map_range(
+            buffer.get(),
+            sys::IREE_HAL_MAPPING_MODE_SCOPED,
+            access,
+            narrow(offset),
+            narrow(length),
+            &raw mut mapping,
+        ))?;
+        let (start, length) = (mapping.contents.data, mapping.contents.data_length);
+        let owner = Arc::new(Mapping { mapping: mapping.into(), _buffer: buffer });
+        Ok(HostRange::from_raw(start, length, Some(owner)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::device::HalDevice;
 use crate::object::{Out, allocate, free, resource, slice};
-use crate::status::{Result, check, guard, guard_or, text, view};
+use crate::status::{Result, check, guard, guard_or, invalid, text, view};
 use hal_backend::{DeviceInfo, Driver, Parameters};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -243,8 +243,11 @@ fn list(
 ///
 /// # Safety
 ///
-/// The registry is alive.
+/// The registry is alive, or null, which is refused.
 pub unsafe fn register<R: Driver>(registry: *mut sys::iree_hal_driver_registry_t) -> sys::iree_status_t {
+    if registry.is_null() {
+        return guard(|| Err(invalid(format!("there is no registry to add {} to", R::NAME))));
+    }
     // SAFETY: the factory is constant and lives for ever.
     guard(|| unsafe { check(sys::iree_hal_driver_registry_register_factory(registry, Table::<R>::FACTORY)) })
 }

@@ -138,7 +138,7 @@ impl<D: Device> Port<D> {
                         .map(|record| record.resolve(&self.device, bindings))
                         .collect::<Result<_>>()?,
                     Operation::Dealloca(dealloca) => {
-                        dealloca.begin(point, &self.frontiers);
+                        dealloca.begin(point, &self.frontiers)?;
                         SmallVec::new()
                     }
                     Operation::Alloca(..) | Operation::HostCall(_) | Operation::Transfer(_) => {

@@ -2,6 +2,7 @@
 
 mod bench;
 mod cts;
+mod demo;
 mod doctor;
 mod iree;
 mod setup;
@@ -26,6 +27,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Builds, compiles and runs sample models on every device, and checks the results
+    Demo,
     /// Everything that a contributor must see green
     Test(test::Options),
     /// IREE's own iree-run-module with our drivers linked in
@@ -44,6 +47,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Demo => demo::run(),
         Command::Test(options) => test::run(&options),
         Command::Run(options) => iree::run(&options),
         Command::Cts(options) => cts::run(&options),

@@ -85,6 +85,7 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             cargo(&["test", "--workspace", "--all-features"]),
         ),
         step("cts", "IREE's conformance suite on every backend", xtask(&["cts"])),
+        step("demo", "real models on every device, checked against numpy", xtask(&["demo"])),
         step(
             "memory",
             "allocations, bytes and stack at full size, optimised",

@@ -27,6 +27,9 @@ unsafe impl Send for HostRange {}
 // SAFETY: as above.
 unsafe impl Sync for HostRange {}
 
+/// What allocators align to by themselves.
+const NATURAL: usize = 16;
+
 /// An allocation of ours.
 struct Allocation {
     start: NonNull<u8>,
@@ -48,15 +51,22 @@ impl Drop for Allocation {
 impl HostRange {
     /// Fresh memory, zeroed, aligned to `alignment`, a power of two.
     pub fn allocate(length: u64, alignment: usize) -> Result<Self, Failure> {
+        let alignment = alignment.max(1).next_power_of_two();
         let exhausted = || {
             let message = format!("the host has no {length} bytes left for a buffer");
             Failure::new(Code::ResourceExhausted, message)
         };
         let size = usize::try_from(length).map_err(|_| exhausted())?;
-        let layout = Layout::from_size_align(size.max(1), alignment.max(1)).map_err(|_| exhausted())?;
+        // Aligned by hand: an allocator that is asked for more than its own alignment writes the zeros itself, and
+        // so touches every page of memory that the system would have given zeroed and untouched.
+        let natural = alignment.clamp(1, NATURAL);
+        let padded = size.max(1).checked_add(alignment - natural).ok_or_else(exhausted)?;
+        let layout = Layout::from_size_align(padded, natural).map_err(|_| exhausted())?;
         // SAFETY: the layout is not of size zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
-        let owner: Arc<dyn Any + Send + Sync> = Arc::new(Allocation { start, layout });
+        let first = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
+        let owner: Arc<dyn Any + Send + Sync> = Arc::new(Allocation { start: first, layout });
+        // SAFETY: the padding has room for as much as the alignment can ask for.
+        let start = unsafe { first.add(first.align_offset(alignment)) };
         Ok(Self { start, length: size, owner: Some(owner) })
     }
 
@@ -187,6 +197,9 @@ mod tests {
         assert!(!range.copy_from(&HostRange::allocate(9, 8).unwrap()));
         assert_eq!(bytes(&range), [0; 8]);
         assert!(HostRange::allocate(u64::MAX, 64).is_err());
+        for alignment in [1, 16, 64, 4096] {
+            assert_eq!(HostRange::allocate(5, alignment).unwrap().address() as usize % alignment, 0);
+        }
     }
 
     #[test]

@@ -223,13 +223,7 @@ impl<D: Device> State<D> {
         }
         // SAFETY: as above.
         let buffer = unsafe { Retained::retain(buffer) }.ok_or_else(|| invalid("there is no buffer"))?;
-        let dealloca = Dealloca::new(buffer.clone())?;
-        let submitted = self.submit(affinity, edges, Side::Queue, Operation::Dealloca(dealloca));
-        if submitted.is_err() {
-            // SAFETY: the mark was ours, and nothing was submitted.
-            unsafe { sys::iree_hal_local_transient_buffer_abort_dealloca(buffer.get()) };
-        }
-        submitted
+        self.submit(affinity, edges, Side::Queue, Operation::Dealloca(Dealloca::new(buffer)))
     }
 
     /// Bytes between a file and a buffer.
