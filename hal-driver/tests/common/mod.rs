@@ -1,0 +1,391 @@
+//! The driver as a C program sees it, with just enough Rust around it to write tests.
+#![allow(dead_code, reason = "each test uses its part")]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every object here is alive as long as its wrapper")]
+
+use hal_semaphore::Code;
+use hal_sys as sys;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::Once;
+
+unsafe extern "C" {
+    fn iree_hal_local_task_driver_module_register(
+        registry: *mut sys::iree_hal_driver_registry_t,
+    ) -> sys::iree_status_t;
+}
+
+/// What went wrong, as a C program would read it.
+#[derive(Debug)]
+pub(crate) struct Error {
+    pub(crate) code: Code,
+    pub(crate) text: String,
+}
+
+pub(crate) type Result<T = ()> = std::result::Result<T, Error>;
+
+pub(crate) fn view(text: &str) -> sys::iree_string_view_t {
+    sys::iree_string_view_t { data: text.as_ptr().cast(), size: text.len() }
+}
+
+/// Consumes a status.
+pub(crate) fn check(status: sys::iree_status_t) -> Result {
+    if status.is_null() {
+        return Ok(());
+    }
+    unsafe {
+        let mut buffer = vec![0_u8; 4096];
+        let mut length = 0;
+        sys::iree_status_format(status, buffer.len(), buffer.as_mut_ptr().cast(), &raw mut length);
+        buffer.truncate(length);
+        let code = Code::from_number(u32::try_from(status as usize & 0x1F).unwrap());
+        sys::iree_status_free(status);
+        Err(Error { code, text: String::from_utf8_lossy(&buffer).into_owned() })
+    }
+}
+
+/// A status of our own making.
+pub(crate) fn failure(code: Code, text: &str) -> sys::iree_status_t {
+    unsafe { sys::iree_status_allocate_copy(code as u32, view(""), 0, view(text)) }
+}
+
+static REGISTER: Once = Once::new();
+
+fn registry() -> *mut sys::iree_hal_driver_registry_t {
+    unsafe {
+        let registry = sys::iree_hal_driver_registry_default();
+        REGISTER.call_once(|| {
+            check(hal_driver::iree_hal_mock_driver_module_register(registry)).unwrap();
+            check(iree_hal_local_task_driver_module_register(registry)).unwrap();
+        });
+        registry
+    }
+}
+
+/// A device, and the group that it is in if it is in one.
+pub(crate) struct Device(pub(crate) *mut sys::iree_hal_device_t, *mut sys::iree_hal_device_group_t);
+
+unsafe impl Send for Device {}
+unsafe impl Sync for Device {}
+
+impl Device {
+    pub(crate) fn open(uri: &str) -> Result<Self> {
+        unsafe {
+            let mut pool = null_mut();
+            let options = sys::iree_async_proactor_pool_options_default();
+            let allocator = sys::iree_allocator_system();
+            check(sys::iree_async_proactor_pool_create(
+                1,
+                std::ptr::null(),
+                options,
+                allocator,
+                &raw mut pool,
+            ))?;
+            let params = sys::iree_hal_device_create_params_t { next: std::ptr::null(), proactor_pool: pool };
+            let mut device = null_mut();
+            let opened = check(sys::iree_hal_create_device(
+                registry(),
+                view(uri),
+                &raw const params,
+                allocator,
+                &raw mut device,
+            ));
+            sys::iree_async_proactor_pool_release(pool);
+            opened.map(|()| Self(device, null_mut()))
+        }
+    }
+
+    /// A device in a group of its own, which IREE's local driver needs to run anything.
+    pub(crate) fn open_in_group(uri: &str) -> Result<Self> {
+        let mut device = Self::open(uri)?;
+        unsafe {
+            let allocator = sys::iree_allocator_system();
+            let options = sys::iree_async_frontier_tracker_options_default();
+            let mut tracker = null_mut();
+            check(sys::iree_async_frontier_tracker_create(options, allocator, &raw mut tracker))?;
+            let grouped = check(sys::iree_hal_device_group_create_from_device(
+                device.0,
+                tracker,
+                allocator,
+                &raw mut device.1,
+            ));
+            sys::iree_async_frontier_tracker_release(tracker);
+            grouped.map(|()| device)
+        }
+    }
+
+    /// One more reference.
+    pub(crate) fn again(&self) -> Self {
+        unsafe { sys::iree_hal_device_retain(self.0) };
+        Self(self.0, null_mut())
+    }
+
+    pub(crate) fn semaphore(&self, initial: u64) -> Semaphore {
+        unsafe {
+            let mut semaphore = null_mut();
+            check(sys::iree_hal_semaphore_create(self.0, u64::MAX, initial, 0, &raw mut semaphore)).unwrap();
+            Semaphore(semaphore)
+        }
+    }
+
+    pub(crate) fn allocator(&self) -> *mut sys::iree_hal_allocator_t {
+        unsafe { sys::iree_hal_device_allocator(self.0) }
+    }
+
+    pub(crate) fn try_buffer(&self, length: usize) -> Result<Buffer> {
+        unsafe {
+            let mut buffer = null_mut();
+            check(sys::iree_hal_allocator_allocate_buffer(
+                self.allocator(),
+                params(),
+                length,
+                &raw mut buffer,
+            ))?;
+            Ok(Buffer(buffer))
+        }
+    }
+
+    pub(crate) fn buffer(&self, length: usize) -> Buffer {
+        self.try_buffer(length).unwrap()
+    }
+
+    pub(crate) fn fill(
+        &self,
+        waits: &List,
+        signals: &List,
+        target: &Buffer,
+        range: (usize, usize),
+        pattern: &[u8],
+    ) -> Result {
+        self.fill_on(u64::MAX, waits, signals, target, range, pattern)
+    }
+
+    pub(crate) fn fill_on(
+        &self,
+        affinity: u64,
+        waits: &List,
+        signals: &List,
+        target: &Buffer,
+        (offset, length): (usize, usize),
+        pattern: &[u8],
+    ) -> Result {
+        unsafe {
+            check(sys::iree_hal_device_queue_fill(
+                self.0,
+                affinity,
+                waits.raw(),
+                signals.raw(),
+                target.0,
+                offset,
+                length,
+                pattern.as_ptr().cast(),
+                pattern.len(),
+                0,
+            ))
+        }
+    }
+
+    pub(crate) fn copy(
+        &self,
+        waits: &List,
+        signals: &List,
+        source: &Buffer,
+        target: &Buffer,
+        length: usize,
+    ) -> Result {
+        unsafe {
+            check(sys::iree_hal_device_queue_copy(
+                self.0,
+                u64::MAX,
+                waits.raw(),
+                signals.raw(),
+                source.0,
+                0,
+                target.0,
+                0,
+                length,
+                0,
+            ))
+        }
+    }
+
+    pub(crate) fn barrier(&self, waits: &List, signals: &List) -> Result {
+        unsafe { check(sys::iree_hal_device_queue_barrier(self.0, u64::MAX, waits.raw(), signals.raw(), 0)) }
+    }
+
+    pub(crate) fn alloca(&self, waits: &List, signals: &List, length: usize) -> Result<Buffer> {
+        unsafe {
+            let mut buffer = null_mut();
+            check(sys::iree_hal_device_queue_alloca(
+                self.0,
+                u64::MAX,
+                waits.raw(),
+                signals.raw(),
+                null_mut(),
+                params(),
+                length,
+                0,
+                &raw mut buffer,
+            ))?;
+            Ok(Buffer(buffer))
+        }
+    }
+
+    pub(crate) fn dealloca(&self, waits: &List, signals: &List, buffer: &Buffer) -> Result {
+        unsafe {
+            check(sys::iree_hal_device_queue_dealloca(self.0, 1, waits.raw(), signals.raw(), buffer.0, 0))
+        }
+    }
+
+    /// A call of a closure, which must not outlive what it borrows: the test waits for it.
+    pub(crate) fn host_call(
+        &self,
+        waits: &List,
+        signals: &List,
+        flags: u64,
+        call: Box<dyn FnOnce() -> sys::iree_status_t + Send>,
+    ) -> Result {
+        unsafe extern "C" fn trampoline(
+            user_data: *mut c_void,
+            _arguments: *const u64,
+            _context: *mut sys::iree_hal_host_call_context_t,
+        ) -> sys::iree_status_t {
+            let call =
+                unsafe { Box::from_raw(user_data.cast::<Box<dyn FnOnce() -> sys::iree_status_t + Send>>()) };
+            call()
+        }
+        unsafe {
+            let user_data = Box::into_raw(Box::new(call)).cast();
+            let call = sys::iree_hal_host_call_t { fn_: Some(trampoline), user_data };
+            let arguments = [0_u64; 4];
+            check(sys::iree_hal_device_queue_host_call(
+                self.0,
+                u64::MAX,
+                waits.raw(),
+                signals.raw(),
+                call,
+                arguments.as_ptr(),
+                flags,
+            ))
+        }
+    }
+
+    pub(crate) fn query(&self, category: &str, key: &str) -> Result<i64> {
+        let mut value = 0;
+        unsafe { check(sys::iree_hal_device_query_i64(self.0, view(category), view(key), &raw mut value))? };
+        Ok(value)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        unsafe {
+            sys::iree_hal_device_release(self.0);
+            sys::iree_hal_device_group_release(self.1);
+        }
+    }
+}
+
+pub(crate) fn params() -> sys::iree_hal_buffer_params_t {
+    sys::iree_hal_buffer_params_t {
+        type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL | sys::IREE_HAL_MEMORY_TYPE_HOST_VISIBLE,
+        usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_MAPPING,
+        ..Default::default()
+    }
+}
+
+pub(crate) struct Buffer(pub(crate) *mut sys::iree_hal_buffer_t);
+
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    pub(crate) fn read(&self) -> Vec<u8> {
+        unsafe {
+            let mut bytes = vec![0; sys::iree_hal_buffer_byte_length(self.0)];
+            check(sys::iree_hal_buffer_map_read(self.0, 0, bytes.as_mut_ptr().cast(), bytes.len())).unwrap();
+            bytes
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        unsafe { sys::iree_hal_buffer_release(self.0) };
+    }
+}
+
+pub(crate) struct Semaphore(pub(crate) *mut sys::iree_hal_semaphore_t);
+
+unsafe impl Send for Semaphore {}
+unsafe impl Sync for Semaphore {}
+
+impl Semaphore {
+    pub(crate) fn at(&self, value: u64) -> List {
+        List::of(&[(self, value)])
+    }
+
+    pub(crate) fn value(&self) -> Result<u64> {
+        let mut value = 0;
+        unsafe { check(sys::iree_hal_semaphore_query(self.0, &raw mut value))? };
+        Ok(value)
+    }
+
+    pub(crate) fn signal(&self, value: u64) -> Result {
+        unsafe { check(sys::iree_hal_semaphore_signal(self.0, value, std::ptr::null())) }
+    }
+
+    pub(crate) fn fail(&self, code: Code, text: &str) {
+        unsafe { sys::iree_hal_semaphore_fail(self.0, failure(code, text)) };
+    }
+
+    /// Waits, for ten seconds at most; a failure is told in full.
+    pub(crate) fn wait(&self, value: u64) -> Result {
+        let waited = unsafe {
+            let timeout = sys::iree_make_timeout_ms(10_000);
+            check(sys::iree_hal_semaphore_wait(self.0, value, timeout, 0))
+        };
+        match waited {
+            Err(error) if error.code != Code::DeadlineExceeded => Err(self.value().err().unwrap_or(error)),
+            other => other,
+        }
+    }
+}
+
+impl Clone for Semaphore {
+    fn clone(&self) -> Self {
+        unsafe { sys::iree_hal_semaphore_retain(self.0) };
+        Self(self.0)
+    }
+}
+
+impl Drop for Semaphore {
+    fn drop(&mut self) {
+        unsafe { sys::iree_hal_semaphore_release(self.0) };
+    }
+}
+
+/// Semaphores and values for a call.
+pub(crate) struct List {
+    semaphores: Vec<Semaphore>,
+    pointers: Vec<*mut sys::iree_hal_semaphore_t>,
+    values: Vec<u64>,
+}
+
+impl List {
+    pub(crate) fn none() -> Self {
+        Self::of(&[])
+    }
+
+    pub(crate) fn of(points: &[(&Semaphore, u64)]) -> Self {
+        let semaphores: Vec<Semaphore> = points.iter().map(|(semaphore, _)| (*semaphore).clone()).collect();
+        let pointers = semaphores.iter().map(|semaphore| semaphore.0).collect();
+        Self { semaphores, pointers, values: points.iter().map(|(_, value)| *value).collect() }
+    }
+
+    pub(crate) fn raw(&self) -> sys::iree_hal_semaphore_list_t {
+        sys::iree_hal_semaphore_list_t {
+            count: self.semaphores.len(),
+            semaphores: self.pointers.as_ptr().cast_mut(),
+            payload_values: self.values.as_ptr().cast_mut(),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What is wrong with a request is refused with the right status, says what is wrong, and changes nothing.
+
+mod common;
+
+use common::{Device, Error, List, check, params, view};
+use hal_semaphore::Code;
+use hal_sys as sys;
+use std::ptr::null_mut;
+
+fn refused(result: common::Result, code: Code, says: &str) {
+    let error = result.expect_err(says);
+    told(&error, code, says);
+}
+
+fn told(error: &Error, code: Code, says: &str) {
+    assert_eq!(error.code, code, "{}", error.text);
+    assert!(error.text.contains(says), "{:?} does not say {says:?}", error.text);
+}
+
+#[test]
+fn devices_and_parameters_that_do_not_exist() {
+    for (uri, code, says) in [
+        ("mock://2", Code::NotFound, "mock://0 to mock://1"),
+        ("mock://first", Code::NotFound, "there is no mock://first"),
+        ("mock://0?queues=0", Code::InvalidArgument, "a number from 1 to 64"),
+        ("mock://0?queues=2&queues=3", Code::InvalidArgument, "given twice"),
+        ("mock://0?memory=lots", Code::InvalidArgument, "64m"),
+        ("mock://0?fault=fire", Code::InvalidArgument, "lose:N"),
+        ("mock://0?speed=fast", Code::InvalidArgument, "parameter speed is unknown; this device takes"),
+        ("mokc", Code::NotFound, "mokc"),
+    ] {
+        let error = Device::open(uri).err().unwrap_or_else(|| panic!("{uri} was opened"));
+        told(&error, code, says);
+    }
+}
+
+#[test]
+fn a_refused_operation_leaves_its_signals_as_they_were() {
+    let device = Device::open("mock").unwrap();
+    let (buffer, done) = (device.buffer(64), device.semaphore(5));
+    let none = List::none;
+    let fill = |signals: &List, range, pattern: &[u8]| device.fill(&none(), signals, &buffer, range, pattern);
+    refused(fill(&done.at(6), (0, 65), &[1]), Code::OutOfRange, "not inside a buffer of 64 bytes");
+    refused(fill(&done.at(6), (60, 8), &[1]), Code::OutOfRange, "8 bytes at 60");
+    refused(fill(&done.at(6), (0, 64), &[0; 17]), Code::InvalidArgument, "1 to 16 bytes, not 17");
+    refused(fill(&done.at(5), (0, 64), &[1]), Code::InvalidArgument, "at 5 already");
+    refused(fill(&done.at(1 << 40), (0, 64), &[1]), Code::OutOfRange, "past the largest");
+    let affine = device.fill_on(4, &none(), &done.at(6), &buffer, (0, 64), &[1]);
+    refused(affine, Code::InvalidArgument, "queue affinity 0x4 names queues that the device does not have");
+    let other = device.buffer(32);
+    refused(device.copy(&none(), &done.at(6), &other, &buffer, 64), Code::OutOfRange, "32 bytes");
+    assert_eq!(done.value().unwrap(), 5);
+    assert_eq!(buffer.read(), [0; 64]);
+    device.fill(&none(), &done.at(6), &buffer, (0, 64), &[1]).unwrap();
+    done.wait(6).unwrap();
+}
+
+#[test]
+fn semaphores_only_grow_and_fail_once() {
+    let device = Device::open("mock").unwrap();
+    let semaphore = device.semaphore(3);
+    refused(semaphore.signal(3), Code::InvalidArgument, "3");
+    refused(semaphore.signal(1 << 33), Code::InvalidArgument, "past the largest");
+    semaphore.fail(Code::DataLoss, "first");
+    semaphore.fail(Code::Aborted, "second");
+    told(&semaphore.value().unwrap_err(), Code::DataLoss, "first");
+    let after = device.semaphore(0);
+    device.barrier(&semaphore.at(9), &after.at(1)).unwrap();
+    told(&after.wait(1).unwrap_err(), Code::DataLoss, "first");
+}
+
+#[test]
+fn memory_is_given_back_once() {
+    let device = Device::open("mock").unwrap();
+    let done = device.semaphore(0);
+    let buffer = device.alloca(&List::none(), &done.at(1), 256).unwrap();
+    device.dealloca(&done.at(1), &done.at(2), &buffer).unwrap();
+    done.wait(2).unwrap();
+    let (again, used) = (device.semaphore(0), device.semaphore(0));
+    device.dealloca(&List::none(), &again.at(1), &buffer).unwrap();
+    told(&again.wait(1).unwrap_err(), Code::FailedPrecondition, "deallocated before");
+    device.fill(&List::none(), &used.at(1), &buffer, (0, 256), &[1]).unwrap();
+    told(&used.wait(1).unwrap_err(), Code::FailedPrecondition, "the buffer has no memory");
+}
+
+#[test]
+fn a_host_call_that_fails_or_panics_fails_its_signals() {
+    let device = Device::open("mock").unwrap();
+    let (ready, done, chained) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
+    let call = Box::new(|| common::failure(Code::NotFound, "the call found nothing"));
+    device.host_call(&ready.at(1), &done.at(1), 0, call).unwrap();
+    device.barrier(&done.at(1), &chained.at(1)).unwrap();
+    ready.signal(1).unwrap();
+    told(&chained.wait(1).unwrap_err(), Code::NotFound, "the call found nothing");
+    // A call whose wait fails is never made.
+    let (broken, skipped) = (device.semaphore(0), device.semaphore(0));
+    device.host_call(&broken.at(1), &skipped.at(1), 0, Box::new(|| panic!("was called"))).unwrap();
+    broken.fail(Code::Unavailable, "gone");
+    told(&skipped.wait(1).unwrap_err(), Code::Unavailable, "gone");
+}
+
+#[test]
+fn queries_have_values_or_say_that_they_have_none() {
+    let device = Device::open("mock://0?queues=3&workers=5").unwrap();
+    for (category, key, value) in [
+        ("hal.device.id", "mock", 1),
+        ("hal.device.id", "mock*", 1),
+        ("hal.device.id", "local*", 1),
+        ("hal.device.id", "cuda*", 0),
+        ("hal.executable.format", "vmvx-bytecode-fb", 1),
+        ("hal.executable.format", "FOO?", 0),
+        ("hal.device", "concurrency", 3),
+        ("hal.dispatch", "concurrency", 5),
+    ] {
+        assert_eq!(device.query(category, key).unwrap(), value, "{category} {key}");
+    }
+    told(&device.query("hal.device", "colour").unwrap_err(), Code::NotFound, "hal.device :: colour");
+}
+
+#[test]
+#[expect(clippy::undocumented_unsafe_blocks, reason = "every object is alive")]
+fn objects_of_other_drivers_are_recognised() {
+    let (device, other) = (Device::open("mock").unwrap(), Device::open_in_group("local-task").unwrap());
+    unsafe {
+        let mut commands = null_mut();
+        let once = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT;
+        check(sys::iree_hal_command_buffer_create(other.0, once, u32::MAX.into(), 0, 0, &raw mut commands))
+            .unwrap();
+        check(sys::iree_hal_command_buffer_begin(commands)).unwrap();
+        check(sys::iree_hal_command_buffer_end(commands)).unwrap();
+        let (waits, signals) = (List::none(), device.semaphore(0).at(1));
+        let table = sys::iree_hal_buffer_binding_table_t { count: 0, bindings: std::ptr::null() };
+        let executed = check(sys::iree_hal_device_queue_execute(
+            device.0,
+            u64::MAX,
+            waits.raw(),
+            signals.raw(),
+            commands,
+            table,
+            0,
+        ));
+        refused(executed, Code::InvalidArgument, "belongs to another driver");
+        sys::iree_hal_command_buffer_release(commands);
+    }
+}
+
+#[test]
+fn semaphores_and_buffers_of_another_driver_work() {
+    let (device, other) = (Device::open("mock").unwrap(), Device::open_in_group("local-task").unwrap());
+    let (theirs, ours) = (other.buffer(64), device.buffer(64));
+    let (a, b, c) = (other.semaphore(0), device.semaphore(0), other.semaphore(0));
+    // Submitted back to front: each waits for what the next one signals.
+    other.barrier(&b.at(1), &c.at(1)).unwrap();
+    device.copy(&a.at(1), &b.at(1), &theirs, &ours, 64).unwrap();
+    other.fill(&List::none(), &a.at(1), &theirs, (0, 64), &[42]).unwrap();
+    c.wait(1).unwrap();
+    assert_eq!(ours.read(), [42; 64]);
+    // A failure crosses over with its message.
+    let (broken, failed) = (other.semaphore(0), device.semaphore(0));
+    device.barrier(&broken.at(1), &failed.at(1)).unwrap();
+    broken.fail(Code::DataLoss, "their bank 3");
+    told(&failed.wait(1).unwrap_err(), Code::DataLoss, "their bank 3");
+    // And ours signals theirs.
+    let signalled = other.semaphore(0);
+    device.barrier(&List::none(), &signalled.at(7)).unwrap();
+    signalled.wait(7).unwrap();
+}
+
+/// The slots that answer UNIMPLEMENTED. The list only shrinks.
+#[test]
+#[expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "every object is alive, and no slot looks at the nulls"
+)]
+fn what_is_not_there_says_so_by_name() {
+    let device = Device::open("mock").unwrap();
+    let buffer = device.buffer(64);
+    let semaphore = device.semaphore(0);
+    unsafe {
+        let table =
+            &*(*device.0.cast::<sys::iree_hal_resource_t>()).vtable.cast::<sys::iree_hal_device_vtable_t>();
+        let allocator = device.allocator();
+        let memory = &*(*allocator.cast::<sys::iree_hal_resource_t>())
+            .vtable
+            .cast::<sys::iree_hal_allocator_vtable_t>();
+        let timeline = (*semaphore.0.cast::<sys::iree_async_semaphore_t>())
+            .vtable
+            .cast::<sys::iree_hal_semaphore_vtable_t>();
+        let timeline = &*timeline;
+        let unimplemented = |status, name: &str| refused(check(status), Code::Unimplemented, name);
+        let channel = sys::iree_hal_channel_params_t::default();
+        unimplemented(
+            table.create_channel.unwrap()(device.0, 0, channel, null_mut()),
+            "iree_hal_channel_create",
+        );
+        let options = std::ptr::null();
+        unimplemented(table.external_capture_begin.unwrap()(device.0, options), "external_capture_begin");
+        unimplemented(table.external_capture_end.unwrap()(device.0), "external_capture_end");
+        let point = sys::iree_hal_external_timepoint_t::default();
+        unimplemented(timeline.import_timepoint.unwrap()(semaphore.0, 1, 0, point), "import_timepoint");
+        unimplemented(
+            timeline.export_timepoint.unwrap()(semaphore.0, 1, 0, 0, 0, null_mut()),
+            "export_timepoint",
+        );
+        assert!(!memory.supports_virtual_memory.unwrap()(allocator));
+        let granularity = memory.virtual_memory_query_granularity.unwrap();
+        unimplemented(granularity(allocator, params(), null_mut(), null_mut()), "query_granularity");
+        unimplemented(
+            memory.virtual_memory_reserve.unwrap()(allocator, 0, 0, null_mut()),
+            "virtual_memory_reserve",
+        );
+        unimplemented(memory.virtual_memory_release.unwrap()(allocator, buffer.0), "virtual_memory_release");
+        let system = sys::iree_allocator_system();
+        let allocate = memory.physical_memory_allocate.unwrap();
+        unimplemented(allocate(allocator, params(), 0, system, null_mut()), "physical_memory_allocate");
+        unimplemented(memory.physical_memory_free.unwrap()(allocator, null_mut()), "physical_memory_free");
+        unimplemented(
+            memory.virtual_memory_map.unwrap()(allocator, buffer.0, 0, null_mut(), 0, 0),
+            "virtual_memory_map",
+        );
+        unimplemented(
+            memory.virtual_memory_unmap.unwrap()(allocator, buffer.0, 0, 0),
+            "virtual_memory_unmap",
+        );
+        unimplemented(
+            memory.virtual_memory_protect.unwrap()(allocator, buffer.0, 0, 0, 0, 0),
+            "virtual_memory_protect",
+        );
+        unimplemented(
+            memory.virtual_memory_advise.unwrap()(allocator, buffer.0, 0, 0, 0, 0),
+            "virtual_memory_advise",
+        );
+    }
+}
+
+/// A slot that is null crashes whoever calls it: IREE does not look.
+#[test]
+#[expect(clippy::undocumented_unsafe_blocks, reason = "a table is pointers to functions and nothing else")]
+fn no_table_has_a_hole() {
+    fn full<T>(table: *const std::ffi::c_void) -> bool {
+        let slots = size_of::<T>() / size_of::<usize>();
+        (0..slots).all(|slot| unsafe { *table.cast::<usize>().add(slot) } != 0)
+    }
+    let device = Device::open("mock").unwrap();
+    let (buffer, semaphore) = (device.buffer(64), device.semaphore(0));
+    unsafe {
+        let table = |object: *mut std::ffi::c_void| (*object.cast::<sys::iree_hal_resource_t>()).vtable;
+        assert!(full::<sys::iree_hal_device_vtable_t>(table(device.0.cast())));
+        assert!(full::<sys::iree_hal_allocator_vtable_t>(table(device.allocator().cast())));
+        assert!(full::<sys::iree_hal_buffer_vtable_t>(table(buffer.0.cast())));
+        assert!(full::<sys::iree_hal_semaphore_vtable_t>(table(semaphore.0.cast())));
+        let (mut commands, mut cache, mut event) = (null_mut(), null_mut(), null_mut());
+        let once = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT;
+        check(sys::iree_hal_command_buffer_create(device.0, once, u32::MAX.into(), 0, 0, &raw mut commands))
+            .unwrap();
+        assert!(full::<sys::iree_hal_command_buffer_vtable_t>(table(commands.cast())));
+        sys::iree_hal_command_buffer_release(commands);
+        check(sys::iree_hal_executable_cache_create(device.0, view("test"), &raw mut cache)).unwrap();
+        assert!(full::<sys::iree_hal_executable_cache_vtable_t>(table(cache.cast())));
+        sys::iree_hal_executable_cache_release(cache);
+        check(sys::iree_hal_event_create(device.0, 0, 0, &raw mut event)).unwrap();
+        assert!(full::<sys::iree_hal_event_vtable_t>(table(event.cast())));
+        sys::iree_hal_event_release(event);
+    }
+}
