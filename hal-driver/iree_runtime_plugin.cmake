@@ -30,7 +30,7 @@ add_custom_target(hal_driver_cargo
     "LIBCLANG_PATH=${HAL_LIBCLANG}"
     "${HAL_CARGO}" build --quiet --locked --lib --package hal-driver --profile "${HAL_DRIVER_PROFILE}"
       --manifest-path "${_HAL_DRIVER_DIR}/Cargo.toml"
-      --no-default-features --features "${HAL_DRIVER_FEATURES}"
+      --no-default-features --features "$<JOIN:${HAL_DRIVER_FEATURES},$<COMMA>>"
   BYPRODUCTS "${_HAL_DRIVER_LIBRARY}"
   COMMENT "Building the Rust HAL drivers: ${HAL_DRIVER_FEATURES}"
   USES_TERMINAL
@@ -65,7 +65,7 @@ target_link_libraries(hal_drivers INTERFACE
 # IREE exports its own targets, and with them what they link.
 iree_install_targets(TARGETS hal_drivers COMPONENT IREEDevLibraries-Runtime EXPORT_SET Runtime)
 
-foreach(_NAME IN ITEMS mock)
+foreach(_NAME IN ITEMS mock template)
   if(_NAME IN_LIST HAL_DRIVER_FEATURES)
     iree_register_external_hal_driver(
       NAME ${_NAME}

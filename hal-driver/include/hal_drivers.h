@@ -16,6 +16,10 @@ extern "C" {
 iree_status_t iree_hal_mock_driver_module_register(
     iree_hal_driver_registry_t* registry);
 
+// template://  The backend that others begin with. Only where the library has the feature `template`.
+iree_status_t iree_hal_template_driver_module_register(
+    iree_hal_driver_registry_t* registry);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -84,3 +84,6 @@ macro_rules! export_driver {
 
 #[cfg(feature = "mock")]
 export_driver!(iree_hal_mock_driver_module_register, hal_mock::Mock);
+
+#[cfg(feature = "template")]
+export_driver!(iree_hal_template_driver_module_register, hal_template::Template);

@@ -351,6 +351,8 @@ pub(crate) struct Trace {
     submitted: i64,
     begun: AtomicI64,
     queue: AtomicU32,
+    /// What it cost the host has been written.
+    done: AtomicBool,
 }
 
 impl Trace {
@@ -365,6 +367,7 @@ impl Trace {
             submitted: now(),
             begun: AtomicI64::new(0),
             queue: AtomicU32::new(queue),
+            done: AtomicBool::new(false),
         });
         trace.metadata();
         trace
@@ -440,8 +443,11 @@ impl Trace {
         });
     }
 
-    /// It has run, as far as the host can tell.
+    /// It has run, as far as the host can tell. Told by whoever knows first.
     pub(crate) fn done(&self, outcome: std::result::Result<(), &Failure>) {
+        if self.done.swap(true, Ordering::Relaxed) || self.begun.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         // SAFETY: the default is a plain value; the recorder is alive under its lock.
         let _ = self.session.with(|recorder| unsafe {
             let mut event = sys::iree_hal_local_profile_host_execution_event_info_default();

@@ -236,6 +236,10 @@ impl<D: Device> Backend for Port<D> {
     fn reclaim(&self, ended: Ended<Work>) {
         let _inside = teardown::enter();
         if let Some(work) = ended.work {
+            // For a device that does not say when what ran; it comes after the signals, and better late than never.
+            if let Some(trace) = &work.trace {
+                trace.done(ended.outcome.as_ref().map(drop));
+            }
             match work.operation {
                 Operation::Dealloca(dealloca) => dealloca.end(),
                 // The call was never made: its waits failed, or it was cancelled.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn a_failed_operation_fails_its_signals_and_nothing_else() {
-    let device = Device::open("mock://0?fault=fail:fill:2:ABORTED").unwrap();
+    let device = Device::open("mock://0?queues=1&fault=fail:fill:2:ABORTED").unwrap();
     let buffer = device.buffer(64);
     let done = [device.semaphore(0), device.semaphore(0), device.semaphore(0)];
     for done in &done {

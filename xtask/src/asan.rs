@@ -11,7 +11,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 /// What the sanitizer is asked for.
-const OPTIONS: &str = "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:abort_on_error=0";
+const OPTIONS: &str =
+    "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:abort_on_error=0";
 
 pub(crate) fn run() -> Result<bool> {
     let tree = Tree::configure(Flavour::Asan, None)?;
@@ -38,7 +39,8 @@ pub(crate) fn run() -> Result<bool> {
     ] {
         let mut command = command;
         println!("with AddressSanitizer: {what}");
-        let output = command.env("ASAN_OPTIONS", OPTIONS).output().with_context(|| format!("starting {what}"))?;
+        let output =
+            command.env("ASAN_OPTIONS", OPTIONS).output().with_context(|| format!("starting {what}"))?;
         let clean = !reported(&output) && output.status.success() != fails;
         if !clean {
             print!("{}", String::from_utf8_lossy(&output.stdout));

@@ -1,5 +1,6 @@
 //! The project's only front door: `cargo xtask COMMAND`.
 
+mod asan;
 mod bench;
 mod cts;
 mod demo;
@@ -35,6 +36,8 @@ enum Command {
     Run(iree::RunOptions),
     /// IREE's conformance suite on every backend
     Cts(cts::Options),
+    /// The conformance suite and the C example with AddressSanitizer and its leak checker
+    Asan,
     /// IREE's tools and its conformance suite, with our drivers linked in
     Build(iree::BuildOptions),
     /// Fetches and installs what the other commands need
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::run(&options),
         Command::Run(options) => iree::run(&options),
         Command::Cts(options) => cts::run(&options),
+        Command::Asan => asan::run(),
         Command::Build(options) => iree::build(&options),
         Command::Setup => setup::run(),
         Command::Bench(options) => bench::run(&options),

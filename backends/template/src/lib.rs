@@ -1,0 +1,351 @@
+//! A backend to begin with: copy this crate, and replace the host by your device piece by piece.
+//!
+//! It is a whole IREE HAL driver in a few hundred lines of safe Rust: it runs models and passes the conformance suite, but
+//! for what it says it cannot do. The "device" is one thread that takes jobs from one queue. What a real device would
+//! do differently is said where it comes up; `docs/backend.md` walks through the same steps in order.
+//!
+//! # What is in a backend
+//!
+//! 1. [`Template`] is the *driver*: a name for `--device=template`, the devices that there are, and how to open one.
+//! 2. [`TemplateDevice`] is a *device*: what it is ([`Device::properties`]), memory, executables, and a queue.
+//! 3. `Queue` is the *hardware*: where a job goes in `submit`, and from where its completion is reported.
+//!
+//! Nothing here knows of semaphores, command buffers, pools or C. A job arrives when everything that it waits for has
+//! happened, or is native work of this device; what it signals is signalled when its epoch is reported.
+
+use hal_backend::{
+    Code, Command, Completer, Completion, Device, DeviceInfo, DeviceSpec, Dispatch, Driver, Failure, Heap,
+    HostCall, HostLoader, HostProgram, HostRange, Job, LoadRequest, Loaded, NativeWaits, Parameters,
+    Properties, Rejected, Span, Workgroups,
+};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+// ------------------------------------------------------------------------------------------------------------------
+// 1. The driver
+// ------------------------------------------------------------------------------------------------------------------
+
+/// The driver behind `template://`.
+#[derive(Debug)]
+pub struct Template;
+
+impl Driver for Template {
+    type Device = TemplateDevice;
+
+    const NAME: &'static str = "template";
+    const FULL_NAME: &'static str = "Template device (software; a backend to begin with)";
+
+    /// Programs create every driver that they are linked with: look for hardware in `enumerate` and `open`, not here.
+    fn create() -> Self {
+        Self
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
+        // A real driver lists what it finds, for instance in sysfs, without opening anything.
+        Ok(vec![DeviceInfo { path: "0".into(), name: "template device: one thread".into() }])
+    }
+
+    fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<TemplateDevice, Failure> {
+        if !matches!(path, "" | "0") {
+            return Err(Failure::new(
+                Code::NotFound,
+                format!("there is no template://{path}, only template://0"),
+            ));
+        }
+        // Take the parameters that you know; any other is refused for you, by name.
+        let depth = parameters.number("depth", 64, 1, 65_536)?;
+        TemplateDevice::open(depth)
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------------
+// 2. The device
+// ------------------------------------------------------------------------------------------------------------------
+
+/// What memory is aligned to.
+const ALIGNMENT: u64 = 64;
+
+/// How much one allocation can have.
+const LARGEST: u64 = 1 << 36;
+
+/// A device.
+pub struct TemplateDevice {
+    queue: Arc<Queue>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TemplateDevice {
+    fn open(depth: usize) -> Result<Self, Failure> {
+        let queue = Arc::new(Queue::new(depth));
+        let hardware = queue.clone();
+        let started = std::thread::Builder::new().name("template".into()).spawn(move || hardware.serve());
+        match started {
+            Ok(thread) => Ok(Self { queue, thread: Some(thread) }),
+            Err(error) => {
+                Err(Failure::new(Code::ResourceExhausted, format!("the device has no thread: {error}")))
+            }
+        }
+    }
+}
+
+impl Device for TemplateDevice {
+    /// An allocation. A real device has a handle or an address here.
+    type Memory = HostRange;
+    /// A loaded executable. A real device has its own format, and loads that.
+    type Executable = Arc<dyn HostProgram>;
+    /// What one queue records and another waits for. This device has only one queue.
+    type Event = ();
+
+    fn properties(&self) -> Properties {
+        Properties {
+            identifier: "template".into(),
+            // Compilers target devices that they know. This one runs host code, so it answers to `local` as well.
+            aliases: vec!["local-template".into(), "local".into()],
+            queues: DeviceSpec {
+                queues: 1,
+                // With several queues: `Epochs` if one can wait for another's progress, `Events` if it records events.
+                native_waits: NativeWaits::None,
+                peers: Vec::new(),
+                // `Descriptor` suits a kernel driver whose completions make a file readable; then `poll` takes them.
+                completion: Completion::Callback,
+            },
+            heaps: vec![Heap {
+                host_visible: true,
+                coherent: true,
+                device_local: true,
+                max_allocation: LARGEST,
+                alignment: ALIGNMENT,
+            }],
+            concurrency: 1,
+            host_processor: true,
+        }
+    }
+
+    fn start(&self, completer: Completer) {
+        // Called once, before the first job. The completer is where completions are reported, from any thread.
+        let _ = self.queue.completer.set(completer);
+    }
+
+    fn allocate(&self, _heap: usize, length: u64) -> Result<HostRange, Failure> {
+        HostRange::allocate(length, 64)
+    }
+
+    fn import(&self, range: HostRange) -> Result<HostRange, Failure> {
+        Ok(range)
+    }
+
+    fn host_view(&self, memory: &HostRange) -> Option<HostRange> {
+        // Nothing, where the host cannot map the device's memory.
+        Some(memory.clone())
+    }
+
+    fn supports(&self, format: &str, host: &dyn HostLoader) -> bool {
+        host.supports(format)
+    }
+
+    fn load(
+        &self,
+        request: &LoadRequest<'_>,
+        host: &dyn HostLoader,
+    ) -> Result<Loaded<Arc<dyn HostProgram>>, Failure> {
+        // A real device checks and uploads `request.data` here and says what functions are in it.
+        let executable = host.load(request, 1)?;
+        let functions = executable.functions().to_vec();
+        Ok(Loaded { executable, functions })
+    }
+
+    fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
+        self.queue.push(job)
+    }
+
+    fn abort(&self, why: &Failure) {
+        self.queue.abort(why);
+    }
+
+    fn clock(&self) -> Option<u64> {
+        // What profiles are taken with. A device whose clock cannot be read has none.
+        Some(self.queue.clock())
+    }
+}
+
+impl Drop for TemplateDevice {
+    fn drop(&mut self) {
+        self.queue.stop();
+        let me = std::thread::current().id();
+        // The last reference may be dropped from inside a completion, on the device's own thread.
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != me) {
+            let _ = thread.join();
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------------
+// 3. The hardware
+// ------------------------------------------------------------------------------------------------------------------
+
+/// One queue, and the thread at its end.
+struct Queue {
+    state: Mutex<State>,
+    work: Condvar,
+    completer: OnceLock<Completer>,
+    depth: usize,
+    opened: Instant,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job<TemplateDevice>>,
+    full: bool,
+    aborted: Option<Failure>,
+    stopping: bool,
+}
+
+impl Queue {
+    fn new(depth: usize) -> Self {
+        Self {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            completer: OnceLock::new(),
+            depth,
+            opened: Instant::now(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a job, unless there is no room: then it comes back when the device says that there is.
+    fn push(&self, job: Job<TemplateDevice>) -> Result<(), Rejected<TemplateDevice>> {
+        let mut state = self.lock();
+        if state.jobs.len() >= self.depth {
+            state.full = true;
+            return Err(Rejected::Full(Box::new(job)));
+        }
+        state.jobs.push_back(job);
+        drop(state);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// What has not begun fails; what has ends by itself.
+    fn abort(&self, why: &Failure) {
+        self.lock().aborted.get_or_insert_with(|| why.clone());
+        self.work.notify_one();
+    }
+
+    fn stop(&self) {
+        self.lock().stopping = true;
+        self.work.notify_one();
+    }
+
+    fn serve(&self) {
+        while let Some((job, aborted, had_no_room)) = self.next() {
+            let (queue, epoch) = (job.queue, job.epoch);
+            let begin = self.clock();
+            let outcome = aborted.map_or_else(|| self.run(&job), Err);
+            if let Some(observer) = &job.observer {
+                observer.job(begin, self.clock(), outcome.as_ref().map(drop));
+            }
+            // What the job held is free before its completion is known.
+            drop(job);
+            let Some(completer) = self.completer.get() else { continue };
+            // In queue order, once for each job. A failed job is complete too: the queue goes on.
+            let _ = match outcome {
+                Ok(()) => completer.complete(queue, epoch),
+                Err(failure) => completer.fail(queue, epoch, failure),
+            };
+            if had_no_room {
+                let _ = completer.unblock(queue.device());
+            }
+        }
+    }
+
+    /// Does the commands of a job, and says when, if somebody wants to know.
+    fn run(&self, job: &Job<TemplateDevice>) -> Result<(), Failure> {
+        for (number, command) in job.commands.iter().enumerate() {
+            let begin = self.clock();
+            run(command)?;
+            if let Some(observer) = &job.observer {
+                observer.command(number, begin, self.clock());
+            }
+        }
+        Ok(())
+    }
+
+    fn clock(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(1)
+    }
+
+    /// The next job, why it must not run if so, and whether somebody waits for room.
+    fn next(&self) -> Option<(Job<TemplateDevice>, Option<Failure>, bool)> {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                return Some((job, state.aborted.clone(), std::mem::take(&mut state.full)));
+            }
+            if state.stopping {
+                return None;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Does one command. A real device encodes it for its engines in `submit` instead.
+fn run(command: &Command<TemplateDevice>) -> Result<(), Failure> {
+    match command {
+        Command::Fill { target, pattern } => done(host(target)?.fill(pattern.bytes())),
+        Command::Copy { source, target } => done(host(target)?.copy_from(&host(source)?)),
+        Command::Update { source, target } => done(host(target)?.write(0, source)),
+        Command::Dispatch(dispatch) => call(dispatch),
+        // One thread does one command after the other, so a barrier is nothing.
+        Command::Barrier => Ok(()),
+    }
+}
+
+fn call(dispatch: &Dispatch<TemplateDevice>) -> Result<(), Failure> {
+    let workgroups = match &dispatch.workgroups {
+        Workgroups::Count(count) => *count,
+        Workgroups::Indirect(place) => counts(&host(place)?)?,
+    };
+    let bindings = dispatch.bindings.iter().map(host).collect::<Result<Vec<_>, _>>()?;
+    let call = HostCall {
+        function: dispatch.function,
+        workgroup_size: dispatch.workgroup_size,
+        workgroups,
+        constants: &dispatch.constants,
+        bindings: &bindings,
+        concurrency: 1,
+        local_memory: dispatch.local_memory,
+    };
+    dispatch.executable.run(&call, 0..call.total(), 0)
+}
+
+/// The number of workgroups, which the device reads when the dispatch begins.
+fn counts(place: &HostRange) -> Result<[u32; 3], Failure> {
+    let mut words = [[0; 4]; 3];
+    for (offset, word) in (0..).step_by(4).zip(&mut words) {
+        done(place.read(offset, word))?;
+    }
+    Ok(words.map(u32::from_ne_bytes))
+}
+
+/// The bytes of a span. They may also be memory that the device was never told about; a real device stages that.
+fn host(span: &Span<TemplateDevice>) -> Result<HostRange, Failure> {
+    let range = match &span.place {
+        hal_backend::Place::Device(memory, offset) => memory.slice(*offset, span.length),
+        hal_backend::Place::Host(range) => range.slice(0, span.length),
+    };
+    range.ok_or_else(misfit)
+}
+
+fn done(fitted: bool) -> Result<(), Failure> {
+    fitted.then_some(()).ok_or_else(misfit)
+}
+
+fn misfit() -> Failure {
+    Failure::new(Code::OutOfRange, "a command reaches past the memory that it works on")
+}
