@@ -9,7 +9,7 @@ use std::process::Command;
 const VERSION: &str = "3.13.0";
 
 fn main() {
-    for input in ["wrapper.h", "layout.txt", "build.rs"] {
+    for input in ["wrapper.h", "layout.txt", "external_drivers.c", "build.rs"] {
         println!("cargo::rerun-if-changed={input}");
     }
     for variable in ["IREE_SOURCE_DIR", "IREE_LIB_DIR", "LIBCLANG_PATH", "HAL_SYS_SANITIZE"] {
@@ -57,6 +57,7 @@ fn build() -> Result<(), String> {
     let mut shim = cc::Build::new();
     shim.file(out.join("inline.c"))
         .file(layout)
+        .file("external_drivers.c")
         .include(source.join("runtime/src"))
         .include(".")
         .warnings(false);

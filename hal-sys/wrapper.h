@@ -25,3 +25,4 @@
 #include "iree/hal/memory/tlsf_pool.h"
 #include "iree/hal/utils/file_registry.h"
 #include "iree/hal/utils/resource_set.h"
+#include "iree/runtime/api.h"

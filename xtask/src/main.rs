@@ -9,6 +9,7 @@ mod iree;
 mod setup;
 mod steps;
 mod test;
+mod third_party;
 mod workspace;
 
 use anyhow::Result;
@@ -38,6 +39,8 @@ enum Command {
     Cts(cts::Options),
     /// The conformance suite and the C example with AddressSanitizer and its leak checker
     Asan,
+    /// A driver outside the workspace: made, built, linked into a C program, and run
+    ThirdParty,
     /// IREE's tools and its conformance suite, with our drivers linked in
     Build(iree::BuildOptions),
     /// Fetches and installs what the other commands need
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Run(options) => iree::run(&options),
         Command::Cts(options) => cts::run(&options),
         Command::Asan => asan::run(),
+        Command::ThirdParty => third_party::run(),
         Command::Build(options) => iree::build(&options),
         Command::Setup => setup::run(),
         Command::Bench(options) => bench::run(&options),

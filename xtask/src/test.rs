@@ -85,6 +85,7 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             cargo(&["test", "--workspace", "--all-features"]),
         ),
         step("cts", "IREE's conformance suite on every backend", xtask(&["cts"])),
+        step("third-party", "a driver outside the workspace builds, links and runs", xtask(&["third-party"])),
         step("asan", "the conformance suite and the C example with AddressSanitizer", xtask(&["asan"])),
         step("demo", "real models on every device, checked against numpy", xtask(&["demo"])),
         step(
