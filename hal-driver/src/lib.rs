@@ -10,8 +10,9 @@
 //! A crate outside this repository implements [`hal_backend::Driver`], exports one function, and builds itself as a
 //! static library:
 //!
-//! ```ignore
-//! hal_driver::export_driver!(iree_hal_mine_driver_module_register, mine::MyDriver);
+//! ```no_run
+//! # use hal_mock::Mock as MyDriver;
+//! hal_driver::export_driver!(iree_hal_mine_driver_module_register, MyDriver);
 //! ```
 //!
 //! # Conventions of the C boundary

@@ -297,11 +297,6 @@ impl About {
         };
         about
     }
-
-    /// A barrier.
-    pub(crate) fn barrier(affinity: u64) -> Self {
-        About { kind: sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER, affinity, ..About::default() }
-    }
 }
 
 impl Layout {

@@ -1,4 +1,9 @@
 //! Each fault of the mock device, and what a program sees of it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
 
 mod common;
 

@@ -194,6 +194,15 @@ def main():
 
         attempt("two in flight", device, both)
 
+    plain = compile_model(EXAMPLES / "two_functions.mlir", "two_functions_sync", LOCAL + LLVM_CPU)
+
+    def embedded():
+        took = run([os.environ["HAL_RUST_EXAMPLE"], plain])
+        ROWS.append(("Rust program", "mock", "0.0e+00", f"{took * 1000:.0f} ms", "ok"))
+        print("Rust program on mock: ok", flush=True)
+
+    attempt("Rust program", "mock", embedded)
+
     ordinals = [f"--iree-hal-target-device={name}=local[{at}]" for at, name in enumerate(("first", "second", "third"))]
     several = compile_model(MODELS / "devices.mlir", "devices", ordinals + LLVM_CPU)
     for devices in (["mock://0", "mock://1", "local-task"], ["local-task", "mock://1", "mock://0"]):

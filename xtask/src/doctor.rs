@@ -1,6 +1,6 @@
 //! `cargo xtask doctor`: what is here, what is missing, what to do.
 
-use crate::workspace;
+use crate::{setup, workspace};
 use anyhow::Result;
 use std::process::Command;
 
@@ -37,6 +37,30 @@ pub(crate) fn run() -> Result<bool> {
             found: version("cc", &["--version"]),
             advice: "install gcc, or another C compiler as cc",
             ..required("cc")
+        },
+        Item {
+            found: version("c++", &["--version"]),
+            advice: "install g++, or another C++ compiler as c++",
+            ..required("c++")
+        },
+        Item {
+            found: version("python3", &["--version"]).filter(|found| at_least(found, (3, 10))),
+            needed: "3.10",
+            advice: "install Python 3.10 or newer with pip and venv",
+            ..required("python3")
+        },
+        Item {
+            found: setup::installed().then(|| "in the target folder".into()),
+            needed: "3.13.0",
+            advice: "cargo xtask setup",
+            required: false,
+            ..required("IREE tools")
+        },
+        Item {
+            found: setup::has_googletest().then(|| "/usr/src/googletest".into()),
+            advice: "cargo xtask setup as root, or apt-get install libgtest-dev libgmock-dev",
+            required: false,
+            ..required("googletest")
         },
         Item {
             found: writable.as_ref().ok().map(|()| "writable".into()),

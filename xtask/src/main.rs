@@ -35,6 +35,8 @@ enum Command {
     Test(test::Options),
     /// IREE's own iree-run-module with our drivers linked in
     Run(iree::RunOptions),
+    /// Runs a model with profiling and draws what its queues did
+    Profile(demo::ProfileOptions),
     /// IREE's conformance suite on every backend
     Cts(cts::Options),
     /// The conformance suite and the C example with AddressSanitizer and its leak checker
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Command::Demo => demo::run(),
         Command::Test(options) => test::run(&options),
         Command::Run(options) => iree::run(&options),
+        Command::Profile(options) => demo::profile(&options),
         Command::Cts(options) => cts::run(&options),
         Command::Asan => asan::run(),
         Command::ThirdParty => third_party::run(),

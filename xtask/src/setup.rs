@@ -113,10 +113,22 @@ fn check_version(source: &Path) -> Result<()> {
 const GOOGLETEST: &str = "/usr/src/googletest/googletest/src/gtest-all.cc";
 const GOOGLEMOCK: &str = "/usr/src/googletest/googlemock/src/gmock-all.cc";
 
+/// Whether the Python environment is complete.
+pub(crate) fn installed() -> bool {
+    let stamp = workspace::target().map(|target| target.join("python/requirements.txt"));
+    stamp
+        .and_then(|stamp| Ok(std::fs::read_to_string(stamp)?))
+        .is_ok_and(|installed| installed == REQUIREMENTS)
+}
+
+/// Whether googletest's sources are here.
+pub(crate) fn has_googletest() -> bool {
+    Path::new(GOOGLETEST).is_file() && Path::new(GOOGLEMOCK).is_file()
+}
+
 /// What the conformance suite is written with; installed if it is missing and we may.
 pub(crate) fn googletest() -> Result<()> {
-    let here = || Path::new(GOOGLETEST).is_file() && Path::new(GOOGLEMOCK).is_file();
-    if here() {
+    if has_googletest() {
         return Ok(());
     }
     println!("installing googletest's sources (libgtest-dev, libgmock-dev)");
@@ -132,7 +144,7 @@ pub(crate) fn googletest() -> Result<()> {
             .status()
             .is_ok_and(|status| status.success())
     };
-    if (install() || (update() && install())) && here() {
+    if (install() || (update() && install())) && has_googletest() {
         return Ok(());
     }
     bail!(

@@ -86,10 +86,18 @@ impl<D: Device> State<D> {
     }
 
     fn barrier(&self, affinity: Affinity, edges: &Edges<'_>) -> Result {
+        self.edge(affinity, edges, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER, 0)
+    }
+
+    /// An operation that has nothing to do but to wait and signal, whatever it is called.
+    fn edge(&self, affinity: Affinity, edges: &Edges<'_>, kind: u32, payload: u64) -> Result {
         if let Some(trace) = self.profiler.trace(|| About {
+            kind,
+            payload,
             waits: edges.waits.len(),
             signals: edges.signals.len(),
-            ..About::barrier(affinity.0)
+            affinity: affinity.0,
+            ..About::default()
         }) {
             trace.ready();
         }
@@ -195,7 +203,7 @@ impl<D: Device> State<D> {
         let asked = if edges.waits.reached() {
             match alloca.attempt()? {
                 Attempt::Done => {
-                    self.barrier(queue, edges)?;
+                    self.edge(queue, edges, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA, length)?;
                     return Ok(buffer);
                 }
                 Attempt::Frontier(reservation) => Some(Some(reservation)),
