@@ -58,8 +58,6 @@ pub(crate) struct State<D: Device> {
     /// Replaced by `replace_device_allocator` before the device is in use.
     device_allocator: UnsafeCell<Retained<sys::iree_hal_allocator_t>>,
     channels: UnsafeCell<Option<Retained<sys::iree_hal_channel_provider_t>>>,
-    /// Written by `assign_topology_info` before the device is in use.
-    topology: UnsafeCell<sys::iree_hal_device_topology_info_t>,
     frontiers: Arc<Frontiers>,
     host: Arc<Loaders>,
     properties: Arc<Properties>,
@@ -90,7 +88,7 @@ impl<D: Device> HalDevice<D> {
         let mut proactor = std::ptr::null_mut();
         // SAFETY: the pool is retained, and the proactor lives as long as it.
         unsafe { check(sys::iree_async_proactor_pool_get(proactors.get(), 0, &raw mut proactor))? };
-        let frontiers = Arc::new(Frontiers::default());
+        let frontiers = Arc::new(Frontiers::new(properties.queues.queues));
         let memory = Arc::new(Memory {
             device: device.clone(),
             properties: properties.clone(),
@@ -115,7 +113,6 @@ impl<D: Device> HalDevice<D> {
             pool,
             profiler: Profiler::default(),
             channels: UnsafeCell::new(None),
-            topology: UnsafeCell::new(sys::iree_hal_device_topology_info_t::default()),
             frontiers,
             properties,
             device,
@@ -186,27 +183,18 @@ impl<D: Device> State<D> {
 
     /// The device's number in its group, for profiles.
     fn ordinal(&self) -> u32 {
-        // SAFETY: written only while nobody uses the device.
-        let topology = unsafe { &*self.topology.get() };
-        if topology.topology.is_null() { 0 } else { topology.topology_index }
-    }
-
-    fn assign(&self, info: Option<&sys::iree_hal_device_topology_info_t>) -> Result {
-        let Some(info) = info else {
-            self.frontiers.retire();
-            // SAFETY: IREE assigns while nobody uses the device.
-            unsafe { *self.topology.get() = sys::iree_hal_device_topology_info_t::default() };
-            return Ok(());
-        };
-        // SAFETY: IREE lends us the tracker, or null.
-        if let Some(tracker) = unsafe { Retained::retain(info.frontier.tracker) } {
-            self.frontiers.assign(tracker, info.frontier.base_axis, self.properties.queues.queues)?;
-        }
-        // SAFETY: as above.
-        unsafe { *self.topology.get() = *info };
-        Ok(())
+        self.frontiers.info().map_or(0, |info| info.topology_index)
     }
 }
+
+/// What a device says of its group when it is in none.
+struct NoGroup(sys::iree_hal_device_topology_info_t);
+
+// SAFETY: plain data without pointers, never written.
+unsafe impl Sync for NoGroup {}
+
+// SAFETY: numbers and null pointers.
+static NO_GROUP: NoGroup = NoGroup(unsafe { std::mem::zeroed() });
 
 struct Table<D>(PhantomData<D>);
 
@@ -355,15 +343,25 @@ impl<D: Device> Table<D> {
 
     unsafe extern "C" fn topology_info(device: Raw) -> *const sys::iree_hal_device_topology_info_t {
         // SAFETY: C passes a live device of ours.
-        unsafe { HalDevice::<D>::of(device).topology.get() }
+        let frontiers = unsafe { &HalDevice::<D>::of(device).frontiers };
+        frontiers.info().unwrap_or(&NO_GROUP.0)
     }
 
     unsafe extern "C" fn assign_topology_info(
         device: Raw,
         info: *const sys::iree_hal_device_topology_info_t,
     ) -> sys::iree_status_t {
-        // SAFETY: C passes a live device of ours that nobody uses, and information for the call or none.
-        guard(|| unsafe { HalDevice::<D>::of(device).assign(info.as_ref()) })
+        guard(|| {
+            // SAFETY: C passes a live device of ours, and information for the call or none.
+            let (state, info) = unsafe { (HalDevice::<D>::of(device), info.as_ref()) };
+            match info {
+                Some(info) => state.frontiers.join(info),
+                None => {
+                    state.frontiers.leave();
+                    Ok(())
+                }
+            }
+        })
     }
 
     unsafe extern "C" fn create_command_buffer(

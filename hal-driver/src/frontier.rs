@@ -2,84 +2,116 @@
 //!
 //! IREE gives a device its axes when it joins a device group; before that, and without a group, there is no tracker and
 //! nothing to advance. Everything else then works without frontiers.
+//!
+//! A device may join several groups, as every session of IREE's runtime library makes one of its own around the device
+//! that it is given, and no group says when it ends. All trackers are advanced. The first one is the device's own: the
+//! frontiers that it gives out are in that tracker's axes, and the same number may mean something else in another.
 
 use crate::object::Retained;
 use crate::status::{Result, check, raw};
 use hal_semaphore::{Code, Failure, Point};
 use hal_sys as sys;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-/// The axes of a device.
-#[derive(Default)]
+/// The groups of a device, and its axes in them.
 pub(crate) struct Frontiers {
-    tracker: AtomicPtr<sys::iree_async_frontier_tracker_t>,
-    base: AtomicU64,
-    owned: Mutex<Option<Assigned>>,
+    /// The last epoch of each queue that has completed.
+    completed: Box<[AtomicU64]>,
+    /// The groups that the device has joined: a list that only grows, so that completions walk it without a lock.
+    first: Link,
+    /// One at a time joins or leaves.
+    joining: Mutex<()>,
 }
 
-struct Assigned {
-    tracker: Retained<sys::iree_async_frontier_tracker_t>,
-    axes: Vec<sys::iree_async_axis_t>,
+type Link = OnceLock<Box<Membership>>;
+type Tracker = *mut sys::iree_async_frontier_tracker_t;
+
+/// The device's part in a group. What IREE's description points to is the group's, and is not looked at here.
+struct Membership {
+    /// What IREE said of the group, which the device shows to whoever asks.
+    info: sys::iree_hal_device_topology_info_t,
+    /// The tracker, if the axes in it are this membership's to advance and to retire.
+    tracker: Option<Retained<sys::iree_async_frontier_tracker_t>>,
+    /// Not left again.
+    live: AtomicBool,
+    next: Link,
 }
+
+// SAFETY: the description is plain data, written before the membership is linked; trackers are used from any thread.
+unsafe impl Send for Membership {}
+// SAFETY: as above.
+unsafe impl Sync for Membership {}
 
 impl Frontiers {
-    /// Registers an axis for each queue. On failure nothing is registered.
-    pub(crate) fn assign(
-        &self,
-        tracker: Retained<sys::iree_async_frontier_tracker_t>,
-        base: sys::iree_async_axis_t,
-        queues: usize,
-    ) -> Result {
-        let mut owned = self.owned.lock();
-        if owned.is_some() {
-            return Err(Failure::new(
-                Code::FailedPrecondition,
-                "the device belongs to a device group already",
-            ));
+    pub(crate) fn new(queues: usize) -> Self {
+        let completed = (0..queues).map(|_| AtomicU64::new(0)).collect();
+        Self { completed, first: Link::new(), joining: Mutex::new(()) }
+    }
+
+    fn memberships(&self) -> impl Iterator<Item = &Membership> {
+        std::iter::successors(self.first.get(), |member| member.next.get()).map(Box::as_ref)
+    }
+
+    fn live(&self) -> impl Iterator<Item = &Membership> {
+        self.memberships().filter(|member| member.live.load(Ordering::Acquire))
+    }
+
+    /// Joins a group: registers an axis for each queue. On failure nothing is registered.
+    pub(crate) fn join(&self, info: &sys::iree_hal_device_topology_info_t) -> Result {
+        let _joining = self.joining.lock();
+        let frontier = &info.frontier;
+        // A second group around the same tracker has its axes already.
+        let registered = self.live().any(|member| {
+            let theirs = &member.info.frontier;
+            (theirs.tracker, theirs.base_axis) == (frontier.tracker, frontier.base_axis)
+        });
+        let tracker = if registered { std::ptr::null_mut() } else { frontier.tracker };
+        // SAFETY: IREE lends us the tracker, or null.
+        let tracker = unsafe { Retained::retain(tracker) };
+        let member = Membership { info: *info, tracker, live: AtomicBool::new(true), next: Link::new() };
+        member.register(self.completed.len())?;
+        let end = self.memberships().last().map_or(&self.first, |last| &last.next);
+        let member = end.get_or_init(|| Box::new(member));
+        // What completes from here on is told by who completes it; see `advance`.
+        fence(Ordering::SeqCst);
+        for (ordinal, completed) in self.completed.iter().enumerate() {
+            member.advance(ordinal, completed.load(Ordering::Relaxed));
         }
-        let mut assigned = Assigned { tracker, axes: Vec::new() };
-        for ordinal in 0..queues {
-            let axis = axis(base, ordinal);
-            // SAFETY: the tracker is retained.
-            let registered = unsafe {
-                check(sys::iree_async_frontier_tracker_register_axis(
-                    assigned.tracker.get(),
-                    axis,
-                    std::ptr::null_mut(),
-                ))
-            };
-            if let Err(failure) = registered {
-                assigned.retire();
-                return Err(failure);
-            }
-            assigned.axes.push(axis);
-        }
-        self.base.store(base, Ordering::Relaxed);
-        self.tracker.store(assigned.tracker.get(), Ordering::Release);
-        *owned = Some(assigned);
         Ok(())
     }
 
-    /// Gives the axes up: nothing advances them any more. Called when nothing is in flight.
-    pub(crate) fn retire(&self) {
-        let assigned = self.owned.lock().take();
-        self.tracker.store(std::ptr::null_mut(), Ordering::Release);
-        if let Some(assigned) = assigned {
-            assigned.retire();
+    /// Leaves the group that was joined last: IREE could not build it.
+    pub(crate) fn leave(&self) {
+        let _joining = self.joining.lock();
+        if let Some(member) = self.live().last() {
+            member.leave(self.completed.len());
         }
     }
 
-    /// The tracker, if the device is in a group.
-    pub(crate) fn tracker(&self) -> Option<*mut sys::iree_async_frontier_tracker_t> {
-        let tracker = self.tracker.load(Ordering::Acquire);
-        (!tracker.is_null()).then_some(tracker)
+    /// Gives all axes up: nothing advances them any more. Called when nothing is in flight.
+    pub(crate) fn retire(&self) {
+        let _joining = self.joining.lock();
+        for member in self.live() {
+            member.leave(self.completed.len());
+        }
     }
 
-    /// The frontier that says that a point has completed.
+    /// What IREE said of the group that was joined last, if any.
+    pub(crate) fn info(&self) -> Option<&sys::iree_hal_device_topology_info_t> {
+        self.live().last().map(|member| &member.info)
+    }
+
+    /// The device's own tracker, if it is in a group that has one.
+    pub(crate) fn tracker(&self) -> Option<Tracker> {
+        self.live().find_map(Membership::tracker)
+    }
+
+    /// The frontier that says that a point has completed, for the device's own tracker.
     pub(crate) fn at(&self, point: Point) -> Option<sys::iree_async_single_frontier_t> {
-        self.tracker()?;
-        let axis = axis(self.base.load(Ordering::Relaxed), point.queue.ordinal());
+        let own = self.live().find(|member| member.tracker.is_some())?;
+        let axis = axis(own.info.frontier.base_axis, point.queue.ordinal());
         let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
         if let Some(entry) = frontier.entries.first_mut() {
             *entry = sys::iree_async_frontier_entry_t { axis, epoch: point.epoch };
@@ -89,27 +121,85 @@ impl Frontiers {
 
     /// A point has completed: whoever waits for it goes on. Called in queue order, after the point's signals.
     pub(crate) fn advance(&self, point: Point) {
-        let Some(tracker) = self.tracker() else { return };
-        let axis = axis(self.base.load(Ordering::Relaxed), point.queue.ordinal());
-        // SAFETY: the tracker is retained until the axes are retired, when nothing is in flight any more.
-        unsafe { sys::iree_async_frontier_tracker_advance(tracker, axis, point.epoch) };
+        let ordinal = point.queue.ordinal();
+        if let Some(completed) = self.completed.get(ordinal) {
+            completed.store(point.epoch, Ordering::Relaxed);
+        }
+        // Either this sees a new member, or the member that joins sees the epoch.
+        fence(Ordering::SeqCst);
+        for member in self.live() {
+            member.advance(ordinal, point.epoch);
+        }
     }
 
-    /// Whether an epoch of an axis, ours or another device's, has completed.
+    /// Whether an epoch of an axis of the device's own tracker, ours or another device's, has completed.
     pub(crate) fn reached(&self, axis: sys::iree_async_axis_t, epoch: u64) -> bool {
-        // SAFETY: as for `advance`.
+        // SAFETY: the membership keeps the tracker.
         self.tracker().is_some_and(|tracker| unsafe {
             sys::iree_async_frontier_tracker_query_epoch(tracker, axis, epoch)
         })
     }
 }
 
-impl Assigned {
-    fn retire(self) {
-        for &axis in &self.axes {
+impl Drop for Frontiers {
+    /// One after the other: the list may be longer than the stack is deep.
+    fn drop(&mut self) {
+        let mut next = self.first.take();
+        while let Some(mut member) = next {
+            next = member.next.take();
+        }
+    }
+}
+
+impl Membership {
+    fn tracker(&self) -> Option<Tracker> {
+        self.tracker.as_ref().map(Retained::get)
+    }
+
+    fn axis(&self, ordinal: usize) -> sys::iree_async_axis_t {
+        axis(self.info.frontier.base_axis, ordinal)
+    }
+
+    fn register(&self, queues: usize) -> Result {
+        let Some(tracker) = self.tracker() else { return Ok(()) };
+        for ordinal in 0..queues {
+            let no_semaphore = std::ptr::null_mut();
+            // SAFETY: the tracker is retained.
+            let registered = unsafe {
+                check(sys::iree_async_frontier_tracker_register_axis(
+                    tracker,
+                    self.axis(ordinal),
+                    no_semaphore,
+                ))
+            };
+            if let Err(failure) = registered {
+                self.retire(ordinal);
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    fn advance(&self, ordinal: usize, epoch: u64) {
+        if let Some(tracker) = self.tracker() {
+            // SAFETY: the tracker is retained.
+            unsafe { sys::iree_async_frontier_tracker_advance(tracker, self.axis(ordinal), epoch) };
+        }
+    }
+
+    fn leave(&self, queues: usize) {
+        if self.live.swap(false, Ordering::AcqRel) {
+            self.retire(queues);
+        }
+    }
+
+    /// Retires the axes of the first queues.
+    fn retire(&self, queues: usize) {
+        let Some(tracker) = self.tracker() else { return };
+        for ordinal in 0..queues {
             let cancelled = raw(&Failure::new(Code::Cancelled, "the device was destroyed or left its group"));
             // SAFETY: registered by us, retired once; the status is taken over.
-            unsafe { sys::iree_async_frontier_tracker_retire_axis(self.tracker.get(), axis, cancelled) };
+            unsafe { sys::iree_async_frontier_tracker_retire_axis(tracker, self.axis(ordinal), cancelled) };
         }
     }
 }

@@ -16,7 +16,7 @@ const OPTIONS: &str =
 
 pub(crate) fn run() -> Result<bool> {
     let tree = Tree::configure(Flavour::Asan, None)?;
-    tree.build(&["hal_cts", "embed"])?;
+    tree.build(&["hal_cts", "embed", "smoke"])?;
     let data = cts::testdata(&tree)?;
     let module = two_functions(&tree)?;
 
@@ -30,12 +30,19 @@ pub(crate) fn run() -> Result<bool> {
     let mut lost = Command::new(tree.tool("embed"));
     lost.arg(&module).arg("mock://0?fault=lose:1");
 
+    let mut smoke = Command::new(tree.tool("smoke"));
+    smoke.arg("mock://0?queues=4");
+    let mut abandon = Command::new(tree.tool("smoke"));
+    abandon.args(["mock://0?latency=1s", "abandon"]);
+
     let mut green = true;
     for (what, command, fails) in [
         ("the conformance suite on mock", suite, false),
         ("a C program with two calls in flight", embed, false),
         ("the same on a device with jitter", jitter, false),
         ("the same on a device that is lost", lost, true),
+        ("a C program that uses four queues", smoke, false),
+        ("the same, letting go of work that waits for ever", abandon, false),
     ] {
         let mut command = command;
         println!("with AddressSanitizer: {what}");

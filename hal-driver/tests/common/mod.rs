@@ -98,20 +98,9 @@ impl Device {
     /// A device in a group of its own, which IREE's local driver needs to run anything.
     pub(crate) fn open_in_group(uri: &str) -> Result<Self> {
         let mut device = Self::open(uri)?;
-        unsafe {
-            let allocator = sys::iree_allocator_system();
-            let options = sys::iree_async_frontier_tracker_options_default();
-            let mut tracker = null_mut();
-            check(sys::iree_async_frontier_tracker_create(options, allocator, &raw mut tracker))?;
-            let grouped = check(sys::iree_hal_device_group_create_from_device(
-                device.0,
-                tracker,
-                allocator,
-                &raw mut device.1,
-            ));
-            sys::iree_async_frontier_tracker_release(tracker);
-            grouped.map(|()| device)
-        }
+        let tracker = Tracker::new();
+        device.1 = tracker.group(&device)?;
+        Ok(device)
     }
 
     /// One more reference.
@@ -283,6 +272,47 @@ impl Drop for Device {
             sys::iree_hal_device_release(self.0);
             sys::iree_hal_device_group_release(self.1);
         }
+    }
+}
+
+/// What follows the epochs of the devices of a group.
+pub(crate) struct Tracker(*mut sys::iree_async_frontier_tracker_t);
+
+impl Tracker {
+    pub(crate) fn new() -> Self {
+        unsafe {
+            let options = sys::iree_async_frontier_tracker_options_default();
+            let mut tracker = null_mut();
+            let allocator = sys::iree_allocator_system();
+            check(sys::iree_async_frontier_tracker_create(options, allocator, &raw mut tracker)).unwrap();
+            Self(tracker)
+        }
+    }
+
+    /// A group of one device, owned by the caller.
+    pub(crate) fn group(&self, device: &Device) -> Result<*mut sys::iree_hal_device_group_t> {
+        unsafe {
+            let allocator = sys::iree_allocator_system();
+            let mut group = null_mut();
+            let created =
+                sys::iree_hal_device_group_create_from_device(device.0, self.0, allocator, &raw mut group);
+            check(created).map(|()| group)
+        }
+    }
+
+    /// Whether an epoch of the first queue of the first device has completed.
+    pub(crate) fn reached(&self, epoch: u64) -> bool {
+        unsafe {
+            let options = sys::iree_async_frontier_tracker_options_default();
+            let axis = sys::iree_async_axis_make_queue(options.session_epoch, 0, 0, 0);
+            sys::iree_async_frontier_tracker_query_epoch(self.0, axis, epoch)
+        }
+    }
+}
+
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        unsafe { sys::iree_async_frontier_tracker_release(self.0) };
     }
 }
 

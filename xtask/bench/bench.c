@@ -1,0 +1,606 @@
+// The same work on several devices, side by side: what each operation costs.
+//
+//   bench OUT.json ROUNDS SCALE TESTDATA MODULES DEVICE...
+//
+// Each round runs every case on every device in turn, so that what disturbs the machine disturbs all of them. The median
+// of the rounds is what counts. Output is one JSON object for each case and device; a reader prints the tables.
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "iree/async/frontier_tracker.h"
+#include "iree/async/util/proactor_pool.h"
+#include "iree/base/threading/numa.h"
+#include "iree/hal/api.h"
+#include "iree/hal/drivers/init.h"
+#include "iree/runtime/api.h"
+
+#define CHECK(expr)                          \
+  do {                                       \
+    iree_status_t check_status = (expr);     \
+    if (!iree_status_is_ok(check_status)) {  \
+      iree_status_abort(check_status);       \
+    }                                        \
+  } while (0)
+
+enum { MAX_DEVICES = 8, MAX_ROUNDS = 64, MAX_CASES = 64 };
+
+static double now_ns(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+typedef struct {
+  const char* uri;
+  iree_hal_device_t* device;
+  iree_hal_device_group_t* group;
+  iree_runtime_session_t* session;
+  iree_hal_executable_cache_t* cache;
+  iree_hal_executable_t* executable;
+  bool defers;  // Whether work may wait for a signal that comes later.
+} target_t;
+
+static iree_runtime_instance_t* instance = NULL;
+static const char* testdata = NULL;
+static const char* modules = NULL;
+static double scale = 1.0;
+
+static iree_host_size_t scaled(iree_host_size_t count) {
+  double value = (double)count * scale;
+  return value < 16 ? 16 : (iree_host_size_t)value;
+}
+
+//===--------------------------------------------------------------------------------------------------------------===//
+// Small helpers
+//===--------------------------------------------------------------------------------------------------------------===//
+
+static iree_hal_semaphore_t* semaphore(target_t* target) {
+  iree_hal_semaphore_t* result = NULL;
+  CHECK(iree_hal_semaphore_create(target->device, IREE_HAL_QUEUE_AFFINITY_ANY, 0, IREE_HAL_SEMAPHORE_FLAG_DEFAULT,
+                                  &result));
+  return result;
+}
+
+static void wait_for(iree_hal_semaphore_t* semaphore, uint64_t value) {
+  CHECK(iree_hal_semaphore_wait(semaphore, value, iree_infinite_timeout(), IREE_ASYNC_WAIT_FLAG_NONE));
+}
+
+static iree_hal_semaphore_list_t one(iree_hal_semaphore_t** semaphore, uint64_t* value) {
+  return (iree_hal_semaphore_list_t){1, semaphore, value};
+}
+
+static iree_hal_buffer_params_t device_params(void) {
+  return (iree_hal_buffer_params_t){
+      .type = IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL | IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE,
+      .usage = IREE_HAL_BUFFER_USAGE_DEFAULT,
+  };
+}
+
+static iree_hal_buffer_t* buffer(target_t* target, iree_device_size_t length) {
+  iree_hal_buffer_t* result = NULL;
+  CHECK(iree_hal_allocator_allocate_buffer(iree_hal_device_allocator(target->device), device_params(), length,
+                                           &result));
+  return result;
+}
+
+//===--------------------------------------------------------------------------------------------------------------===//
+// Cases: each returns nanoseconds for one operation, or a negative number where the device cannot do it
+//===--------------------------------------------------------------------------------------------------------------===//
+
+typedef double (*case_fn_t)(target_t* target);
+
+static double submit_ns = 0;  // What of the last chain was spent in its submissions.
+
+static double chain(target_t* target, iree_hal_queue_affinity_t even, iree_hal_queue_affinity_t odd) {
+  const iree_host_size_t count = scaled(10000);
+  iree_hal_semaphore_t* timeline = semaphore(target);
+  double begin = now_ns();
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t wait = i, signal = i + 1;
+    iree_hal_semaphore_list_t waits = one(&timeline, &wait), signals = one(&timeline, &signal);
+    if (i == 0) waits.count = 0;
+    CHECK(iree_hal_device_queue_barrier(target->device, i % 2 ? odd : even, waits, signals, IREE_HAL_EXECUTE_FLAG_NONE));
+  }
+  submit_ns = (now_ns() - begin) / (double)count;
+  wait_for(timeline, count);
+  double total = (now_ns() - begin) / (double)count;
+  iree_hal_semaphore_release(timeline);
+  return total;
+}
+
+static double chain_same_queue(target_t* target) { return chain(target, 1, 1); }
+static double chain_same_queue_submit(target_t* target) {
+  chain(target, 1, 1);
+  return submit_ns;
+}
+static double chain_cross_queue(target_t* target) { return chain(target, 1, 2); }
+
+static double held(target_t* target, iree_host_size_t count) {
+  if (!target->defers) return -1;
+  iree_hal_semaphore_t* timeline = semaphore(target);
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t wait = i + 1, signal = i + 2;
+    CHECK(iree_hal_device_queue_barrier(target->device, 1, one(&timeline, &wait), one(&timeline, &signal),
+                                        IREE_HAL_EXECUTE_FLAG_NONE));
+  }
+  double begin = now_ns();
+  CHECK(iree_hal_semaphore_signal(timeline, 1, NULL));
+  wait_for(timeline, count + 1);
+  double total = (now_ns() - begin) / (double)count;
+  iree_hal_semaphore_release(timeline);
+  return total;
+}
+
+static bool is_ours(target_t* target) { return strncmp(target->uri, "mock", 4) == 0; }
+
+static double held_1k(target_t* target) { return held(target, 1000); }
+static double held_4k(target_t* target) { return held(target, 4000); }
+// From here on a list that is searched from end to end takes minutes.
+static double held_100k(target_t* target) { return is_ours(target) ? held(target, 100000) : -1; }
+static double held_1m(target_t* target) { return is_ours(target) && scale >= 1 ? held(target, 1000000) : -1; }
+
+static double fan_out_in(target_t* target) {
+  if (!target->defers) return -1;
+  const iree_host_size_t count = 1000;
+  iree_hal_semaphore_t* go = semaphore(target);
+  iree_hal_semaphore_t* done = semaphore(target);
+  iree_hal_semaphore_t** all = (iree_hal_semaphore_t**)malloc(count * sizeof(*all));
+  uint64_t* values = (uint64_t*)malloc(count * sizeof(*values));
+  for (iree_host_size_t i = 0; i < count; ++i) {
+    all[i] = semaphore(target);
+    values[i] = 1;
+  }
+  double begin = now_ns();
+  uint64_t value = 1;
+  for (iree_host_size_t i = 0; i < count; ++i) {
+    CHECK(iree_hal_device_queue_barrier(target->device, IREE_HAL_QUEUE_AFFINITY_ANY, one(&go, &value),
+                                        one(&all[i], &value), IREE_HAL_EXECUTE_FLAG_NONE));
+  }
+  iree_hal_semaphore_list_t list = {count, all, values};
+  CHECK(iree_hal_device_queue_barrier(target->device, IREE_HAL_QUEUE_AFFINITY_ANY, list, one(&done, &value),
+                                      IREE_HAL_EXECUTE_FLAG_NONE));
+  CHECK(iree_hal_semaphore_signal(go, 1, NULL));
+  wait_for(done, 1);
+  double total = (now_ns() - begin) / (double)(count + 1);
+  for (iree_host_size_t i = 0; i < count; ++i) iree_hal_semaphore_release(all[i]);
+  free(all);
+  free(values);
+  iree_hal_semaphore_release(go);
+  iree_hal_semaphore_release(done);
+  return total;
+}
+
+static int ascending(const void* a, const void* b) {
+  double left = *(const double*)a, right = *(const double*)b;
+  return (left > right) - (left < right);
+}
+
+static double pingpong(target_t* target, double quantile) {
+  if (!target->defers) return -1;
+  const iree_host_size_t count = scaled(2000);
+  double* times = (double*)malloc(count * sizeof(*times));
+  iree_hal_semaphore_t* ping = semaphore(target);
+  iree_hal_semaphore_t* pong = semaphore(target);
+  iree_hal_buffer_t* word = buffer(target, 64);
+  const uint32_t pattern = 1;
+  for (uint64_t i = 1; i <= count; ++i) {
+    CHECK(iree_hal_device_queue_fill(target->device, 1, one(&ping, &i), one(&pong, &i), word, 0, 64, &pattern,
+                                     sizeof(pattern), IREE_HAL_FILL_FLAG_NONE));
+    double begin = now_ns();
+    CHECK(iree_hal_semaphore_signal(ping, i, NULL));
+    wait_for(pong, i);
+    times[i - 1] = now_ns() - begin;
+  }
+  qsort(times, count, sizeof(*times), ascending);
+  double result = times[(iree_host_size_t)((double)(count - 1) * quantile)];
+  free(times);
+  iree_hal_buffer_release(word);
+  iree_hal_semaphore_release(ping);
+  iree_hal_semaphore_release(pong);
+  return result;
+}
+
+static double pingpong_p50(target_t* target) { return pingpong(target, 0.50); }
+static double pingpong_p99(target_t* target) { return pingpong(target, 0.99); }
+
+typedef enum { FILL, COPY, UPDATE } transfer_t;
+
+static double transfers(target_t* target, transfer_t kind, iree_device_size_t length, iree_host_size_t count) {
+  iree_hal_buffer_t* source = buffer(target, length);
+  iree_hal_buffer_t* result = buffer(target, length);
+  iree_hal_semaphore_t* timeline = semaphore(target);
+  const uint32_t pattern = 0x5A5A1234u;
+  uint8_t bytes[4096] = {1};
+  double begin = now_ns();
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t wait = i, signal = i + 1;
+    iree_hal_semaphore_list_t waits = one(&timeline, &wait), signals = one(&timeline, &signal);
+    if (i == 0) waits.count = 0;
+    switch (kind) {
+      case FILL:
+        CHECK(iree_hal_device_queue_fill(target->device, 1, waits, signals, result, 0, length, &pattern, sizeof(pattern),
+                                         IREE_HAL_FILL_FLAG_NONE));
+        break;
+      case COPY:
+        CHECK(iree_hal_device_queue_copy(target->device, 1, waits, signals, source, 0, result, 0, length,
+                                         IREE_HAL_COPY_FLAG_NONE));
+        break;
+      case UPDATE:
+        CHECK(iree_hal_device_queue_update(target->device, 1, waits, signals, bytes, 0, result, 0, length,
+                                           IREE_HAL_UPDATE_FLAG_NONE));
+        break;
+    }
+  }
+  wait_for(timeline, count);
+  double total = (now_ns() - begin) / (double)count;
+  iree_hal_semaphore_release(timeline);
+  iree_hal_buffer_release(result);
+  iree_hal_buffer_release(source);
+  return total;
+}
+
+static double fill_4k_chain(target_t* target) { return transfers(target, FILL, 4096, scaled(10000)); }
+static double copy_4k_chain(target_t* target) { return transfers(target, COPY, 4096, scaled(10000)); }
+static double update_1k_chain(target_t* target) { return transfers(target, UPDATE, 1024, scaled(10000)); }
+static double fill_256m(target_t* target) { return transfers(target, FILL, 256 << 20, 3); }
+static double copy_256m(target_t* target) { return transfers(target, COPY, 256 << 20, 3); }
+
+static double alloca_dealloca(target_t* target) {
+  const iree_host_size_t count = scaled(3000);
+  iree_hal_semaphore_t* timeline = semaphore(target);
+  const uint32_t pattern = 7;
+  double begin = now_ns();
+  uint64_t at = 0;
+  for (iree_host_size_t i = 0; i < count; ++i) {
+    uint64_t before = at, allocated = at + 1, filled = at + 2, freed = at + 3;
+    iree_hal_semaphore_list_t waits = one(&timeline, &before);
+    if (i == 0) waits.count = 0;
+    iree_hal_buffer_t* transient = NULL;
+    CHECK(iree_hal_device_queue_alloca(target->device, 1, waits, one(&timeline, &allocated), NULL, device_params(),
+                                       1 << 20, IREE_HAL_ALLOCA_FLAG_NONE, &transient));
+    CHECK(iree_hal_device_queue_fill(target->device, 1, one(&timeline, &allocated), one(&timeline, &filled), transient, 0,
+                                     4096, &pattern, sizeof(pattern), IREE_HAL_FILL_FLAG_NONE));
+    CHECK(iree_hal_device_queue_dealloca(target->device, 1, one(&timeline, &filled), one(&timeline, &freed), transient,
+                                         IREE_HAL_DEALLOCA_FLAG_NONE));
+    iree_hal_buffer_release(transient);
+    at = freed;
+  }
+  wait_for(timeline, at);
+  double total = (now_ns() - begin) / (double)count;
+  iree_hal_semaphore_release(timeline);
+  return total;
+}
+
+static iree_hal_executable_t* executable(target_t* target) {
+  if (target->executable) return target->executable;
+  char path[4096];
+  snprintf(path, sizeof(path), "%s/llvm_cpu/command_buffer_dispatch_test.bin", testdata);
+  FILE* file = fopen(path, "rb");
+  if (!file) {
+    fprintf(stderr, "there is no %s\n", path);
+    exit(1);
+  }
+  static uint8_t data[1 << 20];
+  iree_host_size_t length = fread(data, 1, sizeof(data), file);
+  fclose(file);
+  CHECK(iree_hal_executable_cache_create(target->device, iree_make_cstring_view("bench"), &target->cache));
+  iree_hal_executable_params_t params;
+  iree_hal_executable_params_initialize(&params);
+  params.caching_mode = IREE_HAL_EXECUTABLE_CACHING_MODE_ALIAS_PROVIDED_DATA;
+  params.executable_format = iree_make_cstring_view("embedded-elf-" IREE_ARCH);
+  params.executable_data = iree_make_const_byte_span(data, length);
+  CHECK(iree_hal_executable_cache_prepare_executable(target->cache, &params, &target->executable));
+  return target->executable;
+}
+
+static double command_buffer_100(target_t* target) {
+  const iree_host_size_t count = scaled(300);
+  iree_hal_buffer_t* input = buffer(target, 64);
+  iree_hal_buffer_t* output = buffer(target, 64);
+  iree_hal_command_buffer_t* commands = NULL;
+  CHECK(iree_hal_command_buffer_create(target->device, IREE_HAL_COMMAND_BUFFER_MODE_DEFAULT,
+                                       IREE_HAL_COMMAND_CATEGORY_DISPATCH, 1, 0, &commands));
+  CHECK(iree_hal_command_buffer_begin(commands));
+  iree_hal_buffer_ref_t refs[2] = {iree_hal_make_buffer_ref(input, 0, 16), iree_hal_make_buffer_ref(output, 0, 16)};
+  iree_hal_buffer_ref_list_t bindings = {2, refs};
+  for (int i = 0; i < 100; ++i) {
+    CHECK(iree_hal_command_buffer_dispatch(commands, executable(target), iree_hal_executable_function_from_index(0),
+                                           iree_hal_make_static_dispatch_config(1, 1, 1), iree_const_byte_span_empty(),
+                                           bindings, IREE_HAL_DISPATCH_FLAG_NONE));
+    CHECK(iree_hal_command_buffer_execution_barrier(
+        commands, IREE_HAL_EXECUTION_STAGE_DISPATCH, IREE_HAL_EXECUTION_STAGE_DISPATCH,
+        IREE_HAL_EXECUTION_BARRIER_FLAG_NONE, 0, NULL, 0, NULL));
+  }
+  CHECK(iree_hal_command_buffer_end(commands));
+  iree_hal_semaphore_t* timeline = semaphore(target);
+  double begin = now_ns();
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t wait = i, signal = i + 1;
+    iree_hal_semaphore_list_t waits = one(&timeline, &wait);
+    if (i == 0) waits.count = 0;
+    CHECK(iree_hal_device_queue_execute(target->device, 1, waits, one(&timeline, &signal), commands,
+                                        iree_hal_buffer_binding_table_empty(), IREE_HAL_EXECUTE_FLAG_NONE));
+  }
+  wait_for(timeline, count);
+  double total = (now_ns() - begin) / (double)count;
+  iree_hal_semaphore_release(timeline);
+  iree_hal_command_buffer_release(commands);
+  iree_hal_buffer_release(input);
+  iree_hal_buffer_release(output);
+  return total;
+}
+
+//===--------------------------------------------------------------------------------------------------------------===//
+// Whole invocations of compiled modules
+//===--------------------------------------------------------------------------------------------------------------===//
+
+typedef struct {
+  int rank;
+  iree_hal_dim_t shape[4];
+} shape_t;
+
+static double invoke(target_t* target, const char* name, const shape_t* shapes, int shape_count, iree_host_size_t count) {
+  char path[4096], function[256];
+  snprintf(path, sizeof(path), "%s/%s.vmfb", modules, name);
+  iree_runtime_session_options_t options;
+  iree_runtime_session_options_initialize(&options);
+  iree_runtime_session_t* session = NULL;
+  CHECK(iree_runtime_session_create_with_device(instance, &options, target->device, iree_allocator_system(), &session));
+  CHECK(iree_runtime_session_append_bytecode_module_from_file(session, path));
+  snprintf(function, sizeof(function), "module.main");
+  iree_runtime_call_t call;
+  CHECK(iree_runtime_call_initialize_by_name(session, iree_make_cstring_view(function), &call));
+  iree_hal_buffer_view_t* inputs[8] = {0};
+  for (int i = 0; i < shape_count; ++i) {
+    iree_host_size_t elements = 1;
+    for (int d = 0; d < shapes[i].rank; ++d) elements *= shapes[i].shape[d];
+    float* values = (float*)malloc(elements * sizeof(float));
+    for (iree_host_size_t e = 0; e < elements; ++e) values[e] = 0.01f * (float)(e % 100);
+    CHECK(iree_hal_buffer_view_allocate_buffer_copy(
+        target->device, iree_hal_device_allocator(target->device), shapes[i].rank, shapes[i].shape,
+        IREE_HAL_ELEMENT_TYPE_FLOAT_32, IREE_HAL_ENCODING_TYPE_DENSE_ROW_MAJOR, device_params(),
+        iree_make_const_byte_span(values, elements * sizeof(float)), &inputs[i]));
+    free(values);
+  }
+  double begin = 0;
+  for (iree_host_size_t round = 0; round <= count; ++round) {
+    if (round == 1) begin = now_ns();  // The first one is for warming up.
+    iree_runtime_call_reset(&call);
+    for (int i = 0; i < shape_count; ++i) CHECK(iree_runtime_call_inputs_push_back_buffer_view(&call, inputs[i]));
+    CHECK(iree_runtime_call_invoke(&call, 0));
+  }
+  double total = (now_ns() - begin) / (double)count;
+  for (int i = 0; i < shape_count; ++i) iree_hal_buffer_view_release(inputs[i]);
+  iree_runtime_call_deinitialize(&call);
+  iree_runtime_session_release(session);
+  return total;
+}
+
+static double invoke_tiny(target_t* target) {
+  const shape_t shapes[] = {{2, {2, 2}}, {2, {2, 2}}, {2, {2, 2}}};
+  return invoke(target, "elementwise", shapes, 3, scaled(2000));
+}
+
+static double invoke_conv(target_t* target) {
+  const shape_t shapes[] = {{4, {1, 16, 16, 3}}, {4, {3, 3, 3, 8}}, {1, {8}},
+                            {4, {3, 3, 8, 16}},  {1, {16}},         {2, {1024, 10}}};
+  return invoke(target, "convolution", shapes, 6, scaled(200));
+}
+
+static double invoke_transformer(target_t* target) {
+  const shape_t shapes[] = {{2, {32, 64}}, {2, {64, 64}},  {2, {64, 64}}, {2, {64, 64}},
+                            {2, {64, 64}}, {2, {64, 256}}, {2, {256, 64}}};
+  return invoke(target, "transformer", shapes, 7, scaled(500));
+}
+
+//===--------------------------------------------------------------------------------------------------------------===//
+// Many producers, many semaphores
+//===--------------------------------------------------------------------------------------------------------------===//
+
+enum { PRODUCERS = 4, LANES = 16 };
+
+typedef struct {
+  target_t* target;
+  int number;
+  iree_host_size_t count;
+} producer_t;
+
+static void* produce(void* argument) {
+  producer_t* producer = (producer_t*)argument;
+  iree_hal_semaphore_t* lanes[LANES];
+  for (int lane = 0; lane < LANES; ++lane) lanes[lane] = semaphore(producer->target);
+  for (uint64_t i = 0; i < producer->count; ++i) {
+    for (int lane = 0; lane < LANES; ++lane) {
+      uint64_t wait = i, signal = i + 1;
+      iree_hal_semaphore_list_t waits = one(&lanes[lane], &wait);
+      if (i == 0) waits.count = 0;
+      CHECK(iree_hal_device_queue_barrier(producer->target->device, 1ull << (lane % 2), waits,
+                                          one(&lanes[lane], &signal), IREE_HAL_EXECUTE_FLAG_NONE));
+    }
+  }
+  for (int lane = 0; lane < LANES; ++lane) {
+    wait_for(lanes[lane], producer->count);
+    iree_hal_semaphore_release(lanes[lane]);
+  }
+  return NULL;
+}
+
+static double many(target_t* target) {
+  const iree_host_size_t count = scaled(500);
+  pthread_t threads[PRODUCERS];
+  producer_t producers[PRODUCERS];
+  double begin = now_ns();
+  for (int i = 0; i < PRODUCERS; ++i) {
+    producers[i] = (producer_t){target, i, count};
+    pthread_create(&threads[i], NULL, produce, &producers[i]);
+  }
+  for (int i = 0; i < PRODUCERS; ++i) pthread_join(threads[i], NULL);
+  return (now_ns() - begin) / (double)(count * PRODUCERS * LANES);
+}
+
+// What the process burns while nobody asks for anything: processor time in a thousandth of wall time.
+static double idle(target_t* target) {
+  struct rusage before, after;
+  getrusage(RUSAGE_SELF, &before);
+  struct timespec rest = {0, 300000000};
+  nanosleep(&rest, NULL);
+  getrusage(RUSAGE_SELF, &after);
+  double used = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec) *
+                    1e6 +
+                (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec -
+                         before.ru_stime.tv_usec);
+  return used / 300.0;
+}
+
+typedef struct {
+  const char* name;
+  case_fn_t run;
+} case_t;
+
+static const case_t cases[] = {
+    {"chain_same_queue", chain_same_queue},
+    {"chain_same_queue_submit", chain_same_queue_submit},
+    {"chain_cross_queue", chain_cross_queue},
+    {"held_1k", held_1k},
+    {"held_4k", held_4k},
+    {"held_100k", held_100k},
+    {"held_1m", held_1m},
+    {"fan_out_in", fan_out_in},
+    {"host_pingpong_p50", pingpong_p50},
+    {"host_pingpong_p99", pingpong_p99},
+    {"fill_4k_chain", fill_4k_chain},
+    {"copy_4k_chain", copy_4k_chain},
+    {"update_1k_chain", update_1k_chain},
+    {"fill_256m", fill_256m},
+    {"copy_256m", copy_256m},
+    {"alloca_dealloca", alloca_dealloca},
+    {"command_buffer_100", command_buffer_100},
+    {"invoke_tiny", invoke_tiny},
+    {"invoke_conv", invoke_conv},
+    {"invoke_transformer", invoke_transformer},
+    {"many", many},
+    {"idle", idle},
+};
+
+// A plain copy and fill of 256 MiB by as many threads as there are processors: what the memory gives.
+typedef struct {
+  uint8_t* target;
+  const uint8_t* source;
+  size_t length;
+} plain_t;
+
+static void* plain(void* argument) {
+  plain_t* part = (plain_t*)argument;
+  if (part->source) {
+    memcpy(part->target, part->source, part->length);
+  } else {
+    memset(part->target, 0x5A, part->length);
+  }
+  return NULL;
+}
+
+static double plain_256m(bool copies) {
+  const size_t length = 256 << 20;
+  long threads = sysconf(_SC_NPROCESSORS_ONLN);
+  uint8_t* source = (uint8_t*)malloc(length);
+  uint8_t* target = (uint8_t*)malloc(length);
+  memset(source, 1, length);
+  memset(target, 2, length);
+  pthread_t handles[64];
+  plain_t parts[64];
+  double begin = now_ns();
+  for (int round = 0; round < 3; ++round) {
+    size_t part = length / (size_t)threads;
+    for (long i = 0; i < threads && i < 64; ++i) {
+      parts[i] = (plain_t){target + part * (size_t)i, copies ? source + part * (size_t)i : NULL, part};
+      pthread_create(&handles[i], NULL, plain, &parts[i]);
+    }
+    for (long i = 0; i < threads && i < 64; ++i) pthread_join(handles[i], NULL);
+  }
+  double total = (now_ns() - begin) / 3;
+  free(source);
+  free(target);
+  return total;
+}
+
+static void open_target(target_t* target, const char* uri) {
+  target->uri = uri;
+  target->defers = strcmp(uri, "local-sync") != 0;
+  iree_async_proactor_pool_t* pool = NULL;
+  CHECK(iree_async_proactor_pool_create(iree_numa_node_count(), NULL, iree_async_proactor_pool_options_default(),
+                                        iree_allocator_system(), &pool));
+  iree_hal_device_create_params_t params = iree_hal_device_create_params_default();
+  params.proactor_pool = pool;
+  CHECK(iree_hal_create_device(iree_hal_driver_registry_default(), iree_make_cstring_view(uri), &params,
+                               iree_allocator_system(), &target->device));
+  iree_async_proactor_pool_release(pool);
+  iree_async_frontier_tracker_options_t options = iree_async_frontier_tracker_options_default();
+  iree_async_frontier_tracker_t* own = NULL;
+  CHECK(iree_async_frontier_tracker_create(options, iree_allocator_system(), &own));
+  CHECK(iree_hal_device_group_create_from_device(target->device, own, iree_allocator_system(), &target->group));
+  iree_async_frontier_tracker_release(own);
+}
+
+int main(int argc, char** argv) {
+  if (argc < 7) {
+    fprintf(stderr, "usage: %s OUT.json ROUNDS SCALE TESTDATA MODULES DEVICE...\n", argv[0]);
+    return 2;
+  }
+  FILE* out = fopen(argv[1], "w");
+  if (!out) {
+    fprintf(stderr, "cannot write %s\n", argv[1]);
+    return 1;
+  }
+  const int rounds = atoi(argv[2]) < MAX_ROUNDS ? atoi(argv[2]) : MAX_ROUNDS;
+  scale = atof(argv[3]);
+  testdata = argv[4];
+  modules = argv[5];
+  const char* only = getenv("HAL_BENCH_ONLY");
+  const int device_count = argc - 6 < MAX_DEVICES ? argc - 6 : MAX_DEVICES;
+  iree_runtime_instance_options_t options;
+  iree_runtime_instance_options_initialize(&options);
+  CHECK(iree_runtime_instance_create(&options, iree_allocator_system(), &instance));
+  CHECK(iree_hal_register_all_available_drivers(iree_hal_driver_registry_default()));
+  static target_t targets[MAX_DEVICES];
+  for (int i = 0; i < device_count; ++i) open_target(&targets[i], argv[6 + i]);
+
+  for (iree_host_size_t c = 0; c < IREE_ARRAYSIZE(cases); ++c) {
+    if (only && !strstr(cases[c].name, only)) continue;
+    fprintf(stderr, "\r%-40s", cases[c].name);
+    double samples[MAX_DEVICES][MAX_ROUNDS];
+    for (int round = 0; round < rounds; ++round) {
+      for (int d = 0; d < device_count; ++d) samples[d][round] = cases[c].run(&targets[d]);
+    }
+    for (int d = 0; d < device_count; ++d) {
+      qsort(samples[d], rounds, sizeof(double), ascending);
+      fprintf(out, "{\"case\":\"%s\",\"device\":\"%s\",\"median\":%.3f,\"least\":%.3f,\"most\":%.3f,\"rounds\":%d}\n",
+              cases[c].name, targets[d].uri, samples[d][rounds / 2], samples[d][0], samples[d][rounds - 1], rounds);
+    }
+    fflush(out);
+  }
+  if (!only) {
+    for (int copies = 0; copies < 2; ++copies) {
+      double samples[MAX_ROUNDS];
+      for (int round = 0; round < rounds; ++round) samples[round] = plain_256m(copies);
+      qsort(samples, rounds, sizeof(double), ascending);
+      fprintf(out, "{\"case\":\"%s\",\"device\":\"plain\",\"median\":%.3f,\"least\":%.3f,\"most\":%.3f,\"rounds\":%d}\n",
+              copies ? "copy_256m" : "fill_256m", samples[rounds / 2], samples[0], samples[rounds - 1], rounds);
+    }
+  }
+  fprintf(stderr, "\r%-40s\r", "");
+  fclose(out);
+  for (int i = 0; i < device_count; ++i) {
+    iree_hal_executable_release(targets[i].executable);
+    iree_hal_executable_cache_release(targets[i].cache);
+    iree_hal_device_release(targets[i].device);
+    iree_hal_device_group_release(targets[i].group);
+  }
+  iree_runtime_instance_release(instance);
+  return 0;
+}
