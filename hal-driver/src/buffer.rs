@@ -8,6 +8,7 @@ use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use std::any::Any;
 use std::ffi::c_void;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// An allocation of some device: what a buffer's slots need of it.
@@ -255,6 +256,16 @@ impl Slice {
         Ok(Self { length, ..slice })
     }
 
+    /// Whether the buffer is an allocation of the device's that keeps its memory for good and belongs to nobody who wants
+    /// to be told when the buffer is gone. Whoever has the memory of such a buffer need not keep the buffer.
+    pub(crate) fn is_settled<D: Device>(&self, device: &Arc<D>) -> bool {
+        // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does.
+        let allocated = NonNull::new(unsafe { (*self.buffer.get()).allocated_buffer });
+        allocated
+            .and_then(|allocated| of_device(allocated, device))
+            .is_some_and(|(buffer, _)| buffer.release.0.fn_.is_none())
+    }
+
     fn resolved_length(&self) -> Result<u64> {
         // SAFETY: the buffer is retained; its length never changes.
         let whole = wide(unsafe { (*self.buffer.get()).byte_length });
@@ -288,7 +299,9 @@ impl Slice {
 
     /// What the buffer is part of, as it is now: a stream-ordered buffer has memory between its allocation and its
     /// deallocation, whoever's it is.
-    fn allocated(&self) -> Result<(Retained<sys::iree_hal_buffer_t>, u64)> {
+    ///
+    /// What comes back is borrowed: it lives as long as the operation may run.
+    fn allocated(&self) -> Result<(NonNull<sys::iree_hal_buffer_t>, u64)> {
         // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does. The backing of a
         // transient is retained by it until it is deallocated, which is ordered behind the operations that use it.
         unsafe {
@@ -304,7 +317,7 @@ impl Slice {
                 offset += wide((*backing).byte_offset);
                 allocated = (*backing).allocated_buffer;
             }
-            let allocated = Retained::retain(allocated).ok_or_else(|| invalid("a buffer is part of none"))?;
+            let allocated = NonNull::new(allocated).ok_or_else(|| invalid("a buffer is part of none"))?;
             Ok((allocated, offset))
         }
     }
@@ -312,15 +325,9 @@ impl Slice {
     /// The memory for a device: its own, or anybody else's through the host.
     pub(crate) fn resolve<D: Device>(&self, device: &Arc<D>) -> Result<Span<D>> {
         let (allocated, offset) = self.allocated()?;
-        if is_ours(allocated.get()) {
-            // SAFETY: ours, and alive.
-            let buffer = unsafe { Buffer::of(allocated.get()) };
-            if let Some(memory) = buffer.backing.as_any().downcast_ref::<DeviceMemory<D>>()
-                && Arc::ptr_eq(&memory.device, device)
-            {
-                let place = Place::Device(memory.memory.clone(), buffer.offset + offset);
-                return Ok(Span { place, length: self.length });
-            }
+        if let Some((buffer, memory)) = of_device(allocated, device) {
+            let place = Place::Device(memory.memory.clone(), buffer.offset + offset);
+            return Ok(Span { place, length: self.length });
         }
         let range = map(allocated, offset, self.length, ACCESS_ANY).map_err(|failure| {
             let message = format!(
@@ -339,13 +346,29 @@ impl Slice {
     }
 }
 
+/// A buffer as one of this device's, if it is. Both live as long as the buffer.
+fn of_device<'a, D: Device>(
+    buffer: NonNull<sys::iree_hal_buffer_t>,
+    device: &Arc<D>,
+) -> Option<(&'a Buffer, &'a DeviceMemory<D>)> {
+    if !is_ours(buffer.as_ptr()) {
+        return None;
+    }
+    // SAFETY: ours, and alive.
+    let buffer = unsafe { Buffer::of(buffer.as_ptr()) };
+    let memory: &DeviceMemory<D> = buffer.backing.as_any().downcast_ref()?;
+    Arc::ptr_eq(&memory.device, device).then_some((buffer, memory))
+}
+
 /// Maps part of a buffer of whatever driver.
 fn map(
-    buffer: Retained<sys::iree_hal_buffer_t>,
+    buffer: NonNull<sys::iree_hal_buffer_t>,
     offset: u64,
     length: u64,
     access: sys::iree_hal_memory_access_t,
 ) -> Result<HostRange> {
+    // SAFETY: the buffer is alive.
+    let buffer = unsafe { Retained::retain(buffer.as_ptr()) }.ok_or_else(|| invalid("there is no buffer"))?;
     let mut mapping = sys::iree_hal_buffer_mapping_t::default();
     // SAFETY: the buffer is retained; the mapping is ours and keeps it.
     unsafe {

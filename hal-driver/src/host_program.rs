@@ -181,8 +181,7 @@ impl HostProgram for Program {
         let local_memory = local_memory.saturating_add(call.local_memory);
         let pointers: SmallVec<[*mut c_void; 8]> =
             call.bindings.iter().map(|range| range.address().cast()).collect();
-        let lengths: SmallVec<[usize; 8]> =
-            call.bindings.iter().map(|range| usize::try_from(range.length()).unwrap_or(usize::MAX)).collect();
+        let lengths: SmallVec<[usize; 8]> = call.bindings.iter().map(|range| range.length()).collect();
         let [count_x, count_y, count_z] = call.workgroups;
         let [size_x, size_y, size_z] = call.workgroup_size;
         let narrow = |number: u32| {

@@ -10,7 +10,7 @@ use crate::executable::Executable;
 use crate::record::{DispatchRecord, Record};
 use crate::status::{Result, check, text, view};
 use crate::work::Operation;
-use hal_backend::{Observer, Properties};
+use hal_backend::{Device, Observer, Properties};
 use hal_semaphore::{Code, Failure, Point};
 use hal_sys as sys;
 use parking_lot::{Mutex, RwLock};
@@ -250,7 +250,7 @@ impl Dispatched {
 
 impl About {
     /// What an operation is, apart from what it waits for and signals.
-    pub(crate) fn of(operation: &Operation, affinity: u64) -> Self {
+    pub(crate) fn of<D: Device>(operation: &Operation<D>, affinity: u64) -> Self {
         let mut about = About { operations: 1, affinity, ..About::default() };
         let mut single = |record: &Record| {
             about.payload = record.payload();
@@ -268,6 +268,8 @@ impl About {
         };
         about.kind = match operation {
             Operation::Record(record) => single(record),
+            // Told as the record that it was.
+            Operation::Command(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER,
             Operation::Execute { commands, .. } => {
                 about.command_buffer = commands.profile_id();
                 about.operations = commands.records().len();

@@ -36,6 +36,13 @@ impl Reference {
         Slice::new(reference.buffer, reference.offset, reference.length).map(Reference::Direct)
     }
 
+    fn is_settled<D: Device>(&self, device: &Arc<D>) -> bool {
+        match self {
+            Reference::Direct(slice) => slice.is_settled(device),
+            Reference::Slot { .. } => false,
+        }
+    }
+
     fn resolve<D: Device>(&self, device: &Arc<D>, table: &[Option<Slice>]) -> Result<Span<D>> {
         match self {
             Reference::Direct(slice) => slice.resolve(device),
@@ -209,6 +216,18 @@ impl Record {
         }
     }
 
+    /// The command for the device, if it is settled already which memory it works on: then nothing but that memory need be
+    /// kept.
+    pub(crate) fn settled<D: Device>(&self, device: &Arc<D>) -> Result<Option<Command<D>>> {
+        let settled = match self {
+            Record::Fill { target, .. } | Record::Update { target, .. } => target.is_settled(device),
+            Record::Copy { source, target } => source.is_settled(device) && target.is_settled(device),
+            Record::Dispatch(dispatch) => dispatch.is_settled(device),
+            Record::Barrier => true,
+        };
+        if settled { self.resolve(device, &[]).map(Some) } else { Ok(None) }
+    }
+
     /// How many bytes it moves.
     pub(crate) fn payload(&self) -> u64 {
         let length = |reference: &Reference| match reference {
@@ -224,6 +243,14 @@ impl Record {
 }
 
 impl DispatchRecord {
+    fn is_settled<D: Device>(&self, device: &Arc<D>) -> bool {
+        let counted = match &self.count {
+            Count::Fixed(_) => true,
+            Count::Indirect(reference) => reference.is_settled(device),
+        };
+        counted && self.bindings.iter().all(|reference| reference.is_settled(device))
+    }
+
     fn resolve<D: Device>(&self, device: &Arc<D>, table: &[Option<Slice>]) -> Result<Command<D>> {
         let workgroups = match &self.count {
             Count::Fixed(count) => Workgroups::Count(*count),

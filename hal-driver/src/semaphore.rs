@@ -22,6 +22,10 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicIsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How long a waiting thread looks by itself before it sleeps.
+const WATCH: Duration = Duration::from_micros(20);
 
 /// How many axes a semaphore remembers of what led up to its value.
 const FRONTIER_CAPACITY: u8 = 8;
@@ -446,6 +450,19 @@ unsafe extern "C" fn wait(
     flags: sys::iree_async_wait_flags_t,
 ) -> sys::iree_status_t {
     let mut base: *mut sys::iree_async_semaphore_t = semaphore.cast();
+    // SAFETY: plain arithmetic.
+    let deadline = unsafe { sys::iree_timeout_as_deadline_ns(timeout) };
+    let timeout = sys::iree_timeout_t { type_: sys::IREE_TIMEOUT_ABSOLUTE, nanos: deadline };
+    guard_or((), || {
+        // SAFETY: a clock.
+        let left = deadline.saturating_sub(unsafe { sys::iree_time_now() });
+        if let (Some(semaphore), Ok(left @ 1..)) = (NonNull::new(semaphore), u64::try_from(left)) {
+            // Only borrowed: the caller keeps the semaphore for the call.
+            let timeline = std::mem::ManuallyDrop::new(IreeTimeline(semaphore));
+            let over = || timeline.value() >= value || timeline.failure().is_some();
+            hal_semaphore::look_for(WATCH.min(Duration::from_nanos(left)), over);
+        }
+    });
     // SAFETY: the arrays have one element each and live through the call.
     unsafe {
         sys::iree_async_semaphore_multi_wait(

@@ -19,16 +19,18 @@ use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// A queue operation.
-pub(crate) struct Work {
-    pub(crate) operation: Operation,
+pub(crate) struct Work<D: Device> {
+    pub(crate) operation: Operation<D>,
     /// Where it is profiled, if it is.
     pub(crate) trace: Option<Arc<Trace>>,
 }
 
 /// What it does.
-pub(crate) enum Operation {
+pub(crate) enum Operation<D: Device> {
     /// A transfer or a dispatch of its own.
     Record(Record),
+    /// The same, where it is known already which memory it works on. Nothing while the device has it.
+    Command(Option<Command<D>>),
     /// A command buffer.
     Execute { commands: Recorded, bindings: Box<[Option<Slice>]> },
     /// Memory is given back.
@@ -120,10 +122,10 @@ pub(crate) struct Port<D: Device> {
 }
 
 impl<D: Device> Port<D> {
-    fn job(&self, queue: QueueId, submission: Submission<'_, Self>) -> Result<Job<D>> {
+    fn job(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result<Job<D>> {
         let point = Point { queue, epoch: submission.epoch };
         let mut observer = None;
-        let commands: SmallVec<[Command<D>; 1]> = match submission.work {
+        let commands: SmallVec<[Command<D>; 1]> = match &mut submission.work {
             None => SmallVec::new(),
             Some(work) => {
                 if let Some(trace) = &work.trace {
@@ -132,6 +134,7 @@ impl<D: Device> Port<D> {
                 }
                 match &mut work.operation {
                     Operation::Record(record) => smallvec![record.resolve(&self.device, &[])?],
+                    Operation::Command(command) => command.take().into_iter().collect(),
                     Operation::Execute { commands, bindings } => commands
                         .records()
                         .iter()
@@ -160,7 +163,7 @@ impl<D: Device> Port<D> {
 
 impl<D: Device> Backend for Port<D> {
     type Timeline = IreeTimeline;
-    type Work = Work;
+    type Work = Work<D>;
     type Event = D::Event;
 
     fn devices(&self) -> Vec<DeviceSpec> {
@@ -174,14 +177,17 @@ impl<D: Device> Backend for Port<D> {
     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
         let mut accepted = 0;
         let mut stop = None;
-        for submission in batch.iter() {
-            match self.job(queue, submission).map(|job| self.device.submit(job)) {
+        for mut submission in batch.iter() {
+            match self.job(queue, &mut submission).map(|job| self.device.submit(job)) {
                 Ok(Ok(())) => accepted += 1,
                 Err(failure) | Ok(Err(Rejected::Failed(failure))) => {
                     stop = Some(Submitted::failed(accepted, failure));
                     break;
                 }
-                Ok(Err(Rejected::Full(_))) => {
+                Ok(Err(Rejected::Full(job))) => {
+                    if let Some(Work { operation: Operation::Command(command), .. }) = submission.work {
+                        *command = job.commands.into_iter().next();
+                    }
                     stop = Some(Submitted::full(accepted));
                     break;
                 }
@@ -199,7 +205,7 @@ impl<D: Device> Backend for Port<D> {
         self.device.create_event()
     }
 
-    fn run(&self, task: HostTask, work: Work) {
+    fn run(&self, task: HostTask, work: Work<D>) {
         let trace = work.trace;
         if let Some(trace) = &trace {
             trace.ready();
@@ -227,13 +233,16 @@ impl<D: Device> Backend for Port<D> {
                 }
                 task.finish(outcome);
             }),
-            Operation::Record(_) | Operation::Execute { .. } | Operation::Dealloca(_) => {
+            Operation::Record(_)
+            | Operation::Command(_)
+            | Operation::Execute { .. }
+            | Operation::Dealloca(_) => {
                 task.finish(Err(Failure::new(Code::Internal, "an operation of a queue came to the host")));
             }
         }
     }
 
-    fn reclaim(&self, ended: Ended<Work>) {
+    fn reclaim(&self, ended: Ended<Work<D>>) {
         let _inside = teardown::enter();
         if let Some(work) = ended.work {
             // For a device that does not say when what ran; it comes after the signals, and better late than never.

@@ -60,6 +60,7 @@ mod failure;
 mod ids;
 mod native_event;
 mod notification;
+mod patience;
 mod port;
 #[cfg(all(unix, feature = "reactor", not(any(loom, shuttle))))]
 pub mod reactor;
@@ -81,5 +82,6 @@ pub use error::{CompletionError, EngineError, SignalError, SubmitError, Unfinish
 pub use failure::{Code, Failure, Origin};
 pub use ids::{Affinity, MAX_VALUE, Point, QueueId, Ticket, TimelineKey};
 pub use notification::Pending;
+pub use patience::look_for;
 pub use semaphore::Semaphore;
 pub use timeline::Timeline;

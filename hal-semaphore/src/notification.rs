@@ -3,16 +3,14 @@
 //! Notifications are pooled, and each use of one is a new *turn*. A wake-up names the turn it is for, so one that
 //! was on its way to an earlier user (a wait that ran into its deadline) cannot end a later one.
 
+use crate::patience::look_for;
 use crate::sync::{AtomicU64, Event, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a waiting thread looks again before it sleeps: some tens of microseconds in all, which is what sleeping and
-/// being woken costs. So looking costs at most twice what not looking would have, and mostly far less.
-const SPINS: u32 = 1000;
-
-/// How many of the looks go by before the thread offers its processor to others.
-const YIELD_EVERY: u32 = 50;
+/// How long a waiting thread looks again before it sleeps: about what sleeping and being woken costs. So looking costs at
+/// most twice what not looking would have, and mostly far less.
+const WATCH: Duration = Duration::from_micros(20);
 
 #[derive(Debug, Default)]
 struct Notification {
@@ -35,20 +33,7 @@ impl Pending {
 
     /// Looks again for about as long as it would take to be woken from sleep. Says whether it was worth it.
     pub(crate) fn spin(&self) -> bool {
-        // Where every step is a choice of the schedule, looking again is no news.
-        let looks = if cfg!(any(loom, shuttle)) { 0 } else { SPINS };
-        for look in 0..looks {
-            if self.is_raised() {
-                return true;
-            }
-            if look % YIELD_EVERY == YIELD_EVERY - 1 {
-                // Whoever is to raise it may need this very processor.
-                std::thread::yield_now();
-            } else {
-                std::hint::spin_loop();
-            }
-        }
-        self.is_raised()
+        look_for(WATCH, || self.is_raised())
     }
 
     pub(crate) fn raise(&self) {

@@ -10,7 +10,12 @@ mod imp {
     pub(crate) use parking_lot::MutexGuard as Guard;
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 
+    use crate::patience::look_for;
     use std::time::Duration;
+
+    /// How long a thread looks again before it sleeps. The lock is held for bookkeeping only, so that it is mostly free
+    /// again in a fraction of that.
+    const WATCH: Duration = Duration::from_micros(20);
 
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
@@ -21,7 +26,17 @@ mod imp {
         }
 
         pub(crate) fn lock(&self) -> Guard<'_, T> {
-            self.0.lock()
+            if let Some(guard) = self.0.try_lock() {
+                return guard;
+            }
+            let mut guard = None;
+            look_for(WATCH, || {
+                if !self.0.is_locked() {
+                    guard = self.0.try_lock();
+                }
+                guard.is_some()
+            });
+            guard.unwrap_or_else(|| self.0.lock())
         }
     }
 

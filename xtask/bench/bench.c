@@ -3,10 +3,13 @@
 //   bench OUT.json ROUNDS SCALE TESTDATA MODULES DEVICE...
 //
 // Each round runs every case on every device in turn, so that what disturbs the machine disturbs all of them. The median
-// of the rounds is what counts. Output is one JSON object for each case and device; a reader prints the tables.
+// of the rounds is what counts. After them each case runs once more while heap allocations are counted: everything is warm
+// by then, so what is counted is what an operation costs for good. Output is one JSON object for each case and device.
 
+#include <malloc.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +33,51 @@
 
 enum { MAX_DEVICES = 8, MAX_ROUNDS = 64, MAX_CASES = 64 };
 
+//===--------------------------------------------------------------------------------------------------------------===//
+// The heap, counted: everybody's calls come through here
+//===--------------------------------------------------------------------------------------------------------------===//
+
+void* __libc_malloc(size_t size);
+void* __libc_calloc(size_t count, size_t size);
+void* __libc_realloc(void* pointer, size_t size);
+void* __libc_memalign(size_t alignment, size_t size);
+void __libc_free(void* pointer);
+
+static bool counting = false;
+static atomic_size_t allocations;
+static atomic_llong live;
+
+static void* counted(void* pointer) {
+  if (counting && pointer) {
+    atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&live, (long long)malloc_usable_size(pointer), memory_order_relaxed);
+  }
+  return pointer;
+}
+
+static void uncounted(void* pointer) {
+  if (counting && pointer) {
+    atomic_fetch_sub_explicit(&live, (long long)malloc_usable_size(pointer), memory_order_relaxed);
+  }
+}
+
+void* malloc(size_t size) { return counted(__libc_malloc(size)); }
+void* calloc(size_t count, size_t size) { return counted(__libc_calloc(count, size)); }
+void* realloc(void* pointer, size_t size) {
+  uncounted(pointer);
+  return counted(__libc_realloc(pointer, size));
+}
+void* memalign(size_t alignment, size_t size) { return counted(__libc_memalign(alignment, size)); }
+void* aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }
+int posix_memalign(void** out, size_t alignment, size_t size) {
+  *out = memalign(alignment, size);
+  return *out ? 0 : 12;  // ENOMEM
+}
+void free(void* pointer) {
+  uncounted(pointer);
+  __libc_free(pointer);
+}
+
 static double now_ns(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -50,6 +98,14 @@ static iree_runtime_instance_t* instance = NULL;
 static const char* testdata = NULL;
 static const char* modules = NULL;
 static double scale = 1.0;
+
+static iree_host_size_t operations = 1;  // How many the last case did.
+static double held_bytes = 0;            // The heap that each of its operations held while all of them waited.
+
+static double per_operation(double begin, iree_host_size_t count) {
+  operations = count;
+  return (now_ns() - begin) / (double)count;
+}
 
 static iree_host_size_t scaled(iree_host_size_t count) {
   double value = (double)count * scale;
@@ -109,7 +165,7 @@ static double chain(target_t* target, iree_hal_queue_affinity_t even, iree_hal_q
   }
   submit_ns = (now_ns() - begin) / (double)count;
   wait_for(timeline, count);
-  double total = (now_ns() - begin) / (double)count;
+  double total = per_operation(begin, count);
   iree_hal_semaphore_release(timeline);
   return total;
 }
@@ -124,26 +180,72 @@ static double chain_cross_queue(target_t* target) { return chain(target, 1, 2); 
 static double held(target_t* target, iree_host_size_t count) {
   if (!target->defers) return -1;
   iree_hal_semaphore_t* timeline = semaphore(target);
+  const long long before = atomic_load(&live);
   for (uint64_t i = 0; i < count; ++i) {
     uint64_t wait = i + 1, signal = i + 2;
     CHECK(iree_hal_device_queue_barrier(target->device, 1, one(&timeline, &wait), one(&timeline, &signal),
                                         IREE_HAL_EXECUTE_FLAG_NONE));
   }
+  held_bytes = (double)(atomic_load(&live) - before) / (double)count;
   double begin = now_ns();
   CHECK(iree_hal_semaphore_signal(timeline, 1, NULL));
   wait_for(timeline, count + 1);
-  double total = (now_ns() - begin) / (double)count;
+  double total = per_operation(begin, count);
   iree_hal_semaphore_release(timeline);
   return total;
 }
 
-static bool is_ours(target_t* target) { return strncmp(target->uri, "mock", 4) == 0; }
+// A million operations that wait, in chains of 64, since one chain of that length takes local-task hours.
+static double held_1m_in_chains(target_t* target) {
+  if (!target->defers || scale < 1) return -1;
+  enum { LENGTH = 64, CHAINS = 1000000 / LENGTH };
+  iree_hal_semaphore_t** chains = (iree_hal_semaphore_t**)malloc(CHAINS * sizeof(*chains));
+  iree_hal_semaphore_t* go = semaphore(target);
+  for (int c = 0; c < CHAINS; ++c) chains[c] = semaphore(target);
+  const long long before = atomic_load(&live);
+  double begin = now_ns();
+  for (int c = 0; c < CHAINS; ++c) {
+    for (uint64_t i = 0; i < LENGTH; ++i) {
+      uint64_t wait = i == 0 ? 1 : i, signal = i + 1;
+      CHECK(iree_hal_device_queue_barrier(target->device, 1, one(i == 0 ? &go : &chains[c], &wait),
+                                          one(&chains[c], &signal), IREE_HAL_EXECUTE_FLAG_NONE));
+    }
+  }
+  held_bytes = (double)(atomic_load(&live) - before) / (double)(CHAINS * LENGTH);
+  CHECK(iree_hal_semaphore_signal(go, 1, NULL));
+  for (int c = 0; c < CHAINS; ++c) wait_for(chains[c], LENGTH);
+  double total = per_operation(begin, CHAINS * LENGTH);
+  for (int c = 0; c < CHAINS; ++c) iree_hal_semaphore_release(chains[c]);
+  iree_hal_semaphore_release(go);
+  free(chains);
+  return total;
+}
+
+// Ten thousand semaphores alive at once, each with an operation that waits for it.
+static double semaphores_10k(target_t* target) {
+  if (!target->defers) return -1;
+  enum { COUNT = 10000 };
+  static iree_hal_semaphore_t* all[COUNT];
+  for (int i = 0; i < COUNT; ++i) all[i] = semaphore(target);
+  uint64_t first = 1, second = 2;
+  double begin = now_ns();
+  for (int i = 0; i < COUNT; ++i) {
+    CHECK(iree_hal_device_queue_barrier(target->device, IREE_HAL_QUEUE_AFFINITY_ANY, one(&all[i], &first),
+                                        one(&all[i], &second), IREE_HAL_EXECUTE_FLAG_NONE));
+  }
+  for (int i = COUNT; i-- > 0;) CHECK(iree_hal_semaphore_signal(all[i], 1, NULL));
+  for (int i = 0; i < COUNT; ++i) wait_for(all[i], 2);
+  double total = per_operation(begin, COUNT);
+  for (int i = 0; i < COUNT; ++i) iree_hal_semaphore_release(all[i]);
+  return total;
+}
 
 static double held_1k(target_t* target) { return held(target, 1000); }
 static double held_4k(target_t* target) { return held(target, 4000); }
 // From here on a list that is searched from end to end takes minutes.
-static double held_100k(target_t* target) { return is_ours(target) ? held(target, 100000) : -1; }
-static double held_1m(target_t* target) { return is_ours(target) && scale >= 1 ? held(target, 1000000) : -1; }
+static bool searches(target_t* target) { return strncmp(target->uri, "local-", 6) == 0; }
+static double held_100k(target_t* target) { return searches(target) ? -1 : held(target, 100000); }
+static double held_1m(target_t* target) { return searches(target) || scale < 1 ? -1 : held(target, 1000000); }
 
 static double fan_out_in(target_t* target) {
   if (!target->defers) return -1;
@@ -167,7 +269,7 @@ static double fan_out_in(target_t* target) {
                                       IREE_HAL_EXECUTE_FLAG_NONE));
   CHECK(iree_hal_semaphore_signal(go, 1, NULL));
   wait_for(done, 1);
-  double total = (now_ns() - begin) / (double)(count + 1);
+  double total = per_operation(begin, count + 1);
   for (iree_host_size_t i = 0; i < count; ++i) iree_hal_semaphore_release(all[i]);
   free(all);
   free(values);
@@ -198,6 +300,7 @@ static double pingpong(target_t* target, double quantile) {
     times[i - 1] = now_ns() - begin;
   }
   qsort(times, count, sizeof(*times), ascending);
+  operations = count;
   double result = times[(iree_host_size_t)((double)(count - 1) * quantile)];
   free(times);
   iree_hal_buffer_release(word);
@@ -217,6 +320,15 @@ static double transfers(target_t* target, transfer_t kind, iree_device_size_t le
   iree_hal_semaphore_t* timeline = semaphore(target);
   const uint32_t pattern = 0x5A5A1234u;
   uint8_t bytes[4096] = {1};
+  // Memory that was never touched is made when it is: that is not what is measured.
+  iree_hal_semaphore_t* touched = semaphore(target);
+  uint64_t first = 1, second = 2;
+  CHECK(iree_hal_device_queue_fill(target->device, 1, iree_hal_semaphore_list_empty(), one(&touched, &first), source, 0,
+                                   length, &pattern, sizeof(pattern), IREE_HAL_FILL_FLAG_NONE));
+  CHECK(iree_hal_device_queue_fill(target->device, 1, one(&touched, &first), one(&touched, &second), result, 0, length,
+                                   &pattern, sizeof(pattern), IREE_HAL_FILL_FLAG_NONE));
+  wait_for(touched, 2);
+  iree_hal_semaphore_release(touched);
   double begin = now_ns();
   for (uint64_t i = 0; i < count; ++i) {
     uint64_t wait = i, signal = i + 1;
@@ -238,7 +350,7 @@ static double transfers(target_t* target, transfer_t kind, iree_device_size_t le
     }
   }
   wait_for(timeline, count);
-  double total = (now_ns() - begin) / (double)count;
+  double total = per_operation(begin, count);
   iree_hal_semaphore_release(timeline);
   iree_hal_buffer_release(result);
   iree_hal_buffer_release(source);
@@ -272,7 +384,7 @@ static double alloca_dealloca(target_t* target) {
     at = freed;
   }
   wait_for(timeline, at);
-  double total = (now_ns() - begin) / (double)count;
+  double total = per_operation(begin, count);
   iree_hal_semaphore_release(timeline);
   return total;
 }
@@ -328,7 +440,7 @@ static double command_buffer_100(target_t* target) {
                                         iree_hal_buffer_binding_table_empty(), IREE_HAL_EXECUTE_FLAG_NONE));
   }
   wait_for(timeline, count);
-  double total = (now_ns() - begin) / (double)count;
+  double total = per_operation(begin, count);
   iree_hal_semaphore_release(timeline);
   iree_hal_command_buffer_release(commands);
   iree_hal_buffer_release(input);
@@ -375,7 +487,7 @@ static double invoke(target_t* target, const char* name, const shape_t* shapes, 
     for (int i = 0; i < shape_count; ++i) CHECK(iree_runtime_call_inputs_push_back_buffer_view(&call, inputs[i]));
     CHECK(iree_runtime_call_invoke(&call, 0));
   }
-  double total = (now_ns() - begin) / (double)count;
+  double total = per_operation(begin, count);
   for (int i = 0; i < shape_count; ++i) iree_hal_buffer_view_release(inputs[i]);
   iree_runtime_call_deinitialize(&call);
   iree_runtime_session_release(session);
@@ -385,6 +497,11 @@ static double invoke(target_t* target, const char* name, const shape_t* shapes, 
 static double invoke_tiny(target_t* target) {
   const shape_t shapes[] = {{2, {2, 2}}, {2, {2, 2}}, {2, {2, 2}}};
   return invoke(target, "elementwise", shapes, 3, scaled(2000));
+}
+
+static double invoke_mlp(target_t* target) {
+  const shape_t shapes[] = {{2, {32, 256}}, {2, {256, 256}}, {2, {256, 256}}, {2, {256, 256}}};
+  return invoke(target, "mlp", shapes, 4, scaled(500));
 }
 
 static double invoke_conv(target_t* target) {
@@ -441,21 +558,22 @@ static double many(target_t* target) {
     pthread_create(&threads[i], NULL, produce, &producers[i]);
   }
   for (int i = 0; i < PRODUCERS; ++i) pthread_join(threads[i], NULL);
-  return (now_ns() - begin) / (double)(count * PRODUCERS * LANES);
+  return per_operation(begin, count * PRODUCERS * LANES);
 }
 
-// What the process burns while nobody asks for anything: processor time in a thousandth of wall time.
-static double idle(target_t* target) {
+// What the process burns while nobody asks for anything: processor time in thousandths of a second of rest. All devices
+// are open, so it is one figure for all of them.
+static double idle(void) {
   struct rusage before, after;
+  struct timespec settle = {0, 200000000}, rest = {1, 0};
+  nanosleep(&settle, NULL);
   getrusage(RUSAGE_SELF, &before);
-  struct timespec rest = {0, 300000000};
   nanosleep(&rest, NULL);
   getrusage(RUSAGE_SELF, &after);
-  double used = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec) *
-                    1e6 +
-                (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec -
-                         before.ru_stime.tv_usec);
-  return used / 300.0;
+  double seconds = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec);
+  double micros = (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec -
+                           before.ru_stime.tv_usec);
+  return seconds * 1e3 + micros / 1e3;
 }
 
 typedef struct {
@@ -471,6 +589,7 @@ static const case_t cases[] = {
     {"held_4k", held_4k},
     {"held_100k", held_100k},
     {"held_1m", held_1m},
+    {"held_1m_in_chains", held_1m_in_chains},
     {"fan_out_in", fan_out_in},
     {"host_pingpong_p50", pingpong_p50},
     {"host_pingpong_p99", pingpong_p99},
@@ -482,10 +601,11 @@ static const case_t cases[] = {
     {"alloca_dealloca", alloca_dealloca},
     {"command_buffer_100", command_buffer_100},
     {"invoke_tiny", invoke_tiny},
+    {"invoke_mlp", invoke_mlp},
     {"invoke_conv", invoke_conv},
     {"invoke_transformer", invoke_transformer},
     {"many", many},
-    {"idle", idle},
+    {"semaphores_10k", semaphores_10k},
 };
 
 // A plain copy and fill of 256 MiB by as many threads as there are processors: what the memory gives.
@@ -527,6 +647,12 @@ static double plain_256m(bool copies) {
   free(source);
   free(target);
   return total;
+}
+
+// The beginning of a line of output.
+static void report(FILE* out, const char* name, const char* device, const double* sorted, int rounds) {
+  fprintf(out, "{\"case\":\"%s\",\"device\":\"%s\",\"median\":%.3f,\"least\":%.3f,\"most\":%.3f,\"rounds\":%d", name, device,
+          sorted[rounds / 2], sorted[0], sorted[rounds - 1], rounds);
 }
 
 static void open_target(target_t* target, const char* uri) {
@@ -573,14 +699,22 @@ int main(int argc, char** argv) {
   for (iree_host_size_t c = 0; c < IREE_ARRAYSIZE(cases); ++c) {
     if (only && !strstr(cases[c].name, only)) continue;
     fprintf(stderr, "\r%-40s", cases[c].name);
+    fflush(stderr);
     double samples[MAX_DEVICES][MAX_ROUNDS];
     for (int round = 0; round < rounds; ++round) {
       for (int d = 0; d < device_count; ++d) samples[d][round] = cases[c].run(&targets[d]);
     }
     for (int d = 0; d < device_count; ++d) {
+      if (samples[d][0] < 0) continue;
       qsort(samples[d], rounds, sizeof(double), ascending);
-      fprintf(out, "{\"case\":\"%s\",\"device\":\"%s\",\"median\":%.3f,\"least\":%.3f,\"most\":%.3f,\"rounds\":%d}\n",
-              cases[c].name, targets[d].uri, samples[d][rounds / 2], samples[d][0], samples[d][rounds - 1], rounds);
+      held_bytes = 0;
+      atomic_store(&allocations, 0);
+      counting = true;
+      cases[c].run(&targets[d]);
+      counting = false;
+      report(out, cases[c].name, targets[d].uri, samples[d], rounds);
+      fprintf(out, ",\"allocations\":%.4f,\"held_bytes\":%.1f}\n", (double)atomic_load(&allocations) / (double)operations,
+              held_bytes);
     }
     fflush(out);
   }
@@ -589,9 +723,12 @@ int main(int argc, char** argv) {
       double samples[MAX_ROUNDS];
       for (int round = 0; round < rounds; ++round) samples[round] = plain_256m(copies);
       qsort(samples, rounds, sizeof(double), ascending);
-      fprintf(out, "{\"case\":\"%s\",\"device\":\"plain\",\"median\":%.3f,\"least\":%.3f,\"most\":%.3f,\"rounds\":%d}\n",
-              copies ? "copy_256m" : "fill_256m", samples[rounds / 2], samples[0], samples[rounds - 1], rounds);
+      report(out, copies ? "copy_256m" : "fill_256m", "plain", samples, rounds);
+      fprintf(out, "}\n");
     }
+    double rest = idle();
+    report(out, "idle", "all", &rest, 1);
+    fprintf(out, "}\n");
   }
   fprintf(stderr, "\r%-40s\r", "");
   fclose(out);

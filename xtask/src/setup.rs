@@ -163,3 +163,23 @@ pub(crate) fn run() -> Result<bool> {
     println!("IREE      {}", source.display());
     Ok(python.libclang().is_some())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::check_version;
+
+    #[test]
+    fn another_version_of_iree_is_refused_with_what_to_do() {
+        let folder = std::env::temp_dir().join(format!("iree-{}", std::process::id()));
+        let refused = || check_version(&folder).unwrap_err().to_string();
+        let missing = refused();
+        assert!(missing.contains("there is no IREE in"), "{missing}");
+        std::fs::create_dir_all(folder.join("runtime")).unwrap();
+        std::fs::write(folder.join("runtime/version.json"), "{\"package-version\": \"3.12.0\"}").unwrap();
+        let wrong = refused();
+        assert!(wrong.contains("3.12.0") && wrong.contains("unset IREE_SOURCE_DIR"), "{wrong}");
+        std::fs::write(folder.join("runtime/version.json"), "{\"package-version\": \"3.13.0\"}").unwrap();
+        check_version(&folder).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

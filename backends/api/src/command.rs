@@ -160,6 +160,22 @@ pub enum Command<D: Device> {
     Barrier,
 }
 
+impl<D: Device> Clone for Command<D> {
+    fn clone(&self) -> Self {
+        match self {
+            Command::Fill { target, pattern } => Command::Fill { target: target.clone(), pattern: *pattern },
+            Command::Copy { source, target } => {
+                Command::Copy { source: source.clone(), target: target.clone() }
+            }
+            Command::Update { source, target } => {
+                Command::Update { source: source.clone(), target: target.clone() }
+            }
+            Command::Dispatch(dispatch) => Command::Dispatch(dispatch.clone()),
+            Command::Barrier => Command::Barrier,
+        }
+    }
+}
+
 impl<D: Device> fmt::Debug for Command<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -175,12 +191,21 @@ impl<D: Device> fmt::Debug for Command<D> {
 }
 
 /// How many workgroups a dispatch has.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Workgroups<D: Device> {
     /// As many.
     Count([u32; 3]),
     /// As three 32-bit numbers at this place say when the dispatch begins.
     Indirect(Span<D>),
+}
+
+impl<D: Device> Clone for Workgroups<D> {
+    fn clone(&self) -> Self {
+        match self {
+            Workgroups::Count(count) => Workgroups::Count(*count),
+            Workgroups::Indirect(place) => Workgroups::Indirect(place.clone()),
+        }
+    }
 }
 
 /// The buffers of a dispatch, in binding order.
@@ -205,6 +230,18 @@ pub struct Dispatch<D: Device> {
     pub constants: Constants,
     /// Buffers.
     pub bindings: Bindings<D>,
+}
+
+impl<D: Device> Clone for Dispatch<D> {
+    fn clone(&self) -> Self {
+        Self {
+            executable: self.executable.clone(),
+            workgroups: self.workgroups.clone(),
+            constants: self.constants.clone(),
+            bindings: self.bindings.clone(),
+            ..*self
+        }
+    }
 }
 
 impl<D: Device> fmt::Debug for Dispatch<D> {

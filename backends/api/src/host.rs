@@ -10,6 +10,7 @@ use hal_semaphore::{Code, Failure};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -92,24 +93,89 @@ impl HostRange {
 
     /// A part of it; nothing if that is not inside.
     pub fn slice(&self, offset: u64, length: u64) -> Option<Self> {
-        let start = self.at(offset, length)?;
-        Some(Self { start, length: usize::try_from(length).ok()?, owner: self.owner.clone() })
+        let HostPart { start, length, .. } = self.part(offset, length)?;
+        Some(Self { start, length, owner: self.owner.clone() })
     }
 
-    fn at(&self, offset: u64, length: u64) -> Option<NonNull<u8>> {
-        let end = offset.checked_add(length)?;
-        if end > self.length() {
+    /// A part of it for as long as the whole is borrowed, which costs no counting; nothing if that is not inside.
+    pub fn part(&self, offset: u64, length: u64) -> Option<HostPart<'_>> {
+        self.whole().part(offset, length)
+    }
+
+    /// All of it, borrowed.
+    pub fn whole(&self) -> HostPart<'_> {
+        HostPart { start: self.start, length: self.length, whole: PhantomData }
+    }
+
+    /// [`HostPart::copy_from`] for all of both.
+    #[must_use]
+    pub fn copy_from(&self, source: &HostRange) -> bool {
+        self.whole().copy_from(source.whole())
+    }
+
+    /// Writes `bytes` at `offset`. False, and nothing is written, if they do not fit.
+    #[must_use]
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
+        self.part(offset, bytes.len() as u64).is_some_and(|target| target.write(bytes))
+    }
+
+    /// Reads into `bytes` from `offset`. False, and nothing is read, if there are not as many.
+    #[must_use]
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        self.part(offset, bytes.len() as u64).is_some_and(|source| source.read(bytes))
+    }
+
+    /// [`HostPart::fill`] for all of it.
+    #[must_use]
+    pub fn fill(&self, pattern: &[u8]) -> bool {
+        self.whole().fill(pattern)
+    }
+}
+
+/// A piece of a [`HostRange`], valid while the range is borrowed: what work is done on.
+#[derive(Clone, Copy)]
+pub struct HostPart<'a> {
+    start: NonNull<u8>,
+    length: usize,
+    whole: PhantomData<&'a HostRange>,
+}
+
+// SAFETY: as for the range.
+unsafe impl Send for HostPart<'_> {}
+// SAFETY: as for the range.
+unsafe impl Sync for HostPart<'_> {}
+
+impl<'a> HostPart<'a> {
+    /// How many bytes it has.
+    pub fn length(self) -> usize {
+        self.length
+    }
+
+    /// Where it is.
+    pub fn address(self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// A part of it; nothing if that is not inside.
+    pub fn part(self, offset: u64, length: u64) -> Option<HostPart<'a>> {
+        let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
+        if offset.checked_add(length)? > self.length {
             return None;
         }
-        let offset = usize::try_from(offset).ok()?;
-        // SAFETY: inside the range, as just checked.
-        Some(unsafe { self.start.add(offset) })
+        // SAFETY: inside, as just checked.
+        Some(Self { start: unsafe { self.start.add(offset) }, length, whole: PhantomData })
+    }
+
+    /// Whether it has a byte in common with another.
+    pub fn overlaps(self, other: HostPart<'_>) -> bool {
+        let (here, there) = (self.start.as_ptr() as usize, other.start.as_ptr() as usize);
+        here < there + other.length && there < here + self.length
     }
 
     /// Copies `source` here, which has the same length; overlapping is allowed. False, and nothing is copied, if the
     /// lengths differ.
     #[must_use]
-    pub fn copy_from(&self, source: &HostRange) -> bool {
+    pub fn copy_from(self, source: HostPart<'_>) -> bool {
         let fits = self.length == source.length;
         if fits {
             // SAFETY: both are valid for this many bytes.
@@ -118,27 +184,31 @@ impl HostRange {
         fits
     }
 
-    /// Writes `bytes` at `offset`. False, and nothing is written, if they do not fit.
+    /// Writes `bytes`, which are as many. False, and nothing is written, if they are not.
     #[must_use]
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
-        let Some(target) = self.at(offset, bytes.len() as u64) else { return false };
-        // SAFETY: the target is valid for this many bytes, and a shared slice does not change meanwhile.
-        unsafe { target.as_ptr().copy_from(bytes.as_ptr(), bytes.len()) };
-        true
+    pub fn write(self, bytes: &[u8]) -> bool {
+        let fits = self.length == bytes.len();
+        if fits {
+            // SAFETY: valid for this many bytes, and a shared slice does not change meanwhile.
+            unsafe { self.start.as_ptr().copy_from(bytes.as_ptr(), bytes.len()) };
+        }
+        fits
     }
 
-    /// Reads into `bytes` from `offset`. False, and nothing is read, if there are not as many.
+    /// Reads into `bytes`, which are as many. False, and nothing is read, if they are not.
     #[must_use]
-    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> bool {
-        let Some(source) = self.at(offset, bytes.len() as u64) else { return false };
-        // SAFETY: the source is valid for this many bytes, and the target is exclusive.
-        unsafe { bytes.as_mut_ptr().copy_from(source.as_ptr(), bytes.len()) };
-        true
+    pub fn read(self, bytes: &mut [u8]) -> bool {
+        let fits = self.length == bytes.len();
+        if fits {
+            // SAFETY: valid for this many bytes, and the target is exclusive.
+            unsafe { bytes.as_mut_ptr().copy_from(self.start.as_ptr(), bytes.len()) };
+        }
+        fits
     }
 
-    /// Repeats `pattern` over the whole range; a last repetition may be cut short. False for an empty pattern.
+    /// Repeats `pattern` over all of it; a last repetition may be cut short. False for an empty pattern.
     #[must_use]
-    pub fn fill(&self, pattern: &[u8]) -> bool {
+    pub fn fill(self, pattern: &[u8]) -> bool {
         let Some(&first) = pattern.first() else { return false };
         if pattern.iter().all(|&byte| byte == first) {
             // SAFETY: the range is valid for this many bytes.
@@ -157,6 +227,12 @@ impl HostRange {
             done += more;
         }
         true
+    }
+}
+
+impl fmt::Debug for HostPart<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostPart({:p}, {})", self.start, self.length)
     }
 }
 
@@ -194,6 +270,8 @@ mod tests {
         assert!(range.slice(u64::MAX, 2).is_none());
         assert!(!range.write(7, &[1, 2]));
         assert!(!range.read(9, &mut []));
+        assert!(range.part(u64::MAX, 1).is_none() && range.part(8, 0).is_some());
+        assert!(!range.whole().write(&[0; 7]) && !range.whole().read(&mut [0; 9]));
         assert!(!range.copy_from(&HostRange::allocate(9, 8).unwrap()));
         assert_eq!(bytes(&range), [0; 8]);
         assert!(HostRange::allocate(u64::MAX, 64).is_err());
@@ -223,5 +301,8 @@ mod tests {
         assert!(range.write(0, &[1, 2, 3, 4, 5, 6]));
         assert!(range.slice(2, 4).unwrap().copy_from(&range.slice(0, 4).unwrap()));
         assert_eq!(bytes(&range), [1, 2, 1, 2, 3, 4]);
+        let part = |offset, length| range.part(offset, length).unwrap();
+        assert!(part(0, 4).overlaps(part(3, 1)) && part(3, 1).overlaps(part(0, 4)));
+        assert!(!part(0, 3).overlaps(part(3, 3)) && !part(3, 3).overlaps(part(0, 3)));
     }
 }

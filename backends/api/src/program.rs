@@ -1,6 +1,6 @@
 //! Executables: what a device is asked to load, and IREE's host executables for devices that are software.
 
-use crate::host::HostRange;
+use crate::host::HostPart;
 use hal_semaphore::Failure;
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct HostCall<'a> {
     /// Constants.
     pub constants: &'a [u32],
     /// Buffers, in binding order.
-    pub bindings: &'a [HostRange],
+    pub bindings: &'a [HostPart<'a>],
     /// How many threads may be at it at once.
     pub concurrency: usize,
     /// Bytes of workgroup-local memory beyond what the function asks for itself.

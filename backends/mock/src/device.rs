@@ -2,11 +2,12 @@
 
 use crate::memory::{ALIGNMENT, Budget, MockMemory};
 use crate::options::Options;
+use crate::program::Program;
 use crate::queue::Hardware;
 use crate::workers::Workers;
 use hal_backend::{
-    Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostProgram, HostRange, Job,
-    LoadRequest, Loaded, Properties, Rejected,
+    Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Job, LoadRequest,
+    Loaded, Properties, Rejected,
 };
 use std::sync::Arc;
 
@@ -56,7 +57,7 @@ impl MockDevice {
 
 impl Device for MockDevice {
     type Memory = MockMemory;
-    type Executable = Arc<dyn HostProgram>;
+    type Executable = Program;
     type Event = ();
 
     fn properties(&self) -> Properties {
@@ -84,14 +85,10 @@ impl Device for MockDevice {
         host.supports(format)
     }
 
-    fn load(
-        &self,
-        request: &LoadRequest<'_>,
-        host: &dyn HostLoader,
-    ) -> Result<Loaded<Arc<dyn HostProgram>>, Failure> {
+    fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Program>, Failure> {
         let executable = host.load(request, self.properties.concurrency)?;
         let functions = executable.functions().to_vec();
-        Ok(Loaded { executable, functions })
+        Ok(Loaded { executable: Program::new(executable), functions })
     }
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {

@@ -76,6 +76,11 @@ impl Faults {
         Ok(faults)
     }
 
+    /// Whether any job may be late.
+    pub(crate) fn delays(&self) -> bool {
+        self.jitter || self.faults.iter().any(|fault| matches!(fault, Fault::Late { .. }))
+    }
+
     /// Counts one thing of a kind; what happens to it.
     pub(crate) fn strike(&self, kind: Kind) -> Result<(), Failure> {
         let Some(count) = self.counts.get(kind as usize).filter(|_| !self.faults.is_empty()) else {

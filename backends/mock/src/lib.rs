@@ -30,14 +30,17 @@
 //! | `lose:N` | the device is lost when it comes to the N-th job |
 //! | `oom:N` | the N-th allocation finds no memory |
 
+mod command;
 mod device;
 mod fault;
 mod memory;
 mod options;
+mod program;
 mod queue;
 mod workers;
 
 pub use device::MockDevice;
+pub use program::Program;
 
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
 use options::Options;

@@ -11,30 +11,40 @@
 //! One lock for each queue's jobs, and one for the schedule: which queues are ready, blocked or delayed. The schedule's
 //! comes first; neither is held while a job runs or a completion is reported, since that may come back with more
 //! work for any queue.
+//!
+//! A queue's place changes under the schedule's lock, and is read without it: whoever adds a job to a queue that is
+//! anything but idle has nothing to tell the schedule, and whoever completes a job while no queue is blocked has
+//! nobody to free. Both looks are safe because the other side looks again after it has said where the queue is: a
+//! worker that leaves a queue idle looks for jobs once more, and one that leaves it blocked for completions.
+//!
+//! # Sleep
+//!
+//! Waking a thread costs more than most jobs take, so an idle worker watches for a moment before it sleeps. One at
+//! most, and only while there is a processor that nobody else of the device needs.
 
+use crate::command::{self, Extent};
 use crate::device::MockDevice;
 use crate::fault::{Faults, Kind, kind, scramble};
-use crate::options::Options;
+use crate::options::{Options, processors};
 use crate::workers::Share;
-use hal_backend::{
-    Command, Completer, Dispatch, Failure, HostCall, HostRange, Job, Point, QueueId, Rejected, Span,
-    Workgroups,
-};
-use parking_lot::{Condvar, Mutex};
+use hal_backend::{Command, Completer, Failure, Job, Point, QueueId, Rejected, look_for};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Transfers of this size and more are shared among the workers.
-const SHARED_TRANSFER: u64 = 1 << 20;
-
-/// What one worker takes of a shared transfer at a time.
-const TRANSFER_CHUNK: u64 = 256 << 10;
-
 /// How many jobs a worker does of one queue before it looks at the others.
 const TURN: usize = 64;
+
+/// How many jobs a worker takes off a queue at a time.
+const BATCH: usize = 16;
+
+/// How long an idle worker watches before it sleeps.
+const WATCH: Duration = Duration::from_micros(50);
+
+/// How long a job that has ended may go unreported because the next one is about to.
+const QUIET: Duration = Duration::from_micros(5);
 
 type MockJob = Job<MockDevice>;
 
@@ -44,10 +54,19 @@ struct Queue {
     /// The last epoch that is complete: what native waits look at.
     completed: AtomicU64,
     depth: AtomicUsize,
+    /// Its [`Place`].
+    place: AtomicU8,
+}
+
+impl Queue {
+    fn is(&self, place: Place) -> bool {
+        self.place.load(Ordering::Relaxed) == place as u8
+    }
 }
 
 /// Where a queue is.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 enum Place {
     /// It has no work.
     Idle,
@@ -74,13 +93,25 @@ struct Done {
     outcome: Result<(), Failure>,
 }
 
+/// Jobs of a queue that have ended well and are not reported yet.
+#[derive(Default)]
+struct Quiet {
+    /// The last of them, and how many there are.
+    last: Option<(QueueId, u64)>,
+    count: usize,
+    /// How long they have taken, roughly.
+    time: Duration,
+}
+
 pub(crate) struct Schedule {
-    places: Vec<Place>,
     ready: VecDeque<usize>,
     delayed: Vec<Delayed>,
     /// Work that any idle worker can help with.
     shares: Vec<Arc<Share>>,
-    idle: usize,
+    /// Workers that sleep.
+    asleep: usize,
+    /// Whether a worker watches.
+    watched: bool,
     random: u64,
     stopping: bool,
 }
@@ -101,14 +132,22 @@ pub(crate) struct Hardware {
     queues: Vec<Queue>,
     schedule: Mutex<Schedule>,
     work: Condvar,
+    /// Grows with whatever a worker could do: what a watching worker watches.
+    offers: AtomicU64,
+    /// How many queues are blocked.
+    blocked: AtomicUsize,
     completer: OnceLock<Completer>,
     faults: Faults,
     depth: usize,
     latency: Duration,
     seeded: bool,
     seed: u64,
+    /// Whether jobs may complete later than they end.
+    delays: bool,
     jobs: AtomicU64,
     workers: usize,
+    /// How many workers may be awake for one of them to watch.
+    watchers: usize,
     /// Why the device stops, if it does.
     aborted: OnceLock<Failure>,
     lost: AtomicBool,
@@ -121,20 +160,24 @@ impl Hardware {
             jobs: Mutex::new(VecDeque::new()),
             completed: AtomicU64::new(0),
             depth: AtomicUsize::new(0),
+            place: AtomicU8::new(Place::Idle as u8),
         };
         Arc::new(Self {
             queues: (0..options.queues).map(queue).collect(),
             schedule: Mutex::new(Schedule {
-                places: vec![Place::Idle; options.queues],
                 ready: VecDeque::new(),
                 delayed: Vec::new(),
                 shares: Vec::new(),
-                idle: 0,
+                asleep: 0,
+                watched: false,
                 random: scramble(options.seed),
                 stopping: false,
             }),
             work: Condvar::new(),
+            offers: AtomicU64::new(0),
+            blocked: AtomicUsize::new(0),
             completer: OnceLock::new(),
+            delays: !options.latency.is_zero() || options.faults.delays(),
             faults: options.faults,
             depth: options.depth,
             latency: options.latency,
@@ -142,6 +185,8 @@ impl Hardware {
             seed: options.seed,
             jobs: AtomicU64::new(0),
             workers: options.workers,
+            // One processor is for whoever submits and waits.
+            watchers: processors() - 1,
             aborted: OnceLock::new(),
             lost: AtomicBool::new(false),
             opened: Instant::now(),
@@ -185,9 +230,12 @@ impl Hardware {
 
     /// The queue has new work.
     pub(crate) fn kick(&self, queue: usize) {
+        if self.queues.get(queue).is_none_or(|queue| !queue.is(Place::Idle)) {
+            return;
+        }
         let mut schedule = self.schedule.lock();
-        if schedule.places.get(queue) == Some(&Place::Idle) && self.has_work(queue) {
-            self.offer(&mut schedule, queue);
+        if self.queues.get(queue).is_some_and(|queue| queue.is(Place::Idle)) && self.has_work(queue) {
+            self.offer(&mut schedule, queue, 0);
         }
     }
 
@@ -195,25 +243,49 @@ impl Hardware {
         self.queues.get(queue).is_some_and(|queue| !queue.jobs.lock().is_empty())
     }
 
-    /// Puts a queue that has work where it belongs.
-    fn offer(&self, schedule: &mut Schedule, queue: usize) {
-        let reached = self.next_is_reached(queue);
-        let Some(place) = schedule.places.get_mut(queue) else { return };
-        if reached {
-            *place = Place::Ready;
-            schedule.ready.push_back(queue);
-            if schedule.idle > 0 {
-                self.work.notify_one();
+    /// Says where a queue is. Under the schedule's lock.
+    fn put(&self, _schedule: &mut Schedule, queue: usize, place: Place) {
+        let Some(queue) = self.queues.get(queue) else { return };
+        let before = queue.place.swap(place as u8, Ordering::Relaxed);
+        if place == Place::Blocked {
+            self.blocked.fetch_add(1, Ordering::SeqCst);
+        }
+        if before == Place::Blocked as u8 {
+            self.blocked.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Puts a queue that has work where it belongs. So many workers are about to look by themselves.
+    fn offer(&self, schedule: &mut Schedule, queue: usize, looking: usize) {
+        if !self.next_is_reached(queue) {
+            self.put(schedule, queue, Place::Blocked);
+            // Whoever completes from here on sees that a queue is blocked; what was completed before is seen here.
+            fence(Ordering::SeqCst);
+            if !self.next_is_reached(queue) {
+                return;
             }
-        } else {
-            *place = Place::Blocked;
+        }
+        self.put(schedule, queue, Place::Ready);
+        schedule.ready.push_back(queue);
+        self.call(schedule, schedule.ready.len().saturating_sub(looking));
+    }
+
+    /// There are some things to do: lets a worker know if no other will see them.
+    fn call(&self, schedule: &Schedule, things: usize) {
+        self.offers.fetch_add(1, Ordering::Release);
+        if schedule.asleep > 0 && things > usize::from(schedule.watched) {
+            self.work.notify_one();
         }
     }
 
     fn next_is_reached(&self, queue: usize) -> bool {
         let Some(queue) = self.queues.get(queue) else { return false };
         let jobs = queue.jobs.lock();
-        jobs.front().is_none_or(|job| job.waits.iter().all(|wait| self.reached(wait.point)))
+        jobs.front().is_none_or(|job| self.all_reached(job))
+    }
+
+    fn all_reached(&self, job: &MockJob) -> bool {
+        job.waits.iter().all(|wait| self.reached(wait.point))
     }
 
     fn reached(&self, point: Point) -> bool {
@@ -227,35 +299,51 @@ impl Hardware {
     /// The next thing for a worker to do; sleeps until there is one.
     pub(crate) fn next(&self) -> Task {
         let mut schedule = self.schedule.lock();
+        let mut fresh = true;
         loop {
             if schedule.stopping {
                 return Task::Stop;
             }
-            let now = Instant::now();
-            if let Some(at) = schedule.delayed.iter().position(|delayed| delayed.until <= now) {
-                let delayed = schedule.delayed.swap_remove(at);
-                if let Some(place) = schedule.places.get_mut(delayed.queue) {
-                    *place = Place::Busy;
-                }
-                return Task::Complete(delayed.queue, Completed(delayed.done));
+            if let Some(task) = self.find(&mut schedule) {
+                return task;
             }
-            if let Some(queue) = self.draw(&mut schedule) {
-                if let Some(place) = schedule.places.get_mut(queue) {
-                    *place = Place::Busy;
-                }
-                return Task::Queue(queue);
+            let awake = self.workers - schedule.asleep;
+            if fresh && !schedule.watched && schedule.delayed.is_empty() && awake <= self.watchers {
+                fresh = false;
+                schedule.watched = true;
+                let seen = self.offers.load(Ordering::Relaxed);
+                MutexGuard::unlocked(&mut schedule, || {
+                    look_for(WATCH, || self.offers.load(Ordering::Acquire) != seen)
+                });
+                schedule.watched = false;
+                continue;
             }
-            if let Some(share) = schedule.shares.iter().find(|share| share.has_more()) {
-                return Task::Help(share.clone());
-            }
+            fresh = true;
             let wake = schedule.delayed.iter().map(|delayed| delayed.until).min();
-            schedule.idle += 1;
+            schedule.asleep += 1;
             match wake {
                 Some(until) => drop(self.work.wait_until(&mut schedule, until)),
                 None => self.work.wait(&mut schedule),
             }
-            schedule.idle -= 1;
+            schedule.asleep -= 1;
         }
+    }
+
+    /// Something for a worker to do, if there is anything.
+    fn find(&self, schedule: &mut Schedule) -> Option<Task> {
+        if !schedule.delayed.is_empty() {
+            let now = Instant::now();
+            if let Some(at) = schedule.delayed.iter().position(|delayed| delayed.until <= now) {
+                let delayed = schedule.delayed.swap_remove(at);
+                self.put(schedule, delayed.queue, Place::Busy);
+                return Some(Task::Complete(delayed.queue, Completed(delayed.done)));
+            }
+        }
+        if let Some(queue) = self.draw(schedule) {
+            self.put(schedule, queue, Place::Busy);
+            return Some(Task::Queue(queue));
+        }
+        schedule.shares.iter().find(|share| share.has_more()).map(|share| Task::Help(share.clone()))
     }
 
     fn draw(&self, schedule: &mut Schedule) -> Option<usize> {
@@ -269,36 +357,61 @@ impl Hardware {
     }
 
     /// Does jobs of a queue, and leaves it where it belongs.
-    pub(crate) fn run(self: &Arc<Self>, queue: usize, worker: usize) {
+    pub(crate) fn run(&self, queue: usize, worker: usize, batch: &mut VecDeque<MockJob>) {
         let turn = if self.seeded { 1 } else { TURN };
-        for _ in 0..turn {
-            let Some(job) = self.take(queue) else { break };
-            if !self.work_on(queue, job, worker) {
-                return;
+        // A job that completes late holds up those behind it, which therefore stay on their queue.
+        let at_once = if self.seeded || self.delays { 1 } else { BATCH };
+        let mut left = turn;
+        while left > 0 {
+            self.take(queue, left.min(at_once), batch);
+            if batch.is_empty() {
+                break;
             }
+            left -= batch.len();
+            let mut quiet = Quiet::default();
+            while let Some(job) = batch.pop_front() {
+                // A report costs as much as a small job. So one report is for several, as long as that makes nobody
+                // wait for long.
+                let time = self.time(&job);
+                quiet.time = quiet.time.saturating_add(time);
+                if quiet.time > QUIET {
+                    self.report(queue, std::mem::take(&mut quiet));
+                    quiet.time = time;
+                }
+                if !self.work_on(queue, job, worker, &mut quiet) {
+                    return;
+                }
+            }
+            self.report(queue, quiet);
         }
         self.leave(queue);
     }
 
-    /// Takes the next job of a queue whose waits are reached.
-    fn take(&self, queue: usize) -> Option<MockJob> {
-        let mut jobs = self.queues.get(queue)?.jobs.lock();
-        let reached = jobs.front()?.waits.iter().all(|wait| self.reached(wait.point));
-        if reached { jobs.pop_front() } else { None }
+    /// Takes the next jobs of a queue, as far as their waits are reached.
+    fn take(&self, queue: usize, most: usize, batch: &mut VecDeque<MockJob>) {
+        let Some(queue) = self.queues.get(queue) else { return };
+        let mut jobs = queue.jobs.lock();
+        let ready = jobs.iter().take(most).take_while(|job| self.all_reached(job)).count();
+        batch.extend(jobs.drain(..ready));
     }
 
     /// A worker is done with a queue for now.
     fn leave(&self, queue: usize) {
         let mut schedule = self.schedule.lock();
+        // First idle, then another look: whoever adds a job after it sees that the queue is idle.
+        self.put(&mut schedule, queue, Place::Idle);
         if self.has_work(queue) {
-            self.offer(&mut schedule, queue);
-        } else if let Some(place) = schedule.places.get_mut(queue) {
-            *place = Place::Idle;
+            self.offer(&mut schedule, queue, 1);
         }
     }
 
+    /// How long a job will take, roughly.
+    fn time(&self, job: &MockJob) -> Duration {
+        job.commands.iter().map(command::time).fold(Duration::ZERO, Duration::saturating_add)
+    }
+
     /// Runs a job and completes it; false if it completes later, and the queue is not ours any more.
-    fn work_on(self: &Arc<Self>, queue: usize, job: MockJob, worker: usize) -> bool {
+    fn work_on(&self, queue: usize, job: MockJob, worker: usize, quiet: &mut Quiet) -> bool {
         let number = self.jobs.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(failure) = self.faults.loses(number) {
             self.lose(failure);
@@ -314,26 +427,47 @@ impl Hardware {
         let done = Done { id: job.queue, epoch: job.epoch, outcome };
         // What the job used is free before anybody hears that it is complete.
         drop(job);
-        let delay = self.latency + self.faults.delay(number, self.seed);
+        let delay =
+            if self.delays { self.latency + self.faults.delay(number, self.seed) } else { Duration::ZERO };
         if delay.is_zero() || self.aborted.get().is_some() {
-            self.complete(queue, Completed(done));
+            if done.outcome.is_ok() {
+                if let Some(state) = self.queues.get(queue) {
+                    state.completed.store(done.epoch, Ordering::Release);
+                }
+                quiet.last = Some((done.id, done.epoch));
+                quiet.count += 1;
+            } else {
+                self.report(queue, std::mem::take(quiet));
+                self.complete(queue, Completed(done));
+            }
             return true;
         }
+        self.report(queue, std::mem::take(quiet));
         let mut schedule = self.schedule.lock();
-        if let Some(place) = schedule.places.get_mut(queue) {
-            *place = Place::Delayed;
-        }
+        self.put(&mut schedule, queue, Place::Delayed);
         schedule.delayed.push(Delayed { queue, until: Instant::now() + delay, done });
-        // A sleeping worker may have to wake earlier than it meant to.
+        // A worker may have to wake earlier than it meant to.
+        self.offers.fetch_add(1, Ordering::Release);
         self.work.notify_one();
         false
     }
 
-    /// Reports a job and lets those go that waited for it.
+    /// Reports jobs that have ended well.
+    fn report(&self, queue: usize, quiet: Quiet) {
+        let Some((id, epoch)) = quiet.last else { return };
+        self.settle(queue, Done { id, epoch, outcome: Ok(()) }, quiet.count);
+    }
+
+    /// Reports a job.
     pub(crate) fn complete(&self, queue: usize, Completed(done): Completed) {
+        self.settle(queue, done, 1);
+    }
+
+    /// Reports some jobs of which `done` is the last, and lets those go that waited for them.
+    fn settle(&self, queue: usize, done: Done, count: usize) {
         let Some(state) = self.queues.get(queue) else { return };
         state.completed.store(done.epoch, Ordering::Release);
-        let was_full = state.depth.fetch_sub(1, Ordering::Relaxed) == self.depth;
+        state.depth.fetch_sub(count, Ordering::Relaxed);
         self.unblock();
         if self.lost.load(Ordering::Acquire) {
             return;
@@ -344,9 +478,6 @@ impl Hardware {
             Ok(()) => completer.complete(done.id, done.epoch),
             Err(failure) => completer.fail(done.id, done.epoch, failure),
         };
-        if was_full {
-            let _ = completer.unblock(done.id.device());
-        }
     }
 
     /// The rest of a queue after a delayed completion.
@@ -356,10 +487,15 @@ impl Hardware {
 
     /// Looks at the queues that wait for others.
     fn unblock(&self) {
+        // Either this sees that a queue is blocked, or whoever blocks it sees what is complete.
+        fence(Ordering::SeqCst);
+        if self.blocked.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let mut schedule = self.schedule.lock();
-        for queue in 0..self.queues.len() {
-            if schedule.places.get(queue) == Some(&Place::Blocked) && self.next_is_reached(queue) {
-                self.offer(&mut schedule, queue);
+        for (number, queue) in self.queues.iter().enumerate() {
+            if queue.is(Place::Blocked) && self.next_is_reached(number) {
+                self.offer(&mut schedule, number, 0);
             }
         }
     }
@@ -388,10 +524,11 @@ impl Hardware {
     /// Ends the workers. Nothing is in flight any more.
     pub(crate) fn stop(&self) {
         self.schedule.lock().stopping = true;
+        self.offers.fetch_add(1, Ordering::Release);
         self.work.notify_all();
     }
 
-    fn execute(self: &Arc<Self>, job: &MockJob, worker: usize) -> Result<(), Failure> {
+    fn execute(&self, job: &MockJob, worker: usize) -> Result<(), Failure> {
         for (number, command) in job.commands.iter().enumerate() {
             if let Some(why) = self.aborted.get() {
                 return Err(why.clone());
@@ -408,144 +545,42 @@ impl Hardware {
         Ok(())
     }
 
-    fn command(self: &Arc<Self>, command: &Command<MockDevice>, worker: usize) -> Result<(), Failure> {
-        match command {
-            Command::Fill { target, pattern } => {
-                let target = host(target)?;
-                let pattern = *pattern;
-                // Every chunk begins where the pattern does.
-                let period = pattern.bytes().len() as u64;
-                let chunk = TRANSFER_CHUNK / period * period;
-                self.transfer(target.length(), chunk, worker, move |range| {
-                    part(&target, &range).is_some_and(|part| part.fill(pattern.bytes()))
-                })
-            }
-            Command::Copy { source, target } => {
-                let (source, target) = (host(source)?, host(target)?);
-                let apart = source.address() as usize + size(&source) <= target.address() as usize
-                    || target.address() as usize + size(&target) <= source.address() as usize;
-                // What overlaps is copied in one go, in the right direction.
-                let chunk = if apart { TRANSFER_CHUNK } else { u64::MAX };
-                self.transfer(target.length(), chunk, worker, move |range| {
-                    let (Some(source), Some(target)) = (part(&source, &range), part(&target, &range)) else {
-                        return false;
-                    };
-                    target.copy_from(&source)
-                })
-            }
-            Command::Update { source, target } => {
-                let written = host(target)?.write(0, source);
-                written.then_some(()).ok_or_else(misfit)
-            }
-            Command::Dispatch(dispatch) => self.dispatch(dispatch, worker),
-            Command::Barrier => Ok(()),
-        }
-    }
-
-    /// A transfer in chunks, shared if it is large.
-    fn transfer(
-        self: &Arc<Self>,
-        length: u64,
-        chunk: u64,
-        worker: usize,
-        body: impl Fn(Range<u64>) -> bool + Send + Sync + 'static,
-    ) -> Result<(), Failure> {
-        if length < SHARED_TRANSFER || chunk == u64::MAX || self.workers == 1 {
-            return body(0..length).then_some(()).ok_or_else(misfit);
-        }
-        let chunks = length.div_ceil(chunk);
-        self.share(chunks, 1, worker, move |numbers, _| {
-            let range = numbers.start * chunk..(numbers.end * chunk).min(length);
-            body(range).then_some(()).ok_or_else(misfit)
-        })
-    }
-
-    fn dispatch(self: &Arc<Self>, dispatch: &Dispatch<MockDevice>, worker: usize) -> Result<(), Failure> {
-        let workgroups = match &dispatch.workgroups {
-            Workgroups::Count(count) => *count,
-            Workgroups::Indirect(place) => counts(&host(place)?)?,
+    /// Does a command, with the help of other workers if it is large.
+    fn command(&self, command: &Command<MockDevice>, worker: usize) -> Result<(), Failure> {
+        let extent = command::extent(command, self.workers)?;
+        let begin = matches!(command, Command::Dispatch(_)).then(Instant::now);
+        let (outcome, done) = if extent.is_shared() {
+            self.share(command, &extent, worker)
+        } else {
+            (command::part(command, &extent, 0..extent.pieces, worker), extent.pieces)
         };
-        let bindings: Vec<HostRange> = dispatch.bindings.iter().map(host).collect::<Result<_, _>>()?;
-        let (program, constants) = (dispatch.executable.clone(), dispatch.constants.clone());
-        let (function, workgroup_size) = (dispatch.function, dispatch.workgroup_size);
-        let (concurrency, local_memory) = (self.workers, dispatch.local_memory);
-        let total = workgroups.iter().fold(1, |total, &count| u64::saturating_mul(total, u64::from(count)));
-        let run = move |range: Range<u64>, worker: usize| {
-            let call = HostCall {
-                function,
-                workgroup_size,
-                workgroups,
-                constants: &constants,
-                bindings: &bindings,
-                concurrency,
-                local_memory,
-            };
-            program.run(&call, range, worker)
-        };
-        match total {
-            0 => Ok(()),
-            1 => run(0..1, worker),
-            _ if self.workers == 1 => run(0..total, worker),
-            // A few chunks for each worker, so that a slow one does not hold up the rest.
-            _ => self.share(total, (total / (self.workers as u64 * 4)).max(1), worker, run),
+        if let Some(begin) = begin {
+            command::learn(command, begin, done);
         }
+        outcome
     }
 
-    /// Does `total` pieces in chunks on this worker and on every idle one.
+    /// Does a command on this worker and on every idle one; also says how many pieces this one did.
     fn share(
-        self: &Arc<Self>,
-        total: u64,
-        chunk: u64,
+        &self,
+        command: &Command<MockDevice>,
+        extent: &Extent,
         worker: usize,
-        body: impl Fn(Range<u64>, usize) -> Result<(), Failure> + Send + Sync + 'static,
-    ) -> Result<(), Failure> {
-        let share = Share::new(total, chunk, Box::new(body));
+    ) -> (Result<(), Failure>, u64) {
+        let share = Share::new(command.clone(), extent.clone());
         let mut schedule = self.schedule.lock();
         schedule.shares.push(share.clone());
-        if schedule.idle > 0 {
-            self.work.notify_all();
+        for others in 1..extent.chunks().min(self.workers) {
+            self.call(&schedule, others);
         }
         drop(schedule);
-        share.help(worker, &self.aborted);
+        let done = share.help(worker, &self.aborted);
         let outcome = share.finish();
         self.schedule.lock().shares.retain(|other| !Arc::ptr_eq(other, &share));
-        outcome
+        (outcome, done)
     }
 
     pub(crate) fn aborted(&self) -> &OnceLock<Failure> {
         &self.aborted
     }
-}
-
-/// Everything here is host memory.
-fn host(span: &Span<MockDevice>) -> Result<HostRange, Failure> {
-    let range = match &span.place {
-        hal_backend::Place::Host(range) => range.slice(0, span.length),
-        hal_backend::Place::Device(memory, offset) => memory.range.slice(*offset, span.length),
-    };
-    range.ok_or_else(misfit)
-}
-
-fn misfit() -> Failure {
-    Failure::new(hal_backend::Code::OutOfRange, "a command reaches past the memory that it works on")
-}
-
-fn part(range: &HostRange, bytes: &Range<u64>) -> Option<HostRange> {
-    range.slice(bytes.start, bytes.end - bytes.start)
-}
-
-fn size(range: &HostRange) -> usize {
-    usize::try_from(range.length()).unwrap_or(usize::MAX)
-}
-
-fn counts(place: &HostRange) -> Result<[u32; 3], Failure> {
-    let mut counts = [0; 3];
-    for (at, count) in (0..).zip(&mut counts) {
-        let mut bytes = [0; 4];
-        if !place.read(at * 4, &mut bytes) {
-            return Err(misfit());
-        }
-        *count = u32::from_ne_bytes(bytes);
-    }
-    Ok(counts)
 }

@@ -1,9 +1,11 @@
 //! The threads that run jobs, and how several of them share one.
 
+use crate::command::{self, Extent};
+use crate::device::MockDevice;
 use crate::queue::{Hardware, Task};
-use hal_backend::{Code, Failure};
+use hal_backend::{Code, Command, Failure};
 use parking_lot::{Condvar, Mutex};
-use std::ops::Range;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -47,27 +49,27 @@ impl Drop for Workers {
 }
 
 fn serve(hardware: &Arc<Hardware>, number: usize) {
+    let mut batch = VecDeque::new();
     loop {
         match hardware.next() {
-            Task::Queue(queue) => hardware.run(queue, number),
+            Task::Queue(queue) => hardware.run(queue, number, &mut batch),
             Task::Complete(queue, done) => {
                 hardware.complete(queue, done);
                 hardware.resume(queue);
             }
-            Task::Help(share) => share.help(number, hardware.aborted()),
+            Task::Help(share) => {
+                share.help(number, hardware.aborted());
+            }
             Task::Stop => return,
         }
     }
 }
 
-type Body = Box<dyn Fn(Range<u64>, usize) -> Result<(), Failure> + Send + Sync>;
-
-/// Work that is divided among whoever has time.
+/// A command that is divided among whoever has time.
 pub(crate) struct Share {
-    total: u64,
-    chunk: u64,
+    command: Command<MockDevice>,
+    extent: Extent,
     next: AtomicU64,
-    body: Body,
     state: Mutex<State>,
     over: Condvar,
 }
@@ -79,51 +81,54 @@ struct State {
 }
 
 impl Share {
-    pub(crate) fn new(total: u64, chunk: u64, body: Body) -> Arc<Self> {
+    pub(crate) fn new(command: Command<MockDevice>, extent: Extent) -> Arc<Self> {
         let state = Mutex::new(State::default());
-        Arc::new(Self { total, chunk, next: AtomicU64::new(0), body, state, over: Condvar::new() })
+        Arc::new(Self { command, extent, next: AtomicU64::new(0), state, over: Condvar::new() })
     }
 
     /// Whether there is a chunk that nobody has taken.
     pub(crate) fn has_more(&self) -> bool {
-        self.next.load(Ordering::Relaxed) < self.total
+        self.next.load(Ordering::Relaxed) < self.extent.pieces
     }
 
-    /// Takes chunks until there are none. Once something has failed or the device stops, they are only counted.
-    pub(crate) fn help(&self, worker: usize, aborted: &OnceLock<Failure>) {
+    /// Takes chunks until there are none, and says how many pieces that were. Once something has failed or the device
+    /// stops, they are only counted.
+    pub(crate) fn help(&self, worker: usize, aborted: &OnceLock<Failure>) -> u64 {
+        let (pieces, chunk) = (self.extent.pieces, self.extent.chunk);
         let mut done = 0;
         let mut failure = None;
         loop {
-            let start = self.next.fetch_add(self.chunk, Ordering::Relaxed);
-            if start >= self.total {
+            let start = self.next.fetch_add(chunk, Ordering::Relaxed);
+            if start >= pieces {
                 break;
             }
-            let end = (start + self.chunk).min(self.total);
+            let end = (start + chunk).min(pieces);
             if failure.is_none() {
                 failure = match aborted.get() {
                     Some(why) => Some(why.clone()),
-                    None => (self.body)(start..end, worker).err(),
+                    None => command::part(&self.command, &self.extent, start..end, worker).err(),
                 };
             }
             done += end - start;
         }
         if done == 0 {
-            return;
+            return 0;
         }
         let mut state = self.state.lock();
         state.done += done;
         if state.failure.is_none() {
             state.failure = failure;
         }
-        if state.done == self.total {
+        if state.done == pieces {
             self.over.notify_all();
         }
+        done
     }
 
     /// Waits for the chunks that others have taken.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         let mut state = self.state.lock();
-        while state.done < self.total {
+        while state.done < self.extent.pieces {
             self.over.wait(&mut state);
         }
         state.failure.take().map_or(Ok(()), Err)
@@ -133,49 +138,60 @@ impl Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::MockMemory;
+    use hal_backend::{HostRange, Pattern, Place, Span};
 
-    #[test]
-    fn every_piece_is_done_once_whoever_does_it() {
-        let hits: Arc<Vec<AtomicU64>> = Arc::new((0..1000).map(|_| AtomicU64::new(0)).collect());
-        let counted = hits.clone();
-        let share = Share::new(
-            1000,
-            7,
-            Box::new(move |range, _| {
-                for at in range {
-                    counted.get(usize::try_from(at).unwrap()).unwrap().fetch_add(1, Ordering::Relaxed);
-                }
-                Ok(())
-            }),
-        );
-        std::thread::scope(|scope| {
-            for worker in 0..4 {
-                let share = &share;
-                scope.spawn(move || share.help(worker, &OnceLock::new()));
-            }
-        });
-        assert!(share.finish().is_ok());
-        assert!(hits.iter().all(|hits| hits.load(Ordering::Relaxed) == 1));
+    /// A fill of some bytes with sevens.
+    fn fill(length: u64, workers: usize) -> (HostRange, Arc<Share>) {
+        let range = HostRange::allocate(length, 64).unwrap();
+        let memory = Arc::new(MockMemory::imported(range.clone()));
+        let target = Span { place: Place::Device(memory, 0), length };
+        let command = Command::Fill { target, pattern: Pattern::new(&[7]).unwrap() };
+        let extent = command::extent(&command, workers).unwrap();
+        assert_eq!(extent.is_shared(), workers > 1);
+        (range, Share::new(command, extent))
+    }
+
+    fn sevens(range: &HostRange) -> usize {
+        let mut bytes = vec![0; usize::try_from(range.length()).unwrap()];
+        assert!(range.read(0, &mut bytes));
+        bytes.iter().filter(|&&byte| byte == 7).count()
     }
 
     #[test]
-    fn a_failure_or_an_abort_ends_it_early_and_is_told() {
-        let failing = Share::new(
-            10,
-            1,
-            Box::new(
-                |range, _| {
-                    if range.start == 3 { Err(Failure::new(Code::Aborted, "three")) } else { Ok(()) }
-                },
-            ),
-        );
-        failing.help(0, &OnceLock::new());
-        assert_eq!(failing.finish().unwrap_err().message(), "three");
+    fn every_piece_is_done_once_whoever_does_it() {
+        let length = (3 << 20) + 5;
+        let (range, share) = fill(length, 4);
+        let done = std::thread::scope(|scope| {
+            let help = |worker| {
+                let share = &share;
+                scope.spawn(move || share.help(worker, &OnceLock::new()))
+            };
+            let helpers: Vec<_> = (0..4).map(help).collect();
+            helpers.into_iter().map(|helper| helper.join().unwrap()).sum::<u64>()
+        });
+        assert!(share.finish().is_ok());
+        assert_eq!((done, sevens(&range) as u64), (length, length));
+    }
 
+    #[test]
+    fn an_abort_ends_it_early_and_is_told() {
+        let (range, share) = fill(2 << 20, 2);
         let aborted = OnceLock::new();
         aborted.set(Failure::new(Code::Cancelled, "stop")).unwrap();
-        let stopped = Share::new(10, 1, Box::new(|_, _| panic!("must not run")));
-        stopped.help(0, &aborted);
-        assert_eq!(stopped.finish().unwrap_err().code(), Code::Cancelled);
+        assert_eq!(share.help(0, &aborted), 2 << 20, "what is not done is counted");
+        assert_eq!(share.finish().unwrap_err().code(), Code::Cancelled);
+        assert_eq!(sevens(&range), 0);
+    }
+
+    #[test]
+    fn a_command_past_its_memory_fails_and_is_told() {
+        let memory = Arc::new(MockMemory::imported(HostRange::allocate(64, 64).unwrap()));
+        let target = Span { place: Place::Device(memory, 0), length: 2 << 20 };
+        let command = Command::Fill { target, pattern: Pattern::new(&[7]).unwrap() };
+        let extent = command::extent(&command, 2).unwrap();
+        let share = Share::new(command, extent);
+        share.help(0, &OnceLock::new());
+        assert_eq!(share.finish().unwrap_err().code(), Code::OutOfRange);
     }
 }

@@ -15,8 +15,8 @@
 
 use hal_backend::{
     Code, Command, Completer, Completion, Device, DeviceInfo, DeviceSpec, Dispatch, Driver, Failure, Heap,
-    HostCall, HostLoader, HostProgram, HostRange, Job, LoadRequest, Loaded, NativeWaits, Parameters,
-    Properties, Rejected, Span, Workgroups,
+    HostCall, HostLoader, HostPart, HostProgram, HostRange, Job, LoadRequest, Loaded, NativeWaits,
+    Parameters, Properties, Rejected, Span, Workgroups,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -298,8 +298,8 @@ impl Queue {
 fn run(command: &Command<TemplateDevice>) -> Result<(), Failure> {
     match command {
         Command::Fill { target, pattern } => done(host(target)?.fill(pattern.bytes())),
-        Command::Copy { source, target } => done(host(target)?.copy_from(&host(source)?)),
-        Command::Update { source, target } => done(host(target)?.write(0, source)),
+        Command::Copy { source, target } => done(host(target)?.copy_from(host(source)?)),
+        Command::Update { source, target } => done(host(target)?.write(source)),
         Command::Dispatch(dispatch) => call(dispatch),
         // One thread does one command after the other, so a barrier is nothing.
         Command::Barrier => Ok(()),
@@ -309,7 +309,7 @@ fn run(command: &Command<TemplateDevice>) -> Result<(), Failure> {
 fn call(dispatch: &Dispatch<TemplateDevice>) -> Result<(), Failure> {
     let workgroups = match &dispatch.workgroups {
         Workgroups::Count(count) => *count,
-        Workgroups::Indirect(place) => counts(&host(place)?)?,
+        Workgroups::Indirect(place) => counts(host(place)?)?,
     };
     let bindings = dispatch.bindings.iter().map(host).collect::<Result<Vec<_>, _>>()?;
     let call = HostCall {
@@ -325,21 +325,19 @@ fn call(dispatch: &Dispatch<TemplateDevice>) -> Result<(), Failure> {
 }
 
 /// The number of workgroups, which the device reads when the dispatch begins.
-fn counts(place: &HostRange) -> Result<[u32; 3], Failure> {
+fn counts(place: HostPart<'_>) -> Result<[u32; 3], Failure> {
     let mut words = [[0; 4]; 3];
-    for (offset, word) in (0..).step_by(4).zip(&mut words) {
-        done(place.read(offset, word))?;
-    }
+    done(place.read(words.as_flattened_mut()))?;
     Ok(words.map(u32::from_ne_bytes))
 }
 
 /// The bytes of a span. They may also be memory that the device was never told about; a real device stages that.
-fn host(span: &Span<TemplateDevice>) -> Result<HostRange, Failure> {
-    let range = match &span.place {
-        hal_backend::Place::Device(memory, offset) => memory.slice(*offset, span.length),
-        hal_backend::Place::Host(range) => range.slice(0, span.length),
+fn host(span: &Span<TemplateDevice>) -> Result<HostPart<'_>, Failure> {
+    let part = match &span.place {
+        hal_backend::Place::Device(memory, offset) => memory.part(*offset, span.length),
+        hal_backend::Place::Host(range) => range.part(0, span.length),
     };
-    range.ok_or_else(misfit)
+    part.ok_or_else(misfit)
 }
 
 fn done(fitted: bool) -> Result<(), Failure> {

@@ -69,13 +69,20 @@ impl<D: Device> State<D> {
         }
     }
 
-    fn submit(&self, affinity: Affinity, edges: &Edges<'_>, side: Side, operation: Operation) -> Result {
+    fn submit(&self, affinity: Affinity, edges: &Edges<'_>, side: Side, operation: Operation<D>) -> Result {
         let trace = self.profiler.trace(|| {
             let mut about = About::of(&operation, affinity.0);
             about.waits = edges.waits.len();
             about.signals = edges.signals.len();
             about
         });
+        let operation = match operation {
+            Operation::Record(record) => match record.settled(&self.device)? {
+                Some(command) => Operation::Command(Some(command)),
+                None => Operation::Record(record),
+            },
+            other => other,
+        };
         let work = Work { operation, trace };
         let action = match side {
             Side::Queue => Action::Queue(work),

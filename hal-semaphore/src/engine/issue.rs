@@ -8,6 +8,7 @@
 //! never left: the native waits it was given are forgotten, the events it held are let go.
 
 use super::Shared;
+use super::room::BATCH;
 use super::state::{Core, Effect, InFlight, Lane, NOBODY, OpState, Scratch};
 use crate::backend::{Backend, Batch, Item, NativeWait, NativeWaits, Stop, Submitted, Transition, WaitClass};
 use crate::failure::{Code, Failure, Origin};
@@ -15,9 +16,6 @@ use crate::ids::Ticket;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::Guard;
-
-/// How many pieces of work one submission carries at most.
-const BATCH: usize = 64;
 
 /// How many operations, barriers that ride along included, one turn takes off a queue.
 const TURN: usize = 256;
@@ -28,7 +26,7 @@ impl<B: Backend> Shared<B> {
         let Some(index) = core.issuable.pop_front() else { return core };
         let queue = core.queue(index);
         queue.in_issuable = false;
-        if queue.issuing || queue.full || queue.ready.is_empty() {
+        if queue.issuing || queue.room.is_full() || queue.ready.is_empty() {
             return core;
         }
         queue.issuing = true;
@@ -44,7 +42,7 @@ impl<B: Backend> Shared<B> {
         let mut answer = Submitted::all();
         if !scratch.items.is_empty() {
             core.stats.batches += 1;
-            core.device_of(index).outstanding += scratch.items.len();
+            core.take_room(index, scratch.items.len());
             let shown = scratch.items.last().map_or(0, |item| item.epoch);
             core.queue(index).shown = shown;
             drop(core);
@@ -99,8 +97,14 @@ impl<B: Backend> Shared<B> {
 impl<B: Backend> Core<B> {
     /// Takes ordered operations off the queue into a batch and into flight.
     fn fill(&mut self, index: u32, scratch: &mut Scratch<B>) {
+        let most = self.queue(index).room.batch();
+        if most == 0 {
+            // Something of the queue's own has yet to end, and makes room.
+            self.device_of(index).any_full = true;
+            return;
+        }
         for _ in 0..TURN {
-            if scratch.items.len() == BATCH {
+            if scratch.items.len() == most {
                 break;
             }
             let Some(key) = self.queue(index).ready.pop_front() else { break };
@@ -327,7 +331,7 @@ impl<B: Backend> Core<B> {
             return;
         }
         if let Some(refused) = refused {
-            self.device_of(index).outstanding -= refusals;
+            self.give_room(index, refusals);
             let queue = self.queue(index);
             queue.shown = queue.shown.min(refused - 1);
             let fails = matches!(stop, Some(Stop::Failed(_)));
@@ -348,6 +352,8 @@ impl<B: Backend> Core<B> {
         } else if let Some(Stop::Lost(failure)) = stop {
             self.lose(self.queue_ref(index).id.device(), failure);
             return;
+        } else {
+            self.queue(index).room.accepted();
         }
         self.announce(index);
     }
@@ -372,12 +378,13 @@ impl<B: Backend> Core<B> {
     /// work is what it cannot take.
     fn wait_for_room(&mut self, index: u32, reports: u64) {
         let device = self.device_of(index);
-        if device.reports != reports {
-            return;
-        }
         if device.outstanding > 0 {
             device.any_full = true;
-            self.queue(index).full = true;
+            self.queue(index).room.refused();
+            return;
+        }
+        if device.reports != reports {
+            // What took the room has ended meanwhile.
             return;
         }
         let id = self.queue_ref(index).id;

@@ -33,6 +33,7 @@
 mod issue;
 mod order;
 mod retire;
+mod room;
 mod state;
 mod stop;
 mod timepoints;
@@ -51,6 +52,7 @@ use crate::port::{Callback, Port};
 use crate::slab::{Key, Slab};
 use crate::sync::{Guard, Mutex};
 use crate::timeline::{Points, Registration, Timeline, Watcher};
+use room::Room;
 use state::{CallbackRecord, Core, Device, Effect, Effects, HOST, OpState, Queue, Scratch, Spare, Target};
 use std::collections::VecDeque;
 use std::fmt;
@@ -462,7 +464,7 @@ fn make_queues<B: Backend>(specs: &[DeviceSpec]) -> Vec<Queue<B>> {
             issuing: false,
             retiring: false,
             gated: false,
-            full: false,
+            room: Room::default(),
             in_dirty: false,
             in_issuable: false,
             scratch: Scratch::default(),
@@ -739,7 +741,7 @@ impl<B: Backend> Port for Shared<B> {
             return Err(CompletionError::UnknownDevice { device, devices });
         };
         spec.reports += 1;
-        core.make_room(device);
+        core.make_room(device, true);
         self.pump(core);
         Ok(())
     }

@@ -269,7 +269,13 @@ impl<B: Backend> Core<B> {
         let waiting = self.queue_ref(queue);
         let mut best: Option<Cover> = None;
         for (producer, signals) in &slot.signals {
-            let at = signals.partition_point(|&(signalled, _)| signalled < value);
+            // Mostly it is the last one that is waited for.
+            let at = match signals.len().checked_sub(2).and_then(|at| signals.get(at)) {
+                Some(&(before_last, _)) if before_last < value => {
+                    signals.len() - usize::from(signals.back().is_some_and(|&(last, _)| last >= value))
+                }
+                _ => signals.partition_point(|&(signalled, _)| signalled < value),
+            };
             let Some(&(_, epoch)) = signals.get(at) else { continue };
             let source = self.queue_ref(*producer);
             if *producer == queue {

@@ -98,20 +98,33 @@ impl<B: Backend> Core<B> {
         }
         queue.completed = queue.completed.max(epoch);
         self.device_of(index).reports += 1;
-        self.make_room(id.device());
         self.mark_dirty(index);
         Ok(())
     }
 
-    /// The queues of the device may have room again.
-    pub(super) fn make_room(&mut self, device: usize) {
+    /// The backend is handed so much of a queue.
+    pub(super) fn take_room(&mut self, index: u32, count: usize) {
+        self.queue(index).room.take(count);
+        self.device_of(index).outstanding += count;
+    }
+
+    /// So much of a queue came back, or has ended.
+    pub(super) fn give_room(&mut self, index: u32, count: usize) {
+        self.queue(index).room.give(count);
+        self.device_of(index).outstanding -= count;
+    }
+
+    /// The queues of the device may have room again: something has ended, or the device says so (`asked`).
+    pub(super) fn make_room(&mut self, device: usize, asked: bool) {
         let Some(spec) = self.devices.get_mut(device) else { return };
         if !std::mem::take(&mut spec.any_full) {
             return;
         }
         for index in spec.first_queue..spec.first_queue + spec.queues {
-            if std::mem::take(&mut self.queue(index).full) {
+            if self.queue(index).room.resume(asked) {
                 self.mark_issuable(index);
+            } else if self.queue(index).room.is_full() {
+                self.device_of(index).any_full = true;
             }
         }
     }
@@ -166,10 +179,10 @@ impl<B: Backend> Core<B> {
             queue.in_flight.pop_front();
             queue.retired = point.epoch;
             if native {
-                self.device_of(index).outstanding -= 1;
+                self.give_room(index, 1);
             }
             self.end(op, failure, Some(point), work);
         }
-        self.make_room(self.queue_ref(index).id.device());
+        self.make_room(self.queue_ref(index).id.device(), false);
     }
 }

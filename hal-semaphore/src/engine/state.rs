@@ -31,6 +31,7 @@
 //! each queue that waits (what can be covered for one queue cannot for another) and one for everything that only the
 //! host can release. That is what keeps a signal from looking at anything it does not release (rule S7).
 
+use super::room::Room;
 use crate::backend::{Backend, Completion, Ended, Item, NativeWait, NativeWaits, Transition};
 use crate::failure::Failure;
 use crate::ids::{Point, QueueId};
@@ -234,7 +235,7 @@ pub(super) struct Queue<B: Backend> {
     pub(super) issuing: bool,
     pub(super) retiring: bool,
     pub(super) gated: bool,
-    pub(super) full: bool,
+    pub(super) room: Room,
     pub(super) in_dirty: bool,
     pub(super) in_issuable: bool,
     pub(super) scratch: Scratch<B>,
@@ -475,7 +476,7 @@ impl<B: Backend> Core<B> {
 
     pub(super) fn mark_issuable(&mut self, index: u32) {
         let queue = self.queue(index);
-        if !queue.in_issuable && !queue.issuing && !queue.full {
+        if !queue.in_issuable && !queue.issuing && !queue.room.is_full() {
             queue.in_issuable = true;
             self.issuable.push_back(index);
         }

@@ -33,7 +33,7 @@ impl<B: Backend> Core<B> {
         spec.lost = Some(failure.clone());
         let queues = spec.first_queue..spec.first_queue + spec.queues;
         for index in queues.clone() {
-            self.queue(index).full = false;
+            self.queue(index).room.resume(true);
             self.mark_dirty(index);
         }
         let held: Vec<Key> = self
@@ -57,7 +57,7 @@ impl<B: Backend> Core<B> {
         while let Some(entry) = self.queue(index).in_flight.pop_front() {
             let point = self.queue_ref(index).point(entry.epoch);
             if entry.native {
-                self.device_of(index).outstanding -= 1;
+                self.give_room(index, 1);
             }
             let failure = entry.failure.unwrap_or_else(|| failure.clone());
             self.end(entry.op, Some(failure), Some(point), None);

@@ -1,0 +1,167 @@
+//! What a command does, in pieces that several workers may share: bytes of a transfer, workgroups of a dispatch.
+
+use crate::device::MockDevice;
+use hal_backend::{Code, Command, Dispatch, Failure, HostCall, HostPart, Place, Span, Workgroups};
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// Transfers of this size and more are shared among the workers.
+const SHARED_TRANSFER: u64 = 1 << 20;
+
+/// What one worker takes of a shared transfer at a time.
+const TRANSFER_CHUNK: u64 = 256 << 10;
+
+/// How long a transfer takes besides moving bytes, and how many it moves in a nanosecond: roughly, to tell small jobs
+/// from large ones.
+const TRANSFER_NS: u64 = 100;
+const BYTES_PER_NS: u64 = 8;
+
+/// A dispatch that one worker does in less is not worth another worker's time.
+const WORTH_SHARING: Duration = Duration::from_micros(15);
+
+/// How large a command is and how it is divided.
+#[derive(Clone, Debug)]
+pub(crate) struct Extent {
+    /// How many pieces there are.
+    pub(crate) pieces: u64,
+    /// How many a worker takes at a time.
+    pub(crate) chunk: u64,
+    /// For a dispatch, whatever way it was told.
+    workgroups: [u32; 3],
+    /// How many workers may be at it.
+    concurrency: usize,
+}
+
+impl Extent {
+    /// Whether more than one worker is to be at it.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.chunk < self.pieces
+    }
+
+    /// How many chunks there are.
+    pub(crate) fn chunks(&self) -> usize {
+        usize::try_from(self.pieces.div_ceil(self.chunk.max(1))).unwrap_or(usize::MAX)
+    }
+}
+
+/// How large a command is, now that it begins, for so many workers.
+pub(crate) fn extent(command: &Command<MockDevice>, workers: usize) -> Result<Extent, Failure> {
+    let whole = |pieces| Extent { pieces, chunk: pieces, workgroups: [0; 3], concurrency: workers };
+    let transfer = |length, chunk| {
+        let shared = length >= SHARED_TRANSFER && workers > 1;
+        Extent { chunk: if shared { chunk } else { length }, ..whole(length) }
+    };
+    Ok(match command {
+        Command::Fill { target, pattern } => {
+            // Every chunk begins where the pattern does.
+            let period = pattern.bytes().len() as u64;
+            transfer(target.length, TRANSFER_CHUNK / period * period)
+        }
+        Command::Copy { source, target } => {
+            // What overlaps is copied in one go, in the right direction.
+            let chunk = if host(source)?.overlaps(host(target)?) { u64::MAX } else { TRANSFER_CHUNK };
+            transfer(target.length, chunk)
+        }
+        Command::Update { target, .. } => whole(target.length),
+        Command::Dispatch(dispatch) => {
+            let workgroups = match &dispatch.workgroups {
+                Workgroups::Count(count) => *count,
+                Workgroups::Indirect(place) => counts(host(place)?)?,
+            };
+            let total = total(workgroups);
+            let alone = total <= 1
+                || workers == 1
+                || dispatch.executable.estimate(dispatch.function, total) < WORTH_SHARING;
+            // A few chunks for each worker, so that a slow one does not hold up the rest.
+            let chunk = if alone { total } else { (total / (workers as u64 * 4)).max(1) };
+            Extent { chunk, workgroups, ..whole(total) }
+        }
+        Command::Barrier => whole(0),
+    })
+}
+
+/// Does some pieces of a command.
+pub(crate) fn part(
+    command: &Command<MockDevice>,
+    extent: &Extent,
+    pieces: Range<u64>,
+    worker: usize,
+) -> Result<(), Failure> {
+    let bytes = |span| host(span)?.part(pieces.start, pieces.end - pieces.start).ok_or_else(misfit);
+    match command {
+        Command::Fill { target, pattern } => fits(bytes(target)?.fill(pattern.bytes())),
+        Command::Copy { source, target } => fits(bytes(target)?.copy_from(bytes(source)?)),
+        Command::Update { source, target } => fits(host(target)?.write(source)),
+        Command::Dispatch(dispatch) => run(dispatch, extent, pieces, worker),
+        Command::Barrier => Ok(()),
+    }
+}
+
+fn run(
+    dispatch: &Dispatch<MockDevice>,
+    extent: &Extent,
+    workgroups: Range<u64>,
+    worker: usize,
+) -> Result<(), Failure> {
+    let bindings: SmallVec<[HostPart<'_>; 8]> =
+        dispatch.bindings.iter().map(host).collect::<Result<_, _>>()?;
+    let call = HostCall {
+        function: dispatch.function,
+        workgroup_size: dispatch.workgroup_size,
+        workgroups: extent.workgroups,
+        constants: &dispatch.constants,
+        bindings: &bindings,
+        concurrency: extent.concurrency,
+        local_memory: dispatch.local_memory,
+    };
+    dispatch.executable.run(&call, workgroups, worker)
+}
+
+/// How long a command will take, roughly.
+pub(crate) fn time(command: &Command<MockDevice>) -> Duration {
+    match command {
+        Command::Fill { target, .. } | Command::Copy { target, .. } | Command::Update { target, .. } => {
+            Duration::from_nanos(TRANSFER_NS + target.length / BYTES_PER_NS)
+        }
+        Command::Dispatch(dispatch) => match &dispatch.workgroups {
+            Workgroups::Count(count) => dispatch.executable.estimate(dispatch.function, total(*count)),
+            Workgroups::Indirect(_) => Duration::MAX,
+        },
+        Command::Barrier => Duration::ZERO,
+    }
+}
+
+/// A worker did some pieces of a command since `begin`.
+pub(crate) fn learn(command: &Command<MockDevice>, begin: Instant, pieces: u64) {
+    if let Command::Dispatch(dispatch) = command {
+        dispatch.executable.learn(dispatch.function, begin.elapsed(), pieces);
+    }
+}
+
+/// Everything here is host memory.
+fn host(span: &Span<MockDevice>) -> Result<HostPart<'_>, Failure> {
+    let part = match &span.place {
+        Place::Host(range) => range.part(0, span.length),
+        Place::Device(memory, offset) => memory.range.part(*offset, span.length),
+    };
+    part.ok_or_else(misfit)
+}
+
+fn fits(fitted: bool) -> Result<(), Failure> {
+    fitted.then_some(()).ok_or_else(misfit)
+}
+
+fn misfit() -> Failure {
+    Failure::new(Code::OutOfRange, "a command reaches past the memory that it works on")
+}
+
+fn total(workgroups: [u32; 3]) -> u64 {
+    workgroups.iter().fold(1, |total, &count| u64::saturating_mul(total, u64::from(count)))
+}
+
+fn counts(place: HostPart<'_>) -> Result<[u32; 3], Failure> {
+    let mut words = [[0; 4]; 3];
+    fits(place.read(words.as_flattened_mut()))?;
+    Ok(words.map(u32::from_ne_bytes))
+}

@@ -1,0 +1,104 @@
+//! A loaded executable, and what its functions have cost so far.
+
+use hal_backend::{Failure, HostCall, HostProgram};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A loaded executable.
+pub struct Program {
+    host: Arc<dyn HostProgram>,
+    costs: Box<[Cost]>,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").field("costs", &self.costs).finish_non_exhaustive()
+    }
+}
+
+impl Program {
+    pub(crate) fn new(host: Arc<dyn HostProgram>) -> Self {
+        let costs = host.functions().iter().map(|_| Cost::default()).collect();
+        Self { host, costs }
+    }
+
+    pub(crate) fn run(
+        &self,
+        call: &HostCall<'_>,
+        workgroups: Range<u64>,
+        worker: usize,
+    ) -> Result<(), Failure> {
+        self.host.run(call, workgroups, worker)
+    }
+
+    /// How long some workgroups of a function will take one worker.
+    pub(crate) fn estimate(&self, function: usize, workgroups: u64) -> Duration {
+        self.costs.get(function).map_or(Duration::ZERO, |cost| cost.estimate(workgroups))
+    }
+
+    /// One worker did some workgroups of a function in this time.
+    pub(crate) fn learn(&self, function: usize, time: Duration, workgroups: u64) {
+        if let Some(cost) = self.costs.get(function) {
+            cost.learn(time, workgroups);
+        }
+    }
+}
+
+/// How long a workgroup of a function takes one worker: what tells whether sharing it pays.
+///
+/// A running mean in sixteenths of nanoseconds. Until something is known a workgroup may take any time.
+#[derive(Debug)]
+struct Cost(AtomicU64);
+
+const UNKNOWN: u64 = u64::MAX;
+
+impl Default for Cost {
+    fn default() -> Self {
+        Self(AtomicU64::new(UNKNOWN))
+    }
+}
+
+impl Cost {
+    /// How long so many workgroups will take, as far as is known.
+    fn estimate(&self, workgroups: u64) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed).saturating_mul(workgroups) / 16)
+    }
+
+    /// So many workgroups took so long. Two that learn at once are both right.
+    fn learn(&self, time: Duration, workgroups: u64) {
+        let Some(each) = u64::try_from(time.as_nanos())
+            .unwrap_or(u64::MAX / 32)
+            .saturating_mul(16)
+            .checked_div(workgroups)
+        else {
+            return;
+        };
+        let mean = match self.0.load(Ordering::Relaxed) {
+            UNKNOWN => each,
+            mean => mean - mean / 4 + each / 4,
+        };
+        self.0.store(mean.min(UNKNOWN - 1), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unknown_may_take_long_and_what_is_known_follows_the_times() {
+        let cost = Cost::default();
+        assert!(cost.estimate(1) > Duration::from_secs(60));
+        cost.learn(Duration::from_micros(10), 10);
+        assert_eq!(cost.estimate(5), Duration::from_micros(5));
+        for _ in 0..50 {
+            cost.learn(Duration::from_nanos(300), 100);
+        }
+        assert!(cost.estimate(100) < Duration::from_nanos(500), "{:?}", cost.estimate(100));
+        cost.learn(Duration::MAX, 0);
+        cost.learn(Duration::MAX, 1);
+        assert!(cost.estimate(u64::MAX) > Duration::from_secs(60));
+    }
+}

@@ -1,0 +1,153 @@
+//! How much of a queue's work its device takes at a time.
+//!
+//! A backend says "full" and not how much it holds. Asking again after every completion would hand over a whole batch
+//! to get rid of one piece of it, so a queue remembers what the device had when it was full, offers no more than fits
+//! into that, and asks again once a fair part of it has ended. What the device holds may grow, and it may be shared with
+//! other queues: each time that everything was taken more is offered, first by one piece, then by two, by four.
+
+/// How many pieces of work one submission carries at most.
+pub(super) const BATCH: usize = 64;
+
+/// The room of one queue.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// What the device has of this queue.
+    taken: usize,
+    /// What it can have, as far as is known.
+    known: usize,
+    /// How much more than that is tried next.
+    step: usize,
+    /// While it is full: with how much left it is worth asking again.
+    resume_at: Option<usize>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { taken: 0, known: usize::MAX, step: 1, resume_at: None }
+    }
+}
+
+impl Room {
+    pub(super) fn is_full(&self) -> bool {
+        self.resume_at.is_some()
+    }
+
+    /// How much the next submission may carry. If nothing, the queue is full now.
+    pub(super) fn batch(&mut self) -> usize {
+        let room = self.known.saturating_sub(self.taken).min(BATCH);
+        if room == 0 {
+            self.wait();
+        }
+        room
+    }
+
+    fn wait(&mut self) {
+        self.resume_at = Some(self.taken - (self.taken / 4).clamp(1, BATCH).min(self.taken));
+    }
+
+    /// So much was handed over.
+    pub(super) fn take(&mut self, count: usize) {
+        self.taken += count;
+    }
+
+    /// So much came back unseen, or has ended.
+    pub(super) fn give(&mut self, count: usize) {
+        self.taken -= count;
+    }
+
+    /// The device took everything that it was offered.
+    pub(super) fn accepted(&mut self) {
+        if self.taken >= self.known {
+            self.known = self.known.saturating_add(self.step);
+            self.step = self.step.saturating_mul(2);
+        }
+    }
+
+    /// The device had no room for more than it has now.
+    pub(super) fn refused(&mut self) {
+        self.known = self.taken.max(1);
+        self.step = 1;
+        self.wait();
+    }
+
+    /// Something has ended, or the device says that it has room (`asked`): whether the queue goes on.
+    pub(super) fn resume(&mut self, asked: bool) -> bool {
+        let goes_on = self.resume_at.is_some_and(|resume_at| asked || self.taken <= resume_at);
+        if goes_on {
+            self.resume_at = None;
+            if asked {
+                self.known = self.known.saturating_add(1);
+            }
+        }
+        goes_on
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device with room for `depth`, one completion at a time. Says how many pieces were handed over and came back.
+    fn churn(depth: usize, work: usize) -> usize {
+        let (mut room, mut left, mut wasted) = (Room::default(), work, 0);
+        while left > 0 || room.taken > 0 {
+            while left > 0 && !room.is_full() {
+                let offered = room.batch().min(left);
+                let accepted = offered.min(depth - room.taken);
+                room.take(offered);
+                room.give(offered - accepted);
+                left -= accepted;
+                wasted += offered - accepted;
+                if offered == accepted { room.accepted() } else { room.refused() }
+            }
+            assert!(room.taken > 0 || left == 0, "work is left, and nothing will ever ask for it");
+            if room.taken > 0 {
+                room.give(1);
+                room.resume(false);
+            }
+        }
+        wasted
+    }
+
+    #[test]
+    fn little_is_handed_over_in_vain() {
+        for depth in [1, 2, 3, 7, 64, 65, 1024] {
+            let wasted = churn(depth, 100_000);
+            assert!(wasted <= 100_000 + BATCH, "{wasted} with room for {depth}");
+        }
+        assert!(churn(1024, 100_000) < 100_000 / 60);
+        assert_eq!(churn(1_000_000, 100_000), 0);
+    }
+
+    #[test]
+    fn room_that_grows_is_found() {
+        let mut room = Room::default();
+        room.take(4);
+        room.refused();
+        for _ in 0..10 {
+            room.give(room.taken);
+            assert!(!room.is_full() || room.resume(false));
+            while room.taken < 1000 {
+                let offered = room.batch();
+                if offered == 0 {
+                    break;
+                }
+                room.take(offered);
+                room.accepted();
+            }
+        }
+        assert!(room.known > 500, "{room:?}");
+    }
+
+    #[test]
+    fn a_queue_without_anything_goes_on_as_soon_as_anything_ends() {
+        let mut room = Room::default();
+        room.refused();
+        assert!(room.is_full() && room.resume(false));
+        assert_eq!(room.batch(), 1);
+        room.take(1);
+        assert_eq!(room.batch(), 0);
+        assert!(room.resume(true), "the device says that it has room");
+        assert_eq!(room.batch(), 1);
+    }
+}
