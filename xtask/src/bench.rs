@@ -1,16 +1,36 @@
-//! `cargo xtask bench`: what an operation costs in the engine.
+//! `cargo xtask bench`: the same work on IREE's local drivers and on the mock device, side by side; or, with `--engine`,
+//! what an operation costs in the engine alone.
 
+use crate::cts;
+use crate::iree::{Flavour, Tree};
 use crate::workspace;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The table alone, with fewer rounds: under a minute
+    /// Fewer rounds of less work: under two minutes once everything is built
     #[arg(long)]
-    pub(crate) quick: bool,
+    quick: bool,
+    /// Only cases with this in their name
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// The engine alone: nanoseconds, allocations and bytes for each operation
+    #[arg(long)]
+    engine: bool,
+    /// What to measure beside local-sync and local-task
+    #[arg(long, value_name = "URI", default_value = "mock")]
+    device: String,
 }
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
+    if options.engine { engine(options) } else { devices(options) }
+}
+
+fn engine(options: &Options) -> Result<bool> {
     workspace::ensure_writable()?;
     workspace::ensure_fetched()?;
     let mut command = workspace::cargo();
@@ -19,4 +39,253 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         command.env("ENGINE_BENCH_QUICK", "1");
     }
     Ok(command.status().context("starting cargo")?.success())
+}
+
+/// The models of the `invoke` cases: where they are and what they are called.
+const MODELS: [(&str, &str); 4] =
+    [("demo", "elementwise"), ("bench", "mlp"), ("demo", "convolution"), ("demo", "transformer")];
+
+fn devices(options: &Options) -> Result<bool> {
+    let tree = Tree::configure(Flavour::Plain, None)?;
+    tree.build(&["hal_bench"])?;
+    let data = cts::testdata(&tree)?;
+    let folder = tree.folder().join("bench");
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    for (place, name) in MODELS {
+        compile(
+            &tree,
+            &workspace::root()?.join("xtask").join(place).join("models").join(name),
+            &folder.join(name),
+        )?;
+    }
+    let lines = folder.join("results.jsonl");
+    let (rounds, scale) = if options.quick { ("3", "0.2") } else { ("9", "1") };
+    let mut command = Command::new(tree.tool("hal_bench"));
+    command.arg(&lines).args([rounds, scale]).arg(&data).arg(&folder);
+    command.args([SYNC, TASK, options.device.as_str()]);
+    if let Some(only) = &options.only {
+        command.env("HAL_BENCH_ONLY", only);
+    }
+    if !command.status().context("starting hal_bench")?.success() {
+        bail!("the benchmark failed");
+    }
+    let results = read(&lines)?;
+    print!("{}", table(&results, &options.device));
+    let json = workspace::target()?.join("bench.json");
+    let text = std::fs::read_to_string(&lines)?;
+    let body: Vec<&str> = text.lines().collect();
+    std::fs::write(&json, format!("[\n{}\n]\n", body.join(",\n")))
+        .with_context(|| format!("writing {}", json.display()))?;
+    println!("\neverything measured: {}", json.display());
+    Ok(true)
+}
+
+/// Compiles a model, once.
+fn compile(tree: &Tree, model: &Path, module: &Path) -> Result<()> {
+    let (source, module): (PathBuf, PathBuf) = (model.with_extension("mlir"), module.with_extension("vmfb"));
+    let age = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    if age(&module) > age(&source) {
+        return Ok(());
+    }
+    let status = Command::new(tree.python().program("iree-compile"))
+        .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
+        .arg("--iree-llvmcpu-target-cpu=host")
+        .arg(&source)
+        .arg("-o")
+        .arg(&module)
+        .status()
+        .context("starting iree-compile")?;
+    if !status.success() {
+        bail!("iree-compile could not compile {}", source.display());
+    }
+    Ok(())
+}
+
+const SYNC: &str = "local-sync";
+const TASK: &str = "local-task";
+
+/// What a case is to reach.
+enum Goal {
+    /// So many times what local-task takes, or less.
+    Task(f64),
+    /// So many times what local-sync takes, or less.
+    Sync(f64),
+    /// So many nanoseconds, or less.
+    Nanoseconds(f64),
+    /// So much of what a plain copy or fill by all processors gives, or more.
+    Plain(f64),
+    /// At least as fast as the faster local driver.
+    Better,
+    /// So many times what another case takes, or less.
+    Flat(&'static str, f64),
+}
+
+/// The cases in the order of the table, and their goals.
+const CASES: [(&str, &[Goal]); 24] = [
+    ("chain_same_queue", &[Goal::Task(0.25), Goal::Nanoseconds(420.0)]),
+    ("chain_same_queue_submit", &[Goal::Nanoseconds(420.0)]),
+    ("chain_cross_queue", &[Goal::Task(0.4)]),
+    ("held_1k", &[Goal::Nanoseconds(1000.0)]),
+    ("held_4k", &[Goal::Nanoseconds(1000.0), Goal::Flat("held_1k", 1.5)]),
+    ("held_100k", &[Goal::Nanoseconds(1000.0), Goal::Flat("held_1k", 1.5)]),
+    ("held_1m", &[Goal::Nanoseconds(1000.0), Goal::Flat("held_1k", 1.5)]),
+    ("held_1m_in_chains", &[]),
+    ("fan_out_in", &[Goal::Task(0.5)]),
+    ("host_pingpong_p50", &[Goal::Task(0.5)]),
+    ("host_pingpong_p99", &[Goal::Task(1.0)]),
+    ("fill_4k_chain", &[Goal::Task(0.3)]),
+    ("copy_4k_chain", &[Goal::Task(0.3)]),
+    ("update_1k_chain", &[Goal::Task(0.3)]),
+    ("fill_256m", &[Goal::Better, Goal::Plain(0.9)]),
+    ("copy_256m", &[Goal::Better, Goal::Plain(0.9)]),
+    ("alloca_dealloca", &[Goal::Task(0.5)]),
+    ("command_buffer_100", &[Goal::Task(0.8)]),
+    ("invoke_tiny", &[Goal::Task(0.3), Goal::Sync(2.0)]),
+    ("invoke_mlp", &[Goal::Task(1.0)]),
+    ("invoke_conv", &[Goal::Task(1.0)]),
+    ("invoke_transformer", &[Goal::Task(1.0)]),
+    ("many", &[]),
+    ("semaphores_10k", &[]),
+];
+
+/// What was measured of a case on a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Measured {
+    median: f64,
+    least: f64,
+    most: f64,
+    allocations: Option<f64>,
+    held_bytes: Option<f64>,
+}
+
+type Results = BTreeMap<(String, String), Measured>;
+
+fn read(lines: &Path) -> Result<Results> {
+    let text = std::fs::read_to_string(lines).with_context(|| format!("reading {}", lines.display()))?;
+    text.lines().map(|line| parse(line).with_context(|| format!("hal_bench wrote {line:?}"))).collect()
+}
+
+/// One line of hal_bench: an object of strings and numbers, written by our own program.
+fn parse(line: &str) -> Option<((String, String), Measured)> {
+    let value = |key: &str| line.split(&format!("\"{key}\":")).nth(1)?.split([',', '}']).next();
+    let word = |key: &str| Some(value(key)?.trim_matches('"').to_owned());
+    let number = |key: &str| value(key)?.parse::<f64>().ok();
+    let measured = Measured {
+        median: number("median")?,
+        least: number("least")?,
+        most: number("most")?,
+        allocations: number("allocations"),
+        held_bytes: number("held_bytes").filter(|&bytes| bytes > 0.0),
+    };
+    Some(((word("case")?, word("device")?), measured))
+}
+
+impl Goal {
+    /// What the goal is, and how the case stands; nothing where what it is compared with was not measured.
+    fn judge(&self, case: &str, device: &str, results: &Results) -> Option<(String, bool)> {
+        let of = |case: &str, device: &str| {
+            results.get(&(case.to_owned(), device.to_owned())).map(|measured| measured.median)
+        };
+        let ours = of(case, device)?;
+        let at_most = |of: f64, limit: f64, name: &str| (format!("≤{limit}×{name}"), ours <= of * limit);
+        Some(match *self {
+            Goal::Task(limit) => at_most(of(case, TASK)?, limit, "task"),
+            Goal::Sync(limit) => at_most(of(case, SYNC)?, limit, "sync"),
+            Goal::Nanoseconds(limit) => (format!("≤{limit}ns"), ours <= limit),
+            Goal::Plain(part) => {
+                (format!("≥{part}×plain {}", time(of(case, "plain")?)), ours * part <= of(case, "plain")?)
+            }
+            Goal::Better => ("≤best local".to_owned(), ours <= of(case, SYNC)?.min(of(case, TASK)?)),
+            Goal::Flat(other, limit) => at_most(of(other, device)?, limit, other),
+        })
+    }
+}
+
+fn table(results: &Results, device: &str) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "\n{:<24}{:>10}{:>10}{:>10}{:>18}{:>8}{:>8}  goals",
+        "per operation", SYNC, TASK, device, "least–most", "×task", "allocs"
+    );
+    let (mut met, mut judged) = (0, 0);
+    for (case, goals) in CASES {
+        let of = |device: &str| results.get(&(case.to_owned(), device.to_owned()));
+        let Some(ours) = of(device) else { continue };
+        let shown = |device| of(device).map_or("–".to_owned(), |measured| time(measured.median));
+        let ratio = of(TASK).map_or("–".to_owned(), |task| format!("{:.2}", ours.median / task.median));
+        let verdicts: Vec<String> = goals
+            .iter()
+            .filter_map(|goal| goal.judge(case, device, results))
+            .map(|(goal, reached)| {
+                judged += 1;
+                met += usize::from(reached);
+                format!("{} {goal}", if reached { "✓" } else { "✗" })
+            })
+            .collect();
+        let bytes = ours.held_bytes.map_or(String::new(), |bytes| format!("  {bytes:.0} bytes held"));
+        let _ = writeln!(
+            text,
+            "{case:<24}{:>10}{:>10}{:>10}{:>18}{ratio:>8}{:>8}  {}{bytes}",
+            shown(SYNC),
+            shown(TASK),
+            time(ours.median),
+            format!("{}–{}", time(ours.least), time(ours.most)),
+            ours.allocations.map_or("–".to_owned(), |count| format!("{count:.2}")),
+            verdicts.join("  "),
+        );
+    }
+    if let Some(rest) = results.get(&("idle".to_owned(), "all".to_owned())) {
+        let _ =
+            writeln!(text, "\nat rest the process used {:.1} ms of processor time in a second", rest.median);
+    }
+    let _ = writeln!(text, "{met} of {judged} goals met in this run");
+    text
+}
+
+/// A time in a width that fits.
+fn time(nanoseconds: f64) -> String {
+    match nanoseconds {
+        ns if ns < 0.0 => "–".to_owned(),
+        ns if ns < 1e4 => format!("{ns:.0}ns"),
+        ns if ns < 1e7 => format!("{:.1}µs", ns / 1e3),
+        ns => format!("{:.1}ms", ns / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn results(lines: &[&str]) -> Results {
+        lines.iter().map(|line| parse(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_line_of_the_benchmark_is_read() {
+        let line = r#"{"case":"held_1k","device":"mock","median":80.500,"least":70.000,"most":99.000,"rounds":9,"allocations":0.0020,"held_bytes":312.0}"#;
+        let (key, measured) = parse(line).unwrap();
+        assert_eq!(key, ("held_1k".to_owned(), "mock".to_owned()));
+        assert_eq!((measured.median, measured.most), (80.5, 99.0));
+        assert_eq!((measured.allocations, measured.held_bytes), (Some(0.002), Some(312.0)));
+        assert!(parse("nonsense").is_none());
+    }
+
+    #[test]
+    fn goals_are_judged_by_what_was_measured() {
+        let results = results(&[
+            r#"{"case":"chain_same_queue","device":"mock","median":200,"least":1,"most":2,"rounds":1}"#,
+            r#"{"case":"chain_same_queue","device":"local-task","median":900,"least":1,"most":2,"rounds":1}"#,
+            r#"{"case":"held_1k","device":"mock","median":100,"least":1,"most":2,"rounds":1}"#,
+            r#"{"case":"held_4k","device":"mock","median":151,"least":1,"most":2,"rounds":1}"#,
+        ]);
+        let judge = |goal: Goal, case| goal.judge(case, "mock", &results).map(|(_, reached)| reached);
+        assert_eq!(judge(Goal::Task(0.25), "chain_same_queue"), Some(true));
+        assert_eq!(judge(Goal::Task(0.2), "chain_same_queue"), Some(false));
+        assert_eq!(judge(Goal::Nanoseconds(100.0), "chain_same_queue"), Some(false));
+        assert_eq!(judge(Goal::Flat("held_1k", 1.5), "held_4k"), Some(false));
+        assert_eq!(judge(Goal::Sync(2.0), "chain_same_queue"), None, "local-sync was not measured");
+        let text = table(&results, "mock");
+        assert!(text.contains("✓ ≤0.25×task  ✓ ≤420ns") && text.contains("4 of 5 goals met"), "{text}");
+    }
 }

@@ -47,7 +47,7 @@ enum Command {
     Build(iree::BuildOptions),
     /// Fetches and installs what the other commands need
     Setup,
-    /// What an operation costs in the engine: nanoseconds, allocations, bytes
+    /// The same work on IREE's local drivers and on the mock device, side by side
     Bench(bench::Options),
     /// What is here, what is missing, what to do
     Doctor,
