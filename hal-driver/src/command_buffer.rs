@@ -1,7 +1,8 @@
 //! Command buffers: a list of records, kept whole until it is executed.
 //!
 //! Recording checks what can be known, keeps what is used, and translates nothing: the list is resolved against the
-//! binding table each time it goes to a queue, so one recording serves any number of executions at once. A queue of
+//! binding table each time it goes to a queue, so one recording serves any number of executions at once. Where there is
+//! nothing to resolve, the list that a device gets is made once. A queue of
 //! a backend is in order, so events need no machinery: a wait for an event that was signalled earlier in the same
 //! queue is a barrier.
 
@@ -9,11 +10,13 @@ use crate::buffer::Slice;
 use crate::object::{Out, Retained, allocate, free, slice};
 use crate::record::{Record, Reference};
 use crate::status::{Result, guard, guard_or, invalid, unimplemented};
+use hal_backend::{Command, Commands, Device};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A command buffer of ours.
 #[repr(C)]
@@ -28,6 +31,8 @@ pub(crate) struct CommandBuffer {
 struct Recording {
     records: Vec<Record>,
     state: State,
+    /// The [`Settled`] commands for the first device that executed it.
+    settled: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -36,6 +41,12 @@ enum State {
     Initial,
     Open,
     Closed,
+}
+
+/// The commands of a recording for a device.
+struct Settled<D: Device> {
+    device: Arc<D>,
+    commands: Arc<[Command<D>]>,
 }
 
 /// A command buffer that is done recording, kept for an execution.
@@ -65,6 +76,39 @@ impl Recorded {
         // SAFETY: ours, and alive; nobody records any more once the state is closed, and recording from one thread while
         // another submits is ruled out by IREE.
         unsafe { &*(*self.buffer.get().cast::<CommandBuffer>()).recording.get() }
+    }
+
+    /// The commands for a device, with the memory that the buffers have now.
+    ///
+    /// A command buffer that may be executed again and whose memory is settled says the same every time, so that is worked
+    /// out once.
+    pub(crate) fn resolve<D: Device>(
+        &self,
+        device: &Arc<D>,
+        bindings: &[Option<Slice>],
+    ) -> Result<Commands<D>> {
+        let recording = self.recording();
+        if let Some(settled) =
+            recording.settled.get().and_then(|settled| settled.downcast_ref::<Settled<D>>())
+            && Arc::ptr_eq(&settled.device, device)
+        {
+            return Ok(Commands::Shared(settled.commands.clone()));
+        }
+        let resolve = |record: &Record| record.resolve(device, bindings);
+        if self.may_run_again() && recording.records.iter().all(|record| record.is_settled(device)) {
+            let commands: Arc<[Command<D>]> = recording.records.iter().map(resolve).collect::<Result<_>>()?;
+            let settled = Settled { device: device.clone(), commands: commands.clone() };
+            // Whoever is first, for whatever device, is the one that is remembered.
+            let _ = recording.settled.set(Box::new(settled));
+            return Ok(Commands::Shared(commands));
+        }
+        Ok(Commands::Own(recording.records.iter().map(resolve).collect::<Result<_>>()?))
+    }
+
+    fn may_run_again(&self) -> bool {
+        // SAFETY: alive.
+        let mode = unsafe { (*self.buffer.get()).mode };
+        mode & sys::iree_hal_command_buffer_mode_t::from(sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT) == 0
     }
 
     /// What was recorded.

@@ -219,13 +219,17 @@ impl Record {
     /// The command for the device, if it is settled already which memory it works on: then nothing but that memory need be
     /// kept.
     pub(crate) fn settled<D: Device>(&self, device: &Arc<D>) -> Result<Option<Command<D>>> {
-        let settled = match self {
+        if self.is_settled(device) { self.resolve(device, &[]).map(Some) } else { Ok(None) }
+    }
+
+    /// Whether it is settled which memory of the device it works on.
+    pub(crate) fn is_settled<D: Device>(&self, device: &Arc<D>) -> bool {
+        match self {
             Record::Fill { target, .. } | Record::Update { target, .. } => target.is_settled(device),
             Record::Copy { source, target } => source.is_settled(device) && target.is_settled(device),
             Record::Dispatch(dispatch) => dispatch.is_settled(device),
             Record::Barrier => true,
-        };
-        if settled { self.resolve(device, &[]).map(Some) } else { Ok(None) }
+        }
     }
 
     /// How many bytes it moves.

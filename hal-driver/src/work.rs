@@ -11,7 +11,7 @@ use crate::record::Record;
 use crate::semaphore::{IreeTimeline, OwnedList};
 use crate::status::{Result, check};
 use crate::teardown;
-use hal_backend::{Command, Device, Job, Observer, Rejected};
+use hal_backend::{Command, Commands, Device, Job, Observer, Rejected};
 use hal_semaphore::backend::{Backend, Batch, Completer, DeviceSpec, Ended, HostTask, Submission, Submitted};
 use hal_semaphore::{Code, Failure, Point, QueueId};
 use hal_sys as sys;
@@ -125,24 +125,20 @@ impl<D: Device> Port<D> {
     fn job(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result<Job<D>> {
         let point = Point { queue, epoch: submission.epoch };
         let mut observer = None;
-        let commands: SmallVec<[Command<D>; 1]> = match &mut submission.work {
-            None => SmallVec::new(),
+        let commands = match &mut submission.work {
+            None => Commands::Own(SmallVec::new()),
             Some(work) => {
                 if let Some(trace) = &work.trace {
                     trace.issued(point);
                     observer = Some(trace.clone() as Arc<dyn Observer>);
                 }
                 match &mut work.operation {
-                    Operation::Record(record) => smallvec![record.resolve(&self.device, &[])?],
-                    Operation::Command(command) => command.take().into_iter().collect(),
-                    Operation::Execute { commands, bindings } => commands
-                        .records()
-                        .iter()
-                        .map(|record| record.resolve(&self.device, bindings))
-                        .collect::<Result<_>>()?,
+                    Operation::Record(record) => Commands::Own(smallvec![record.resolve(&self.device, &[])?]),
+                    Operation::Command(command) => Commands::Own(command.take().into_iter().collect()),
+                    Operation::Execute { commands, bindings } => commands.resolve(&self.device, bindings)?,
                     Operation::Dealloca(dealloca) => {
                         dealloca.begin(point, &self.frontiers)?;
-                        SmallVec::new()
+                        Commands::Own(SmallVec::new())
                     }
                     Operation::Alloca(..) | Operation::HostCall(_) | Operation::Transfer(_) => {
                         return Err(Failure::new(Code::Internal, "an operation of the host came to a queue"));
@@ -185,8 +181,10 @@ impl<D: Device> Backend for Port<D> {
                     break;
                 }
                 Ok(Err(Rejected::Full(job))) => {
-                    if let Some(Work { operation: Operation::Command(command), .. }) = submission.work {
-                        *command = job.commands.into_iter().next();
+                    if let (Some(Work { operation: Operation::Command(command), .. }), Commands::Own(own)) =
+                        (submission.work, job.commands)
+                    {
+                        *command = own.into_iter().next();
                     }
                     stop = Some(Submitted::full(accepted));
                     break;

@@ -20,7 +20,7 @@ pub struct Job<D: Device> {
     /// What to record at the end.
     pub event: Option<D::Event>,
     /// What to do, in order as far as barriers ask for it. None at all means to wait, record and complete.
-    pub commands: SmallVec<[Command<D>; 1]>,
+    pub commands: Commands<D>,
     /// Who wants to know when what ran. Nobody, unless a profile is being taken.
     pub observer: Option<Arc<dyn Observer>>,
 }
@@ -33,6 +33,25 @@ impl<D: Device> fmt::Debug for Job<D> {
             .field("waits", &self.waits.len())
             .field("commands", &self.commands.len())
             .finish_non_exhaustive()
+    }
+}
+
+/// The commands of a job: a slice of them, whoever keeps it.
+pub enum Commands<D: Device> {
+    /// The job.
+    Own(SmallVec<[Command<D>; 1]>),
+    /// A command buffer that may be executed again, with the same commands at the same address each time.
+    Shared(Arc<[Command<D>]>),
+}
+
+impl<D: Device> std::ops::Deref for Commands<D> {
+    type Target = [Command<D>];
+
+    fn deref(&self) -> &[Command<D>] {
+        match self {
+            Commands::Own(commands) => commands,
+            Commands::Shared(commands) => commands,
+        }
     }
 }
 

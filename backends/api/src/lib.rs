@@ -31,7 +31,9 @@ mod host;
 mod program;
 mod uri;
 
-pub use command::{Bindings, Command, Constants, Dispatch, Job, Observer, Pattern, Place, Span, Workgroups};
+pub use command::{
+    Bindings, Command, Commands, Constants, Dispatch, Job, Observer, Pattern, Place, Span, Workgroups,
+};
 pub use device::{Device, DeviceInfo, Driver, Heap, Loaded, Properties, Rejected};
 pub use hal_semaphore::backend::{Completer, Completion, DeviceSpec, NativeWait, NativeWaits};
 pub use hal_semaphore::{Code, CompletionError, Failure, Origin, Point, QueueId, look_for};

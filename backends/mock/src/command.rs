@@ -17,8 +17,10 @@ const TRANSFER_CHUNK: u64 = 256 << 10;
 const TRANSFER_NS: u64 = 100;
 const BYTES_PER_NS: u64 = 8;
 
-/// A dispatch that one worker does in less is not worth another worker's time.
-const WORTH_SHARING: Duration = Duration::from_micros(15);
+/// A dispatch that one worker does in less is not worth another worker's time: if the other one watches already, and if it
+/// has to be woken.
+const WORTH_SHARING: Duration = Duration::from_micros(10);
+const WORTH_WAKING: Duration = Duration::from_micros(50);
 
 /// How large a command is and how it is divided.
 #[derive(Clone, Debug)]
@@ -45,8 +47,12 @@ impl Extent {
     }
 }
 
-/// How large a command is, now that it begins, for so many workers.
-pub(crate) fn extent(command: &Command<MockDevice>, workers: usize) -> Result<Extent, Failure> {
+/// How large a command is, now that it begins, for so many workers, one of which may be watching.
+pub(crate) fn extent(
+    command: &Command<MockDevice>,
+    workers: usize,
+    watched: bool,
+) -> Result<Extent, Failure> {
     let whole = |pieces| Extent { pieces, chunk: pieces, workgroups: [0; 3], concurrency: workers };
     let transfer = |length, chunk| {
         let shared = length >= SHARED_TRANSFER && workers > 1;
@@ -70,9 +76,9 @@ pub(crate) fn extent(command: &Command<MockDevice>, workers: usize) -> Result<Ex
                 Workgroups::Indirect(place) => counts(host(place)?)?,
             };
             let total = total(workgroups);
-            let alone = total <= 1
-                || workers == 1
-                || dispatch.executable.estimate(dispatch.function, total) < WORTH_SHARING;
+            let worth = if watched { WORTH_SHARING } else { WORTH_WAKING };
+            let alone =
+                total <= 1 || workers == 1 || dispatch.executable.estimate(dispatch.function, total) < worth;
             // A few chunks for each worker, so that a slow one does not hold up the rest.
             let chunk = if alone { total } else { (total / (workers as u64 * 4)).max(1) };
             Extent { chunk, workgroups, ..whole(total) }

@@ -110,8 +110,6 @@ pub(crate) struct Schedule {
     shares: Vec<Arc<Share>>,
     /// Workers that sleep.
     asleep: usize,
-    /// Whether a worker watches.
-    watched: bool,
     random: u64,
     stopping: bool,
 }
@@ -134,6 +132,8 @@ pub(crate) struct Hardware {
     work: Condvar,
     /// Grows with whatever a worker could do: what a watching worker watches.
     offers: AtomicU64,
+    /// Whether a worker watches. Changes under the schedule's lock.
+    watched: AtomicBool,
     /// How many queues are blocked.
     blocked: AtomicUsize,
     completer: OnceLock<Completer>,
@@ -169,12 +169,12 @@ impl Hardware {
                 delayed: Vec::new(),
                 shares: Vec::new(),
                 asleep: 0,
-                watched: false,
                 random: scramble(options.seed),
                 stopping: false,
             }),
             work: Condvar::new(),
             offers: AtomicU64::new(0),
+            watched: AtomicBool::new(false),
             blocked: AtomicUsize::new(0),
             completer: OnceLock::new(),
             delays: !options.latency.is_zero() || options.faults.delays(),
@@ -273,7 +273,7 @@ impl Hardware {
     /// There are some things to do: lets a worker know if no other will see them.
     fn call(&self, schedule: &Schedule, things: usize) {
         self.offers.fetch_add(1, Ordering::Release);
-        if schedule.asleep > 0 && things > usize::from(schedule.watched) {
+        if schedule.asleep > 0 && things > usize::from(self.watched.load(Ordering::Relaxed)) {
             self.work.notify_one();
         }
     }
@@ -308,14 +308,18 @@ impl Hardware {
                 return task;
             }
             let awake = self.workers - schedule.asleep;
-            if fresh && !schedule.watched && schedule.delayed.is_empty() && awake <= self.watchers {
+            if fresh
+                && !self.watched.load(Ordering::Relaxed)
+                && schedule.delayed.is_empty()
+                && awake <= self.watchers
+            {
                 fresh = false;
-                schedule.watched = true;
+                self.watched.store(true, Ordering::Relaxed);
                 let seen = self.offers.load(Ordering::Relaxed);
                 MutexGuard::unlocked(&mut schedule, || {
                     look_for(WATCH, || self.offers.load(Ordering::Acquire) != seen)
                 });
-                schedule.watched = false;
+                self.watched.store(false, Ordering::Relaxed);
                 continue;
             }
             fresh = true;
@@ -547,7 +551,7 @@ impl Hardware {
 
     /// Does a command, with the help of other workers if it is large.
     fn command(&self, command: &Command<MockDevice>, worker: usize) -> Result<(), Failure> {
-        let extent = command::extent(command, self.workers)?;
+        let extent = command::extent(command, self.workers, self.watched.load(Ordering::Relaxed))?;
         let begin = matches!(command, Command::Dispatch(_)).then(Instant::now);
         let (outcome, done) = if extent.is_shared() {
             self.share(command, &extent, worker)

@@ -3,12 +3,16 @@
 use crate::command::{self, Extent};
 use crate::device::MockDevice;
 use crate::queue::{Hardware, Task};
-use hal_backend::{Code, Command, Failure};
+use hal_backend::{Code, Command, Failure, look_for};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a worker looks for the end of what others do before it sleeps.
+const WATCH: Duration = Duration::from_micros(20);
 
 /// The threads of a device, ended when this is dropped.
 pub(crate) struct Workers {
@@ -70,20 +74,21 @@ pub(crate) struct Share {
     command: Command<MockDevice>,
     extent: Extent,
     next: AtomicU64,
-    state: Mutex<State>,
+    done: AtomicU64,
+    failure: Mutex<Option<Failure>>,
     over: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    done: u64,
-    failure: Option<Failure>,
 }
 
 impl Share {
     pub(crate) fn new(command: Command<MockDevice>, extent: Extent) -> Arc<Self> {
-        let state = Mutex::new(State::default());
-        Arc::new(Self { command, extent, next: AtomicU64::new(0), state, over: Condvar::new() })
+        Arc::new(Self {
+            command,
+            extent,
+            next: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            failure: Mutex::new(None),
+            over: Condvar::new(),
+        })
     }
 
     /// Whether there is a chunk that nobody has taken.
@@ -114,12 +119,12 @@ impl Share {
         if done == 0 {
             return 0;
         }
-        let mut state = self.state.lock();
-        state.done += done;
-        if state.failure.is_none() {
-            state.failure = failure;
+        if let Some(failure) = failure {
+            self.failure.lock().get_or_insert(failure);
         }
-        if state.done == pieces {
+        if self.done.fetch_add(done, Ordering::AcqRel) + done == pieces {
+            // Under the lock, so that it does not come between a last look and the sleep behind it.
+            let _lock = self.failure.lock();
             self.over.notify_all();
         }
         done
@@ -127,11 +132,13 @@ impl Share {
 
     /// Waits for the chunks that others have taken.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
-        let mut state = self.state.lock();
-        while state.done < self.extent.pieces {
-            self.over.wait(&mut state);
+        let over = || self.done.load(Ordering::Acquire) == self.extent.pieces;
+        look_for(WATCH, over);
+        let mut failure = self.failure.lock();
+        while !over() {
+            self.over.wait(&mut failure);
         }
-        state.failure.take().map_or(Ok(()), Err)
+        failure.take().map_or(Ok(()), Err)
     }
 }
 
@@ -147,7 +154,7 @@ mod tests {
         let memory = Arc::new(MockMemory::imported(range.clone()));
         let target = Span { place: Place::Device(memory, 0), length };
         let command = Command::Fill { target, pattern: Pattern::new(&[7]).unwrap() };
-        let extent = command::extent(&command, workers).unwrap();
+        let extent = command::extent(&command, workers, false).unwrap();
         assert_eq!(extent.is_shared(), workers > 1);
         (range, Share::new(command, extent))
     }
@@ -189,7 +196,7 @@ mod tests {
         let memory = Arc::new(MockMemory::imported(HostRange::allocate(64, 64).unwrap()));
         let target = Span { place: Place::Device(memory, 0), length: 2 << 20 };
         let command = Command::Fill { target, pattern: Pattern::new(&[7]).unwrap() };
-        let extent = command::extent(&command, 2).unwrap();
+        let extent = command::extent(&command, 2, false).unwrap();
         let share = Share::new(command, extent);
         share.help(0, &OnceLock::new());
         assert_eq!(share.finish().unwrap_err().code(), Code::OutOfRange);
