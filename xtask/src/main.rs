@@ -5,6 +5,7 @@ mod bench;
 mod cts;
 mod demo;
 mod doctor;
+mod instructions;
 mod iree;
 mod setup;
 mod steps;
@@ -49,6 +50,8 @@ enum Command {
     Setup,
     /// The same work on IREE's local drivers and on the mock device, side by side
     Bench(bench::Options),
+    /// What each operation costs in instructions, against a budget
+    Instructions,
     /// What is here, what is missing, what to do
     Doctor,
 }
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Command::Build(options) => iree::build(&options),
         Command::Setup => setup::run(),
         Command::Bench(options) => bench::run(&options),
+        Command::Instructions => instructions::run(),
         Command::Doctor => doctor::run(),
     };
     done(result)

@@ -126,25 +126,40 @@ pub(crate) fn has_googletest() -> bool {
     Path::new(GOOGLETEST).is_file() && Path::new(GOOGLEMOCK).is_file()
 }
 
+/// Installs packages of Debian's, if this is a Debian and we may.
+fn debian(packages: &[&str]) -> bool {
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.args(arguments).stdout(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    let install = || apt(&[&["install", "--yes", "--quiet"], packages].concat());
+    install() || (apt(&["update", "--quiet"]) && install())
+}
+
+/// Where valgrind is, which counts instructions; installed if it is missing and we may.
+pub(crate) fn valgrind() -> Result<PathBuf> {
+    let runs = || {
+        let mut command = Command::new("valgrind");
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    if !runs() {
+        println!("installing valgrind");
+        if !debian(&["valgrind"]) || !runs() {
+            bail!("counting instructions needs valgrind\n  Debian and Ubuntu: sudo apt-get install valgrind");
+        }
+    }
+    Ok(PathBuf::from("valgrind"))
+}
+
 /// What the conformance suite is written with; installed if it is missing and we may.
 pub(crate) fn googletest() -> Result<()> {
     if has_googletest() {
         return Ok(());
     }
     println!("installing googletest's sources (libgtest-dev, libgmock-dev)");
-    let install = || {
-        let mut command = Command::new("apt-get");
-        command.args(["install", "--yes", "--quiet", "libgtest-dev", "libgmock-dev"]).stdout(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    };
-    let update = || {
-        Command::new("apt-get")
-            .args(["update", "--quiet"])
-            .stdout(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success())
-    };
-    if (install() || (update() && install())) && has_googletest() {
+    if debian(&["libgtest-dev", "libgmock-dev"]) && has_googletest() {
         return Ok(());
     }
     bail!(
@@ -158,6 +173,7 @@ pub(crate) fn run() -> Result<bool> {
     let python = python()?;
     let source = iree_source()?;
     googletest()?;
+    valgrind()?;
     println!("python    {}", python.root.display());
     println!("libclang  {}", python.libclang().map_or("missing".into(), |path| path.display().to_string()));
     println!("IREE      {}", source.display());

@@ -110,9 +110,19 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         ),
         step("example", "the walkthrough runs", cargo(&["run", "-p", engine, "--example", "walkthrough"])),
         step(
+            "instructions",
+            "no operation costs more instructions than its budget",
+            xtask(&["instructions"]),
+        ),
+        step(
             "bench",
-            "each benchmark runs once",
+            "each benchmark of the engine runs once",
             cargo(&["bench", "-p", engine, "--bench", "engine", "--", "--test"]),
+        ),
+        step(
+            "side-by-side",
+            "each case runs on IREE's local drivers and on the mock device",
+            xtask(&["bench", "--quick"]),
         ),
         step("docs", "the documentation builds without a warning", docs),
         Step {

@@ -51,7 +51,7 @@ pub(crate) fn failure(code: Code, text: &str) -> sys::iree_status_t {
 
 static REGISTER: Once = Once::new();
 
-fn registry() -> *mut sys::iree_hal_driver_registry_t {
+pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
     unsafe {
         let registry = sys::iree_hal_driver_registry_default();
         REGISTER.call_once(|| {

@@ -1,0 +1,449 @@
+//! Fixed work for counting instructions: from IREE's C call to the completed signal, on one thread, with a device that
+//! does nothing and completes at once.
+//!
+//! `cargo xtask instructions` runs this under callgrind, which counts what happens inside each `gate_…` function, and
+//! compares the counts with a budget. Everything runs once before it is counted, so that what is counted is what an
+//! operation costs for good.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
+#![allow(clippy::unwrap_used, reason = "a benchmark stops where something is not as it should be")]
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::{Buffer, Device, Semaphore, check, view};
+use hal_backend::{
+    Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Function, Heap, HostLoader, HostRange,
+    Job, LoadRequest, Loaded, NativeWaits, Parameters, Properties, Rejected,
+};
+use hal_sys as sys;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+/// How often each gate does its operation.
+const COUNT: u64 = 1000;
+
+// ------------------------------------------------------------------------------------------------------------------
+// A device that does nothing
+// ------------------------------------------------------------------------------------------------------------------
+
+struct Nothing;
+
+impl Driver for Nothing {
+    type Device = NothingDevice;
+
+    const NAME: &'static str = "nothing";
+    const FULL_NAME: &'static str = "a device that does nothing, at once";
+
+    fn create() -> Self {
+        Self
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
+        Ok(Vec::new())
+    }
+
+    fn open(&self, _path: &str, _parameters: &mut Parameters<'_>) -> Result<NothingDevice, Failure> {
+        Ok(NothingDevice::default())
+    }
+}
+
+#[derive(Default)]
+struct NothingDevice {
+    completer: OnceLock<Completer>,
+}
+
+impl hal_backend::Device for NothingDevice {
+    type Memory = HostRange;
+    type Executable = ();
+    type Event = ();
+
+    fn properties(&self) -> Properties {
+        Properties {
+            identifier: "nothing".into(),
+            aliases: Vec::new(),
+            queues: DeviceSpec {
+                queues: 2,
+                native_waits: NativeWaits::Epochs,
+                peers: Vec::new(),
+                completion: Completion::Callback,
+            },
+            heaps: vec![Heap {
+                host_visible: true,
+                coherent: true,
+                device_local: true,
+                max_allocation: 1 << 30,
+                alignment: 64,
+            }],
+            concurrency: 1,
+            host_processor: false,
+        }
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn allocate(&self, _heap: usize, length: u64) -> Result<HostRange, Failure> {
+        HostRange::allocate(length, 64)
+    }
+
+    fn supports(&self, format: &str, _host: &dyn HostLoader) -> bool {
+        format == "nothing"
+    }
+
+    fn load(&self, _request: &LoadRequest<'_>, _host: &dyn HostLoader) -> Result<Loaded<()>, Failure> {
+        let function = Function { name: "nothing".into(), bindings: 2, constants: 0, workgroup_size: [1; 3] };
+        Ok(Loaded { executable: (), functions: vec![function] })
+    }
+
+    fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
+        let (queue, epoch) = (job.queue, job.epoch);
+        drop(job);
+        if let Some(completer) = self.completer.get() {
+            let _ = completer.complete(queue, epoch);
+        }
+        Ok(())
+    }
+
+    fn abort(&self, _why: &Failure) {}
+}
+
+// ------------------------------------------------------------------------------------------------------------------
+// The work
+// ------------------------------------------------------------------------------------------------------------------
+
+struct Rig {
+    device: Device,
+    timeline: Semaphore,
+    /// Where the timeline is.
+    at: u64,
+    source: Buffer,
+    target: Buffer,
+    executable: *mut sys::iree_hal_executable_t,
+    commands: *mut sys::iree_hal_command_buffer_t,
+    indirect: *mut sys::iree_hal_command_buffer_t,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let device = Device::open_in_group("nothing").unwrap();
+        let (source, target) = (device.buffer(4096), device.buffer(4096));
+        let executable = executable(&device);
+        let commands = record(&device, executable, 0, Some((&source, &target)));
+        let indirect = record(&device, executable, 0, None);
+        let timeline = device.semaphore(0);
+        Self { device, timeline, at: 0, source, target, executable, commands, indirect }
+    }
+
+    /// Does an operation for each value of the timeline.
+    fn chain(&mut self, mut operation: impl FnMut(&Self, &Edges, u64)) {
+        for _ in 0..COUNT {
+            operation(self, &self.edges(self.at), self.at);
+            self.at += 1;
+        }
+        assert_eq!(self.timeline.value().unwrap(), self.at, "everything is done at once");
+    }
+
+    /// From a value of the timeline to the next.
+    fn edges(&self, at: u64) -> Edges {
+        Edges { semaphore: self.timeline.0, values: [at, at + 1] }
+    }
+
+    fn barrier(&self, edges: &Edges) {
+        unsafe {
+            check(sys::iree_hal_device_queue_barrier(self.device.0, 1, edges.waits(), edges.signals(), 0))
+                .unwrap();
+        }
+    }
+
+    fn fill(&self, edges: &Edges, affinity: u64, target: &Buffer) {
+        let (device, pattern) = (self.device.0, 7_u32);
+        let (waits, signals) = (edges.waits(), edges.signals());
+        let bytes = (&raw const pattern).cast();
+        unsafe {
+            check(sys::iree_hal_device_queue_fill(
+                device, affinity, waits, signals, target.0, 0, 4096, bytes, 4, 0,
+            ))
+            .unwrap();
+        }
+    }
+
+    fn copy(&self, edges: &Edges) {
+        let (device, source, target) = (self.device.0, self.source.0, self.target.0);
+        let (waits, signals) = (edges.waits(), edges.signals());
+        unsafe {
+            check(sys::iree_hal_device_queue_copy(device, 1, waits, signals, source, 0, target, 0, 4096, 0))
+                .unwrap();
+        }
+    }
+
+    fn execute(&self, edges: &Edges, commands: *mut sys::iree_hal_command_buffer_t, bound: bool) {
+        let bindings = [&self.source, &self.target].map(|buffer| sys::iree_hal_buffer_binding_t {
+            buffer: buffer.0,
+            offset: 0,
+            length: 64,
+        });
+        let table = sys::iree_hal_buffer_binding_table_t {
+            count: if bound { bindings.len() } else { 0 },
+            bindings: bindings.as_ptr(),
+        };
+        let (device, waits, signals) = (self.device.0, edges.waits(), edges.signals());
+        unsafe {
+            check(sys::iree_hal_device_queue_execute(device, 1, waits, signals, commands, table, 0)).unwrap();
+        }
+    }
+}
+
+/// A wait and a signal, as cheap as C would have them.
+struct Edges {
+    semaphore: *mut sys::iree_hal_semaphore_t,
+    values: [u64; 2],
+}
+
+impl Edges {
+    fn waits(&self) -> sys::iree_hal_semaphore_list_t {
+        self.list(&self.values[0])
+    }
+
+    fn signals(&self) -> sys::iree_hal_semaphore_list_t {
+        self.list(&self.values[1])
+    }
+
+    fn list(&self, value: &u64) -> sys::iree_hal_semaphore_list_t {
+        let semaphores = (&raw const self.semaphore).cast_mut();
+        sys::iree_hal_semaphore_list_t {
+            count: 1,
+            semaphores,
+            payload_values: std::ptr::from_ref(value).cast_mut(),
+        }
+    }
+}
+
+fn executable(device: &Device) -> *mut sys::iree_hal_executable_t {
+    unsafe {
+        let (mut cache, mut executable) = (null_mut(), null_mut());
+        check(sys::iree_hal_executable_cache_create(device.0, view("nothing"), &raw mut cache)).unwrap();
+        let data = [0_u8; 16];
+        let params = sys::iree_hal_executable_params_t {
+            queue_affinity: u64::MAX,
+            caching_mode: 0,
+            executable_format: view("nothing"),
+            executable_data: sys::iree_const_byte_span_t { data: data.as_ptr(), data_length: data.len() },
+            constant_count: 0,
+            constants: std::ptr::null(),
+        };
+        check(sys::iree_hal_executable_cache_prepare_executable(
+            cache,
+            &raw const params,
+            &raw mut executable,
+        ))
+        .unwrap();
+        sys::iree_hal_executable_cache_release(cache);
+        executable
+    }
+}
+
+/// A command buffer of a hundred dispatches, over these buffers or those of a binding table.
+fn record(
+    device: &Device,
+    executable: *mut sys::iree_hal_executable_t,
+    mode: u32,
+    buffers: Option<(&Buffer, &Buffer)>,
+) -> *mut sys::iree_hal_command_buffer_t {
+    unsafe {
+        let mut commands = null_mut();
+        let capacity = if buffers.is_some() { 0 } else { 2 };
+        check(sys::iree_hal_command_buffer_create(device.0, mode, u32::MAX, 1, capacity, &raw mut commands))
+            .unwrap();
+        check(sys::iree_hal_command_buffer_begin(commands)).unwrap();
+        let mut references = [sys::iree_hal_buffer_ref_t::default(); 2];
+        for (slot, reference) in references.iter_mut().enumerate() {
+            *reference = match buffers {
+                Some((source, target)) => {
+                    sys::iree_hal_make_buffer_ref(if slot == 0 { source.0 } else { target.0 }, 0, 64)
+                }
+                None => sys::iree_hal_make_indirect_buffer_ref(u32::try_from(slot).unwrap(), 0, 64),
+            };
+        }
+        let bindings = sys::iree_hal_buffer_ref_list_t { count: 2, values: references.as_ptr() };
+        for _ in 0..100 {
+            check(sys::iree_hal_command_buffer_dispatch(
+                commands,
+                executable,
+                sys::iree_hal_executable_function_from_index(0),
+                sys::iree_hal_make_static_dispatch_config(1, 1, 1),
+                sys::iree_const_byte_span_t { data: std::ptr::null(), data_length: 0 },
+                bindings,
+                0,
+            ))
+            .unwrap();
+        }
+        check(sys::iree_hal_command_buffer_end(commands)).unwrap();
+        commands
+    }
+}
+
+fn barrier_chain(rig: &mut Rig) {
+    rig.chain(|rig, edges, _| rig.barrier(edges));
+}
+
+fn fill_chain(rig: &mut Rig) {
+    rig.chain(|rig, edges, _| rig.fill(edges, 1, &rig.target));
+}
+
+fn fill_cross_queue(rig: &mut Rig) {
+    rig.chain(|rig, edges, at| rig.fill(edges, 1 << (at % 2), &rig.target));
+}
+
+fn copy_chain(rig: &mut Rig) {
+    rig.chain(|rig, edges, _| rig.copy(edges));
+}
+
+fn held_fills(rig: &mut Rig) {
+    let first = rig.at + 1;
+    for value in first..first + COUNT {
+        rig.fill(&rig.edges(value), 1, &rig.target);
+    }
+    rig.timeline.signal(first).unwrap();
+    rig.at = first + COUNT;
+    assert_eq!(rig.timeline.value().unwrap(), rig.at, "everything is done at once");
+}
+
+fn alloca_dealloca(rig: &mut Rig) {
+    for _ in 0..COUNT {
+        let (before, there, filled) = (rig.edges(rig.at), rig.edges(rig.at + 1), rig.edges(rig.at + 2));
+        let (device, mut buffer) = (rig.device.0, null_mut());
+        unsafe {
+            let (pool, params) = (null_mut(), common::params());
+            let (waits, signals) = (before.waits(), before.signals());
+            let out = &raw mut buffer;
+            check(sys::iree_hal_device_queue_alloca(
+                device,
+                1,
+                waits,
+                signals,
+                pool,
+                params,
+                1 << 16,
+                0,
+                out,
+            ))
+            .unwrap();
+            let buffer = Buffer(buffer);
+            rig.fill(&there, 1, &buffer);
+            check(sys::iree_hal_device_queue_dealloca(
+                device,
+                1,
+                filled.waits(),
+                filled.signals(),
+                buffer.0,
+                0,
+            ))
+            .unwrap();
+        }
+        rig.at += 3;
+    }
+    assert_eq!(rig.timeline.value().unwrap(), rig.at, "everything is done at once");
+}
+
+fn execute_100(rig: &mut Rig) {
+    rig.chain(|rig, edges, _| rig.execute(edges, rig.commands, false));
+}
+
+fn execute_100_bound(rig: &mut Rig) {
+    rig.chain(|rig, edges, _| rig.execute(edges, rig.indirect, true));
+}
+
+fn record_100(rig: &mut Rig) {
+    let once = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT;
+    rig.chain(|rig, edges, _| {
+        let commands = record(&rig.device, rig.executable, once, Some((&rig.source, &rig.target)));
+        rig.execute(edges, commands, false);
+        unsafe { sys::iree_hal_command_buffer_release(commands) };
+    });
+}
+
+/// A gate for each case: what callgrind counts is told by these names.
+macro_rules! gates {
+    ($($gate:ident: $case:ident,)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $gate(rig: &mut Rig) {
+                $case(rig);
+            }
+        )*
+
+        fn main() {
+            unsafe { check(hal_driver::register::<Nothing>(common::registry())).unwrap() };
+            let mut rig = Rig::new();
+            $(
+                $case(&mut rig);
+                $gate(&mut rig);
+                println!("{} {}", stringify!($gate), COUNT);
+            )*
+            unsafe {
+                sys::iree_hal_command_buffer_release(rig.commands);
+                sys::iree_hal_command_buffer_release(rig.indirect);
+                sys::iree_hal_executable_release(rig.executable);
+            }
+        }
+    };
+}
+
+gates! {
+    gate_barrier_chain: barrier_chain,
+    gate_fill_chain: fill_chain,
+    gate_fill_cross_queue: fill_cross_queue,
+    gate_copy_chain: copy_chain,
+    gate_held_fills: held_fills,
+    gate_alloca_dealloca: alloca_dealloca,
+    gate_execute_100: execute_100,
+    gate_execute_100_bound: execute_100_bound,
+    gate_record_100: record_100,
+}
+
+/// IREE's proactor sleeps in `io_uring_enter`, which callgrind takes for a call that returns at once, so that no other
+/// thread ever runs again. Without io_uring IREE uses poll.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod no_io_uring {
+    use std::arch::asm;
+    use std::ffi::{c_int, c_long};
+
+    const IO_URING_SETUP: c_long = 425;
+    const ENOSYS: c_int = 38;
+
+    unsafe extern "C" {
+        fn __errno_location() -> *mut c_int;
+    }
+
+    /// The C library's `syscall`, without io_uring.
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn syscall(
+        number: c_long,
+        a: c_long,
+        b: c_long,
+        c: c_long,
+        d: c_long,
+        e: c_long,
+        f: c_long,
+    ) -> c_long {
+        let mut result = -c_long::from(ENOSYS);
+        if number != IO_URING_SETUP {
+            unsafe {
+                asm!(
+                    "syscall",
+                    inlateout("rax") number => result,
+                    in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+                    lateout("rcx") _, lateout("r11") _,
+                    options(nostack),
+                );
+            }
+        }
+        if (-4095..0).contains(&result) {
+            unsafe { *__errno_location() = c_int::try_from(-result).unwrap_or(ENOSYS) };
+            return -1;
+        }
+        result
+    }
+}

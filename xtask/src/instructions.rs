@@ -1,0 +1,132 @@
+//! `cargo xtask instructions`: what each operation costs in instructions, against a budget.
+//!
+//! Times on a shared machine say little about a change of a few percent. Instructions do: the same build does the same
+//! work with the same count, whatever else runs. The work is `hal-driver/benches/instructions.rs`.
+
+use crate::setup;
+use crate::workspace;
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What an operation may cost. Lowered when a change makes it cheaper; raised only with a reason in the commit.
+const BUDGETS: [(&str, u64); 9] = [
+    ("gate_barrier_chain", 2_250),
+    ("gate_fill_chain", 6_000),
+    ("gate_fill_cross_queue", 6_150),
+    ("gate_copy_chain", 6_300),
+    ("gate_held_fills", 5_950),
+    ("gate_alloca_dealloca", 17_700),
+    ("gate_execute_100", 6_050),
+    ("gate_execute_100_bound", 161_000),
+    ("gate_record_100", 372_000),
+];
+
+pub(crate) fn run() -> Result<bool> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        bail!("instructions are counted on x86-64 Linux only");
+    }
+    let valgrind = setup::valgrind()?;
+    let program = build()?;
+    let counts = workspace::target()?.join("instructions.callgrind");
+    let output = Command::new(&valgrind)
+        .args(["--tool=callgrind", "--toggle-collect=gate_*"])
+        .arg(format!("--callgrind-out-file={}", counts.display()))
+        .arg(&program)
+        .stderr(Stdio::piped())
+        .output()
+        .with_context(|| format!("starting {}", valgrind.display()))?;
+    if !output.status.success() {
+        bail!("{} failed under callgrind:\n{}", program.display(), String::from_utf8_lossy(&output.stderr));
+    }
+    let operations = parse_operations(&String::from_utf8_lossy(&output.stdout));
+    let text = std::fs::read_to_string(&counts).with_context(|| format!("reading {}", counts.display()))?;
+    let mut within = true;
+    println!("{:<28}{:>14}{:>10}", "instructions per operation", "counted", "budget");
+    for (gate, budget) in BUDGETS {
+        let done = operations.iter().find(|(name, _)| name == gate).map(|&(_, count)| count);
+        let (Some(count), Some(done @ 1..)) = (inclusive(&text, gate), done) else {
+            bail!("nothing was counted in {gate}; is it still a function of its own?");
+        };
+        let each = count / done;
+        let verdict = match each {
+            each if each > budget => "over budget",
+            each if each * 10 < budget * 9 => "lower the budget",
+            _ => "",
+        };
+        within &= each <= budget;
+        println!("{gate:<28}{each:>14}{budget:>10}  {verdict}");
+    }
+    Ok(within)
+}
+
+/// Builds the work, optimised; where it is.
+fn build() -> Result<PathBuf> {
+    workspace::ensure_writable()?;
+    workspace::ensure_fetched()?;
+    let output = workspace::cargo()
+        .args(["build", "--locked", "--release", "--package", "hal-driver", "--bench", "instructions"])
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(workspace::root()?)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting cargo")?;
+    if !output.status.success() {
+        bail!("the work to count does not build");
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let executable =
+        text.split("\"executable\":\"").skip(1).filter_map(|rest| rest.split('"').next()).find(|path| {
+            Path::new(path).file_name().is_some_and(|name| name.to_string_lossy().starts_with("instructions"))
+        });
+    executable.map(PathBuf::from).context("cargo does not say where it put the work to count")
+}
+
+/// How many operations each gate did, as the program says.
+fn parse_operations(text: &str) -> Vec<(String, u64)> {
+    let line = |line: &str| {
+        let (gate, count) = line.split_once(' ')?;
+        Some((gate.to_owned(), count.trim().parse().ok()?))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// The cost of the call of a function, with everything that it calls, from callgrind's output.
+///
+/// There, a caller's `calls=` line names how often the callee of the last `cfn=` line was called, and the line behind it
+/// ends with what that cost. Names are written out once and then abbreviated to their number.
+fn inclusive(text: &str, function: &str) -> Option<u64> {
+    let named =
+        |line: &str| Some((line.split_once(") ")?.1 == function, line.split(['(', ')']).nth(1)?.to_owned()));
+    let number = text
+        .lines()
+        .filter(|line| line.starts_with("fn=(") || line.starts_with("cfn=("))
+        .find_map(|line| named(line).filter(|(is, _)| *is).map(|(_, number)| number))?;
+    let callee = format!("cfn=({number})");
+    let (mut total, mut lines) = (0, text.lines());
+    while let Some(line) = lines.next() {
+        if line.starts_with(&callee) {
+            let cost = lines.by_ref().take(2).last()?.rsplit(' ').next()?.parse::<u64>().ok()?;
+            total += cost;
+        }
+    }
+    (total > 0).then_some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_call_cost_is_read_from_the_callers() {
+        let text = "fn=(12) main\n16 4\ncfn=(14) gate_a\ncalls=1 20\n16 4000\ncfi=(2)\ncfn=(14)\ncalls=1 20\n17 500\ncfn=(15) gate_ab\ncalls=1 9\n18 7\n";
+        assert_eq!(inclusive(text, "gate_a"), Some(4500));
+        assert_eq!(inclusive(text, "gate_ab"), Some(7));
+        assert_eq!(inclusive(text, "gate_b"), None);
+    }
+
+    #[test]
+    fn operations_are_read_from_the_program() {
+        assert_eq!(parse_operations("gate_a 1000\nnoise\n"), [("gate_a".to_owned(), 1000)]);
+    }
+}
