@@ -44,13 +44,18 @@ const BATCH: usize = 16;
 const WATCH: Duration = Duration::from_micros(50);
 
 /// How long a job that has ended may go unreported because the next one is about to.
-const QUIET: Duration = Duration::from_micros(5);
+const QUIET: Duration = Duration::from_micros(10);
+
+/// How often a worker looks for more jobs of a queue before it reports what it did: for well under a microsecond.
+const LINGER: usize = 16;
 
 type MockJob = Job<MockDevice>;
 
 /// One hardware queue.
 struct Queue {
     jobs: Mutex<VecDeque<MockJob>>,
+    /// The last epoch that was submitted.
+    submitted: AtomicU64,
     /// The last epoch that is complete: what native waits look at.
     completed: AtomicU64,
     depth: AtomicUsize,
@@ -158,6 +163,7 @@ impl Hardware {
     pub(crate) fn new(options: Options) -> Arc<Self> {
         let queue = |_| Queue {
             jobs: Mutex::new(VecDeque::new()),
+            submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             depth: AtomicUsize::new(0),
             place: AtomicU8::new(Place::Idle as u8),
@@ -219,7 +225,9 @@ impl Hardware {
             return Err(Rejected::Full(Box::new(job)));
         }
         queue.depth.fetch_add(1, Ordering::Relaxed);
+        let epoch = job.epoch;
         queue.jobs.lock().push_back(job);
+        queue.submitted.store(epoch, Ordering::Release);
         Ok(())
     }
 
@@ -366,13 +374,19 @@ impl Hardware {
         // A job that completes late holds up those behind it, which therefore stay on their queue.
         let at_once = if self.seeded || self.delays { 1 } else { BATCH };
         let mut left = turn;
+        let mut quiet = Quiet::default();
         while left > 0 {
             self.take(queue, left.min(at_once), batch);
             if batch.is_empty() {
-                break;
+                // Whoever submits is mostly about to submit more.
+                if quiet.last.is_some() && self.linger(queue) {
+                    self.take(queue, left.min(at_once), batch);
+                }
+                if batch.is_empty() {
+                    break;
+                }
             }
             left -= batch.len();
-            let mut quiet = Quiet::default();
             while let Some(job) = batch.pop_front() {
                 // A report costs as much as a small job. So one report is for several, as long as that makes nobody
                 // wait for long.
@@ -386,9 +400,19 @@ impl Hardware {
                     return;
                 }
             }
-            self.report(queue, quiet);
         }
+        self.report(queue, quiet);
         self.leave(queue);
+    }
+
+    /// Whether more is submitted to a queue that has nothing left, within less than a report would take.
+    fn linger(&self, queue: usize) -> bool {
+        let Some(queue) = self.queues.get(queue).filter(|_| self.watchers > 0) else { return false };
+        let done = queue.completed.load(Ordering::Relaxed);
+        (0..LINGER).any(|_| {
+            std::hint::spin_loop();
+            queue.submitted.load(Ordering::Acquire) > done
+        })
     }
 
     /// Takes the next jobs of a queue, as far as their waits are reached.
