@@ -299,6 +299,29 @@ fn copy_chain(rig: &mut Rig) {
     rig.chain(|rig, edges, _| rig.copy(edges));
 }
 
+fn update_chain(rig: &mut Rig) {
+    let bytes = [5_u8; 1024];
+    rig.chain(|rig, edges, _| {
+        let (waits, signals, source) = (edges.waits(), edges.signals(), bytes.as_ptr().cast());
+        unsafe {
+            let target = rig.target.0;
+            check(sys::iree_hal_device_queue_update(
+                rig.device.0,
+                1,
+                waits,
+                signals,
+                source,
+                0,
+                target,
+                0,
+                1024,
+                0,
+            ))
+            .unwrap();
+        }
+    });
+}
+
 fn held_fills(rig: &mut Rig) {
     let first = rig.at + 1;
     for value in first..first + COUNT {
@@ -396,6 +419,7 @@ gates! {
     gate_fill_chain: fill_chain,
     gate_fill_cross_queue: fill_cross_queue,
     gate_copy_chain: copy_chain,
+    gate_update_chain: update_chain,
     gate_held_fills: held_fills,
     gate_alloca_dealloca: alloca_dealloca,
     gate_execute_100: execute_100,

@@ -9,6 +9,7 @@
 use crate::buffer::Slice;
 use crate::object::{Out, Retained, allocate, free, slice};
 use crate::record::{Record, Reference};
+use crate::staging;
 use crate::status::{Result, guard, guard_or, invalid, unimplemented};
 use hal_backend::{Command, Commands, Device};
 use hal_semaphore::{Code, Failure};
@@ -377,7 +378,7 @@ unsafe extern "C" fn update_buffer(
     unsafe {
         record(base, || {
             let bytes = slice(source.cast::<u8>().add(source_offset), target.length);
-            Ok(Record::Update { source: Arc::from(bytes), target: Reference::new(&target)? })
+            Ok(Record::Update { source: staging::copy(bytes)?, target: Reference::new(&target)? })
         })
     }
 }

@@ -24,6 +24,7 @@ use crate::object::{Out, Retained, allocate, resource};
 use crate::pools::Pools;
 use crate::profile::{Profiler, matches};
 use crate::semaphore::Semaphore;
+use crate::staging::Staging;
 use crate::status::{Result, check, guard, guard_or, impossible, invalid, text, unimplemented, view};
 use crate::work::Port;
 use crate::{command_buffer, executable, teardown};
@@ -54,6 +55,7 @@ pub(crate) struct State<D: Device> {
     parking: Arc<ParkingLot>,
     pool: Arc<HostPool>,
     profiler: Profiler,
+    staging: Staging,
     pools: Pools,
     /// Replaced by `replace_device_allocator` before the device is in use.
     device_allocator: UnsafeCell<Retained<sys::iree_hal_allocator_t>>,
@@ -112,6 +114,7 @@ impl<D: Device> HalDevice<D> {
             parking,
             pool,
             profiler: Profiler::default(),
+            staging: Staging::default(),
             channels: UnsafeCell::new(None),
             frontiers,
             properties,
@@ -307,6 +310,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours.
             let state = unsafe { HalDevice::<D>::of(device) };
             state.engine.trim();
+            state.staging.trim();
             state.pools.trim()?;
             // SAFETY: the allocator is ours.
             unsafe { check(sys::iree_hal_allocator_trim(state.device_allocator())) }

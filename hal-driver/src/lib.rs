@@ -35,7 +35,7 @@
 //! | semaphore | `semaphore.rs`: IREE's structure as a timeline of the engine |
 //! | allocator, buffer | `allocator.rs`, `buffer.rs` |
 //! | pools, stream-ordered allocation | `pools.rs`, `alloca.rs` |
-//! | command buffer, event | `command_buffer.rs`, `record.rs` |
+//! | command buffer, event | `command_buffer.rs`, `record.rs`; captured bytes in `staging.rs` |
 //! | executable, executable cache | `executable.rs`; the host's own in `host_program.rs` |
 //! | profiling | `profile.rs` |
 //! | frontiers and axes | `frontier.rs` |
@@ -57,6 +57,7 @@ mod pools;
 mod profile;
 mod record;
 mod semaphore;
+mod staging;
 mod status;
 mod teardown;
 mod work;

@@ -8,7 +8,7 @@ use crate::buffer::Slice;
 use crate::executable::{Executable, Function};
 use crate::object::{extent, slice, wide};
 use crate::status::{Result, invalid, unimplemented};
-use hal_backend::{Command, Constants, Device, Dispatch, Pattern, Span, Workgroups};
+use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span, Workgroups};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use smallvec::SmallVec;
@@ -82,7 +82,7 @@ pub(crate) unsafe fn binding_table(
 pub(crate) enum Record {
     Fill { target: Reference, pattern: Pattern },
     Copy { source: Reference, target: Reference },
-    Update { source: Arc<[u8]>, target: Reference },
+    Update { source: HostRange, target: Reference },
     Dispatch(Box<DispatchRecord>),
     Barrier,
 }
@@ -202,11 +202,11 @@ impl Record {
             }
             Record::Update { source, target } => {
                 let target = target.resolve(device, table)?;
-                if target.length != source.len() as u64 {
+                if target.length != source.length() {
                     return Err(invalid(format!(
                         "cannot update {} bytes with {}",
                         target.length,
-                        source.len()
+                        source.length()
                     )));
                 }
                 Ok(Command::Update { source: source.clone(), target })
@@ -240,7 +240,7 @@ impl Record {
         };
         match self {
             Record::Fill { target, .. } | Record::Copy { target, .. } => length(target),
-            Record::Update { source, .. } => source.len() as u64,
+            Record::Update { source, .. } => source.length(),
             Record::Dispatch(_) | Record::Barrier => 0,
         }
     }

@@ -169,7 +169,7 @@ pub enum Command<D: Device> {
     /// Copy bytes that were captured when the program asked.
     Update {
         /// What.
-        source: Arc<[u8]>,
+        source: HostRange,
         /// Where to, with the same length.
         target: Span<D>,
     },
@@ -200,7 +200,7 @@ impl<D: Device> fmt::Debug for Command<D> {
         match self {
             Command::Fill { target, pattern } => write!(f, "Fill({target:?}, {pattern:?})"),
             Command::Copy { source, target } => write!(f, "Copy({source:?}, {target:?})"),
-            Command::Update { source, target } => write!(f, "Update({} bytes, {target:?})", source.len()),
+            Command::Update { source, target } => write!(f, "Update({source:?}, {target:?})"),
             Command::Dispatch(dispatch) => {
                 write!(f, "Dispatch(function {}, {:?})", dispatch.function, dispatch.bindings)
             }

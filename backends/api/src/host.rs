@@ -13,6 +13,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// A piece of host memory. Clones and [slices](HostRange::slice) are the same memory and keep it alive.
 #[derive(Clone)]
@@ -79,6 +80,14 @@ impl HostRange {
     /// `length` bytes as long as a clone of `owner` lives.
     pub unsafe fn from_raw(start: *mut u8, length: usize, owner: Option<Arc<dyn Any + Send + Sync>>) -> Self {
         Self { start: NonNull::new(start).unwrap_or(NonNull::dangling()), length, owner }
+    }
+
+    /// Whether some clone or slice of it lives beside this one. Where none does, what they did to the memory is over.
+    pub fn is_shared(&self) -> bool {
+        let shared = self.owner.as_ref().is_none_or(|owner| Arc::strong_count(owner) > 1);
+        // Whoever dropped the last other one did so behind everything that it did here.
+        fence(Ordering::Acquire);
+        shared
     }
 
     /// How many bytes it has.
@@ -259,7 +268,9 @@ mod tests {
         let part = whole.slice(4, 8).unwrap();
         assert!(part.write(2, &[7, 8]));
         assert_eq!(bytes(&whole).iter().position(|&byte| byte == 7), Some(6));
+        assert!(whole.is_shared() && part.is_shared());
         drop(whole);
+        assert!(!part.is_shared());
         assert_eq!(bytes(&part), [0, 0, 7, 8, 0, 0, 0, 0]);
     }
 

@@ -98,7 +98,7 @@ pub(crate) fn part(
     match command {
         Command::Fill { target, pattern } => fits(bytes(target)?.fill(pattern.bytes())),
         Command::Copy { source, target } => fits(bytes(target)?.copy_from(bytes(source)?)),
-        Command::Update { source, target } => fits(host(target)?.write(source)),
+        Command::Update { source, target } => fits(host(target)?.copy_from(source.whole())),
         Command::Dispatch(dispatch) => run(dispatch, extent, pieces, worker),
         Command::Barrier => Ok(()),
     }

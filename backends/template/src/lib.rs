@@ -299,7 +299,7 @@ fn run(command: &Command<TemplateDevice>) -> Result<(), Failure> {
     match command {
         Command::Fill { target, pattern } => done(host(target)?.fill(pattern.bytes())),
         Command::Copy { source, target } => done(host(target)?.copy_from(host(source)?)),
-        Command::Update { source, target } => done(host(target)?.write(source)),
+        Command::Update { source, target } => done(host(target)?.copy_from(source.whole())),
         Command::Dispatch(dispatch) => call(dispatch),
         // One thread does one command after the other, so a barrier is nothing.
         Command::Barrier => Ok(()),

@@ -16,7 +16,6 @@ use hal_semaphore::timeline::Points;
 use hal_semaphore::{Action, Affinity, Code, Failure};
 use hal_sys as sys;
 use std::ffi::c_void;
-use std::sync::Arc;
 
 /// What an operation waits for and signals.
 struct Edges<'a> {
@@ -395,7 +394,7 @@ impl<D: Device> Table<D> {
                 let length = target.length;
                 let count =
                     usize::try_from(length).map_err(|_| invalid("an update is larger than memory"))?;
-                let source: Arc<[u8]> = Arc::from(slice(source.cast::<u8>().add(source_offset), count));
+                let source = state.staging.capture(slice(source.cast::<u8>().add(source_offset), count))?;
                 let record = Record::Update { source, target: Reference::Direct(target) };
                 state.record(state.affinity(affinity)?, &edges, record, length)
             }
