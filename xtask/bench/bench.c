@@ -18,6 +18,7 @@
 
 #include "iree/async/frontier_tracker.h"
 #include "iree/async/util/proactor_pool.h"
+#include "iree/base/threading/notification.h"
 #include "iree/base/threading/numa.h"
 #include "iree/hal/api.h"
 #include "iree/hal/drivers/init.h"
@@ -652,6 +653,99 @@ static double plain_256m(bool copies) {
   return total;
 }
 
+// What lies between two threads, whatever the driver: a sleeping thread that another wakes, and a lock-protected list of
+// copies that one thread fills while another does them.
+typedef struct {
+  iree_notification_t notification;
+  atomic_int asked, answered;
+} wake_t;
+
+enum { WAKE_WORK_NS = 5000 };
+
+static bool is_answered(void* argument) {
+  wake_t* wake = (wake_t*)argument;
+  return atomic_load(&wake->answered) == atomic_load(&wake->asked);
+}
+
+static void* answer(void* argument) {
+  wake_t* wake = (wake_t*)argument;
+  for (int done = 0; done >= 0;) {
+    int asked = atomic_load(&wake->asked);
+    if (asked == done) continue;
+    if (asked < 0) break;
+    done = asked;
+    // By then whoever asked sleeps.
+    for (double begin = now_ns(); now_ns() - begin < WAKE_WORK_NS;) {
+    }
+    atomic_store(&wake->answered, done);
+    iree_notification_post(&wake->notification, IREE_ALL_WAITERS);
+  }
+  return NULL;
+}
+
+static double plain_wake(void) {
+  wake_t wake = {.asked = 0, .answered = 0};
+  iree_notification_initialize(&wake.notification);
+  pthread_t thread;
+  pthread_create(&thread, NULL, answer, &wake);
+  const int count = 1000;
+  double begin = now_ns();
+  for (int i = 1; i <= count; ++i) {
+    atomic_store(&wake.asked, i);
+    iree_notification_await(&wake.notification, is_answered, &wake, iree_infinite_timeout());
+  }
+  double total = (now_ns() - begin) / count - WAKE_WORK_NS;
+  atomic_store(&wake.asked, -1);
+  pthread_join(thread, NULL);
+  iree_notification_deinitialize(&wake.notification);
+  return total;
+}
+
+enum { HANDOVERS = 10000, HANDOVER_BYTES = 4096 };
+
+typedef struct {
+  pthread_mutex_t lock;
+  int pushed, popped;
+  plain_t list[HANDOVERS];
+  atomic_int done;
+} handover_t;
+
+static void* take_over(void* argument) {
+  handover_t* handover = (handover_t*)argument;
+  while (atomic_load(&handover->done) < HANDOVERS) {
+    pthread_mutex_lock(&handover->lock);
+    plain_t part = {0};
+    if (handover->popped < handover->pushed) part = handover->list[handover->popped++];
+    pthread_mutex_unlock(&handover->lock);
+    if (!part.target) continue;
+    plain(&part);
+    atomic_fetch_add(&handover->done, 1);
+  }
+  return NULL;
+}
+
+static double plain_handover(void) {
+  static handover_t handover;
+  static uint8_t source[HANDOVER_BYTES], target[HANDOVER_BYTES];
+  pthread_mutex_init(&handover.lock, NULL);
+  handover.pushed = handover.popped = 0;
+  atomic_store(&handover.done, 0);
+  pthread_t thread;
+  double begin = now_ns();
+  pthread_create(&thread, NULL, take_over, &handover);
+  for (int i = 0; i < HANDOVERS; ++i) {
+    pthread_mutex_lock(&handover.lock);
+    handover.list[handover.pushed++] = (plain_t){target, source, HANDOVER_BYTES};
+    pthread_mutex_unlock(&handover.lock);
+  }
+  while (atomic_load(&handover.done) < HANDOVERS) {
+  }
+  double total = (now_ns() - begin) / HANDOVERS;
+  pthread_join(thread, NULL);
+  pthread_mutex_destroy(&handover.lock);
+  return total;
+}
+
 // The beginning of a line of output.
 static void report(FILE* out, const char* name, const char* device, const double* sorted, int rounds) {
   fprintf(out, "{\"case\":\"%s\",\"device\":\"%s\",\"median\":%.3f,\"least\":%.3f,\"most\":%.3f,\"rounds\":%d", name, device,
@@ -733,6 +827,17 @@ int main(int argc, char** argv) {
       for (int round = 0; round < rounds; ++round) samples[round] = plain_256m(copies);
       qsort(samples, rounds, sizeof(double), ascending);
       report(out, copies ? "copy_256m" : "fill_256m", "plain", samples, rounds);
+      fprintf(out, "}\n");
+    }
+    const struct {
+      const char* name;
+      double (*run)(void);
+    } floors[] = {{"wake", plain_wake}, {"handover", plain_handover}};
+    for (int f = 0; f < 2; ++f) {
+      double samples[MAX_ROUNDS];
+      for (int round = 0; round < rounds; ++round) samples[round] = floors[f].run();
+      qsort(samples, rounds, sizeof(double), ascending);
+      report(out, floors[f].name, "plain", samples, rounds);
       fprintf(out, "}\n");
     }
     double rest = idle();
