@@ -49,6 +49,9 @@ const QUIET: Duration = Duration::from_micros(10);
 /// How often a worker looks for more jobs of a queue before it reports what it did: for well under a microsecond.
 const LINGER: usize = 16;
 
+/// How many times it does not, after one that was in vain.
+const LULLS: usize = 16;
+
 type MockJob = Job<MockDevice>;
 
 /// One hardware queue.
@@ -58,6 +61,8 @@ struct Queue {
     submitted: AtomicU64,
     /// The last epoch that is complete: what native waits look at.
     completed: AtomicU64,
+    /// How often in a row nothing more came while a worker lingered, or would have.
+    lulls: AtomicUsize,
     depth: AtomicUsize,
     /// Its [`Place`].
     place: AtomicU8,
@@ -165,6 +170,7 @@ impl Hardware {
             jobs: Mutex::new(VecDeque::new()),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
+            lulls: AtomicUsize::new(0),
             depth: AtomicUsize::new(0),
             place: AtomicU8::new(Place::Idle as u8),
         };
@@ -405,14 +411,19 @@ impl Hardware {
         self.leave(queue);
     }
 
-    /// Whether more is submitted to a queue that has nothing left, within less than a report would take.
+    /// Whether more is submitted to a queue that has nothing left, within less than a report would take. Where that was
+    /// not so the last time, it is tried only now and then.
     fn linger(&self, queue: usize) -> bool {
         let Some(queue) = self.queues.get(queue).filter(|_| self.watchers > 0) else { return false };
+        let lulls = queue.lulls.load(Ordering::Relaxed);
         let done = queue.completed.load(Ordering::Relaxed);
-        (0..LINGER).any(|_| {
-            std::hint::spin_loop();
-            queue.submitted.load(Ordering::Acquire) > done
-        })
+        let more = lulls % LULLS == 0
+            && (0..LINGER).any(|_| {
+                std::hint::spin_loop();
+                queue.submitted.load(Ordering::Acquire) > done
+            });
+        queue.lulls.store(if more { 0 } else { lulls.wrapping_add(1) }, Ordering::Relaxed);
+        more
     }
 
     /// Takes the next jobs of a queue, as far as their waits are reached.
