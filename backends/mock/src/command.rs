@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const SHARED_TRANSFER: u64 = 1 << 20;
 
 /// What one worker takes of a shared transfer at a time.
-const TRANSFER_CHUNK: u64 = 1 << 20;
+const TRANSFER_CHUNK: u64 = 256 << 10;
 
 /// How long a transfer takes besides moving bytes, and how many it moves in a nanosecond: roughly, to tell small jobs
 /// from large ones.
