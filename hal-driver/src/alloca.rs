@@ -6,11 +6,15 @@
 //! frontier ([`Attempt::Frontier`]); and when something else is given back ([`Attempt::Exhausted`]). The last two
 //! *park* the operation on IREE's frontier tracker or its proactor, and nobody sleeps.
 //!
+//! IREE's TLSF pool, the default one, cannot be told so: when it splits a free block that came together from several, the
+//! rest has no frontier any more, and memory goes out that is still in use. It gets memory back when the deallocation has
+//! ended.
+//!
 //! A parked operation is counted twice: by IREE until its callback has run, and by the list of what is parked, from which
 //! either the callback or the end of the device takes it. Whoever takes it ends the operation.
 
 use crate::constants::NOTIFICATION_WAIT;
-use crate::frontier::Frontiers;
+use crate::frontier::{self, Frontiers};
 use crate::object::{Retained, narrow};
 use crate::status::{Result, check, guard_or};
 use crate::teardown;
@@ -24,7 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A pool, borrowed: its owner keeps it longer than what is allocated from it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pool(*mut sys::iree_hal_pool_t);
 
 // SAFETY: pools are used from any thread.
@@ -38,6 +42,12 @@ impl Pool {
     /// The pool outlives every allocation from it, as IREE asks of its owner.
     pub(crate) unsafe fn new(pool: *mut sys::iree_hal_pool_t) -> Self {
         Self(pool)
+    }
+
+    /// What tells one kind of pool from another.
+    fn kind(&self) -> *const c_void {
+        // SAFETY: the pool is alive, and every HAL object begins with the resource header.
+        unsafe { (*self.0.cast::<sys::iree_hal_resource_t>()).vtable }
     }
 }
 
@@ -163,6 +173,8 @@ impl Alloca {
 /// A stream-ordered deallocation.
 pub(crate) struct Dealloca {
     buffer: Retained<sys::iree_hal_buffer_t>,
+    /// The device's own pool.
+    own: Pool,
     /// The memory is gone from the buffer, though perhaps not yet back in the pool.
     begun: bool,
 }
@@ -170,12 +182,23 @@ pub(crate) struct Dealloca {
 impl Dealloca {
     /// The deallocation of a transient buffer. Until it goes to its queue the buffer is as it was: other devices may
     /// still be asked to read it before.
-    pub(crate) fn new(buffer: Retained<sys::iree_hal_buffer_t>) -> Self {
-        Self { buffer, begun: false }
+    pub(crate) fn new(buffer: Retained<sys::iree_hal_buffer_t>, own: Pool) -> Self {
+        Self { buffer, own, begun: false }
     }
 
-    /// The deallocation goes to its queue: everything that uses the memory is on a queue before it. The pool may hand the
-    /// memory out again to whoever waits for this point.
+    /// The pool that the memory is from, as long as the buffer has any.
+    fn pool(&self) -> Option<Pool> {
+        let mut pool = std::ptr::null_mut();
+        // SAFETY: a transient buffer, retained; it is allocated from a pool that outlives it.
+        unsafe {
+            let (buffer, nothing) = (self.buffer.get(), std::ptr::null_mut());
+            sys::iree_hal_local_transient_buffer_query_reservation(buffer, &raw mut pool, nothing)
+                .then(|| Pool::new(pool))
+        }
+    }
+
+    /// The deallocation goes to its queue: everything that uses the memory is on a queue before it. A pool that can be
+    /// told may hand the memory out again to whoever waits for this point.
     pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers) -> Result {
         if self.begun {
             return Ok(());
@@ -189,7 +212,9 @@ impl Dealloca {
                 return Err(Failure::new(Code::FailedPrecondition, message));
             }
             sys::iree_hal_local_transient_buffer_decommit(buffer);
-            if let Some(frontier) = frontiers.at(point) {
+            if self.pool().is_some_and(|pool| pool.kind() != self.own.kind())
+                && let Some(frontier) = frontiers.at(point)
+            {
                 let frontier = (&raw const frontier).cast();
                 sys::iree_hal_local_transient_buffer_release_reservation(buffer, frontier);
             }
@@ -201,11 +226,15 @@ impl Dealloca {
     /// The operation is over. One that never went to its queue leaves the buffer as it is.
     pub(crate) fn end(&self) {
         if self.begun {
-            // Without frontiers the memory goes back only now; otherwise it is gone and this does nothing.
+            // What could not go back with a frontier does now; otherwise it is gone and this does nothing. Of several
+            // slabs IREE's pool looks for free memory in the one that it got some for last, and in those that it got
+            // some for with a frontier. So ours gets one, of an axis that is reached for good.
+            let done = frontier::done();
+            let own = self.pool().is_some_and(|pool| pool == self.own);
+            let frontier = if own { (&raw const done).cast() } else { std::ptr::null() };
             // SAFETY: a transient buffer, retained.
             unsafe {
-                let buffer = self.buffer.get();
-                sys::iree_hal_local_transient_buffer_release_reservation(buffer, std::ptr::null());
+                sys::iree_hal_local_transient_buffer_release_reservation(self.buffer.get(), frontier);
             }
         }
     }

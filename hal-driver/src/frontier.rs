@@ -134,6 +134,9 @@ impl Frontiers {
 
     /// Whether an epoch of an axis of the device's own tracker, ours or another device's, has completed.
     pub(crate) fn reached(&self, axis: sys::iree_async_axis_t, epoch: u64) -> bool {
+        if axis == DONE {
+            return true;
+        }
         // SAFETY: the membership keeps the tracker.
         self.tracker().is_some_and(|tracker| unsafe {
             sys::iree_async_frontier_tracker_query_epoch(tracker, axis, epoch)
@@ -202,6 +205,18 @@ impl Membership {
             unsafe { sys::iree_async_frontier_tracker_retire_axis(tracker, self.axis(ordinal), cancelled) };
         }
     }
+}
+
+/// An axis of no tracker's, which is reached for good.
+const DONE: sys::iree_async_axis_t = 0;
+
+/// A frontier that is reached, for pools of our own, which ask [`Frontiers::reached`].
+pub(crate) fn done() -> sys::iree_async_single_frontier_t {
+    let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
+    if let Some(entry) = frontier.entries.first_mut() {
+        *entry = sys::iree_async_frontier_entry_t { axis: DONE, epoch: 1 };
+    }
+    frontier
 }
 
 /// The axis of a queue of the device whose first axis is `base`.

@@ -3,6 +3,7 @@
 //! A slab provider of ours hands out whole allocations of the preferred heap; IREE's pools divide them. The default
 //! is a sub-allocating pool for what fits into one of its slabs, and one allocation each for what does not.
 
+use crate::alloca::Pool;
 use crate::allocator::{Memory, memory_type, usage};
 use crate::buffer::{Backing, Buffer, BufferSpec, DeviceMemory, Release};
 use crate::frontier::Frontiers;
@@ -228,6 +229,12 @@ impl Pools {
     pub(crate) fn select(&self, length: u64) -> *mut sys::iree_hal_pool_t {
         // A block has a header's worth of rounding, so what fills a slab to the brim has one of its own.
         if length <= self.slab / 2 { self.small.get() } else { self.large.get() }
+    }
+
+    /// The one of what lies in slabs: IREE's TLSF pool.
+    pub(crate) fn own(&self) -> Pool {
+        // SAFETY: the device outlives what is allocated from it.
+        unsafe { Pool::new(self.small.get()) }
     }
 
     /// What a program makes its own pools from. Lent: the device outlives its pools.

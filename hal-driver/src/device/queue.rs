@@ -237,7 +237,12 @@ impl<D: Device> State<D> {
         }
         // SAFETY: as above.
         let buffer = unsafe { Retained::retain(buffer) }.ok_or_else(|| invalid("there is no buffer"))?;
-        self.submit(affinity, edges, Side::Queue, Operation::Dealloca(Dealloca::new(buffer)))
+        self.submit(
+            affinity,
+            edges,
+            Side::Queue,
+            Operation::Dealloca(Dealloca::new(buffer, self.pools.own())),
+        )
     }
 
     /// Bytes between a file and a buffer.
