@@ -223,20 +223,24 @@ impl Dealloca {
         Ok(())
     }
 
-    /// The operation is over. One that never went to its queue leaves the buffer as it is.
-    pub(crate) fn end(&self) {
-        if self.begun {
-            // What could not go back with a frontier does now; otherwise it is gone and this does nothing. Of several
-            // slabs IREE's pool looks for free memory in the one that it got some for last, and in those that it got
-            // some for with a frontier. So ours gets one, of an axis that is reached for good.
-            let done = frontier::done();
-            let own = self.pool().is_some_and(|pool| pool == self.own);
-            let frontier = if own { (&raw const done).cast() } else { std::ptr::null() };
-            // SAFETY: a transient buffer, retained.
-            unsafe {
-                sys::iree_hal_local_transient_buffer_release_reservation(self.buffer.get(), frontier);
-            }
+    /// The operation is over, and whoever asks is told that its point is reached. One that never went to its queue leaves
+    /// the buffer as it is.
+    pub(crate) fn end(&self, point: Option<Point>, frontiers: &Frontiers) {
+        if !self.begun {
+            return;
         }
+        // What could not go back early does now; otherwise it is gone and this does nothing. IREE's pool looks for free
+        // memory in the slab that it got some for last, and else in those that it got some for with a frontier. So it
+        // gets one: the pool of a program the point's own, which its owner may know of, and ours one that is reached for
+        // good.
+        let frontier = match self.pool() {
+            Some(pool) if pool == self.own => Some(frontier::done()),
+            _ => point.and_then(|point| frontiers.at(point)),
+        };
+        let frontier =
+            frontier.as_ref().map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());
+        // SAFETY: a transient buffer, retained; the frontier is read during the call.
+        unsafe { sys::iree_hal_local_transient_buffer_release_reservation(self.buffer.get(), frontier) };
     }
 }
 

@@ -242,13 +242,16 @@ impl<D: Device> Backend for Port<D> {
 
     fn reclaim(&self, ended: Ended<Work<D>>) {
         let _inside = teardown::enter();
+        if let Some(point) = ended.point {
+            self.frontiers.advance(point);
+        }
         if let Some(work) = ended.work {
             // For a device that does not say when what ran; it comes after the signals, and better late than never.
             if let Some(trace) = &work.trace {
                 trace.done(ended.outcome.as_ref().map(drop));
             }
             match work.operation {
-                Operation::Dealloca(dealloca) => dealloca.end(),
+                Operation::Dealloca(dealloca) => dealloca.end(ended.point, &self.frontiers),
                 // The call was never made: its waits failed, or it was cancelled.
                 Operation::HostCall(mut call) => {
                     if let (Some(signals), Err(failure)) = (call.signals.take(), &ended.outcome) {
@@ -257,9 +260,6 @@ impl<D: Device> Backend for Port<D> {
                 }
                 _ => {}
             }
-        }
-        if let Some(point) = ended.point {
-            self.frontiers.advance(point);
         }
     }
 
