@@ -22,10 +22,12 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicIsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-/// How long a waiting thread looks by itself before it sleeps.
-const WATCH: Duration = Duration::from_micros(20);
+/// How many rounds a waiting thread looks before it sleeps.
+const WATCH: u32 = 1;
+
+/// Who has less time than that, in nanoseconds, does not look.
+const HURRY: i64 = 50_000;
 
 /// How many axes a semaphore remembers of what led up to its value.
 const FRONTIER_CAPACITY: u8 = 8;
@@ -456,11 +458,11 @@ unsafe extern "C" fn wait(
     guard_or((), || {
         // SAFETY: a clock.
         let left = deadline.saturating_sub(unsafe { sys::iree_time_now() });
-        if let (Some(semaphore), Ok(left @ 1..)) = (NonNull::new(semaphore), u64::try_from(left)) {
+        if let Some(semaphore) = NonNull::new(semaphore).filter(|_| left > HURRY) {
             // Only borrowed: the caller keeps the semaphore for the call.
             let timeline = std::mem::ManuallyDrop::new(IreeTimeline(semaphore));
             let over = || timeline.value() >= value || timeline.failure().is_some();
-            hal_semaphore::look_for(WATCH.min(Duration::from_nanos(left)), over);
+            hal_semaphore::look_for(WATCH, over);
         }
     });
     // SAFETY: the arrays have one element each and live through the call.

@@ -8,9 +8,9 @@ use crate::sync::{AtomicU64, Event, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a waiting thread looks again before it sleeps: about what sleeping and being woken costs. So looking costs at
+/// How many rounds a waiting thread looks before it sleeps: about what sleeping and being woken costs. So looking costs at
 /// most twice what not looking would have, and mostly far less.
-const WATCH: Duration = Duration::from_micros(20);
+const WATCH: u32 = 1;
 
 #[derive(Debug, Default)]
 struct Notification {

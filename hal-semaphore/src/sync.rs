@@ -13,9 +13,9 @@ mod imp {
     use crate::patience::look_for;
     use std::time::Duration;
 
-    /// How long a thread looks again before it sleeps. The lock is held for bookkeeping only, so that it is mostly free
-    /// again in a fraction of that.
-    const WATCH: Duration = Duration::from_micros(20);
+    /// How many rounds a thread looks before it sleeps. The lock is held for bookkeeping only, so that it is mostly free
+    /// again in a fraction of one.
+    const WATCH: u32 = 1;
 
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);

@@ -9,10 +9,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-/// How long a worker looks for the end of what others do before it sleeps.
-const WATCH: Duration = Duration::from_micros(20);
+/// How many rounds a worker looks for the end of what others do before it sleeps.
+const WATCH: u32 = 1;
 
 /// The threads of a device, ended when this is dropped.
 pub(crate) struct Workers {
