@@ -256,14 +256,20 @@ impl Slice {
         Ok(Self { length, ..slice })
     }
 
-    /// Whether the buffer is an allocation of the device's that keeps its memory for good and belongs to nobody who wants
-    /// to be told when the buffer is gone. Whoever has the memory of such a buffer need not keep the buffer.
-    pub(crate) fn is_settled<D: Device>(&self, device: &Arc<D>) -> bool {
+    /// The memory, if the buffer is an allocation of the device's that keeps it for good and belongs to nobody who wants to
+    /// be told when the buffer is gone. Whoever has the memory of such a buffer need not keep the buffer.
+    pub(crate) fn settled<D: Device>(&self, device: &Arc<D>) -> Option<Span<D>> {
         // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does.
-        let allocated = NonNull::new(unsafe { (*self.buffer.get()).allocated_buffer });
-        allocated
-            .and_then(|allocated| of_device(allocated, device))
-            .is_some_and(|(buffer, _)| buffer.release.0.fn_.is_none())
+        let (allocated, offset) = unsafe {
+            let base = self.buffer.get();
+            (NonNull::new((*base).allocated_buffer)?, wide((*base).byte_offset) + self.offset)
+        };
+        let (buffer, memory) = of_device(allocated, device)?;
+        if buffer.release.0.fn_.is_some() {
+            return None;
+        }
+        let place = Place::Device(memory.memory.clone(), buffer.offset + offset);
+        Some(Span { place, length: self.length })
     }
 
     fn resolved_length(&self) -> Result<u64> {

@@ -37,9 +37,14 @@ impl Reference {
     }
 
     fn is_settled<D: Device>(&self, device: &Arc<D>) -> bool {
+        self.settled(device).is_some()
+    }
+
+    /// The memory, if it is settled which that is.
+    fn settled<D: Device>(&self, device: &Arc<D>) -> Option<Span<D>> {
         match self {
-            Reference::Direct(slice) => slice.is_settled(device),
-            Reference::Slot { .. } => false,
+            Reference::Direct(slice) => slice.settled(device),
+            Reference::Slot { .. } => None,
         }
     }
 
@@ -219,7 +224,18 @@ impl Record {
     /// The command for the device, if it is settled already which memory it works on: then nothing but that memory need be
     /// kept.
     pub(crate) fn settled<D: Device>(&self, device: &Arc<D>) -> Result<Option<Command<D>>> {
-        if self.is_settled(device) { self.resolve(device, &[]).map(Some) } else { Ok(None) }
+        // The common ones by looking once.
+        match self {
+            Record::Fill { target, pattern } => {
+                Ok(target.settled(device).map(|target| Command::Fill { target, pattern: *pattern }))
+            }
+            Record::Copy { source, target } => Ok(source
+                .settled(device)
+                .zip(target.settled(device))
+                .map(|(source, target)| Command::Copy { source, target })),
+            _ if self.is_settled(device) => self.resolve(device, &[]).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// Whether it is settled which memory of the device it works on.

@@ -134,7 +134,10 @@ impl<D: Device> Port<D> {
                 }
                 match &mut work.operation {
                     Operation::Record(record) => Commands::Own(smallvec![record.resolve(&self.device, &[])?]),
-                    Operation::Command(command) => Commands::Own(command.take().into_iter().collect()),
+                    Operation::Command(command) => Commands::Own(match command.take() {
+                        Some(command) => smallvec![command],
+                        None => SmallVec::new(),
+                    }),
                     Operation::Execute { commands, bindings } => commands.resolve(&self.device, bindings)?,
                     Operation::Dealloca(dealloca) => {
                         dealloca.begin(point, &self.frontiers)?;
@@ -149,7 +152,10 @@ impl<D: Device> Port<D> {
         Ok(Job {
             queue,
             epoch: submission.epoch,
-            waits: submission.waits.iter().cloned().collect(),
+            waits: match submission.waits {
+                [] => SmallVec::new(),
+                waits => waits.iter().cloned().collect(),
+            },
             event: submission.event.cloned(),
             commands,
             observer,
