@@ -32,8 +32,8 @@ pub(crate) struct CommandBuffer {
 struct Recording {
     records: Vec<Record>,
     state: State,
-    /// The [`Settled`] commands for the first device that executed it.
-    settled: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// The [`Settled`] commands for the first device that executed it, if its memory was settled.
+    settled: OnceLock<Option<Box<dyn Any + Send + Sync>>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -89,20 +89,27 @@ impl Recorded {
         bindings: &[Option<Slice>],
     ) -> Result<Commands<D>> {
         let recording = self.recording();
-        if let Some(settled) =
-            recording.settled.get().and_then(|settled| settled.downcast_ref::<Settled<D>>())
-            && Arc::ptr_eq(&settled.device, device)
-        {
-            return Ok(Commands::Shared(settled.commands.clone()));
+        match recording.settled.get() {
+            Some(settled) => {
+                let settled = settled.as_ref().and_then(|settled| settled.downcast_ref::<Settled<D>>());
+                if let Some(settled) = settled.filter(|settled| Arc::ptr_eq(&settled.device, device)) {
+                    return Ok(Commands::Shared(settled.commands.clone()));
+                }
+            }
+            None if self.may_run_again() => {
+                let commands = recording.records.iter().map(|record| record.settled(device).transpose());
+                let commands: Option<Result<Arc<[Command<D>]>>> = commands.collect();
+                let commands = commands.transpose()?;
+                // Whoever is first, for whatever device, is the one that is remembered, also if there is nothing.
+                let settled = commands.clone().map(|commands| Settled { device: device.clone(), commands });
+                let _ = recording.settled.set(settled.map(|settled| Box::new(settled) as _));
+                if let Some(commands) = commands {
+                    return Ok(Commands::Shared(commands));
+                }
+            }
+            None => {}
         }
         let resolve = |record: &Record| record.resolve(device, bindings);
-        if self.may_run_again() && recording.records.iter().all(|record| record.is_settled(device)) {
-            let commands: Arc<[Command<D>]> = recording.records.iter().map(resolve).collect::<Result<_>>()?;
-            let settled = Settled { device: device.clone(), commands: commands.clone() };
-            // Whoever is first, for whatever device, is the one that is remembered.
-            let _ = recording.settled.set(Box::new(settled));
-            return Ok(Commands::Shared(commands));
-        }
         Ok(Commands::Own(recording.records.iter().map(resolve).collect::<Result<_>>()?))
     }
 
@@ -217,8 +224,8 @@ static VTABLE: sys::iree_hal_command_buffer_vtable_t = sys::iree_hal_command_buf
     begin_debug_group: Some(begin_debug_group),
     end_debug_group: Some(end_debug_group),
     execution_barrier: Some(execution_barrier),
-    signal_event: Some(signal_event),
-    reset_event: Some(reset_event),
+    signal_event: Some(change_event),
+    reset_event: Some(change_event),
     wait_events: Some(wait_events),
     advise_buffer: Some(advise_buffer),
     flush_buffer: Some(flush_buffer),
@@ -298,16 +305,8 @@ unsafe extern "C" fn execution_barrier(
     unsafe { record(base, || Ok(Record::Barrier)) }
 }
 
-unsafe extern "C" fn signal_event(
-    base: Base,
-    _event: *mut sys::iree_hal_event_t,
-    _source: sys::iree_hal_execution_stage_t,
-) -> sys::iree_status_t {
-    // SAFETY: C passes a live command buffer of ours.
-    guard(|| unsafe { open(base) }.map(drop))
-}
-
-unsafe extern "C" fn reset_event(
+/// Signals or resets an event: neither is anything in a queue that is in order.
+unsafe extern "C" fn change_event(
     base: Base,
     _event: *mut sys::iree_hal_event_t,
     _source: sys::iree_hal_execution_stage_t,

@@ -36,15 +36,11 @@ impl Reference {
         Slice::new(reference.buffer, reference.offset, reference.length).map(Reference::Direct)
     }
 
-    fn is_settled<D: Device>(&self, device: &Arc<D>) -> bool {
-        self.settled(device).is_some()
-    }
-
     /// The memory, if it is settled which that is.
-    fn settled<D: Device>(&self, device: &Arc<D>) -> Option<Span<D>> {
+    fn settled<D: Device>(&self, device: &Arc<D>) -> Resolved<Span<D>> {
         match self {
-            Reference::Direct(slice) => slice.settled(device),
-            Reference::Slot { .. } => None,
+            Reference::Direct(slice) => slice.settled(device).ok_or(Unresolved::Open),
+            Reference::Slot { .. } => Err(Unresolved::Open),
         }
     }
 
@@ -63,6 +59,21 @@ impl Reference {
         }
     }
 }
+
+/// Why there is no memory.
+enum Unresolved {
+    /// Which it is will be known later.
+    Open,
+    Failed(Failure),
+}
+
+impl From<Failure> for Unresolved {
+    fn from(failure: Failure) -> Self {
+        Unresolved::Failed(failure)
+    }
+}
+
+type Resolved<T> = std::result::Result<T, Unresolved>;
 
 /// The buffers of an execution, in slot order.
 ///
@@ -193,58 +204,46 @@ impl Record {
 
     /// The command for the device, with the memory that the buffers have now.
     pub(crate) fn resolve<D: Device>(&self, device: &Arc<D>, table: &[Option<Slice>]) -> Result<Command<D>> {
-        match self {
-            Record::Fill { target, pattern } => {
-                Ok(Command::Fill { target: target.resolve(device, table)?, pattern: *pattern })
-            }
-            Record::Copy { source, target } => {
-                let (source, target) = (source.resolve(device, table)?, target.resolve(device, table)?);
-                if source.length != target.length {
-                    let message = format!("cannot copy {} bytes onto {}", source.length, target.length);
-                    return Err(invalid(message));
-                }
-                Ok(Command::Copy { source, target })
-            }
-            Record::Update { source, target } => {
-                let target = target.resolve(device, table)?;
-                if target.length != source.length() {
-                    return Err(invalid(format!(
-                        "cannot update {} bytes with {}",
-                        target.length,
-                        source.length()
-                    )));
-                }
-                Ok(Command::Update { source: source.clone(), target })
-            }
-            Record::Dispatch(dispatch) => dispatch.resolve(device, table),
-            Record::Barrier => Ok(Command::Barrier),
-        }
+        self.translate(|reference| reference.resolve(device, table))
     }
 
     /// The command for the device, if it is settled already which memory it works on: then nothing but that memory need be
     /// kept.
     pub(crate) fn settled<D: Device>(&self, device: &Arc<D>) -> Result<Option<Command<D>>> {
-        // The common ones by looking once.
-        match self {
-            Record::Fill { target, pattern } => {
-                Ok(target.settled(device).map(|target| Command::Fill { target, pattern: *pattern }))
-            }
-            Record::Copy { source, target } => Ok(source
-                .settled(device)
-                .zip(target.settled(device))
-                .map(|(source, target)| Command::Copy { source, target })),
-            _ if self.is_settled(device) => self.resolve(device, &[]).map(Some),
-            _ => Ok(None),
+        match self.translate(|reference| reference.settled(device)) {
+            Ok(command) => Ok(Some(command)),
+            Err(Unresolved::Open) => Ok(None),
+            Err(Unresolved::Failed(failure)) => Err(failure),
         }
     }
 
-    /// Whether it is settled which memory of the device it works on.
-    pub(crate) fn is_settled<D: Device>(&self, device: &Arc<D>) -> bool {
+    /// The command with what `memory` says that each reference is.
+    fn translate<D: Device, E: From<Failure>>(
+        &self,
+        memory: impl Fn(&Reference) -> std::result::Result<Span<D>, E>,
+    ) -> std::result::Result<Command<D>, E> {
         match self {
-            Record::Fill { target, .. } | Record::Update { target, .. } => target.is_settled(device),
-            Record::Copy { source, target } => source.is_settled(device) && target.is_settled(device),
-            Record::Dispatch(dispatch) => dispatch.is_settled(device),
-            Record::Barrier => true,
+            Record::Fill { target, pattern } => {
+                Ok(Command::Fill { target: memory(target)?, pattern: *pattern })
+            }
+            Record::Copy { source, target } => {
+                let (source, target) = (memory(source)?, memory(target)?);
+                if source.length != target.length {
+                    let message = format!("cannot copy {} bytes onto {}", source.length, target.length);
+                    return Err(invalid(message).into());
+                }
+                Ok(Command::Copy { source, target })
+            }
+            Record::Update { source, target } => {
+                let target = memory(target)?;
+                if target.length != source.length() {
+                    let message = format!("cannot update {} bytes with {}", target.length, source.length());
+                    return Err(invalid(message).into());
+                }
+                Ok(Command::Update { source: source.clone(), target })
+            }
+            Record::Dispatch(dispatch) => dispatch.translate(memory),
+            Record::Barrier => Ok(Command::Barrier),
         }
     }
 
@@ -263,24 +262,15 @@ impl Record {
 }
 
 impl DispatchRecord {
-    fn is_settled<D: Device>(&self, device: &Arc<D>) -> bool {
-        let counted = match &self.count {
-            Count::Fixed(_) => true,
-            Count::Indirect(reference) => reference.is_settled(device),
-        };
-        counted && self.bindings.iter().all(|reference| reference.is_settled(device))
-    }
-
-    fn resolve<D: Device>(&self, device: &Arc<D>, table: &[Option<Slice>]) -> Result<Command<D>> {
+    fn translate<D: Device, E: From<Failure>>(
+        &self,
+        memory: impl Fn(&Reference) -> std::result::Result<Span<D>, E>,
+    ) -> std::result::Result<Command<D>, E> {
         let workgroups = match &self.count {
             Count::Fixed(count) => Workgroups::Count(*count),
-            Count::Indirect(reference) => Workgroups::Indirect(reference.resolve(device, table)?),
+            Count::Indirect(reference) => Workgroups::Indirect(memory(reference)?),
         };
-        let bindings = self
-            .bindings
-            .iter()
-            .map(|reference| reference.resolve(device, table))
-            .collect::<Result<SmallVec<_>>>()?;
+        let bindings = self.bindings.iter().map(memory).collect::<std::result::Result<SmallVec<_>, E>>()?;
         Ok(Command::Dispatch(Box::new(Dispatch {
             executable: self.executable.loaded::<D>()?,
             function: self.function.index,

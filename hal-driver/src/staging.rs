@@ -33,10 +33,11 @@ impl Staging {
     /// A copy of some bytes.
     pub(crate) fn capture(&self, bytes: &[u8]) -> Result<HostRange> {
         let length = bytes.len() as u64;
-        let range = if length > BLOCK / 4 { own(length)? } else { self.0.lock().take(length)? };
-        let written = range.write(0, bytes);
-        debug_assert!(written, "the piece is as long as the bytes");
-        Ok(range)
+        if length > BLOCK / 4 {
+            return copy(bytes);
+        }
+        let piece = self.0.lock().take(length)?;
+        Ok(written(piece, bytes))
     }
 
     /// Gives the blocks back. What was captured stays.
@@ -47,10 +48,13 @@ impl Staging {
 
 /// A copy of some bytes, in memory of its own.
 pub(crate) fn copy(bytes: &[u8]) -> Result<HostRange> {
-    let range = own(bytes.len() as u64)?;
+    own(bytes.len() as u64).map(|range| written(range, bytes))
+}
+
+fn written(range: HostRange, bytes: &[u8]) -> HostRange {
     let written = range.write(0, bytes);
     debug_assert!(written, "the range is as long as the bytes");
-    Ok(range)
+    range
 }
 
 fn own(length: u64) -> Result<HostRange> {

@@ -435,7 +435,7 @@ impl Hardware {
     }
 
     /// A worker is done with a queue for now.
-    fn leave(&self, queue: usize) {
+    pub(crate) fn leave(&self, queue: usize) {
         let mut schedule = self.schedule.lock();
         // First idle, then another look: whoever adds a job after it sees that the queue is idle.
         self.put(&mut schedule, queue, Place::Idle);
@@ -517,11 +517,6 @@ impl Hardware {
             Ok(()) => completer.complete(done.id, done.epoch),
             Err(failure) => completer.fail(done.id, done.epoch, failure),
         };
-    }
-
-    /// The rest of a queue after a delayed completion.
-    pub(crate) fn resume(&self, queue: usize) {
-        self.leave(queue);
     }
 
     /// Looks at the queues that wait for others.

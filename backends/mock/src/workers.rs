@@ -58,7 +58,7 @@ fn serve(hardware: &Arc<Hardware>, number: usize) {
             Task::Queue(queue) => hardware.run(queue, number, &mut batch),
             Task::Complete(queue, done) => {
                 hardware.complete(queue, done);
-                hardware.resume(queue);
+                hardware.leave(queue);
             }
             Task::Help(share) => {
                 share.help(number, hardware.aborted());
