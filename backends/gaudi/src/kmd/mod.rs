@@ -1,0 +1,39 @@
+//! The boundary to the kernel: what the backend asks of an operating system, and nothing else.
+//!
+//! [`Kernel`] is at the level of system calls: paths, descriptors, request numbers, bytes. Behind it stands Linux
+//! ([`Linux`]) or the emulator, and nobody above can tell, but for what the device says of itself.
+
+mod linux;
+pub mod uapi;
+
+pub use linux::Linux;
+pub use rustix::io::Errno;
+
+use hal_backend::HostRange;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// An operating system with a habanalabs driver.
+pub trait Kernel: Send + Sync + 'static {
+    /// Opens a file for reading and writing.
+    fn open(&self, path: &Path) -> Result<OwnedFd, Errno>;
+
+    /// Closes a file. Whoever opened it must come here with it, rather than drop it.
+    fn close(&self, file: OwnedFd);
+
+    /// Makes a request of a file. The argument goes in and comes back, also where the request fails. Addresses in
+    /// it are of this process, and whoever calls keeps what is there.
+    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno>;
+
+    /// Maps a piece of a file into this process, shared. It is unmapped when the last clone of the range is gone.
+    fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno>;
+
+    /// The text of a small file, such as an attribute in sysfs.
+    fn read(&self, path: &Path) -> Result<String, Errno>;
+
+    /// The names of what is in a folder.
+    fn list(&self, path: &Path) -> Result<Vec<String>, Errno>;
+
+    /// Who has a file open, for people: nothing, if that cannot be found out.
+    fn holder(&self, path: &Path) -> Option<String>;
+}

@@ -1,0 +1,5 @@
+//! Intel Gaudi and Gaudi 2, through the habanalabs kernel driver's own interface.
+
+pub mod generation;
+pub mod kmd;
+pub mod packet;
