@@ -7,6 +7,7 @@ mod linux;
 pub mod uapi;
 
 pub use linux::Linux;
+pub(crate) use linux::map_shared;
 pub use rustix::io::Errno;
 
 use hal_backend::HostRange;
