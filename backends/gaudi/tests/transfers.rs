@@ -1,8 +1,8 @@
 //! Asynchronous transfers, on emulated cards of both generations.
 
-mod common;
+mod support;
 
-use common::{both, bytes, machine, open, pattern, range};
+use support::{both, bytes, machine, open, pattern, range};
 use hal_backend::Code;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -121,7 +121,7 @@ fn nothing_is_left_behind() {
         let emulator;
         {
             let device = open(&uri);
-            emulator = common::emulator(&uri);
+            emulator = support::emulator(&uri);
             let memory = device.ipc().allocate(1 << 20).unwrap();
             // Still on their way when the device goes.
             for number in 0..100 {

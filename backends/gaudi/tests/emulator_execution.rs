@@ -1,0 +1,245 @@
+//! What submissions do: transfers, dispatches, and in which order.
+
+mod common;
+
+use common::{BOTH, Card, Gate, Program, bytes, card, dispatch, host, open, options};
+use hal_backend::HostCall;
+use hal_gaudi::emulator::{Emulator, Options};
+use hal_gaudi::generation::Generation;
+use hal_gaudi::kmd::uapi::{CsIn, cs, wait};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Down, up, within: as the vendor's software uses the queues.
+fn queues(generation: Generation) -> [u32; 3] {
+    match generation {
+        Generation::Gaudi1 => [0, 4, 5],
+        Generation::Gaudi2 => [0, 4, 8],
+    }
+}
+
+#[test]
+fn bytes_go_to_the_device_within_it_and_back() {
+    for generation in BOTH {
+        let card = card(options(generation));
+        let [down, up, within] = queues(generation);
+        let length = 3 << 20;
+        let (source, target) = (host(length), host(length));
+        let pattern: Vec<u8> = (0..length).map(|at| (at * 7 % 251) as u8).collect();
+        assert!(source.write(0, &pattern));
+        let device = card.dram(16 << 20);
+        let (from, to) = (card.map_host(&source), card.map_host(&target));
+        card.execute(down, &card.copy(from, device, length));
+        card.execute(within, &card.copy(device, device + (8 << 20), length));
+        card.execute(within, &card.fill([1, 2, 3, 4], device + (8 << 20) + 5, 10));
+        card.execute(up, &card.copy(device + (8 << 20), to, length));
+        let mut expected = pattern;
+        expected[5..15].copy_from_slice(&[1, 2, 3, 4, 1, 2, 3, 4, 1, 2]);
+        assert_eq!(bytes(&target, 0, expected.len()), expected, "{generation}");
+        card.unmap(from).unwrap();
+        card.unmap(to).unwrap();
+        let counts = card.close();
+        assert_eq!((counts.submissions, counts.transfers, counts.hard_resets), (4, 4, 0), "{generation}");
+        assert_eq!(counts.bytes_moved, 3 * length + 10);
+        assert_eq!(counts.releases, u64::from(generation == Generation::Gaudi2));
+    }
+}
+
+#[test]
+fn a_dispatch_runs_every_workgroup_on_its_bindings() {
+    for generation in BOTH {
+        let card = card(options(generation));
+        let add = Program(|call: &HostCall<'_>, workgroups: std::ops::Range<u64>| {
+            for at in workgroups {
+                let mut value = [0; 4];
+                assert!(call.bindings[0].part(at * 4, 4).unwrap().read(&mut value));
+                let sum = u32::from_le_bytes(value) + call.constants[1];
+                assert!(call.bindings[1].part(at * 4, 4).unwrap().write(&sum.to_le_bytes()));
+            }
+            assert_eq!((call.function, call.bindings[2].length()), (3, 0));
+            Ok(())
+        });
+        let program = card.machine.load(Arc::new(add));
+        let memory = host(4096);
+        assert!(memory.write(0, &[5; 64]));
+        let address = card.map_host(&memory);
+        let bindings = [(address, 64), (address + 64, 64), (0x123, 0)];
+        let packet = dispatch(program, 3, [4, 2, 2], &bindings, &[0, 1, 2]);
+        card.execute(if generation == Generation::Gaudi1 { 0 } else { 20 }, &packet);
+        assert_eq!(bytes(&memory, 64, 8), [6, 5, 5, 5, 6, 5, 5, 5]);
+        assert_eq!(card.counts().dispatches, 1);
+        card.machine.unload(program);
+        card.unmap(address).unwrap();
+    }
+}
+
+/// Dispatches that write down their constant, behind a gate.
+fn recorder(machine: &Emulator, gate: &Arc<Gate>) -> (u64, Arc<Mutex<Vec<u32>>>) {
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let (gate, log) = (gate.clone(), order.clone());
+    let program = machine.load(Arc::new(Program(move |call: &HostCall<'_>, _: std::ops::Range<u64>| {
+        gate.pass();
+        log.lock().push(call.constants[0]);
+        Ok(())
+    })));
+    (program, order)
+}
+
+#[test]
+fn a_signal_holds_up_another_queue_and_only_that() {
+    for generation in BOTH {
+        let card = card(options(generation));
+        let gate = Arc::new(Gate::default());
+        let (slow, order) = recorder(&card.machine, &gate);
+        let open_gate = Arc::new(Gate::default());
+        open_gate.open();
+        let (fast, others) = recorder(&card.machine, &open_gate);
+        let submit = |program, queue, number| {
+            let packet = dispatch(program, 0, [1; 3], &[], &[number]);
+            let commands = card.commands(&packet);
+            (card.run(&commands, queue, packet.len()).unwrap(), commands)
+        };
+        let first = submit(slow, 0, 1);
+        let signal = card.signal(0).unwrap();
+        assert_eq!(signal.sob_count_before_submission, 0);
+        let held = card.wait_signal(1, signal.seq).unwrap();
+        let second = submit(slow, 1, 2);
+        let other = submit(fast, 2, 9);
+        card.finish(other.0);
+        assert_eq!(*others.lock(), [9]);
+        let (result, answer) = card.wait_for(held, Duration::ZERO);
+        assert_eq!((result, answer.status), (Ok(()), wait::BUSY));
+        gate.open();
+        card.finish(second.0);
+        assert_eq!(*order.lock(), [1, 2], "{generation}");
+        // A signal that has come is not waited for.
+        assert_eq!(card.wait_signal(3, signal.seq), Ok(u64::MAX));
+        assert_eq!(card.signal(0).unwrap().sob_count_before_submission, 1);
+        for (_, commands) in [first, second, other] {
+            card.give_back(commands);
+        }
+    }
+}
+
+/// The order in which submissions on eight queues run, all of them there before the first begins.
+fn drawn(seed: u64) -> Vec<u32> {
+    let seeded = Options { workers: 1, seeded: true, seed, ..options(Generation::Gaudi2) };
+    let card = card(seeded);
+    let gate = Arc::new(Gate::default());
+    let (program, order) = recorder(&card.machine, &gate);
+    let mut last = Vec::new();
+    let packets: Vec<_> = (0..25).map(|number| dispatch(program, 0, [1; 3], &[], &[number])).collect();
+    for (number, packet) in packets.iter().enumerate() {
+        let commands = card.commands(packet);
+        // The first one keeps the worker until all are there.
+        let queue = if number == 0 { 30 } else { u32::try_from(number % 8).unwrap() };
+        last.push((card.run(&commands, queue, packet.len()).unwrap(), commands));
+        gate.reached();
+    }
+    gate.open();
+    for (sequence, commands) in last {
+        card.finish(sequence);
+        card.give_back(commands);
+    }
+    assert_eq!(card.close().hard_resets, 0);
+    let order = order.lock().clone();
+    for queue in 0..8 {
+        let of_queue: Vec<_> = order.iter().filter(|&&number| number > 0 && number % 8 == queue).collect();
+        assert!(of_queue.is_sorted(), "queue {queue} is out of order: {order:?}");
+    }
+    order
+}
+
+#[test]
+fn a_seed_is_an_order() {
+    let orders: Vec<_> = (1..5).map(drawn).collect();
+    for (order, seed) in orders.iter().zip(1..5) {
+        assert_eq!(*order, drawn(seed));
+    }
+    assert!(orders.iter().any(|order| *order != orders[0]), "every seed draws the same: {orders:?}");
+}
+
+#[test]
+fn copies_and_fills_go_on_in_the_next_mapping() {
+    let card = card(options(Generation::Gaudi2));
+    let ranges: Vec<_> = (0..4).map(|_| host(4096)).collect();
+    let addresses: Vec<_> = ranges.iter().map(|range| card.map_host(range)).collect();
+    assert!(addresses.windows(2).all(|pair| pair[1] == pair[0] + 4096), "{addresses:x?}");
+    card.execute(0, &card.fill([1, 2, 3, 4], addresses[0] + 4093, 6));
+    assert_eq!((bytes(&ranges[0], 4092, 4), bytes(&ranges[1], 0, 4)), (vec![0, 1, 2, 3], vec![4, 1, 2, 0]));
+    card.execute(0, &card.copy(addresses[0] + 4090, addresses[2] + 4092, 8));
+    assert_eq!((bytes(&ranges[2], 4092, 4), bytes(&ranges[3], 0, 4)), (vec![0, 0, 0, 1], vec![2, 3, 4, 1]));
+    for address in addresses {
+        card.unmap(address).unwrap();
+    }
+}
+
+#[test]
+fn a_transfer_is_as_long_as_its_word_says() {
+    // Device memory is sparse, so that this costs what it writes: 4 GiB less one byte, in two packets.
+    let card = card(options(Generation::Gaudi2));
+    let device = card.dram(6 << 30);
+    let (small, far) = (host(4096), (4 << 30) - 1);
+    assert!(small.write(0, &[7; 16]));
+    let host_address = card.map_host(&small);
+    card.execute(0, &card.copy(host_address, device + far - 8, 16));
+    card.execute(4, &card.copy(device + far - 8, host_address + 64, 16));
+    assert_eq!(bytes(&small, 64, 16), [7; 16]);
+    card.unmap(host_address).unwrap();
+}
+
+#[test]
+fn the_time_of_an_end_is_told_where_it_was_asked_for() {
+    let card = card(options(Generation::Gaudi2));
+    let commands = card.commands(&Card::nop());
+    let request = CsIn { cs_flags: cs::TIMESTAMP, ..CsIn::default() };
+    let first = card.run_with(&request, &commands, 0, 8).unwrap();
+    let (one, plain) = (card.finish(first), card.finish(card.run(&commands, 0, 8).unwrap()));
+    assert_eq!((one.flags, plain.flags), (wait::FLAG_TIMESTAMP_VALID, 0));
+    assert!(one.timestamp_nsec > 0 && plain.timestamp_nsec == 0);
+    // 64 more, and the outcome is out of the window; the time is still known for a while.
+    for _ in 0..70 {
+        card.finish(card.run(&commands, 0, 8).unwrap());
+    }
+    let late = card.finish(first);
+    assert_eq!(late.flags, wait::FLAG_GONE | wait::FLAG_TIMESTAMP_VALID);
+    assert_eq!(late.timestamp_nsec, one.timestamp_nsec);
+    assert_eq!(card.finish(2).flags, wait::FLAG_GONE);
+    card.give_back(commands);
+}
+
+#[test]
+fn an_idle_machine_uses_no_processor() {
+    let machine = Emulator::new(Options { workers: 4, ..options(Generation::Gaudi2) }).unwrap();
+    let card = open(&machine, 0);
+    let commands = card.commands(&Card::nop());
+    card.finish(card.run(&commands, 0, 8).unwrap());
+    let threads = || {
+        let mut switches = 0;
+        for entry in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+            let read = |name| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+            if read("comm").starts_with("gaudi-") {
+                let status = read("status");
+                let counts = status.lines().filter(|line| line.contains("ctxt_switches"));
+                switches += counts
+                    .filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok())
+                    .sum::<u64>();
+            }
+        }
+        switches
+    };
+    // Other tests' machines are in the same process, so that this one asks for its own in another.
+    if std::env::var_os("ALONE").is_none() {
+        let me = std::env::current_exe().unwrap();
+        let mut child = std::process::Command::new(me);
+        child.args(["--exact", "an_idle_machine_uses_no_processor"]).env("ALONE", "1");
+        let output = child.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        return;
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let before = threads();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(threads(), before, "threads were woken for nothing");
+}
