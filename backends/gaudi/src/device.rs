@@ -4,8 +4,8 @@ use crate::dma::Dma;
 use crate::emulator::Emulator;
 use crate::executable::{Container, Entry, FORMAT, wrap::wrap};
 use crate::generation::Generation;
-use crate::kmd::Card;
 use crate::ipc::Ipc;
+use crate::kmd::Card;
 use crate::memory::{Heap, Memory, Region};
 use crate::plan::Planner;
 use crate::queue::{Queues, clock};
@@ -161,7 +161,8 @@ impl Executable {
     /// One of its functions.
     pub(crate) fn entry(&self, number: usize) -> Result<&Entry, Failure> {
         self.entries.get(number).ok_or_else(|| {
-            let message = format!("the executable has {} functions, none with number {number}", self.entries.len());
+            let message =
+                format!("the executable has {} functions, none with number {number}", self.entries.len());
             Failure::new(Code::OutOfRange, message)
         })
     }

@@ -134,7 +134,13 @@ impl Dma {
     }
 
     /// Copies on a way that the caller chooses: bytes outside of the card count as the host's.
-    pub(crate) fn transfer(&self, lane: Lane, source: u64, target: u64, length: u64) -> Result<Request, Failure> {
+    pub(crate) fn transfer(
+        &self,
+        lane: Lane,
+        source: u64,
+        target: u64,
+        length: u64,
+    ) -> Result<Request, Failure> {
         let packets = self.copies(source, target, length)?;
         self.shared.enqueue(lane, packets, Vec::new())
     }
@@ -142,11 +148,13 @@ impl Dma {
     /// Repeats four bytes over device memory. The length is a multiple of four.
     pub fn fill(&self, pattern: [u8; 4], target: u64, length: u64) -> Result<Request, Failure> {
         if length % 4 != 0 {
-            let message = format!("a fill of {length} bytes with a pattern of 4: the length is no multiple of 4");
+            let message =
+                format!("a fill of {length} bytes with a pattern of 4: the length is no multiple of 4");
             return Err(Failure::new(Code::InvalidArgument, message));
         }
         let generation = self.generation();
-        let packets = pieces(length)?.map(|(offset, piece)| packet::fill(generation, pattern, target + offset, piece));
+        let packets =
+            pieces(length)?.map(|(offset, piece)| packet::fill(generation, pattern, target + offset, piece));
         self.shared.enqueue(Lane::Within, packets.collect(), Vec::new())
     }
 
@@ -154,11 +162,17 @@ impl Dma {
         self.shared.card.generation()
     }
 
-    fn copies(&self, source: u64, target: u64, length: u64) -> Result<Vec<[u8; packet::TRANSFER_SIZE]>, Failure> {
+    fn copies(
+        &self,
+        source: u64,
+        target: u64,
+        length: u64,
+    ) -> Result<Vec<[u8; packet::TRANSFER_SIZE]>, Failure> {
         let generation = self.generation();
         let fits = |start: u64| start.checked_add(length).is_some();
         if !fits(source) || !fits(target) {
-            let message = format!("{length} bytes from {source:#x} to {target:#x} are past the end of all addresses");
+            let message =
+                format!("{length} bytes from {source:#x} to {target:#x} are past the end of all addresses");
             return Err(Failure::new(Code::OutOfRange, message));
         }
         let copy = |(offset, piece)| packet::copy(generation, source + offset, target + offset, piece);
@@ -213,7 +227,8 @@ impl Shared {
             return Err(Failure::new(Code::InvalidArgument, "a transfer of no bytes"));
         }
         let region = Region::host(&self.card, range.clone()).map_err(|errno| {
-            let what = format!("{} bytes at {:p} could not be made known to it", range.length(), range.address());
+            let what =
+                format!("{} bytes at {:p} could not be made known to it", range.length(), range.address());
             self.card.failure(&what, errno)
         })?;
         Ok(Memory::whole(region))

@@ -46,6 +46,7 @@ mod device;
 pub mod dma;
 pub mod emulator;
 pub mod executable;
+pub mod ffi;
 pub mod generation;
 pub mod ipc;
 pub mod kmd;
@@ -61,7 +62,7 @@ use device::Settings;
 use emulator::{Emulator, Options};
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
 use kmd::{Card, Kernel, Linux, Node, nodes};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,21 +102,19 @@ impl Driver for Gaudi {
             timeout: timeout.and_then(|number| u32::try_from(number).ok()),
             ipc: ipc::Settings::read(parameters)?,
         };
-        if let Some(number) = emulated(path)? {
-            settings.number = number;
-            let emulator = Emulator::get(&Options::read(parameters)?)?;
-            let kernel: Arc<dyn Kernel> = emulator.clone();
-            let card = Card::open(kernel, Path::new(&format!("/dev/accel/accel{number}")), patience)?;
-            return GaudiDevice::new(card, Some(emulator), &settings);
-        }
         if let Some(number) = path.strip_prefix("fd/") {
             let (card, emulator) = adopt(number)?;
             return GaudiDevice::new(card, emulator, &settings);
         }
-        let node = find(&nodes(&Linux)?, path)?;
-        settings.number = usize::try_from(node.number).unwrap_or(0);
-        let card = Card::open(Arc::new(Linux), &node.path(), patience)?;
-        GaudiDevice::new(card, None, &settings)
+        let (node, emulator) = locate(path, parameters)?;
+        let digits = node.to_string_lossy();
+        let digits = digits.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+        settings.number = digits.parse().unwrap_or(0);
+        let kernel: Arc<dyn Kernel> = match &emulator {
+            Some(emulator) => emulator.clone(),
+            None => Arc::new(Linux),
+        };
+        GaudiDevice::new(Card::open(kernel, &node, patience)?, emulator, &settings)
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
@@ -161,13 +160,27 @@ fn listed(node: &Node) -> DeviceInfo {
 /// Which emulated card a path names, if it names one.
 fn emulated(path: &str) -> Result<Option<usize>, Failure> {
     let Some(rest) = path.strip_prefix(EMULATED) else { return Ok(None) };
-    let number = if rest.is_empty() { Some(0) } else { rest.strip_prefix('/').and_then(|text| text.parse().ok()) };
+    let number =
+        if rest.is_empty() { Some(0) } else { rest.strip_prefix('/').and_then(|text| text.parse().ok()) };
     match number {
         Some(number) => Ok(Some(number)),
         None => Err(Failure::new(
             Code::NotFound,
-            format!("there is no gaudi://{path}; the emulated cards are {EMULATED}/0, {EMULATED}/1 and so on"),
+            format!(
+                "there is no gaudi://{path}; the emulated cards are {EMULATED}/0, {EMULATED}/1 and so on"
+            ),
         )),
+    }
+}
+
+/// The node that a path names, and the machine that it is in, if that is emulated.
+fn locate(path: &str, parameters: &mut Parameters<'_>) -> Result<(PathBuf, Option<Arc<Emulator>>), Failure> {
+    match emulated(path)? {
+        Some(number) => {
+            let emulator = Emulator::get(&Options::read(parameters)?)?;
+            Ok((PathBuf::from(format!("/dev/accel/accel{number}")), Some(emulator)))
+        }
+        None => Ok((find(&nodes(&Linux)?, path)?.path(), None)),
     }
 }
 
@@ -179,7 +192,8 @@ fn find(nodes: &[Node], path: &str) -> Result<Node, Failure> {
         let there: Vec<String> =
             nodes.iter().map(|node| format!("{} ({})", node.number, node.address)).collect();
         let there = if there.is_empty() {
-            "the kernel lists none in /sys/class/accel: no card, or its driver habanalabs is not loaded".to_owned()
+            "the kernel lists none in /sys/class/accel: no card, or its driver habanalabs is not loaded"
+                .to_owned()
         } else {
             format!("there are {}", there.join(", "))
         };
@@ -227,7 +241,10 @@ mod tests {
         assert_eq!(missing.code(), Code::NotFound);
         assert!(missing.message().contains("0 (0000:19:00.0), 3 (0000:b3:00.0)"), "{missing}");
         let none = find(&[], "").unwrap_err();
-        assert!(none.message().contains("habanalabs") && none.message().contains("gaudi://emulated"), "{none}");
+        assert!(
+            none.message().contains("habanalabs") && none.message().contains("gaudi://emulated"),
+            "{none}"
+        );
     }
 
     #[test]

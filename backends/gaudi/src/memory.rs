@@ -186,7 +186,8 @@ impl Heap {
         let mut regions = Vec::new();
         if !card.generation().has_virtual_memory() {
             // There is nothing to take: every address of it is valid, and all of it is this context's.
-            let (address, length) = (hardware.dram_base_address, hardware.dram_size & !(DEVICE_ALIGNMENT - 1));
+            let (address, length) =
+                (hardware.dram_base_address, hardware.dram_size & !(DEVICE_ALIGNMENT - 1));
             let region = Region { card: card.clone(), address, length, source: Source::Physical };
             regions.push(Divided { region: Arc::new(region), free: Free::all(length) });
         }

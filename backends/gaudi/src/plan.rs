@@ -5,8 +5,8 @@
 //! [`Step`] begins, and the queue orders it behind the one before. Packets of one lane run in order, one after the other as
 //! far as anybody can tell who puts barriers where the job has them.
 
-use crate::executable::{Call, Entry};
 use crate::device::{Executable, GaudiDevice};
+use crate::executable::{Call, Entry};
 use crate::generation::{Generation, Lane};
 use crate::kmd::Card;
 use crate::memory::{Heap, Memory, Region};
@@ -161,11 +161,9 @@ impl Draft<'_> {
 
     /// The packets of a lane so far, if `more` bytes still fit behind them.
     fn lane(&mut self, lane: Lane, more: usize) -> &mut Vec<u8> {
-        let fits = self
-            .plan
-            .steps
-            .last()
-            .is_some_and(|step| step.lane == lane && step.ends.is_none() && step.commands.len() + more <= LARGEST);
+        let fits = self.plan.steps.last().is_some_and(|step| {
+            step.lane == lane && step.ends.is_none() && step.commands.len() + more <= LARGEST
+        });
         if !fits {
             self.plan.steps.push(Step { lane, commands: Vec::new(), ends: None });
         }

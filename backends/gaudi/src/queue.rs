@@ -305,9 +305,10 @@ impl Queues {
         if let Some(lane) = queue.last.filter(|&lane| busy && lane != step.lane) {
             sources.push(self.generation.hardware_queue(lane, number));
         }
-        let waits = queue.waits.iter().filter(|wait| {
-            state.queues.get(wait.queue).is_some_and(|other| other.completed < wait.epoch)
-        });
+        let waits = queue
+            .waits
+            .iter()
+            .filter(|wait| state.queues.get(wait.queue).is_some_and(|other| other.completed < wait.epoch));
         for wait in waits {
             if let Some(lane) = state.queues.get(wait.queue).and_then(|other| other.last) {
                 sources.push(self.generation.hardware_queue(lane, wait.queue));
@@ -448,11 +449,13 @@ impl Queues {
         let mut lost = None;
         for submission in &flight.submissions {
             let own = submission.sequence() == head.sequence;
-            let progress =
-                if own { progress.clone() } else { self.submitter.poll(submission.sequence(), Duration::ZERO) };
-            lost = lost.or_else(|| {
-                self.submitter.failure(submission.queue(), submission.sequence(), &progress)
-            });
+            let progress = if own {
+                progress.clone()
+            } else {
+                self.submitter.poll(submission.sequence(), Duration::ZERO)
+            };
+            lost =
+                lost.or_else(|| self.submitter.failure(submission.queue(), submission.sequence(), &progress));
             ends.push(if let Progress::Done { at, .. } = progress { at } else { None });
         }
         flight.submissions.clear();

@@ -2,10 +2,10 @@
 
 mod support;
 
-use support::{both, bytes, machine, open, pattern, range};
 use hal_backend::Code;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use support::{both, bytes, machine, open, pattern, range};
 
 #[test]
 fn what_goes_down_comes_up() {

@@ -95,7 +95,8 @@ impl Ipc {
             return Err(Failure::new(Code::InvalidArgument, message));
         }
         if offset.checked_add(length).is_none_or(|end| end > memory.length().next_multiple_of(PAGE)) {
-            let message = format!("{length} bytes at {offset} are not inside {} bytes of memory", memory.length());
+            let message =
+                format!("{length} bytes at {offset} are not inside {} bytes of memory", memory.length());
             return Err(Failure::new(Code::OutOfRange, message));
         }
         let (region, start) = memory.region();
@@ -122,9 +123,14 @@ impl Ipc {
         let buffer = card.export(base, length, inside).map_err(|errno| match errno {
             Errno::PERM => Failure::new(
                 Code::Unimplemented,
-                format!("{} cannot be reached by other devices (no peer-to-peer), so nothing of it can be shared", card.name()),
+                format!(
+                    "{} cannot be reached by other devices (no peer-to-peer), so nothing of it can be shared",
+                    card.name()
+                ),
             ),
-            errno => card.failure(&format!("{length} bytes at {:#x} cannot be exported", base + inside), errno),
+            errno => {
+                card.failure(&format!("{length} bytes at {:#x} cannot be exported", base + inside), errno)
+            }
         })?;
         let (device, inode) = identity(buffer.as_fd())?;
         let exported = Arc::new(Exported { memory: memory.clone(), offset, length, dma: self.dma.clone() });

@@ -95,13 +95,16 @@ impl Handle {
 
     /// Reads the bytes of another process.
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let wrong = |what: String| Failure::new(Code::InvalidArgument, format!("no handle of shared memory: {what}"));
+        let wrong =
+            |what: String| Failure::new(Code::InvalidArgument, format!("no handle of shared memory: {what}"));
         if bytes.len() < 8 || bytes.get(..4) != Some(&MAGIC) {
             return Err(wrong(format!("its {} bytes do not begin with HGIB", bytes.len())));
         }
         let version = u16::from_le_bytes([*bytes.get(4).unwrap_or(&0), *bytes.get(5).unwrap_or(&0)]);
         if version != VERSION {
-            return Err(wrong(format!("it has version {version}, and this program reads {VERSION}; update the older one")));
+            return Err(wrong(format!(
+                "it has version {version}, and this program reads {VERSION}; update the older one"
+            )));
         }
         if bytes.len() != Self::SIZE {
             return Err(wrong(format!("it has {} bytes instead of {}", bytes.len(), Self::SIZE)));

@@ -1,10 +1,10 @@
 //! The importer's side.
 
+use super::Ipc;
 use super::export::PAGE;
 use super::handle::Handle;
 use super::service::{HELLO, REPLY, REQUEST, address, message};
 use super::socket::{failed, identify, receive_with, send_all, send_with};
-use super::Ipc;
 use crate::dma::{Dma, Request};
 use crate::generation::Lane;
 use crate::kmd::{Errno, map_shared};
@@ -63,7 +63,10 @@ pub struct Import {
 
 impl fmt::Debug for Import {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Import").field("way", &self.way()).field("length", &self.length).finish_non_exhaustive()
+        f.debug_struct("Import")
+            .field("way", &self.way())
+            .field("length", &self.length)
+            .finish_non_exhaustive()
     }
 }
 
@@ -218,8 +221,8 @@ impl Bounce {
         if handle.service.is_empty() {
             return Err(gone(Errno::CONNREFUSED));
         }
-        let connection = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-            .map_err(gone)?;
+        let connection =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(gone)?;
         connect(&connection, &address(&handle.service)?).map_err(gone)?;
         let length = STAGE.min(handle.length.next_multiple_of(PAGE));
         let shared = memfd_create("hal-gaudi-bounce", MemfdFlags::CLOEXEC).map_err(gone)?;
@@ -268,7 +271,9 @@ impl Bounce {
         if receive_with(connection.as_fd(), &mut reply)?.is_none() {
             return Err(gone());
         }
-        let half = |at: usize| reply.get(at..at + 4).and_then(|part| part.try_into().ok()).map_or(0, u32::from_le_bytes);
+        let half = |at: usize| {
+            reply.get(at..at + 4).and_then(|part| part.try_into().ok()).map_or(0, u32::from_le_bytes)
+        };
         let (code, long) = (half(0), half(4) as usize);
         let mut text = vec![0; long.min(1 << 16)];
         if !text.is_empty() && receive_with(connection.as_fd(), &mut text)?.is_none() {

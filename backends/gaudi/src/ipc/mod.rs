@@ -78,7 +78,10 @@ pub struct Ipc {
 
 impl fmt::Debug for Ipc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ipc").field("way", &self.way.get()).field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Ipc")
+            .field("way", &self.way.get())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }
 

@@ -105,7 +105,10 @@ fn start() -> Result<Service, Failure> {
 fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
     started.map(drop).map_err(|error| {
-        Failure::new(Code::ResourceExhausted, format!("memory cannot be shared through the host: no thread: {error}"))
+        Failure::new(
+            Code::ResourceExhausted,
+            format!("memory cannot be shared through the host: no thread: {error}"),
+        )
     })
 }
 
@@ -125,7 +128,8 @@ fn serve(connection: &OwnedFd) -> Result<(), Failure> {
     }
     let size = usize::try_from(length).map_err(|_| refuse("too much shared memory"))?;
     // Shorter than it says, it would end this process when it is touched.
-    let status = rustix::fs::fstat(&file).map_err(|errno| failed("shared memory could not be looked at", errno))?;
+    let status =
+        rustix::fs::fstat(&file).map_err(|errno| failed("shared memory could not be looked at", errno))?;
     if u64::try_from(status.st_size).unwrap_or(0) < length {
         return Err(refuse("the shared memory is shorter than was said"));
     }
@@ -155,12 +159,15 @@ fn answer(request: &[u8], shared: &HostRange, pinned: &mut Vec<(Arc<Dma>, Memory
         let service = SERVICE.lock();
         service.as_ref().and_then(|service| service.exports.get(&number)?.upgrade())
     };
-    let exported = exported.ok_or_else(|| {
-        Failure::new(Code::NotFound, format!("buffer {number} is not exported any more"))
-    })?;
-    let address = exported.address(offset, length).filter(|_| length <= shared.length()).ok_or_else(|| {
-        Failure::new(Code::OutOfRange, format!("{length} bytes at {offset} are not inside buffer {number}"))
-    })?;
+    let exported = exported
+        .ok_or_else(|| Failure::new(Code::NotFound, format!("buffer {number} is not exported any more")))?;
+    let address =
+        exported.address(offset, length).filter(|_| length <= shared.length()).ok_or_else(|| {
+            Failure::new(
+                Code::OutOfRange,
+                format!("{length} bytes at {offset} are not inside buffer {number}"),
+            )
+        })?;
     let dma = exported.dma();
     let at = match pinned.iter().position(|(other, _)| Arc::ptr_eq(other, dma)) {
         Some(at) => at,

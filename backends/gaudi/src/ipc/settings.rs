@@ -34,7 +34,10 @@ impl Settings {
     /// The settings of a process: those of its environment, which `variable` looks up.
     pub fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Failure> {
         let wrong = |key: &str, value: &str, takes: &str| {
-            Failure::new(Code::InvalidArgument, format!("the environment has {key}={value}; it takes {takes}"))
+            Failure::new(
+                Code::InvalidArgument,
+                format!("the environment has {key}={value}; it takes {takes}"),
+            )
         };
         let truth = |key: &str, otherwise: bool| match variable(key).as_deref() {
             None | Some("") => Ok(otherwise),
@@ -90,7 +93,8 @@ mod tests {
         assert_eq!(of("OTHER", "no").unwrap(), Settings::default());
         assert!(!of(DMABUF, "no").unwrap().dmabuf && !of(MAPPED, "0").unwrap().mapped);
         assert_eq!((of(CACHE, "7").unwrap().cache, of(DEVICES, "2").unwrap().devices), (7, 2));
-        for (key, value) in [(DMABUF, "maybe"), (MAPPED, "2"), (CACHE, "-1"), (CACHE, "lots"), (DEVICES, "0")] {
+        for (key, value) in [(DMABUF, "maybe"), (MAPPED, "2"), (CACHE, "-1"), (CACHE, "lots"), (DEVICES, "0")]
+        {
             let refused = of(key, value).unwrap_err();
             assert!(refused.message().contains(key) && refused.message().contains(value), "{refused}");
         }

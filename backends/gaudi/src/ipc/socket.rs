@@ -7,8 +7,8 @@ use super::handle::Handle;
 use hal_backend::{Code, Failure};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -72,7 +72,10 @@ pub(super) fn receive_with(
                 files.extend(arrived);
             }
         }
-        if received.flags.contains(ReturnFlags::CTRUNC) || files.len() > 1 || (file.is_some() && !files.is_empty()) {
+        if received.flags.contains(ReturnFlags::CTRUNC)
+            || files.len() > 1
+            || (file.is_some() && !files.is_empty())
+        {
             let message = "more descriptors came with a message than the one that it may have";
             return Err(Failure::new(Code::InvalidArgument, message));
         }
@@ -106,7 +109,8 @@ pub fn receive(socket: impl AsFd) -> Result<Option<(Handle, OwnedFd)>, Failure> 
 
 /// The device and the inode of a file: what tells it from others, whatever its number.
 pub(super) fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Failure> {
-    let status = rustix::fs::fstat(file).map_err(|errno| failed("a descriptor could not be looked at", errno))?;
+    let status =
+        rustix::fs::fstat(file).map_err(|errno| failed("a descriptor could not be looked at", errno))?;
     Ok((status.st_dev, status.st_ino))
 }
 

@@ -143,16 +143,24 @@ impl fmt::Debug for Card {
 impl Card {
     /// Opens a card, and waits up to `patience` while it is being reset.
     pub fn open(kernel: Arc<dyn Kernel>, path: &Path, patience: Duration) -> Result<Arc<Self>, Failure> {
+        let file = Self::open_file(&*kernel, path, patience)?;
+        Self::start(kernel, File::Opened(file), path.display().to_string())
+    }
+
+    /// Opens a card's file, and waits up to `patience` while it is being reset.
+    pub(crate) fn open_file(
+        kernel: &dyn Kernel,
+        path: &Path,
+        patience: Duration,
+    ) -> Result<OwnedFd, Failure> {
         let begin = Instant::now();
-        let name = path.display().to_string();
-        let file = loop {
+        loop {
             match kernel.open(path) {
-                Ok(file) => break file,
+                Ok(file) => return Ok(file),
                 Err(Errno::AGAIN) if begin.elapsed() < patience => std::thread::sleep(RETRY),
-                Err(errno) => return Err(cannot_open(&*kernel, path, errno, begin.elapsed())),
+                Err(errno) => return Err(cannot_open(kernel, path, errno, begin.elapsed())),
             }
-        };
-        Self::start(kernel, File::Opened(file), name)
+        }
     }
 
     /// Uses a card that the program has opened itself. The program's descriptor stays its own.
