@@ -46,8 +46,10 @@
 //!   and before anything has run.
 //! - [`DISPATCH`](crate::packet::DISPATCH) is the emulator's own packet and is refused for a real card.
 //! - A patch lies at a multiple of 4 within one packet, and on no other patch. It leaves alone the control word (bytes 4 to
-//!   8 of each packet) and every field that says how long a packet is.
+//!   8 of each packet), every field that says how long a packet is, and the first word of `LOAD_AND_EXE`.
 //! - Indices are those of declared bindings, constants and segments. What a kind does not use is zero.
+//!
+//! What `LOAD_AND_EXE`, `CP_DMA` and `CB_LIST` fetch when they run is not looked at.
 //!
 //! A wrong file, version or generation is [`Incompatible`](hal_backend::Code::Incompatible), what the card forbids
 //! [`PermissionDenied`](hal_backend::Code::PermissionDenied), and everything else
