@@ -9,6 +9,7 @@ use crate::kmd::Card;
 use crate::memory::{Heap, Memory, Region};
 use crate::plan::Planner;
 use crate::queue::{Queues, clock};
+use crate::shared::Shared;
 use crate::submit::Submitter;
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap as HeapInfo, HostLoader, HostRange, Job,
@@ -58,13 +59,13 @@ impl fmt::Debug for GaudiDevice {
 impl GaudiDevice {
     /// A device of an open card; with the emulator, if that is what it is a card of.
     pub(crate) fn new(
-        card: Arc<Card>,
+        shared: &Arc<Shared>,
         emulator: Option<Arc<Emulator>>,
         settings: &Settings,
     ) -> Result<Self, Failure> {
-        let (device, host) = (Heap::device(&card), Heap::host(&card));
-        let submitter =
-            Arc::new(Submitter::new(card.clone(), host.clone(), settings.in_flight, settings.timeout));
+        let Shared { card, device, host, .. } = &**shared;
+        let (card, device, host) = (card.clone(), device.clone(), host.clone());
+        let submitter = Arc::new(Submitter::new(shared, settings.in_flight, settings.timeout));
         let planner = Planner { card: card.clone(), host: host.clone(), device: device.clone() };
         let queues = Queues::new(planner, submitter.clone());
         let server = queues.clone();
@@ -102,7 +103,7 @@ impl GaudiDevice {
             concurrency: 1,
             host_processor: emulated,
         };
-        let dma = Arc::new(Dma::new(card.clone(), submitter));
+        let dma = Arc::new(Dma::new(shared, submitter));
         let ipc = Ipc::new(dma.clone(), device.clone(), settings.ipc.clone());
         Ok(Self { properties, device, host, ipc, dma, queues, emulator, thread: Some(thread), card })
     }

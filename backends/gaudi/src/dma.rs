@@ -13,8 +13,9 @@
 
 use crate::generation::{Generation, Lane};
 use crate::kmd::{Card, Progress};
-use crate::memory::{Heap, Memory, Region};
+use crate::memory::{Memory, Region};
 use crate::packet::{self, LARGEST_TRANSFER};
+use crate::shared::Shared as Open;
 use crate::submit::{LARGEST, Refused, Submission, Submitter};
 use hal_backend::{Code, Failure, HostRange};
 use parking_lot::Mutex;
@@ -35,6 +36,8 @@ pub struct Dma {
 }
 
 struct Shared {
+    /// The card is open for as long as this is.
+    _open: Arc<Open>,
     card: Arc<Card>,
     submitter: Arc<Submitter>,
     lines: Mutex<Lines>,
@@ -98,15 +101,14 @@ impl Request {
 }
 
 impl Dma {
-    pub(crate) fn new(card: Arc<Card>, submitter: Arc<Submitter>) -> Self {
-        Self { shared: Arc::new(Shared { card, submitter, lines: Mutex::default(), stream: 0 }) }
+    pub(crate) fn new(open: &Arc<Open>, submitter: Arc<Submitter>) -> Self {
+        let (open, card) = (open.clone(), open.card.clone());
+        Self { shared: Arc::new(Shared { _open: open, card, submitter, lines: Mutex::default(), stream: 0 }) }
     }
 
-    /// Transfers of a card that nothing else is done with.
-    pub fn of(card: Arc<Card>) -> Self {
-        let host = Heap::host(&card);
-        let submitter = Arc::new(Submitter::new(card.clone(), host, None, None));
-        Self::new(card, submitter)
+    /// Transfers of an open card.
+    pub(crate) fn of(shared: &Arc<Open>) -> Self {
+        Self::new(shared, Arc::new(Submitter::new(shared, None, None)))
     }
 
     /// The card.
@@ -147,7 +149,7 @@ impl Dma {
 
     /// Repeats four bytes over device memory. The length is a multiple of four.
     pub fn fill(&self, pattern: [u8; 4], target: u64, length: u64) -> Result<Request, Failure> {
-        if length % 4 != 0 {
+        if !length.is_multiple_of(4) {
             let message =
                 format!("a fill of {length} bytes with a pattern of 4: the length is no multiple of 4");
             return Err(Failure::new(Code::InvalidArgument, message));

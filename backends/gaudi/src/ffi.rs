@@ -15,7 +15,7 @@ use crate::{Gaudi, adopt, locate};
 use hal_backend::{Code, Driver as _, Failure, HostRange, Parameters};
 use parking_lot::Mutex;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -89,13 +89,14 @@ impl Table {
         if self.cards.get(&fd).is_some_and(|open| open.identity != identity) {
             self.cards.remove(&fd);
         }
-        if !self.cards.contains_key(&fd) {
-            let (card, _) = adopt(&fd.to_string())?;
-            let heap = Heap::device(&card);
-            self.cards
-                .insert(fd, Open { identity, dma: Arc::new(Dma::of(card)), heap, memory: HashMap::new() });
+        match self.cards.entry(fd) {
+            hash_map::Entry::Occupied(open) => Ok(open.into_mut()),
+            hash_map::Entry::Vacant(place) => {
+                let (shared, _) = adopt(&fd.to_string())?;
+                let (dma, heap) = (Arc::new(Dma::of(&shared)), shared.device.clone());
+                Ok(place.insert(Open { identity, dma, heap, memory: HashMap::new() }))
+            }
         }
-        self.cards.get_mut(&fd).ok_or_else(|| invalid("no card"))
     }
 }
 

@@ -16,6 +16,10 @@
 //! | `gaudi://fd/N` | the card that the program itself has opened as descriptor N, and closes |
 //! | `gaudi://emulated`, `gaudi://emulated/N` | an emulated card; never taken unless it is named |
 //!
+//! What `gaudi://` stands for can be said otherwise by the environment: `HAL_GAUDI_DEFAULT` is then the path.
+//!
+//! A card is open once in a process: devices that are opened for the same card share it, each with queues of its own.
+//!
 //! # Parameters
 //!
 //! | parameter | default | what it does |
@@ -54,6 +58,7 @@ pub mod memory;
 pub mod packet;
 mod plan;
 mod queue;
+mod shared;
 mod submit;
 
 pub use device::{Executable, GaudiDevice};
@@ -61,7 +66,8 @@ pub use device::{Executable, GaudiDevice};
 use device::Settings;
 use emulator::{Emulator, Options};
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
-use kmd::{Card, Kernel, Linux, Node, nodes};
+use kmd::{Kernel, Linux, Node, nodes};
+use shared::{Key, Shared, key_of_node};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +75,9 @@ use std::time::Duration;
 /// The driver behind `gaudi://`.
 #[derive(Debug)]
 pub struct Gaudi;
+
+/// What a device without a path stands for, if the environment says so.
+const DEFAULT: &str = "HAL_GAUDI_DEFAULT";
 
 /// What comes before the number of an emulated card.
 const EMULATED: &str = "emulated";
@@ -102,19 +111,24 @@ impl Driver for Gaudi {
             timeout: timeout.and_then(|number| u32::try_from(number).ok()),
             ipc: ipc::Settings::read(parameters)?,
         };
+        let default = std::env::var(DEFAULT).unwrap_or_default();
+        let path = if path.is_empty() { default.as_str() } else { path };
         if let Some(number) = path.strip_prefix("fd/") {
             let (card, emulator) = adopt(number)?;
-            return GaudiDevice::new(card, emulator, &settings);
+            return GaudiDevice::new(&card, emulator, &settings);
         }
         let (node, emulator) = locate(path, parameters)?;
         let digits = node.to_string_lossy();
         let digits = digits.trim_start_matches(|letter: char| !letter.is_ascii_digit());
         settings.number = digits.parse().unwrap_or(0);
-        let kernel: Arc<dyn Kernel> = match &emulator {
-            Some(emulator) => emulator.clone(),
-            None => Arc::new(Linux),
+        let (kernel, key): (Arc<dyn Kernel>, Key) = match &emulator {
+            Some(emulator) => {
+                let machine = Arc::as_ptr(emulator).addr();
+                (emulator.clone(), Key::Emulated(machine, node.display().to_string()))
+            }
+            None => (Arc::new(Linux), key_of_node(&node)),
         };
-        GaudiDevice::new(Card::open(kernel, &node, patience)?, emulator, &settings)
+        GaudiDevice::new(&Shared::open(kernel, key, &node, patience)?, emulator, &settings)
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
@@ -205,7 +219,7 @@ fn find(nodes: &[Node], path: &str) -> Result<Node, Failure> {
 }
 
 /// The card behind a descriptor of this process.
-fn adopt(number: &str) -> Result<(Arc<Card>, Option<Arc<Emulator>>), Failure> {
+fn adopt(number: &str) -> Result<(Arc<Shared>, Option<Arc<Emulator>>), Failure> {
     let bad = || {
         let message = format!("gaudi://fd/{number} names no open descriptor of this process");
         Failure::new(Code::InvalidArgument, message)
@@ -217,7 +231,7 @@ fn adopt(number: &str) -> Result<(Arc<Card>, Option<Arc<Emulator>>), Failure> {
         Some(emulator) => emulator.clone(),
         None => Arc::new(Linux),
     };
-    Ok((Card::adopt(kernel, file, format!("descriptor {number}"))?, emulator))
+    Ok((Shared::adopt(kernel, file, format!("descriptor {number}"))?, emulator))
 }
 
 #[cfg(test)]

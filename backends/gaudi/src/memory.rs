@@ -406,7 +406,7 @@ mod tests {
                         None => prop_assert!(room < number),
                     }
                 } else {
-                    let (start, length) = taken.swap_remove(number as usize % taken.len());
+                    let (start, length) = taken.swap_remove(usize::try_from(number).unwrap() % taken.len());
                     free.give(start, length);
                 }
             }

@@ -11,6 +11,7 @@
 use crate::kmd::uapi::cb;
 use crate::kmd::{Card, Errno, Progress};
 use crate::memory::{Heap, Memory};
+use crate::shared::Shared;
 use hal_backend::{Code, Failure, HostRange, Origin};
 use parking_lot::Mutex;
 use std::fmt;
@@ -105,12 +106,12 @@ impl Drop for Place {
 }
 
 impl Submitter {
-    pub(crate) fn new(card: Arc<Card>, host: Arc<Heap>, limit: Option<usize>, timeout: Option<u32>) -> Self {
-        let most = card.generation().in_flight();
+    pub(crate) fn new(shared: &Shared, limit: Option<usize>, timeout: Option<u32>) -> Self {
+        let most = shared.card.generation().in_flight();
         Self {
-            card,
-            host,
-            in_flight: Arc::default(),
+            card: shared.card.clone(),
+            host: shared.host.clone(),
+            in_flight: shared.in_flight.clone(),
             limit: limit.unwrap_or(most).clamp(LEAST.min(most), most),
             timeout,
             buffers: Mutex::default(),

@@ -11,6 +11,7 @@ use super::uapi::{
 };
 use super::{Errno, Kernel};
 use crate::generation::{Generation, VENDOR};
+use crate::shared::{Key, key_of_file};
 use hal_backend::{Code, Failure, HostRange};
 use parking_lot::RwLock;
 use std::fmt;
@@ -249,6 +250,16 @@ impl Card {
             Some(File::Adopted(file)) => drop(file),
             None => {}
         }
+    }
+
+    /// Whether its file has not been let go of.
+    pub fn is_open(&self) -> bool {
+        self.file.read().is_some()
+    }
+
+    /// What its file is known by.
+    pub(crate) fn key(&self) -> Option<Key> {
+        self.file.read().as_ref().and_then(|file| key_of_file(file.as_fd()).ok())
     }
 
     /// What to call it in messages: the path that it was opened by.

@@ -1,5 +1,10 @@
 //! What the tests of emulated cards share.
-#![allow(dead_code, reason = "each test uses some of it")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests, each of which uses some of it"
+)]
 
 use hal_backend::{Driver, Failure, HostRange, Parameters};
 use hal_gaudi::emulator::{Emulator, Options};
