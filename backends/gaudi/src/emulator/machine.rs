@@ -59,7 +59,6 @@ pub(super) struct Machine {
     clock: Condvar,
     /// For each card, where waits and closes sleep.
     finished: Vec<Condvar>,
-    /// When it was made: what times are told from.
 }
 
 /// The lock, held.
