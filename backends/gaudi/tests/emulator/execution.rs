@@ -1,8 +1,6 @@
 //! What submissions do: transfers, dispatches, and in which order.
 
-mod common;
-
-use common::{BOTH, Card, Gate, Program, bytes, card, dispatch, host, open, options};
+use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, host, open, options};
 use hal_backend::HostCall;
 use hal_gaudi::emulator::{Emulator, Options};
 use hal_gaudi::generation::Generation;
@@ -60,7 +58,7 @@ fn a_dispatch_runs_every_workgroup_on_its_bindings() {
             assert_eq!((call.function, call.bindings[2].length()), (3, 0));
             Ok(())
         });
-        let program = card.machine.load(Arc::new(add));
+        let program = card.machine().load(Arc::new(add));
         let memory = host(4096);
         assert!(memory.write(0, &[5; 64]));
         let address = card.map_host(&memory);
@@ -69,7 +67,7 @@ fn a_dispatch_runs_every_workgroup_on_its_bindings() {
         card.execute(if generation == Generation::Gaudi1 { 0 } else { 20 }, &packet);
         assert_eq!(bytes(&memory, 64, 8), [6, 5, 5, 5, 6, 5, 5, 5]);
         assert_eq!(card.counts().dispatches, 1);
-        card.machine.unload(program);
+        card.machine().unload(program);
         card.unmap(address).unwrap();
     }
 }
@@ -91,10 +89,10 @@ fn a_signal_holds_up_another_queue_and_only_that() {
     for generation in BOTH {
         let card = card(options(generation));
         let gate = Arc::new(Gate::default());
-        let (slow, order) = recorder(&card.machine, &gate);
+        let (slow, order) = recorder(card.machine(), &gate);
         let open_gate = Arc::new(Gate::default());
         open_gate.open();
-        let (fast, others) = recorder(&card.machine, &open_gate);
+        let (fast, others) = recorder(card.machine(), &open_gate);
         let submit = |program, queue, number| {
             let packet = dispatch(program, 0, [1; 3], &[], &[number]);
             let commands = card.commands(&packet);
@@ -127,7 +125,7 @@ fn drawn(seed: u64) -> Vec<u32> {
     let seeded = Options { workers: 1, seeded: true, seed, ..options(Generation::Gaudi2) };
     let card = card(seeded);
     let gate = Arc::new(Gate::default());
-    let (program, order) = recorder(&card.machine, &gate);
+    let (program, order) = recorder(card.machine(), &gate);
     let mut last = Vec::new();
     let packets: Vec<_> = (0..25).map(|number| dispatch(program, 0, [1; 3], &[], &[number])).collect();
     for (number, packet) in packets.iter().enumerate() {
@@ -233,7 +231,7 @@ fn an_idle_machine_uses_no_processor() {
     if std::env::var_os("ALONE").is_none() {
         let me = std::env::current_exe().unwrap();
         let mut child = std::process::Command::new(me);
-        child.args(["--exact", "an_idle_machine_uses_no_processor"]).env("ALONE", "1");
+        child.args(["--exact", "execution::an_idle_machine_uses_no_processor"]).env("ALONE", "1");
         let output = child.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         return;
