@@ -13,7 +13,8 @@
 //!
 //! A reset ends every submission with an error and wakes every waiter at once; the card is operational again when its
 //! time is over *and* no worker is still at something of before. The file that was open is killed: a
-//! kernel would have killed its process. Its requests fail until it is closed.
+//! kernel would have killed its process. Its requests fail with `EBUSY` until it is closed, but for questions about the
+//! card, which have their answers.
 //!
 //! Everything here is behind the machine's one lock.
 

@@ -154,8 +154,9 @@ impl Machine {
         }
         card.releasing = true;
         card.last_period = u64::try_from(card.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let unclean = card.watchdog.is_some()
-            || card.context.as_ref().is_some_and(|context| context.is_busy() || !context.buffers.is_empty());
+        // What was reset already is clean.
+        let dirty = |context: &Context| !context.killed && (context.is_busy() || !context.buffers.is_empty());
+        let unclean = card.watchdog.is_some() || card.context.as_ref().is_some_and(dirty);
         card.counts.leaked_at_last_close = card.context.as_ref().map_or(0, Context::held);
         card.counts.leaked_at_close += card.counts.leaked_at_last_close;
         if unclean {

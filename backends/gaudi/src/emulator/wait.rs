@@ -40,6 +40,7 @@ impl Machine {
             return self.wait_for_first(process, state, number, &request, argument);
         }
         let until = deadline(request.timeout_us);
+        let mut slept = false;
         let id = self.peek(&state, number, request.seq).map(|(id, _)| id)?;
         loop {
             let (now, known) = self.peek(&state, number, request.seq)?;
@@ -50,7 +51,7 @@ impl Machine {
                 Known::Ended { error, timestamp, gone } => return finish(argument, error, timestamp, gone),
                 Known::Busy => {
                     waits(&mut state, number)?;
-                    if !self.pause(&mut state, number, request.timeout_us, until)? {
+                    if !self.pause(&mut state, number, request.timeout_us, until, &mut slept)? {
                         give(argument, &WaitOut { status: wait::BUSY, ..WaitOut::default() });
                         return Ok(());
                     }
@@ -83,7 +84,7 @@ impl Machine {
             .map(|bytes| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
             .collect();
         let until = deadline(request.timeout_us);
-        let mut inside = false;
+        let (mut inside, mut slept) = (false, false);
         let result = loop {
             let map = match self.look_at(&state, number, &sequences) {
                 Ok(map) => map,
@@ -103,7 +104,7 @@ impl Machine {
                 card.multi_waits += 1;
                 inside = true;
             }
-            match self.pause(&mut state, number, request.timeout_us, until) {
+            match self.pause(&mut state, number, request.timeout_us, until, &mut slept) {
                 Ok(true) => {}
                 Ok(false) => break Ok(WaitOut { status: wait::BUSY, ..WaitOut::default() }),
                 Err(error) => break Err(error),
@@ -135,11 +136,14 @@ impl Machine {
         number: usize,
         timeout: u64,
         until: Option<Instant>,
+        slept: &mut bool,
     ) -> Result<bool, Errno> {
         if timeout == 0 || until.is_some_and(|until| until <= Instant::now()) {
             return Ok(false);
         }
-        if state.cards.get_mut(number).is_some_and(|card| card.faults.sleep()) {
+        // However often it is woken for nothing, it is one wait.
+        let first = !std::mem::replace(slept, true);
+        if first && state.cards.get_mut(number).is_some_and(|card| card.faults.sleep()) {
             return Err(Errno::INTR);
         }
         if state.stopping {

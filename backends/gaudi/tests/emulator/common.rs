@@ -1,4 +1,6 @@
 //! A card through the kernel boundary, as a test wants it: every request with its errno, nothing hidden.
+//!
+//! Other tests of the backend can have it by its path.
 #![allow(dead_code, unreachable_pub, reason = "each test uses what it needs")]
 
 use hal_backend::HostRange;
@@ -14,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Both generations.
 pub const BOTH: [Generation; 2] = [Generation::Gaudi1, Generation::Gaudi2];
@@ -34,8 +36,11 @@ pub fn faulty(generation: Generation, faults: &[&str]) -> Options {
 
 /// An open card.
 pub struct Card {
-    pub machine: Arc<Emulator>,
+    pub kernel: Arc<dyn Kernel>,
     pub generation: Generation,
+    /// The machine, where the card is an emulated one.
+    pub emulator: Option<Arc<Emulator>>,
+    abi: uapi::Abi,
     file: Option<OwnedFd>,
     number: usize,
 }
@@ -54,7 +59,15 @@ pub fn open(machine: &Arc<Emulator>, number: usize) -> Card {
 
 pub fn try_open(machine: &Arc<Emulator>, number: usize) -> Result<Card, Errno> {
     let file = machine.open(Path::new(&format!("/dev/accel/accel{number}")))?;
-    Ok(Card { machine: machine.clone(), generation: machine.options().generation, file: Some(file), number })
+    let options = machine.options();
+    Ok(Card {
+        kernel: machine.clone(),
+        generation: options.generation,
+        emulator: Some(machine.clone()),
+        abi: options.abi,
+        file: Some(file),
+        number,
+    })
 }
 
 /// A card of a machine of its own.
@@ -81,8 +94,13 @@ pub struct Commands {
 }
 
 impl Card {
+    /// The machine of an emulated card.
+    pub fn machine(&self) -> &Arc<Emulator> {
+        self.emulator.as_ref().unwrap()
+    }
+
     pub fn counts(&self) -> Counts {
-        self.machine.counts(self.number)
+        self.machine().counts(self.number)
     }
 
     pub fn file(&self) -> &OwnedFd {
@@ -91,7 +109,7 @@ impl Card {
 
     pub fn close(mut self) -> Counts {
         let file = self.file.take().unwrap();
-        self.machine.close(file);
+        self.kernel.close(file);
         self.counts()
     }
 
@@ -102,12 +120,11 @@ impl Card {
         O: FromBytes,
     {
         let mut bytes = argument.as_bytes().to_vec();
-        let result =
-            self.machine.ioctl(self.file().as_fd(), call.request(self.machine.options().abi), &mut bytes);
+        let result = self.kernel.ioctl(self.file().as_fd(), call.request(self.abi), &mut bytes);
         (result, O::read_from_prefix(&bytes).unwrap().0)
     }
 
-    fn ask<I, O>(&self, call: Call, argument: &I) -> Result<O, Errno>
+    pub fn ask<I, O>(&self, call: Call, argument: &I) -> Result<O, Errno>
     where
         I: IntoBytes + Immutable,
         O: FromBytes,
@@ -136,7 +153,7 @@ impl Card {
         self.info::<u64>(info::GET_EVENTS).unwrap()
     }
 
-    fn memory(&self, request: &(impl IntoBytes + Immutable)) -> Result<u64, Errno> {
+    pub fn memory(&self, request: &(impl IntoBytes + Immutable)) -> Result<u64, Errno> {
         self.ask::<_, MemOut>(Call::Memory, request).map(|answer| answer.handle)
     }
 
@@ -213,7 +230,7 @@ impl Card {
     }
 
     pub fn see(&self, handle: u64, length: usize) -> Result<HostRange, Errno> {
-        self.machine.map(self.file().as_fd(), length, handle)
+        self.kernel.map(self.file().as_fd(), length, handle)
     }
 
     /// Room for commands.
@@ -296,6 +313,15 @@ impl Card {
         self.call(Call::Wait, &WaitIn { seq, timeout_us, ..WaitIn::default() })
     }
 
+    /// Waits for a submission that a reset ends. Whoever comes after the reset is told that there is nothing to wait for.
+    pub fn lost(&self, seq: u64) {
+        let (result, answer) = self.wait_for(seq, Duration::from_secs(20));
+        match result {
+            Err(Errno::IO) => assert_eq!(answer.status, wait::ABORTED),
+            other => assert_eq!(other, Err(Errno::BUSY), "{:?}", self.complaint()),
+        }
+    }
+
     /// Waits for the end of a submission, which must be a good one.
     pub fn finish(&self, seq: u64) -> WaitOut {
         let (result, answer) = self.wait_for(seq, Duration::from_secs(20));
@@ -304,7 +330,7 @@ impl Card {
     }
 
     pub fn complaint(&self) -> Option<String> {
-        self.machine.complaint(self.number)
+        self.emulator.as_ref()?.complaint(self.number)
     }
 
     pub fn copy(&self, source: u64, target: u64, length: u64) -> Vec<u8> {
@@ -331,7 +357,7 @@ impl Card {
 impl Drop for Card {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
-            self.machine.close(file);
+            self.kernel.close(file);
         }
     }
 }

@@ -1,8 +1,6 @@
 //! What submissions do: transfers, dispatches, and in which order.
 
-mod common;
-
-use common::{BOTH, Card, Gate, Program, bytes, card, dispatch, host, open, options};
+use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, host, open, options};
 use hal_backend::HostCall;
 use hal_gaudi::emulator::{Emulator, Options};
 use hal_gaudi::generation::Generation;
@@ -60,7 +58,7 @@ fn a_dispatch_runs_every_workgroup_on_its_bindings() {
             assert_eq!((call.function, call.bindings[2].length()), (3, 0));
             Ok(())
         });
-        let program = card.machine.load(Arc::new(add));
+        let program = card.machine().load(Arc::new(add));
         let memory = host(4096);
         assert!(memory.write(0, &[5; 64]));
         let address = card.map_host(&memory);
@@ -69,7 +67,7 @@ fn a_dispatch_runs_every_workgroup_on_its_bindings() {
         card.execute(if generation == Generation::Gaudi1 { 0 } else { 20 }, &packet);
         assert_eq!(bytes(&memory, 64, 8), [6, 5, 5, 5, 6, 5, 5, 5]);
         assert_eq!(card.counts().dispatches, 1);
-        card.machine.unload(program);
+        card.machine().unload(program);
         card.unmap(address).unwrap();
     }
 }
@@ -91,10 +89,10 @@ fn a_signal_holds_up_another_queue_and_only_that() {
     for generation in BOTH {
         let card = card(options(generation));
         let gate = Arc::new(Gate::default());
-        let (slow, order) = recorder(&card.machine, &gate);
+        let (slow, order) = recorder(card.machine(), &gate);
         let open_gate = Arc::new(Gate::default());
         open_gate.open();
-        let (fast, others) = recorder(&card.machine, &open_gate);
+        let (fast, others) = recorder(card.machine(), &open_gate);
         let submit = |program, queue, number| {
             let packet = dispatch(program, 0, [1; 3], &[], &[number]);
             let commands = card.commands(&packet);
@@ -127,7 +125,7 @@ fn drawn(seed: u64) -> Vec<u32> {
     let seeded = Options { workers: 1, seeded: true, seed, ..options(Generation::Gaudi2) };
     let card = card(seeded);
     let gate = Arc::new(Gate::default());
-    let (program, order) = recorder(&card.machine, &gate);
+    let (program, order) = recorder(card.machine(), &gate);
     let mut last = Vec::new();
     let packets: Vec<_> = (0..25).map(|number| dispatch(program, 0, [1; 3], &[], &[number])).collect();
     for (number, packet) in packets.iter().enumerate() {
@@ -233,7 +231,7 @@ fn an_idle_machine_uses_no_processor() {
     if std::env::var_os("ALONE").is_none() {
         let me = std::env::current_exe().unwrap();
         let mut child = std::process::Command::new(me);
-        child.args(["--exact", "an_idle_machine_uses_no_processor"]).env("ALONE", "1");
+        child.args(["--exact", "execution::an_idle_machine_uses_no_processor"]).env("ALONE", "1");
         let output = child.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         return;
@@ -242,4 +240,79 @@ fn an_idle_machine_uses_no_processor() {
     let before = threads();
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(threads(), before, "threads were woken for nothing");
+}
+
+#[test]
+fn sync_objects_take_turns() {
+    let card = card(options(Generation::Gaudi2));
+    let mut last = card.signal(0).unwrap();
+    for before in 1..(1_u32 << 15) - 1 {
+        let signal = match card.signal(0) {
+            Err(hal_gaudi::kmd::Errno::AGAIN) => {
+                card.finish(last.seq);
+                card.signal(0).unwrap()
+            }
+            signal => signal.unwrap(),
+        };
+        assert_eq!(u32::from(signal.sob_count_before_submission), before);
+        assert_eq!(signal.sob_base_addr_offset, last.sob_base_addr_offset);
+        last = signal;
+    }
+    card.finish(last.seq);
+    let next = card.signal(0).unwrap();
+    assert_eq!(next.sob_count_before_submission, 0);
+    assert_ne!(next.sob_base_addr_offset, last.sob_base_addr_offset);
+    card.finish(next.seq);
+    assert_eq!(card.close().hard_resets, 0);
+}
+
+/// Several threads at one card: each has its queue, fills its memory with a number, moves it about, and looks at it.
+fn soak(faults: &[&str], generation: Generation, rounds: u32) {
+    let card = card(crate::common::faulty(generation, faults));
+    let device = card.dram(16 << 20);
+    let retry = |commands: &crate::common::Commands, queue, length| loop {
+        match card.run(commands, queue, length) {
+            Err(hal_gaudi::kmd::Errno::AGAIN) => std::thread::sleep(Duration::from_micros(50)),
+            result => return result.unwrap(),
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4_u32 {
+            let (card, retry) = (&card, &retry);
+            scope.spawn(move || {
+                let memory = host(16 << 10);
+                let address = card.map_host(&memory);
+                let own = device + (u64::from(thread) << 20);
+                for round in 0..rounds {
+                    let number = (round * 4 + thread).to_le_bytes();
+                    let mut steps = card.fill(number, own, 8 << 10);
+                    steps.extend(card.copy(own, address, 8 << 10));
+                    steps.extend(card.fill(number, address + (8 << 10), 5));
+                    let commands = card.commands(&steps);
+                    let sequence = retry(&commands, thread, steps.len());
+                    loop {
+                        let (result, answer) = card.wait_for(sequence, Duration::from_secs(10));
+                        match result {
+                            Err(hal_gaudi::kmd::Errno::INTR) => {}
+                            other => break assert_eq!((other, answer.status), (Ok(()), wait::COMPLETED)),
+                        }
+                    }
+                    assert_eq!(bytes(&memory, 0, 8 << 10), number.repeat(2 << 10), "round {round}");
+                    assert_eq!(bytes(&memory, 8 << 10, 4), number);
+                    card.give_back(commands);
+                }
+                card.unmap(address).unwrap();
+            });
+        }
+    });
+    let counts = card.close();
+    assert_eq!((counts.submissions, counts.hard_resets), (u64::from(4 * rounds), 0));
+}
+
+#[test]
+fn threads_share_a_card() {
+    for generation in BOTH {
+        soak(&[], generation, 100);
+        soak(&["jitter", "eintr:3"], generation, 50);
+    }
 }
