@@ -56,6 +56,7 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
         let registry = sys::iree_hal_driver_registry_default();
         REGISTER.call_once(|| {
             check(hal_driver::iree_hal_mock_driver_module_register(registry)).unwrap();
+            check(hal_driver::iree_hal_gaudi_driver_module_register(registry)).unwrap();
             check(iree_hal_local_task_driver_module_register(registry)).unwrap();
         });
         registry
@@ -122,11 +123,20 @@ impl Device {
     }
 
     pub(crate) fn try_buffer(&self, length: usize) -> Result<Buffer> {
+        self.try_buffer_of(params(), length)
+    }
+
+    /// A buffer of the device's own memory, which the host may not be able to map.
+    pub(crate) fn local_buffer(&self, length: usize) -> Buffer {
+        self.try_buffer_of(local(), length).unwrap()
+    }
+
+    fn try_buffer_of(&self, params: sys::iree_hal_buffer_params_t, length: usize) -> Result<Buffer> {
         unsafe {
             let mut buffer = null_mut();
             check(sys::iree_hal_allocator_allocate_buffer(
                 self.allocator(),
-                params(),
+                params,
                 length,
                 &raw mut buffer,
             ))?;
@@ -182,17 +192,53 @@ impl Device {
         target: &Buffer,
         length: usize,
     ) -> Result {
+        self.copy_on(u64::MAX, waits, signals, (source, 0), (target, 0), length)
+    }
+
+    pub(crate) fn copy_on(
+        &self,
+        affinity: u64,
+        waits: &List,
+        signals: &List,
+        (source, source_offset): (&Buffer, usize),
+        (target, target_offset): (&Buffer, usize),
+        length: usize,
+    ) -> Result {
         unsafe {
             check(sys::iree_hal_device_queue_copy(
                 self.0,
-                u64::MAX,
+                affinity,
                 waits.raw(),
                 signals.raw(),
                 source.0,
+                source_offset,
+                target.0,
+                target_offset,
+                length,
+                0,
+            ))
+        }
+    }
+
+    pub(crate) fn update_on(
+        &self,
+        affinity: u64,
+        waits: &List,
+        signals: &List,
+        bytes: &[u8],
+        (target, offset): (&Buffer, usize),
+    ) -> Result {
+        unsafe {
+            check(sys::iree_hal_device_queue_update(
+                self.0,
+                affinity,
+                waits.raw(),
+                signals.raw(),
+                bytes.as_ptr().cast(),
                 0,
                 target.0,
-                0,
-                length,
+                offset,
+                bytes.len(),
                 0,
             ))
         }
@@ -320,6 +366,14 @@ pub(crate) fn params() -> sys::iree_hal_buffer_params_t {
     sys::iree_hal_buffer_params_t {
         type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL | sys::IREE_HAL_MEMORY_TYPE_HOST_VISIBLE,
         usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_MAPPING,
+        ..Default::default()
+    }
+}
+
+fn local() -> sys::iree_hal_buffer_params_t {
+    sys::iree_hal_buffer_params_t {
+        type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+        usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT,
         ..Default::default()
     }
 }
