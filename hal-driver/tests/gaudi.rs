@@ -67,7 +67,8 @@ fn chain(device: &Device, seed: u64, steps: u64) {
             }
             1 => {
                 let offset = random.below(LENGTH);
-                let bytes: Vec<u8> = (0..random.below(LENGTH - offset)).map(|_| random.below(256) as u8).collect();
+                let bytes: Vec<u8> =
+                    (0..random.below(LENGTH - offset)).map(|_| random.below(256) as u8).collect();
                 device.update_on(queue, &waits, &signals, &bytes, (&buffers[target], offset)).unwrap();
                 expected[target][offset..offset + bytes.len()].copy_from_slice(&bytes);
             }
@@ -106,7 +107,13 @@ fn bytes_end_where_plain_memory_has_them() {
 #[test]
 fn order_holds_when_queues_overtake_each_other() {
     for generation in [1, 2] {
-        for rest in ["&fault=jitter", "&schedule=seeded", "&fault=eintr:3", "&fault=submit:EAGAIN:40:25", "&in_flight=16"] {
+        for rest in [
+            "&fault=jitter",
+            "&schedule=seeded",
+            "&fault=eintr:3",
+            "&fault=submit:EAGAIN:40:25",
+            "&in_flight=16",
+        ] {
             let device = Device::open(&card(generation, rest)).unwrap();
             chain(&device, 77, 120);
         }
@@ -122,7 +129,9 @@ fn queues_that_wait_for_each_other_before_anything_is_signalled() {
         // All of it is submitted before the host lets the first one go.
         for step in 0..400_u64 {
             let waits = if step == 0 { start.at(1) } else { order.at(step) };
-            device.fill_on(1 << (step % 4), &waits, &order.at(step + 1), &buffer, (0, 64), &[step as u8]).unwrap();
+            device
+                .fill_on(1 << (step % 4), &waits, &order.at(step + 1), &buffer, (0, 64), &[step as u8])
+                .unwrap();
         }
         assert_eq!(order.value().unwrap(), 0);
         start.signal(1).unwrap();
@@ -279,7 +288,8 @@ fn a_device_that_goes_with_work_pending_leaves_the_card_whole() {
         let _machine = Device::open(&neighbour(&uri)).unwrap();
         for round in 0..5 {
             let device = Device::open(&uri).unwrap();
-            let (buffer, order, never) = (device.local_buffer(1 << 20), device.semaphore(0), device.semaphore(0));
+            let (buffer, order, never) =
+                (device.local_buffer(1 << 20), device.semaphore(0), device.semaphore(0));
             for step in 0..50_u64 {
                 let (waits, signals) = (order.at(step), order.at(step + 1));
                 device.fill_on(1 << (step % 4), &waits, &signals, &buffer, (0, 1 << 20), &[1]).unwrap();
