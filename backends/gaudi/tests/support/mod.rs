@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A machine that no other test has.
-pub fn machine(rest: &str) -> String {
+pub(crate) fn machine(rest: &str) -> String {
     static MACHINES: AtomicU64 = AtomicU64::new(1);
     // Machines that differ in nothing are one, so each gets a seed of its own.
     format!("emulated?seed={}&{rest}", MACHINES.fetch_add(1, Ordering::Relaxed))
 }
 
 /// An emulated card of each generation.
-pub fn both() -> [String; 2] {
+pub(crate) fn both() -> [String; 2] {
     ["generation=gaudi1", "generation=gaudi2"].map(machine)
 }
 
@@ -31,7 +31,7 @@ fn pairs(uri: &str) -> (&str, Vec<(&str, &str)>) {
 }
 
 /// Opens what is behind `gaudi://`.
-pub fn try_open(uri: &str) -> Result<GaudiDevice, Failure> {
+pub(crate) fn try_open(uri: &str) -> Result<GaudiDevice, Failure> {
     let (path, pairs) = pairs(uri);
     let mut parameters = Parameters::new("gaudi", pairs);
     let device = Gaudi::create().open(path, &mut parameters)?;
@@ -40,23 +40,23 @@ pub fn try_open(uri: &str) -> Result<GaudiDevice, Failure> {
 }
 
 /// Opens what is behind `gaudi://`.
-pub fn open(uri: &str) -> GaudiDevice {
+pub(crate) fn open(uri: &str) -> GaudiDevice {
     try_open(uri).unwrap_or_else(|failure| panic!("gaudi://{uri}: {failure}"))
 }
 
 /// The machine that a card of a URI is in, while somebody has one of it open.
-pub fn emulator(uri: &str) -> Arc<Emulator> {
+pub(crate) fn emulator(uri: &str) -> Arc<Emulator> {
     let (_, pairs) = pairs(uri);
     Emulator::get(&Options::read(&mut Parameters::new("gaudi", pairs)).unwrap()).unwrap()
 }
 
 /// Fresh host memory.
-pub fn range(length: u64) -> HostRange {
+pub(crate) fn range(length: u64) -> HostRange {
     HostRange::allocate(length, 64).unwrap()
 }
 
 /// Host memory with bytes in it that differ from place to place and from seed to seed.
-pub fn pattern(length: u64, seed: u64) -> HostRange {
+pub(crate) fn pattern(length: u64, seed: u64) -> HostRange {
     let range = range(length);
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let bytes: Vec<u8> = (0..length)
@@ -72,7 +72,7 @@ pub fn pattern(length: u64, seed: u64) -> HostRange {
 }
 
 /// What is in host memory.
-pub fn bytes(range: &HostRange) -> Vec<u8> {
+pub(crate) fn bytes(range: &HostRange) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(range.length()).unwrap()];
     assert!(range.read(0, &mut bytes));
     bytes
