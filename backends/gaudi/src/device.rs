@@ -113,6 +113,11 @@ impl GaudiDevice {
         &self.card
     }
 
+    /// Whether it is software.
+    pub fn is_emulated(&self) -> bool {
+        self.emulator.is_some()
+    }
+
     /// Transfers beside the queues.
     pub fn dma(&self) -> &Arc<Dma> {
         &self.dma

@@ -43,7 +43,8 @@
 //! | `dma.rs`, `ffi.rs` | asynchronous transfers, in Rust and in C |
 //! | `ipc/` | memory shared between cards and processes |
 //! | `executable/` | the container of executables |
-//! | `device.rs` | all of it as a device |
+//! | `device.rs`, `info.rs` | all of it as a device, and what it says of itself |
+//! | `shared.rs` | what there is once for each card of a process |
 //! | `emulator/` | the kernel driver and the cards, in software |
 
 mod device;
@@ -52,6 +53,7 @@ pub mod emulator;
 pub mod executable;
 pub mod ffi;
 pub mod generation;
+mod info;
 pub mod ipc;
 pub mod kmd;
 pub mod memory;
@@ -62,6 +64,7 @@ mod shared;
 mod submit;
 
 pub use device::{Executable, GaudiDevice};
+pub use info::Info;
 
 use device::Settings;
 use emulator::{Emulator, Options};
