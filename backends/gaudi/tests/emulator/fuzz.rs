@@ -3,8 +3,8 @@
 use crate::common::{Card, card, open, options};
 use hal_gaudi::emulator::Options;
 use hal_gaudi::generation::Generation;
-use hal_gaudi::kmd::uapi::{Abi, Call, wait};
-use hal_gaudi::kmd::{Errno, Kernel};
+use hal_gaudi::kmd::Errno;
+use hal_gaudi::kmd::uapi::{Abi, Call, CsIn, cs, wait};
 use proptest::prelude::*;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -28,6 +28,11 @@ fn packets() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|words| words.iter().flat_map(|word| word.to_le_bytes()).collect())
 }
 
+/// A submission that may take long, where a driver's seconds are short and the machine has something else to do.
+fn patient() -> CsIn {
+    CsIn { cs_flags: cs::CUSTOM_TIMEOUT, timeout: 1_000_000, ..CsIn::default() }
+}
+
 /// Runs nonsense, and then something that makes sense.
 fn run(generation: Generation, queue: u32, bytes: &[u8]) {
     let card = card(Options { speed: 10_000, ..options(generation) });
@@ -36,7 +41,7 @@ fn run(generation: Generation, queue: u32, bytes: &[u8]) {
         card.dram(1);
     }
     let commands = card.commands(bytes);
-    match card.run(&commands, queue, bytes.len()) {
+    match card.run_with(&patient(), &commands, queue, bytes.len()) {
         Ok(sequence) => match card.wait_for(sequence, Duration::from_secs(10)) {
             (Ok(()), answer) => assert_eq!(answer.status, wait::COMPLETED, "it did not end"),
             (Err(error), _) => assert!(matches!(error, Errno::IO | Errno::BUSY), "{error}"),
@@ -46,7 +51,8 @@ fn run(generation: Generation, queue: u32, bytes: &[u8]) {
     card.give_back_late(commands);
     card.close();
     let again = open(&machine, 0);
-    again.execute(0, &Card::nop());
+    let commands = again.commands(&Card::nop());
+    again.finish(again.run_with(&patient(), &commands, 0, 8).unwrap());
 }
 
 proptest! {
