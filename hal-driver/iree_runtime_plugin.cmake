@@ -65,7 +65,7 @@ target_link_libraries(hal_drivers INTERFACE
 # IREE exports its own targets, and with them what they link.
 iree_install_targets(TARGETS hal_drivers COMPONENT IREEDevLibraries-Runtime EXPORT_SET Runtime)
 
-foreach(_NAME IN ITEMS mock template)
+foreach(_NAME IN ITEMS gaudi mock template)
   if(_NAME IN_LIST HAL_DRIVER_FEATURES)
     iree_register_external_hal_driver(
       NAME ${_NAME}

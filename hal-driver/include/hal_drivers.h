@@ -12,6 +12,10 @@
 extern "C" {
 #endif  // __cplusplus
 
+// gaudi://  Intel Gaudi and Gaudi 2, and gaudi://emulated; see docs/gaudi.md.
+iree_status_t iree_hal_gaudi_driver_module_register(
+    iree_hal_driver_registry_t* registry);
+
 // mock://  A device in software; see its parameters in the crate hal-mock.
 iree_status_t iree_hal_mock_driver_module_register(
     iree_hal_driver_registry_t* registry);

@@ -173,8 +173,8 @@ impl Alloca {
 /// A stream-ordered deallocation.
 pub(crate) struct Dealloca {
     buffer: Retained<sys::iree_hal_buffer_t>,
-    /// The device's own pool.
-    own: Pool,
+    /// The device's own pools.
+    own: Arc<[Pool]>,
     /// The memory is gone from the buffer, though perhaps not yet back in the pool.
     begun: bool,
 }
@@ -182,7 +182,7 @@ pub(crate) struct Dealloca {
 impl Dealloca {
     /// The deallocation of a transient buffer. Until it goes to its queue the buffer is as it was: other devices may
     /// still be asked to read it before.
-    pub(crate) fn new(buffer: Retained<sys::iree_hal_buffer_t>, own: Pool) -> Self {
+    pub(crate) fn new(buffer: Retained<sys::iree_hal_buffer_t>, own: Arc<[Pool]>) -> Self {
         Self { buffer, own, begun: false }
     }
 
@@ -212,7 +212,7 @@ impl Dealloca {
                 return Err(Failure::new(Code::FailedPrecondition, message));
             }
             sys::iree_hal_local_transient_buffer_decommit(buffer);
-            if self.pool().is_some_and(|pool| pool.kind() != self.own.kind())
+            if self.pool().is_some_and(|pool| self.own.iter().all(|own| pool.kind() != own.kind()))
                 && let Some(frontier) = frontiers.at(point)
             {
                 let frontier = (&raw const frontier).cast();
@@ -234,7 +234,7 @@ impl Dealloca {
         // gets one: the pool of a program the point's own, which its owner may know of, and ours one that is reached for
         // good.
         let frontier = match self.pool() {
-            Some(pool) if pool == self.own => Some(frontier::done()),
+            Some(pool) if self.own.contains(&pool) => Some(frontier::done()),
             _ => point.and_then(|point| frontiers.at(point)),
         };
         let frontier =

@@ -11,18 +11,18 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type MemoryType = sys::iree_hal_memory_type_t;
-type Usage = sys::iree_hal_buffer_usage_t;
+pub(crate) type MemoryType = sys::iree_hal_memory_type_t;
+pub(crate) type Usage = sys::iree_hal_buffer_usage_t;
 
 const DEVICE_VISIBLE: MemoryType = sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE as MemoryType;
 const DEVICE_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL as MemoryType;
-const HOST_VISIBLE: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_VISIBLE as MemoryType;
+pub(crate) const HOST_VISIBLE: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_VISIBLE as MemoryType;
 const HOST_COHERENT: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_COHERENT as MemoryType;
 const HOST_CACHED: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_CACHED as MemoryType;
 const OPTIMAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_OPTIMAL as MemoryType;
-const HOST_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL as MemoryType;
+pub(crate) const HOST_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL as MemoryType;
 
-const TRANSFER: Usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER as Usage;
+pub(crate) const TRANSFER: Usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER as Usage;
 const DISPATCH: Usage = sys::IREE_HAL_BUFFER_USAGE_DISPATCH as Usage;
 const SHARING: Usage = (sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT
     | sys::IREE_HAL_BUFFER_USAGE_SHARING_REPLICATE
@@ -77,11 +77,19 @@ pub(crate) fn place(
     let mut params = *params;
     params.type_ = (params.type_ & !OPTIMAL) | DEVICE_VISIBLE;
     params.usage |= TRANSFER;
+    if !heap.device_local {
+        // Asked for as the device's own, and visible to the host: here these are two kinds of memory, and only one can be
+        // mapped. The device uses it where it is.
+        params.type_ = (params.type_ & !(DEVICE_LOCAL & !DEVICE_VISIBLE)) | HOST_LOCAL;
+    }
     if heap.host_visible {
         params.type_ |= HOST_VISIBLE;
         params.usage |= (sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED
             | sys::IREE_HAL_BUFFER_USAGE_MAPPING_PERSISTENT
             | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM) as Usage;
+    } else {
+        // Mapping was optional, and is not to be had.
+        params.usage &= !MAPPING;
     }
     if heap.coherent {
         params.type_ |= HOST_COHERENT;
@@ -147,7 +155,8 @@ impl<D: Device> Memory<D> {
         Ok(DeviceMemory::new(self.device.clone(), memory, Some(self.statistics.add(length))))
     }
 
-    fn create(
+    /// A buffer of its own memory.
+    pub(crate) fn create(
         &self,
         params: &sys::iree_hal_buffer_params_t,
         length: u64,

@@ -1,5 +1,6 @@
 //! Buffers: memory of a device behind IREE's buffer interface, and any buffer as something a queue can work on.
 
+use crate::allocator::HOST_VISIBLE;
 use crate::constants::{ACCESS_ANY, ACCESS_READ};
 use crate::object::{Retained, extent, free, narrow, wide};
 use crate::status::{Result, check, guard, guard_or, invalid};
@@ -270,6 +271,13 @@ impl Slice {
         }
         let place = Place::Device(memory.memory.clone(), buffer.offset + offset);
         Some(Span { place, length: self.length })
+    }
+
+    /// Whether the host can map it.
+    pub(crate) fn is_host_visible(&self) -> bool {
+        // SAFETY: the buffer is retained; its type never changes.
+        let memory_type = unsafe { (*self.buffer.get()).memory_type };
+        memory_type & HOST_VISIBLE != 0
     }
 
     fn resolved_length(&self) -> Result<u64> {

@@ -14,6 +14,7 @@
 //! within the limit is kept for ever rather than freed under somebody's feet.
 
 mod queue;
+mod staged;
 
 use crate::alloca::ParkingLot;
 use crate::allocator::{Allocator, Memory, Statistics};
@@ -61,6 +62,7 @@ pub(crate) struct State<D: Device> {
     device_allocator: UnsafeCell<Retained<sys::iree_hal_allocator_t>>,
     channels: UnsafeCell<Option<Retained<sys::iree_hal_channel_provider_t>>>,
     frontiers: Arc<Frontiers>,
+    memory: Arc<Memory<D>>,
     host: Arc<Loaders>,
     properties: Arc<Properties>,
     device: Arc<D>,
@@ -117,6 +119,7 @@ impl<D: Device> HalDevice<D> {
             staging: Staging::default(),
             channels: UnsafeCell::new(None),
             frontiers,
+            memory,
             properties,
             device,
             allocator,

@@ -84,6 +84,9 @@ macro_rules! export_driver {
     };
 }
 
+#[cfg(feature = "gaudi")]
+export_driver!(iree_hal_gaudi_driver_module_register, hal_gaudi::Gaudi);
+
 #[cfg(feature = "mock")]
 export_driver!(iree_hal_mock_driver_module_register, hal_mock::Mock);
 

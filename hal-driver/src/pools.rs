@@ -1,7 +1,7 @@
 //! Pools for stream-ordered allocation: IREE's own, over slabs of the device's memory.
 //!
-//! A slab provider of ours hands out whole allocations of the preferred heap; IREE's pools divide them. The default
-//! is a sub-allocating pool for what fits into one of its slabs, and one allocation each for what does not.
+//! A slab provider of ours hands out whole allocations of one heap; IREE's pools divide them. For each heap there is a
+//! sub-allocating pool for what fits into one of its slabs, and one allocation each for what does not.
 
 use crate::alloca::Pool;
 use crate::allocator::{Memory, memory_type, usage};
@@ -9,7 +9,7 @@ use crate::buffer::{Backing, Buffer, BufferSpec, DeviceMemory, Release};
 use crate::frontier::Frontiers;
 use crate::object::{Out, Retained, free, narrow, wide};
 use crate::status::{Result, check, guard, guard_or, invalid};
-use hal_backend::Device;
+use hal_backend::{Device, Heap};
 use hal_sys as sys;
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -24,6 +24,7 @@ const SLAB: u64 = 64 << 20;
 struct Provider<D: Device> {
     base: sys::iree_hal_slab_provider_t,
     memory: Arc<Memory<D>>,
+    heap: usize,
     acquired: AtomicU64,
     released: AtomicU64,
 }
@@ -69,11 +70,12 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live provider of ours, and where the slab goes.
             let (provider, out) = unsafe { (Self::of(provider), Out::new(out_slab)) };
-            let memory = provider.memory.allocate(0, wide(min_length))?;
+            let memory = provider.memory.allocate(provider.heap, wide(min_length))?;
             provider.acquired.fetch_add(1, Ordering::Relaxed);
-            // Pools use the address for nothing but telling slabs apart.
-            let base_ptr = memory.host_view().map_or(std::ptr::null_mut(), |view| view.address());
+            let view = memory.host_view();
             let handle = Box::into_raw(Box::new(memory));
+            // Pools use the address for nothing but telling slabs apart.
+            let base_ptr = view.map_or(handle.cast(), |view| view.address());
             out.set(sys::iree_hal_slab_t { base_ptr, length: min_length, provider_handle: handle as u64 });
             Ok(())
         })
@@ -151,36 +153,46 @@ impl<D: Device> Table<D> {
     ) {
         // SAFETY: C passes a live provider of ours, and where the answers go.
         unsafe {
-            let Some(heap) = Self::of(provider).memory.properties.heaps.first() else { return };
+            let provider = Self::of(provider);
+            let Some(heap) = provider.memory.properties.heaps.get(provider.heap) else { return };
             Out::new(out_memory_type).set(memory_type(heap));
             Out::new(out_usage).set(usage(heap));
         }
     }
 }
 
-/// The pools of a device, and what programs make their own pools from.
-pub(crate) struct Pools {
+/// The pools of one heap.
+struct HeapPools {
     provider: Retained<sys::iree_hal_slab_provider_t>,
-    notification: Retained<sys::iree_async_notification_t>,
     small: Retained<sys::iree_hal_pool_t>,
     large: Retained<sys::iree_hal_pool_t>,
     slab: u64,
+}
+
+/// The pools of a device, and what programs make their own pools from.
+pub(crate) struct Pools {
+    heaps: Vec<HeapPools>,
+    /// Those of all heaps that lie in slabs.
+    own: Arc<[Pool]>,
+    notification: Retained<sys::iree_async_notification_t>,
     frontiers: Arc<Frontiers>,
 }
 
-impl Pools {
-    pub(crate) fn new<D: Device>(
+impl HeapPools {
+    fn new<D: Device>(
         memory: &Arc<Memory<D>>,
-        proactor: *mut sys::iree_async_proactor_t,
+        number: usize,
+        heap: &Heap,
+        notification: &Retained<sys::iree_async_notification_t>,
         frontiers: &Arc<Frontiers>,
     ) -> Result<Self> {
-        let heap = memory.properties.heaps.first().ok_or_else(|| invalid("the device declares no memory"))?;
         let allocator = memory.allocator;
         let provider = crate::object::allocate(
             allocator,
             Provider {
                 base: sys::iree_hal_slab_provider_t::default(),
                 memory: memory.clone(),
+                heap: number,
                 acquired: AtomicU64::new(0),
                 released: AtomicU64::new(0),
             },
@@ -193,11 +205,6 @@ impl Pools {
             let provider: *mut sys::iree_hal_slab_provider_t = provider.as_ptr().cast();
             sys::iree_hal_slab_provider_initialize(const { &Table::<D>::VTABLE }, provider);
             let provider = adopt(provider)?;
-            let mut notification = std::ptr::null_mut();
-            let flags = sys::IREE_ASYNC_NOTIFICATION_FLAG_NONE as sys::iree_async_notification_flags_t;
-            check(sys::iree_async_notification_create(proactor, flags, &raw mut notification))?;
-            let notification = adopt(notification)?;
-
             let mut options = sys::iree_hal_tlsf_pool_options_t::default();
             options.tlsf_options.range_length = narrow(slab);
             options.tlsf_options.alignment = narrow(alignment);
@@ -220,38 +227,67 @@ impl Pools {
                 allocator,
                 &raw mut large,
             ))?;
-            let large = adopt(large)?;
-            Ok(Self { provider, notification, small, large, slab, frontiers: frontiers.clone() })
+            Ok(Self { provider, small, large: adopt(large)?, slab })
         }
     }
+}
 
-    /// The default pool for an allocation of that size.
-    pub(crate) fn select(&self, length: u64) -> *mut sys::iree_hal_pool_t {
+impl Pools {
+    pub(crate) fn new<D: Device>(
+        memory: &Arc<Memory<D>>,
+        proactor: *mut sys::iree_async_proactor_t,
+        frontiers: &Arc<Frontiers>,
+    ) -> Result<Self> {
+        let mut notification = std::ptr::null_mut();
+        let flags = sys::IREE_ASYNC_NOTIFICATION_FLAG_NONE as sys::iree_async_notification_flags_t;
+        // SAFETY: the proactor is alive; what is created is adopted once.
+        let notification = unsafe {
+            check(sys::iree_async_notification_create(proactor, flags, &raw mut notification))?;
+            adopt(notification)?
+        };
+        let heaps = memory.properties.heaps.iter().enumerate();
+        let heaps = heaps
+            .map(|(number, heap)| HeapPools::new(memory, number, heap, &notification, frontiers))
+            .collect::<Result<Vec<_>>>()?;
+        if heaps.is_empty() {
+            return Err(invalid("the device declares no memory"));
+        }
+        // SAFETY: the device outlives what is allocated from them.
+        let own = heaps.iter().map(|heap| unsafe { Pool::new(heap.small.get()) }).collect();
+        Ok(Self { heaps, own, notification, frontiers: frontiers.clone() })
+    }
+
+    /// The default pool for an allocation of that size from a heap.
+    pub(crate) fn select(&self, heap: usize, length: u64) -> Result<*mut sys::iree_hal_pool_t> {
+        let heap = self.heaps.get(heap).ok_or_else(|| invalid("the device has no such memory"))?;
         // A block has a header's worth of rounding, so what fills a slab to the brim has one of its own.
-        if length <= self.slab / 2 { self.small.get() } else { self.large.get() }
+        Ok(if length <= heap.slab / 2 { heap.small.get() } else { heap.large.get() })
     }
 
-    /// The one of what lies in slabs: IREE's TLSF pool.
-    pub(crate) fn own(&self) -> Pool {
-        // SAFETY: the device outlives what is allocated from it.
-        unsafe { Pool::new(self.small.get()) }
+    /// Those of what lies in slabs: IREE's TLSF pools.
+    pub(crate) fn own(&self) -> Arc<[Pool]> {
+        self.own.clone()
     }
 
-    /// What a program makes its own pools from. Lent: the device outlives its pools.
+    /// What a program makes its own pools from, of the preferred memory. Lent: the device outlives its pools.
     pub(crate) fn backend(&self) -> sys::iree_hal_queue_pool_backend_t {
+        let provider = self.heaps.first().map_or(std::ptr::null_mut(), |heap| heap.provider.get());
         sys::iree_hal_queue_pool_backend_t {
-            slab_provider: self.provider.get(),
+            slab_provider: provider,
             notification: self.notification.get(),
             epoch_query: epoch_query(&self.frontiers),
         }
     }
 
     pub(crate) fn trim(&self) -> Result {
-        // SAFETY: both pools are ours.
-        unsafe {
-            check(sys::iree_hal_pool_trim(self.small.get()))?;
-            check(sys::iree_hal_pool_trim(self.large.get()))
+        for heap in &self.heaps {
+            // SAFETY: both pools are ours.
+            unsafe {
+                check(sys::iree_hal_pool_trim(heap.small.get()))?;
+                check(sys::iree_hal_pool_trim(heap.large.get()))?;
+            }
         }
+        Ok(())
     }
 }
 

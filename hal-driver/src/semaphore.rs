@@ -134,6 +134,15 @@ impl Drop for IreeTimeline {
 }
 
 impl IreeTimeline {
+    /// Takes over a reference.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns a reference to the semaphore, and no longer has it afterwards; or the pointer is null.
+    pub(crate) unsafe fn adopt(semaphore: *mut sys::iree_hal_semaphore_t) -> Option<Self> {
+        NonNull::new(semaphore).map(Self)
+    }
+
     fn base(&self) -> *mut sys::iree_async_semaphore_t {
         self.0.as_ptr().cast()
     }
@@ -279,6 +288,7 @@ impl Points<IreeTimeline> for List<'_> {
 }
 
 /// A semaphore list that we keep.
+#[derive(Default)]
 pub(crate) struct OwnedList {
     semaphores: Vec<IreeTimeline>,
     values: Vec<u64>,
@@ -292,6 +302,23 @@ impl OwnedList {
             semaphores: self.semaphores.as_mut_ptr().cast(),
             payload_values: self.values.as_mut_ptr(),
         }
+    }
+
+    /// One more semaphore, and a value of it.
+    pub(crate) fn push(&mut self, semaphore: IreeTimeline, value: u64) {
+        self.semaphores.push(semaphore);
+        self.values.push(value);
+    }
+
+    /// References of our own to what another list has.
+    pub(crate) fn extend(&mut self, list: &List<'_>) {
+        self.semaphores.extend_from_slice(list.semaphores);
+        self.values.extend_from_slice(list.values);
+    }
+
+    /// The list, lent.
+    pub(crate) fn borrow(&self) -> List<'_> {
+        List { semaphores: &self.semaphores, values: &self.values }
     }
 
     /// Signals or fails all of it.

@@ -25,7 +25,17 @@ VMVX = ["--iree-hal-local-target-device-backends=vmvx"]
 LOCAL = ["--iree-hal-target-device=local"]
 
 # Where each model runs. The local driver of IREE's own is here so that a reader sees the same model beside it.
-DEVICES = ["mock", "mock://0?queues=4&workers=2&latency=20us", "local-task"]
+DEVICES = [
+    "mock",
+    "mock://0?queues=4&workers=2&latency=20us",
+    "gaudi://emulated?generation=gaudi1",
+    "gaudi://emulated?generation=gaudi2",
+    "local-task",
+]
+
+# Those of them that the programs below run on: all but IREE's own.
+OURS = DEVICES[:-1]
+CARDS = [device for device in DEVICES if device.startswith("gaudi://")]
 
 
 class Failed(Exception):
@@ -185,7 +195,7 @@ def main():
     two = compile_model(
         EXAMPLES / "two_functions.mlir", "two_functions", LOCAL + LLVM_CPU + ["--iree-execution-model=async-external"]
     )
-    for device in DEVICES[:2]:
+    for device in OURS:
         def both(device=device):
             # The program compares its results itself, in C, and fails if one is wrong.
             took = run([TOOLS / "embed", two, device])
@@ -193,6 +203,14 @@ def main():
             print(f"two in flight on {device}: ok", flush=True)
 
         attempt("two in flight", device, both)
+
+    for device in CARDS:
+        def overlap(device=device):
+            took = run([TOOLS / "overlap", device])
+            ROWS.append(("overlapped transfers", device, "0.0e+00", f"{took * 1000:.0f} ms", "ok"))
+            print(f"overlapped transfers on {device}: ok", flush=True)
+
+        attempt("overlapped transfers", device, overlap)
 
     plain = compile_model(EXAMPLES / "two_functions.mlir", "two_functions_sync", LOCAL + LLVM_CPU)
 

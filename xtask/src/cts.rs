@@ -31,9 +31,11 @@ struct Variant {
 }
 
 /// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work instead.
-const VARIANTS: [Variant; 3] = [
+const VARIANTS: [Variant; 5] = [
     Variant { name: "mock", uri: "mock", unsupported: "", skips: 0 },
     Variant { name: "mock/held", uri: "mock://0?waits=none&queues=3", unsupported: "", skips: 0 },
+    Variant { name: "gaudi/gaudi1", uri: "gaudi://emulated?generation=gaudi1", unsupported: "", skips: 0 },
+    Variant { name: "gaudi/gaudi2", uri: "gaudi://emulated?generation=gaudi2", unsupported: "", skips: 0 },
     Variant { name: "template", uri: "template", unsupported: "", skips: 6 },
 ];
 
@@ -146,6 +148,8 @@ fn read(report: &str) -> Score {
 
 /// What the suite is told.
 pub(crate) fn environment(command: &mut Command, name: &str, uri: &str, data: &Path) {
+    // What a test means that opens a device without a path.
+    command.env("HAL_GAUDI_DEFAULT", "emulated");
     command.env("HAL_CTS_NAME", name).env("HAL_CTS_DEVICE", uri).env("HAL_CTS_TESTDATA", data);
 }
 

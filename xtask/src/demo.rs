@@ -8,7 +8,7 @@ use std::process::Command;
 /// Builds what the demo runs, and runs it.
 pub(crate) fn run() -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, None)?;
-    tree.build(&["iree-run-module", "embed"])?;
+    tree.build(&["iree-run-module", "embed", "overlap"])?;
     tree.build(&["hal_runtime_archives"])?;
     let root = workspace::root()?;
     let built = workspace::cargo()

@@ -1,6 +1,272 @@
 //! Intel Gaudi and Gaudi 2, through the habanalabs kernel driver's own interface.
+//!
+//! `gaudi://` drives a card through the requests of the upstream kernel driver: command submissions, signals and waits,
+//! memory. Nothing of the vendor's user-space software is needed. `gaudi://emulated` drives an [emulator](emulator) of that
+//! kernel driver and its cards, which runs IREE's host executables behind the same submissions; every path of this
+//! crate goes through the same bytes on both. What no emulator can show is said in `docs/gaudi.md`: nothing here has been
+//! proved on silicon yet.
+//!
+//! # Devices
+//!
+//! | path | device |
+//! |---|---|
+//! | `gaudi://` | the first card that the kernel lists |
+//! | `gaudi://N` | the card behind `/dev/accel/accelN` |
+//! | `gaudi://0000:19:00.0` | the card at a place on the bus |
+//! | `gaudi://fd/N` | the card that the program itself has opened as descriptor N, and closes |
+//! | `gaudi://emulated`, `gaudi://emulated/N` | an emulated card; never taken unless it is named |
+//!
+//! What `gaudi://` stands for can be said otherwise by the environment: `HAL_GAUDI_DEFAULT` is then the path.
+//!
+//! A card is open once in a process: devices that are opened for the same card share it, each with queues of its own.
+//!
+//! # Parameters
+//!
+//! | parameter | default | what it does |
+//! |---|---|---|
+//! | `open_timeout=SECONDS` | 10 | how long to wait for a card that is being reset |
+//! | `timeout=SECONDS` | the kernel's | how long a submission may take before the kernel resets the card |
+//! | `in_flight=N` | what the kernel takes | how many submissions may be in flight |
+//!
+//! The sharing of memory between cards and processes has [settings of its own](ipc), and an emulated card those of the
+//! [emulator].
+//!
+//! # Where things are
+//!
+//! | | |
+//! |---|---|
+//! | `kmd/` | the kernel: the boundary, its bytes, its calls with types |
+//! | `generation.rs`, `packet.rs` | what the generations differ in; the commands of their queues |
+//! | `memory.rs` | device and pinned host memory, divided |
+//! | `submit.rs` | submissions and the kernel's limits |
+//! | `plan.rs`, `queue.rs` | a job as packets; queues, their order, their completion |
+//! | `dma.rs`, `ffi.rs` | asynchronous transfers, in Rust and in C |
+//! | `ipc/` | memory shared between cards and processes |
+//! | `executable/` | the container of executables |
+//! | `device.rs` | all of it as a device |
+//! | `emulator/` | the kernel driver and the cards, in software |
 
+mod device;
+pub mod dma;
 pub mod emulator;
+pub mod executable;
+pub mod ffi;
 pub mod generation;
+pub mod ipc;
 pub mod kmd;
+pub mod memory;
 pub mod packet;
+mod plan;
+mod queue;
+mod shared;
+mod submit;
+
+pub use device::{Executable, GaudiDevice};
+
+use device::Settings;
+use emulator::{Emulator, Options};
+use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
+use kmd::{Kernel, Linux, Node, nodes};
+use shared::{Key, Shared, key_of_node};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The driver behind `gaudi://`.
+#[derive(Debug)]
+pub struct Gaudi;
+
+/// What a device without a path stands for, if the environment says so.
+const DEFAULT: &str = "HAL_GAUDI_DEFAULT";
+
+/// What comes before the number of an emulated card.
+const EMULATED: &str = "emulated";
+
+impl Driver for Gaudi {
+    type Device = GaudiDevice;
+
+    const NAME: &'static str = "gaudi";
+    const FULL_NAME: &'static str = "Intel Gaudi (habanalabs kernel driver, or an emulator of it)";
+
+    fn create() -> Self {
+        Self
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
+        let mut devices: Vec<DeviceInfo> = nodes(&Linux)?.iter().map(listed).collect();
+        devices.push(DeviceInfo {
+            path: EMULATED.to_owned(),
+            name: "emulated Gaudi 2: software behind the kernel driver's interface, no hardware".to_owned(),
+        });
+        Ok(devices)
+    }
+
+    fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<GaudiDevice, Failure> {
+        let patience = Duration::from_secs(parameters.number("open_timeout", 10, 0, 3600)?);
+        let in_flight = optional(parameters, "in_flight", submit::LEAST as u64, 1 << 14)?;
+        let timeout = optional(parameters, "timeout", 1, 86_400)?;
+        let mut settings = Settings {
+            number: 0,
+            in_flight: in_flight.and_then(|number| usize::try_from(number).ok()),
+            timeout: timeout.and_then(|number| u32::try_from(number).ok()),
+            ipc: ipc::Settings::read(parameters)?,
+        };
+        let default = std::env::var(DEFAULT).unwrap_or_default();
+        let path = if path.is_empty() { default.as_str() } else { path };
+        if let Some(number) = path.strip_prefix("fd/") {
+            let (card, emulator) = adopt(number)?;
+            return GaudiDevice::new(&card, emulator, &settings);
+        }
+        let (node, emulator) = locate(path, parameters)?;
+        let digits = node.to_string_lossy();
+        let digits = digits.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+        settings.number = digits.parse().unwrap_or(0);
+        let (kernel, key): (Arc<dyn Kernel>, Key) = match &emulator {
+            Some(emulator) => {
+                let machine = Arc::as_ptr(emulator).addr();
+                (emulator.clone(), Key::Emulated(machine, node.display().to_string()))
+            }
+            None => (Arc::new(Linux), key_of_node(&node)),
+        };
+        GaudiDevice::new(&Shared::open(kernel, key, &node, patience)?, emulator, &settings)
+    }
+
+    fn describe(&self, info: &DeviceInfo) -> String {
+        let common = "- queues: 4, in order, waiting for each other on the card\n- parameters: open_timeout, timeout, in_flight";
+        if info.path == EMULATED {
+            return format!(
+                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 2 unless cards= says otherwise, as \
+                 {EMULATED}/0, {EMULATED}/1\n- executables: {} and IREE's host executables\n{common}, and the emulator's: cards, \
+                 generation, dram, register, abi, workers, schedule, seed, speed, machine, fault",
+                info.name,
+                executable::FORMAT
+            );
+        }
+        let node = nodes(&Linux).ok().and_then(|nodes| find(&nodes, &info.path).ok());
+        let status = node.map_or_else(|| "gone".to_owned(), |node| node.status);
+        format!(
+            "# {}\n- evidence: none on silicon yet; the emulator's tests\n- state: {status}\n- executables: {}\n{common}",
+            info.name,
+            executable::FORMAT
+        )
+    }
+}
+
+/// A number that may be left out.
+fn optional(
+    parameters: &mut Parameters<'_>,
+    key: &'static str,
+    least: u64,
+    most: u64,
+) -> Result<Option<u64>, Failure> {
+    // No number below the least can be given, so it stands for none.
+    let number = parameters.number(key, u64::MAX, least, most)?;
+    Ok((number != u64::MAX).then_some(number))
+}
+
+fn listed(node: &Node) -> DeviceInfo {
+    DeviceInfo {
+        path: node.number.to_string(),
+        name: format!("{} at {}, {}", node.generation, node.address, node.path().display()),
+    }
+}
+
+/// Which emulated card a path names, if it names one.
+fn emulated(path: &str) -> Result<Option<usize>, Failure> {
+    let Some(rest) = path.strip_prefix(EMULATED) else { return Ok(None) };
+    let number =
+        if rest.is_empty() { Some(0) } else { rest.strip_prefix('/').and_then(|text| text.parse().ok()) };
+    match number {
+        Some(number) => Ok(Some(number)),
+        None => Err(Failure::new(
+            Code::NotFound,
+            format!(
+                "there is no gaudi://{path}; the emulated cards are {EMULATED}/0, {EMULATED}/1 and so on"
+            ),
+        )),
+    }
+}
+
+/// The node that a path names, and the machine that it is in, if that is emulated.
+fn locate(path: &str, parameters: &mut Parameters<'_>) -> Result<(PathBuf, Option<Arc<Emulator>>), Failure> {
+    match emulated(path)? {
+        Some(number) => {
+            let emulator = Emulator::get(&Options::read(parameters)?)?;
+            Ok((PathBuf::from(format!("/dev/accel/accel{number}")), Some(emulator)))
+        }
+        None => Ok((find(&nodes(&Linux)?, path)?.path(), None)),
+    }
+}
+
+/// The card that a path names.
+fn find(nodes: &[Node], path: &str) -> Result<Node, Failure> {
+    let number = path.parse::<u32>().ok();
+    let named = |node: &&Node| path.is_empty() || Some(node.number) == number || node.address == path;
+    nodes.iter().find(named).cloned().ok_or_else(|| {
+        let there: Vec<String> =
+            nodes.iter().map(|node| format!("{} ({})", node.number, node.address)).collect();
+        let there = if there.is_empty() {
+            "the kernel lists none in /sys/class/accel: no card, or its driver habanalabs is not loaded"
+                .to_owned()
+        } else {
+            format!("there are {}", there.join(", "))
+        };
+        Failure::new(
+            Code::NotFound,
+            format!("there is no card gaudi://{path}; {there}; without a card, ask for gaudi://{EMULATED}"),
+        )
+    })
+}
+
+/// The card behind a descriptor of this process.
+fn adopt(number: &str) -> Result<(Arc<Shared>, Option<Arc<Emulator>>), Failure> {
+    let bad = || {
+        let message = format!("gaudi://fd/{number} names no open descriptor of this process");
+        Failure::new(Code::InvalidArgument, message)
+    };
+    let number: i32 = number.parse().map_err(|_| bad())?;
+    let file = kmd::borrow(number).ok_or_else(bad)?;
+    let emulator = Emulator::of(file);
+    let kernel: Arc<dyn Kernel> = match &emulator {
+        Some(emulator) => emulator.clone(),
+        None => Arc::new(Linux),
+    };
+    Ok((Shared::adopt(kernel, file, format!("descriptor {number}"))?, emulator))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use generation::Generation;
+
+    #[test]
+    fn a_card_is_found_by_number_and_by_place() {
+        let node = |number, address: &str| Node {
+            number,
+            address: address.to_owned(),
+            generation: Generation::Gaudi2,
+            status: String::new(),
+        };
+        let nodes = [node(0, "0000:19:00.0"), node(3, "0000:b3:00.0")];
+        for (path, number) in [("", 0), ("0", 0), ("3", 3), ("0000:b3:00.0", 3)] {
+            assert_eq!(find(&nodes, path).unwrap().number, number, "{path}");
+        }
+        let missing = find(&nodes, "1").unwrap_err();
+        assert_eq!(missing.code(), Code::NotFound);
+        assert!(missing.message().contains("0 (0000:19:00.0), 3 (0000:b3:00.0)"), "{missing}");
+        let none = find(&[], "").unwrap_err();
+        assert!(
+            none.message().contains("habanalabs") && none.message().contains("gaudi://emulated"),
+            "{none}"
+        );
+    }
+
+    #[test]
+    fn an_emulated_card_has_to_be_named() {
+        assert_eq!(emulated("").unwrap(), None);
+        assert_eq!(emulated("0").unwrap(), None);
+        assert_eq!(emulated("emulated").unwrap(), Some(0));
+        assert_eq!(emulated("emulated/1").unwrap(), Some(1));
+        assert!(emulated("emulated1").is_err() && emulated("emulated/x").is_err());
+    }
+}

@@ -64,6 +64,7 @@ pub mod dispatch {
 pub const LARGEST_TRANSFER: u64 = u32::MAX as u64;
 
 /// Bits of a control word.
+const ENGINE_BARRIER: u32 = 1 << 29;
 const MESSAGE_BARRIER: u32 = 1 << 31;
 const REGISTER_BARRIER: u32 = 1 << 30;
 const MEMSET: u32 = 1 << 4;
@@ -99,6 +100,13 @@ pub fn copy(generation: Generation, source: u64, target: u64, length: u32) -> [u
 pub fn fill(generation: Generation, pattern: [u8; 4], target: u64, length: u32) -> [u8; TRANSFER_SIZE] {
     let word = u64::from(u32::from_le_bytes(pattern));
     transfer(generation, MEMSET, word << 32 | word, target, length)
+}
+
+/// Makes a packet wait until its engine has ended everything before it, whatever that reads and writes.
+pub fn order(packet: &mut [u8]) {
+    if let Some(control) = packet.get_mut(7) {
+        *control |= (ENGINE_BARRIER >> 24) as u8;
+    }
 }
 
 #[cfg(test)]

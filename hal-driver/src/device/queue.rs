@@ -2,6 +2,7 @@
 
 use super::{HalDevice, Raw, State, Table};
 use crate::alloca::{Alloca, Attempt, Dealloca, Pool};
+use crate::allocator;
 use crate::buffer::{Opaque, Slice};
 use crate::command_buffer::{Recorded, bindings};
 use crate::constants::{ACCESS_READ, ACCESS_WRITE};
@@ -18,9 +19,9 @@ use hal_sys as sys;
 use std::ffi::c_void;
 
 /// What an operation waits for and signals.
-struct Edges<'a> {
-    waits: List<'a>,
-    signals: List<'a>,
+pub(super) struct Edges<'a> {
+    pub(super) waits: List<'a>,
+    pub(super) signals: List<'a>,
 }
 
 impl<'a> Edges<'a> {
@@ -38,7 +39,7 @@ impl<'a> Edges<'a> {
 
 /// Where an operation runs.
 #[derive(Clone, Copy)]
-enum Side {
+pub(super) enum Side {
     Queue,
     Host,
 }
@@ -68,7 +69,13 @@ impl<D: Device> State<D> {
         }
     }
 
-    fn submit(&self, affinity: Affinity, edges: &Edges<'_>, side: Side, operation: Operation<D>) -> Result {
+    pub(super) fn submit(
+        &self,
+        affinity: Affinity,
+        edges: &Edges<'_>,
+        side: Side,
+        operation: Operation<D>,
+    ) -> Result {
         let trace = self.profiler.trace(|| {
             let mut about = About::of(&operation, affinity.0);
             about.waits = edges.waits.len();
@@ -166,6 +173,7 @@ impl<D: Device> State<D> {
                 "this device cannot allocate {length} bytes of the kind that was asked for"
             )));
         }
+        let heap = allocator::place(&self.properties, &params).map_or(0, |(heap, _)| heap);
         if length == 0 {
             let mut buffer = std::ptr::null_mut();
             // SAFETY: the allocator is alive; the out-parameter is ours.
@@ -200,7 +208,7 @@ impl<D: Device> State<D> {
                 self.allocator,
                 &raw mut buffer,
             ))?;
-            let pool = if pool.is_null() { self.pools.select(length) } else { pool };
+            let pool = if pool.is_null() { self.pools.select(heap, length)? } else { pool };
             (Retained::adopt(buffer).ok_or_else(|| invalid("there is no transient buffer"))?, Pool::new(pool))
         };
         let may_wait = flags & MAY_WAIT != 0;
@@ -284,7 +292,11 @@ impl<D: Device> State<D> {
         }
         // SAFETY: as above.
         let file = unsafe { Retained::retain(file) }.ok_or_else(|| invalid("there is no file"))?;
+        let mapped = slice.is_host_visible();
         let transfer = Transfer { file, file_offset, slice, writes_file };
+        if !mapped {
+            return self.staged(affinity, edges, &transfer);
+        }
         self.submit(affinity, edges, Side::Host, Operation::Transfer(Box::new(transfer)))
     }
 

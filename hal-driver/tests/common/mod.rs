@@ -56,6 +56,7 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
         let registry = sys::iree_hal_driver_registry_default();
         REGISTER.call_once(|| {
             check(hal_driver::iree_hal_mock_driver_module_register(registry)).unwrap();
+            check(hal_driver::iree_hal_gaudi_driver_module_register(registry)).unwrap();
             check(iree_hal_local_task_driver_module_register(registry)).unwrap();
         });
         registry
@@ -122,11 +123,20 @@ impl Device {
     }
 
     pub(crate) fn try_buffer(&self, length: usize) -> Result<Buffer> {
+        self.try_buffer_of(params(), length)
+    }
+
+    /// A buffer of the device's own memory, which the host may not be able to map.
+    pub(crate) fn local_buffer(&self, length: usize) -> Buffer {
+        self.try_buffer_of(local(), length).unwrap()
+    }
+
+    fn try_buffer_of(&self, params: sys::iree_hal_buffer_params_t, length: usize) -> Result<Buffer> {
         unsafe {
             let mut buffer = null_mut();
             check(sys::iree_hal_allocator_allocate_buffer(
                 self.allocator(),
-                params(),
+                params,
                 length,
                 &raw mut buffer,
             ))?;
@@ -182,17 +192,53 @@ impl Device {
         target: &Buffer,
         length: usize,
     ) -> Result {
+        self.copy_on(u64::MAX, waits, signals, (source, 0), (target, 0), length)
+    }
+
+    pub(crate) fn copy_on(
+        &self,
+        affinity: u64,
+        waits: &List,
+        signals: &List,
+        (source, source_offset): (&Buffer, usize),
+        (target, target_offset): (&Buffer, usize),
+        length: usize,
+    ) -> Result {
         unsafe {
             check(sys::iree_hal_device_queue_copy(
                 self.0,
-                u64::MAX,
+                affinity,
                 waits.raw(),
                 signals.raw(),
                 source.0,
+                source_offset,
+                target.0,
+                target_offset,
+                length,
+                0,
+            ))
+        }
+    }
+
+    pub(crate) fn update_on(
+        &self,
+        affinity: u64,
+        waits: &List,
+        signals: &List,
+        bytes: &[u8],
+        (target, offset): (&Buffer, usize),
+    ) -> Result {
+        unsafe {
+            check(sys::iree_hal_device_queue_update(
+                self.0,
+                affinity,
+                waits.raw(),
+                signals.raw(),
+                bytes.as_ptr().cast(),
                 0,
                 target.0,
-                0,
-                length,
+                offset,
+                bytes.len(),
                 0,
             ))
         }
@@ -324,6 +370,14 @@ pub(crate) fn params() -> sys::iree_hal_buffer_params_t {
     }
 }
 
+fn local() -> sys::iree_hal_buffer_params_t {
+    sys::iree_hal_buffer_params_t {
+        type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+        usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT,
+        ..Default::default()
+    }
+}
+
 pub(crate) struct Buffer(pub(crate) *mut sys::iree_hal_buffer_t);
 
 unsafe impl Send for Buffer {}
@@ -341,6 +395,114 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         unsafe { sys::iree_hal_buffer_release(self.0) };
+    }
+}
+
+/// A file, by descriptor: it can be read and written, not mapped.
+pub(crate) struct File {
+    file: std::fs::File,
+    handle: *mut sys::iree_io_file_handle_t,
+}
+
+impl File {
+    /// A file with these bytes.
+    pub(crate) fn with(bytes: &[u8]) -> Self {
+        use std::io::Write;
+        use std::os::fd::AsRawFd;
+        let path = std::env::temp_dir().join(format!("hal-driver-{}-{:p}", std::process::id(), bytes));
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.write_all(bytes).unwrap();
+        let access = sys::IREE_IO_FILE_ACCESS_READ | sys::IREE_IO_FILE_ACCESS_WRITE;
+        let primitive = sys::iree_io_file_handle_primitive_t {
+            type_: sys::IREE_IO_FILE_HANDLE_TYPE_FD,
+            value: sys::iree_io_file_handle_primitive_value_t { fd: file.as_raw_fd() },
+        };
+        let mut handle = null_mut();
+        unsafe {
+            let (release, allocator) = (Default::default(), sys::iree_allocator_system());
+            check(sys::iree_io_file_handle_wrap(
+                access as _,
+                0,
+                primitive,
+                release,
+                allocator,
+                &raw mut handle,
+            ))
+            .unwrap();
+        }
+        Self { file, handle }
+    }
+
+    fn import(&self, device: &Device) -> *mut sys::iree_hal_file_t {
+        let access = sys::IREE_HAL_MEMORY_ACCESS_READ | sys::IREE_HAL_MEMORY_ACCESS_WRITE;
+        let mut file = null_mut();
+        unsafe {
+            check(sys::iree_hal_file_import(device.0, u64::MAX, access as _, self.handle, 0, &raw mut file))
+                .unwrap();
+        }
+        file
+    }
+
+    /// What is in it.
+    pub(crate) fn read(&self) -> Vec<u8> {
+        use std::io::{Read, Seek};
+        let mut file = self.file.try_clone().unwrap();
+        file.rewind().unwrap();
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).unwrap();
+        bytes
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        unsafe { sys::iree_io_file_handle_release(self.handle) };
+    }
+}
+
+impl Device {
+    pub(crate) fn read_file(
+        &self,
+        waits: &List,
+        signals: &List,
+        file: &File,
+        offset: u64,
+        target: &Buffer,
+        length: usize,
+    ) -> Result {
+        unsafe {
+            let file = file.import(self);
+            let (waits, signals) = (waits.raw(), signals.raw());
+            let all = u64::MAX;
+            let read = sys::iree_hal_device_queue_read(
+                self.0, all, waits, signals, file, offset, target.0, 0, length, 0,
+            );
+            sys::iree_hal_file_release(file);
+            check(read)
+        }
+    }
+
+    pub(crate) fn write_file(
+        &self,
+        waits: &List,
+        signals: &List,
+        source: &Buffer,
+        file: &File,
+        offset: u64,
+        length: usize,
+    ) -> Result {
+        unsafe {
+            let file = file.import(self);
+            let (waits, signals) = (waits.raw(), signals.raw());
+            let all = u64::MAX;
+            let written = sys::iree_hal_device_queue_write(
+                self.0, all, waits, signals, source.0, 0, file, offset, length, 0,
+            );
+            sys::iree_hal_file_release(file);
+            check(written)
+        }
     }
 }
 

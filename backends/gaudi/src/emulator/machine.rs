@@ -70,8 +70,6 @@ pub(super) struct Machine {
     clock: Condvar,
     /// For each card, where waits and closes sleep.
     finished: Vec<Condvar>,
-    /// When it was made: what times are told from.
-    pub(super) made: Instant,
 }
 
 /// The lock, held.
@@ -99,7 +97,6 @@ impl Machine {
             }),
             work: Condvar::new(),
             clock: Condvar::new(),
-            made: Instant::now(),
             options,
         }
     }
@@ -110,9 +107,11 @@ impl Machine {
         emulated / speed.max(1)
     }
 
-    /// Nanoseconds since the machine was made.
+    /// Nanoseconds of the monotonic clock, which the kernel stamps what ends with.
     pub(super) fn now(&self) -> u64 {
-        u64::try_from(self.made.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
     }
 
     /// Sleeps until something of a card has ended. False, if that took too long.

@@ -3,9 +3,11 @@
 //! [`Kernel`] is at the level of system calls: paths, descriptors, request numbers, bytes. Behind it stands Linux
 //! ([`Linux`]) or the emulator, and nobody above can tell, but for what the device says of itself.
 
+mod card;
 mod linux;
 pub mod uapi;
 
+pub use card::{Card, Node, Progress, nodes};
 pub use linux::Linux;
 pub(crate) use linux::map_shared;
 pub use rustix::io::Errno;
@@ -37,4 +39,17 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Who has a file open, for people: nothing, if that cannot be found out.
     fn holder(&self, path: &Path) -> Option<String>;
+}
+
+/// A descriptor of this process by its number, if it is open.
+///
+/// The number came from outside, from whoever wrote it into a URI or passed it through C: that it stays open while it is used
+/// is their promise.
+pub fn borrow<'a>(number: i32) -> Option<BorrowedFd<'a>> {
+    if number < 0 {
+        return None;
+    }
+    // SAFETY: not negative; whether it is open is found out by the next line, and that it stays so is promised.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_getfd(file).is_ok().then_some(file)
 }

@@ -1,0 +1,286 @@
+//! The device: what it is, and its memory, executables and queues for the driver.
+
+use crate::dma::Dma;
+use crate::emulator::Emulator;
+use crate::executable::{Container, Entry, FORMAT, wrap::wrap};
+use crate::generation::Generation;
+use crate::ipc::Ipc;
+use crate::kmd::Card;
+use crate::memory::{Heap, Memory, Region};
+use crate::plan::Planner;
+use crate::queue::{Queues, clock};
+use crate::shared::Shared;
+use crate::submit::Submitter;
+use hal_backend::{
+    Code, Completer, Completion, Device, DeviceSpec, Failure, Heap as HeapInfo, HostLoader, HostRange, Job,
+    LoadRequest, Loaded, NativeWaits, Properties, Rejected,
+};
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// The numbers of heaps.
+const DEVICE_HEAP: usize = 0;
+const HOST_HEAP: usize = 1;
+
+/// How a device is to be made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    /// The number that it is known by.
+    pub(crate) number: usize,
+    /// How many submissions may be in flight, if not as many as the kernel takes.
+    pub(crate) in_flight: Option<usize>,
+    /// How many seconds a submission has, if not as many as the kernel gives it.
+    pub(crate) timeout: Option<u32>,
+    /// How memory is shared.
+    pub(crate) ipc: crate::ipc::Settings,
+}
+
+/// A card as a device.
+pub struct GaudiDevice {
+    properties: Properties,
+    device: Arc<Heap>,
+    host: Arc<Heap>,
+    ipc: Ipc,
+    dma: Arc<Dma>,
+    queues: Arc<Queues>,
+    emulator: Option<Arc<Emulator>>,
+    thread: Option<JoinHandle<()>>,
+    // Closed behind everything that uses it.
+    card: Arc<Card>,
+}
+
+impl fmt::Debug for GaudiDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GaudiDevice").field("card", &self.card).finish_non_exhaustive()
+    }
+}
+
+impl GaudiDevice {
+    /// A device of an open card; with the emulator, if that is what it is a card of.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        emulator: Option<Arc<Emulator>>,
+        settings: &Settings,
+    ) -> Result<Self, Failure> {
+        let Shared { card, device, host, .. } = &**shared;
+        let (card, device, host) = (card.clone(), device.clone(), host.clone());
+        let submitter = Arc::new(Submitter::new(shared, settings.in_flight, settings.timeout));
+        let planner = Planner { card: card.clone(), host: host.clone(), device: device.clone() };
+        let queues = Queues::new(planner, submitter.clone());
+        let server = queues.clone();
+        let builder = std::thread::Builder::new().name(format!("gaudi-{}", settings.number));
+        let thread = builder.spawn(move || server.serve()).map_err(|error| {
+            Failure::new(Code::ResourceExhausted, format!("{} has no thread: {error}", card.name()))
+        })?;
+        let emulated = emulator.is_some();
+        let generation = card.generation();
+        let mut aliases = vec![format!("gaudi-{}", settings.number), name(generation).to_owned()];
+        if emulated {
+            // An emulated card runs host code, and compilers name the host `local`.
+            aliases.extend(["local-gaudi".to_owned(), "local".to_owned()]);
+        }
+        let heap = |host_visible, max_allocation, alignment| HeapInfo {
+            host_visible,
+            coherent: host_visible,
+            device_local: !host_visible,
+            max_allocation,
+            alignment,
+        };
+        let properties = Properties {
+            identifier: "gaudi".to_owned(),
+            aliases,
+            queues: DeviceSpec {
+                queues: generation.queues(),
+                native_waits: NativeWaits::Epochs,
+                peers: Vec::new(),
+                completion: Completion::Callback,
+            },
+            heaps: vec![
+                heap(false, card.hardware().dram_size, device.alignment()),
+                heap(true, 1 << 40, host.alignment()),
+            ],
+            concurrency: 1,
+            host_processor: emulated,
+        };
+        let dma = Arc::new(Dma::new(shared, submitter));
+        let ipc = Ipc::new(dma.clone(), device.clone(), settings.ipc.clone());
+        Ok(Self { properties, device, host, ipc, dma, queues, emulator, thread: Some(thread), card })
+    }
+
+    /// The card.
+    pub fn card(&self) -> &Arc<Card> {
+        &self.card
+    }
+
+    /// Transfers beside the queues.
+    pub fn dma(&self) -> &Arc<Dma> {
+        &self.dma
+    }
+
+    /// Its memory for others, and others' for it.
+    pub fn ipc(&self) -> &Ipc {
+        &self.ipc
+    }
+}
+
+/// What a generation is called in a module's device patterns.
+fn name(generation: Generation) -> &'static str {
+    match generation {
+        Generation::Gaudi1 => "gaudi1",
+        Generation::Gaudi2 => "gaudi2",
+    }
+}
+
+/// A loaded executable.
+pub struct Executable {
+    entries: Vec<Entry>,
+    /// What it keeps in device memory.
+    pub(crate) data: Vec<Memory>,
+    program: Option<Program>,
+}
+
+/// A host executable that an emulator runs.
+struct Program {
+    emulator: Arc<Emulator>,
+    number: u64,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.emulator.unload(self.number);
+    }
+}
+
+impl fmt::Debug for Executable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executable").field("entries", &self.entries.len()).finish_non_exhaustive()
+    }
+}
+
+impl Executable {
+    /// One of its functions.
+    pub(crate) fn entry(&self, number: usize) -> Result<&Entry, Failure> {
+        self.entries.get(number).ok_or_else(|| {
+            let message =
+                format!("the executable has {} functions, none with number {number}", self.entries.len());
+            Failure::new(Code::OutOfRange, message)
+        })
+    }
+
+    /// The number that an emulator knows it by.
+    pub(crate) fn program(&self) -> u64 {
+        self.program.as_ref().map_or(0, |program| program.number)
+    }
+}
+
+impl GaudiDevice {
+    /// Loads a container, and puts into device memory what it keeps there.
+    fn install(&self, bytes: &[u8], program: Option<Program>) -> Result<Loaded<Executable>, Failure> {
+        let container = Container::read(bytes, self.card.generation(), self.emulator.is_some())?;
+        let mut data = Vec::new();
+        for segment in &container.data {
+            let length = segment.bytes.len() as u64;
+            let memory = self.device.allocate(length)?;
+            let source = HostRange::allocate(length, 64)?;
+            if !source.write(0, &segment.bytes) {
+                return Err(Failure::new(Code::Internal, "a data segment does not fit into its own length"));
+            }
+            self.dma.host_to_device(&source, memory.address())?.wait()?;
+            data.push(memory);
+        }
+        let functions = container.entries.iter().map(Entry::function).collect();
+        Ok(Loaded { executable: Executable { entries: container.entries, data, program }, functions })
+    }
+}
+
+impl Device for GaudiDevice {
+    type Memory = Memory;
+    type Executable = Executable;
+    type Event = ();
+
+    fn properties(&self) -> Properties {
+        self.properties.clone()
+    }
+
+    fn start(&self, completer: Completer) {
+        self.queues.start(completer);
+    }
+
+    fn allocate(&self, heap: usize, length: u64) -> Result<Memory, Failure> {
+        match heap {
+            DEVICE_HEAP => self.device.allocate(length),
+            HOST_HEAP => self.host.allocate(length),
+            _ => Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}"))),
+        }
+    }
+
+    fn import(&self, range: HostRange) -> Result<Memory, Failure> {
+        let length = range.length();
+        let region = Region::host(&self.card, range).map_err(|errno| {
+            let what = format!(
+                "{length} bytes of host memory cannot be used in place: they may be read-only, or too many to be pinned"
+            );
+            self.card.failure(&what, errno)
+        })?;
+        Ok(Memory::whole(region))
+    }
+
+    fn host_view(&self, memory: &Memory) -> Option<HostRange> {
+        memory.host_view()
+    }
+
+    fn supports(&self, format: &str, host: &dyn HostLoader) -> bool {
+        format == FORMAT || (self.emulator.is_some() && host.supports(format))
+    }
+
+    fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
+        if request.format == FORMAT {
+            return self.install(request.data, None);
+        }
+        let Some(emulator) = &self.emulator else {
+            let message = format!(
+                "a card runs executables of format {FORMAT}, not {:?}, which only an emulated one does",
+                request.format
+            );
+            return Err(Failure::new(Code::Incompatible, message));
+        };
+        // A host executable takes the way of every other: a container, whose packets name the program.
+        let executable = host.load(request, emulator.workers())?;
+        let container = wrap(executable.functions(), self.card.generation())?;
+        let number = emulator.load(executable);
+        let program = Program { emulator: emulator.clone(), number };
+        self.install(&container.write(), Some(program))
+    }
+
+    fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
+        self.queues.submit(job)
+    }
+
+    fn abort(&self, why: &Failure) {
+        self.queues.abort(why);
+    }
+
+    fn trim(&self) {
+        self.device.trim();
+        self.host.trim();
+    }
+
+    fn clock(&self) -> Option<u64> {
+        Some(clock())
+    }
+}
+
+impl Drop for GaudiDevice {
+    fn drop(&mut self) {
+        // What is in flight ends first: a card that is closed in the middle of its work is reset.
+        self.dma.finish();
+        self.queues.stop();
+        let me = std::thread::current().id();
+        // The last reference may be dropped from inside a completion, on the device's own thread.
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != me) {
+            // A thread that panicked has nothing left to say.
+            let _ = thread.join();
+        }
+    }
+}

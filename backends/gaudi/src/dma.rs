@@ -1,0 +1,355 @@
+//! Asynchronous transfers: submitted at once, polled by anybody.
+//!
+//! A [`Dma`] moves bytes between host memory and a card, or within the card, beside the HAL's queues or without them. A
+//! [`Request`] is one transfer. Submitting never waits: what finds no room in the kernel's queues is kept, in order, and
+//! goes when there is room. Any number may be on their way. Polling a request looks for what has ended, submits what can
+//! be, and says how this one is; it never waits either. Any thread may submit, poll and free, the same request even.
+//!
+//! Host memory is made known to the card for the time of its transfer, and must stay what it is until then: whoever calls
+//! with an address promises that. Transfers that go the same way are done one after the other, in the order in which they
+//! were asked for; others overtake each other.
+//!
+//! Only the kernel's own submissions and waits are used. No request of it is made up.
+
+use crate::generation::{Generation, Lane};
+use crate::kmd::{Card, Progress};
+use crate::memory::{Memory, Region};
+use crate::packet::{self, LARGEST_TRANSFER};
+use crate::shared::Shared as Open;
+use crate::submit::{LARGEST, Refused, Submission, Submitter};
+use hal_backend::{Code, Failure, HostRange};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// The most that a transfer packet is given: whole pages.
+const PIECE: u64 = LARGEST_TRANSFER & !0xfff;
+
+/// How long a wait looks at a time.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// Transfers of one card.
+pub struct Dma {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// The card is open for as long as this is.
+    _open: Arc<Open>,
+    card: Arc<Card>,
+    submitter: Arc<Submitter>,
+    lines: Mutex<Lines>,
+    /// Which of a hardware queue's streams.
+    stream: usize,
+}
+
+/// The transfers that have not ended, by the way they go.
+#[derive(Default)]
+struct Lines {
+    lines: [VecDeque<Transfer>; 3],
+    lost: Option<Failure>,
+}
+
+/// One transfer that has not ended.
+struct Transfer {
+    /// What is not submitted yet.
+    commands: VecDeque<Vec<u8>>,
+    submissions: VecDeque<Submission>,
+    failure: Option<Failure>,
+    outcome: Arc<OnceLock<Result<(), Failure>>>,
+    _held: Vec<Memory>,
+}
+
+/// A transfer that was asked for. Dropping it lets go of it, not of the transfer, which runs to its end.
+pub struct Request {
+    shared: Arc<Shared>,
+    outcome: Arc<OnceLock<Result<(), Failure>>>,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request").field("outcome", &self.outcome.get()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Dma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dma").field("card", &self.shared.card).finish_non_exhaustive()
+    }
+}
+
+impl Request {
+    /// Whether it has ended, and how: nothing, while it is on its way. Does not wait.
+    pub fn poll(&self) -> Option<Result<(), Failure>> {
+        if self.outcome.get().is_none() {
+            self.shared.progress(Duration::ZERO);
+        }
+        self.outcome.get().cloned()
+    }
+
+    /// Waits for its end.
+    pub fn wait(&self) -> Result<(), Failure> {
+        loop {
+            if let Some(outcome) = self.outcome.get() {
+                return outcome.clone();
+            }
+            self.shared.progress(SLICE);
+        }
+    }
+}
+
+impl Dma {
+    pub(crate) fn new(open: &Arc<Open>, submitter: Arc<Submitter>) -> Self {
+        let (open, card) = (open.clone(), open.card.clone());
+        Self { shared: Arc::new(Shared { _open: open, card, submitter, lines: Mutex::default(), stream: 0 }) }
+    }
+
+    /// Transfers of an open card.
+    pub(crate) fn of(shared: &Arc<Open>) -> Self {
+        Self::new(shared, Arc::new(Submitter::new(shared, None, None)))
+    }
+
+    /// The card.
+    pub fn card(&self) -> &Arc<Card> {
+        &self.shared.card
+    }
+
+    /// Copies host memory to a device address.
+    pub fn host_to_device(&self, source: &HostRange, target: u64) -> Result<Request, Failure> {
+        let held = self.shared.find(source)?;
+        let packets = self.copies(held.address(), target, held.length())?;
+        self.shared.enqueue(Lane::Down, packets, vec![held])
+    }
+
+    /// Copies from a device address to host memory.
+    pub fn device_to_host(&self, source: u64, target: &HostRange) -> Result<Request, Failure> {
+        let held = self.shared.find(target)?;
+        let packets = self.copies(source, held.address(), held.length())?;
+        self.shared.enqueue(Lane::Up, packets, vec![held])
+    }
+
+    /// Copies from one device address to another.
+    pub fn device_to_device(&self, source: u64, target: u64, length: u64) -> Result<Request, Failure> {
+        self.transfer(Lane::Within, source, target, length)
+    }
+
+    /// Copies on a way that the caller chooses: bytes outside of the card count as the host's.
+    pub(crate) fn transfer(
+        &self,
+        lane: Lane,
+        source: u64,
+        target: u64,
+        length: u64,
+    ) -> Result<Request, Failure> {
+        let packets = self.copies(source, target, length)?;
+        self.shared.enqueue(lane, packets, Vec::new())
+    }
+
+    /// Repeats four bytes over device memory. The length is a multiple of four.
+    pub fn fill(&self, pattern: [u8; 4], target: u64, length: u64) -> Result<Request, Failure> {
+        if !length.is_multiple_of(4) {
+            let message =
+                format!("a fill of {length} bytes with a pattern of 4: the length is no multiple of 4");
+            return Err(Failure::new(Code::InvalidArgument, message));
+        }
+        let generation = self.generation();
+        let packets =
+            pieces(length)?.map(|(offset, piece)| packet::fill(generation, pattern, target + offset, piece));
+        self.shared.enqueue(Lane::Within, packets.collect(), Vec::new())
+    }
+
+    fn generation(&self) -> Generation {
+        self.shared.card.generation()
+    }
+
+    fn copies(
+        &self,
+        source: u64,
+        target: u64,
+        length: u64,
+    ) -> Result<Vec<[u8; packet::TRANSFER_SIZE]>, Failure> {
+        let generation = self.generation();
+        let fits = |start: u64| start.checked_add(length).is_some();
+        if !fits(source) || !fits(target) {
+            let message =
+                format!("{length} bytes from {source:#x} to {target:#x} are past the end of all addresses");
+            return Err(Failure::new(Code::OutOfRange, message));
+        }
+        let copy = |(offset, piece)| packet::copy(generation, source + offset, target + offset, piece);
+        Ok(pieces(length)?.map(copy).collect())
+    }
+
+    /// How many transfers have not ended.
+    pub fn pending(&self) -> usize {
+        self.shared.lines.lock().lines.iter().map(VecDeque::len).sum()
+    }
+
+    /// Waits for every transfer.
+    pub fn finish(&self) {
+        while self.pending() > 0 {
+            self.shared.progress(SLICE);
+        }
+    }
+}
+
+impl Drop for Dma {
+    fn drop(&mut self) {
+        // A card that is closed in the middle of a transfer is reset.
+        self.finish();
+    }
+}
+
+/// A length in pieces that fit in a packet: where each begins, and how long it is.
+fn pieces(length: u64) -> Result<impl Iterator<Item = (u64, u32)>, Failure> {
+    if length == 0 {
+        return Err(Failure::new(Code::InvalidArgument, "a transfer of no bytes"));
+    }
+    let step = usize::try_from(PIECE).unwrap_or(usize::MAX);
+    Ok((0..length)
+        .step_by(step)
+        .map(move |offset| (offset, u32::try_from((length - offset).min(PIECE)).unwrap_or(u32::MAX))))
+}
+
+/// Where transfers of a lane stand.
+fn line(lane: Lane) -> usize {
+    match lane {
+        Lane::Down => 0,
+        Lane::Up => 1,
+        Lane::Within | Lane::Compute => 2,
+    }
+}
+
+const LANES: [Lane; 3] = [Lane::Down, Lane::Up, Lane::Within];
+
+impl Shared {
+    fn find(&self, range: &HostRange) -> Result<Memory, Failure> {
+        if range.length() == 0 {
+            return Err(Failure::new(Code::InvalidArgument, "a transfer of no bytes"));
+        }
+        let region = Region::host(&self.card, range.clone()).map_err(|errno| {
+            let what =
+                format!("{} bytes at {:p} could not be made known to it", range.length(), range.address());
+            self.card.failure(&what, errno)
+        })?;
+        Ok(Memory::whole(region))
+    }
+
+    fn enqueue(
+        self: &Arc<Self>,
+        lane: Lane,
+        packets: Vec<[u8; packet::TRANSFER_SIZE]>,
+        held: Vec<Memory>,
+    ) -> Result<Request, Failure> {
+        let most = LARGEST / packet::TRANSFER_SIZE;
+        let commands = packets.chunks(most).map(<[_]>::concat).collect();
+        let outcome = Arc::new(OnceLock::new());
+        let transfer = Transfer {
+            commands,
+            submissions: VecDeque::new(),
+            failure: None,
+            outcome: outcome.clone(),
+            _held: held,
+        };
+        let mut lines = self.lines.lock();
+        if let Some(failure) = &lines.lost {
+            return Err(failure.clone());
+        }
+        if let Some(line) = lines.lines.get_mut(line(lane)) {
+            line.push_back(transfer);
+        }
+        self.submit(&mut lines);
+        self.settle(&mut lines);
+        drop(lines);
+        Ok(Request { shared: self.clone(), outcome })
+    }
+
+    /// Submits what there is room for.
+    fn submit(&self, lines: &mut Lines) {
+        for (lane, line) in LANES.into_iter().zip(&mut lines.lines) {
+            let queue = self.card.generation().hardware_queue(lane, self.stream);
+            for transfer in line.iter_mut() {
+                while let Some(commands) = transfer.commands.front() {
+                    match self.submitter.submit(queue, commands) {
+                        Ok(submission) => {
+                            transfer.commands.pop_front();
+                            transfer.submissions.push_back(submission);
+                        }
+                        Err(Refused::Full) => return,
+                        Err(Refused::Failed(failure)) => {
+                            transfer.commands.clear();
+                            transfer.failure.get_or_insert(failure);
+                        }
+                        Err(Refused::Lost(failure)) => {
+                            lines.lost = Some(failure);
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes what has ended out of the lines, oldest first, and says how it went.
+    fn settle(&self, lines: &mut Lines) {
+        let Lines { lines, lost } = lines;
+        for line in lines.iter_mut() {
+            while let Some(transfer) = line.front_mut() {
+                while lost.is_none()
+                    && let Some(submission) = transfer.submissions.front()
+                {
+                    let sequence = submission.sequence();
+                    match self.submitter.poll(sequence, Duration::ZERO) {
+                        Progress::Busy => break,
+                        Progress::Done { .. } => {}
+                        failed => *lost = self.submitter.failure(submission.queue(), sequence, &failed),
+                    }
+                    if lost.is_none() {
+                        transfer.submissions.pop_front();
+                    }
+                }
+                if lost.is_some() || !transfer.submissions.is_empty() || !transfer.commands.is_empty() {
+                    break;
+                }
+                if let Some(transfer) = line.pop_front() {
+                    // What it held is free before anybody knows that it has ended.
+                    let Transfer { failure, outcome, _held, .. } = transfer;
+                    drop(_held);
+                    let _ = outcome.set(failure.map_or(Ok(()), Err));
+                }
+            }
+        }
+        let Some(failure) = lost else { return };
+        // Nothing of the card's works any more; it must be let go of before what it was working on.
+        self.submitter.close();
+        self.card.close();
+        for transfer in lines.iter_mut().flat_map(|line| line.drain(..)) {
+            let _ = transfer.outcome.set(Err(failure.clone()));
+        }
+    }
+
+    /// Looks for what has ended, and submits what can be; with a time, waits for that at most first.
+    fn progress(&self, patience: Duration) {
+        if !patience.is_zero() {
+            let oldest = {
+                let lines = self.lines.lock();
+                let first = |line: &VecDeque<Transfer>| Some(line.front()?.submissions.front()?.sequence());
+                lines.lines.iter().find_map(first)
+            };
+            match oldest {
+                Some(sequence) => drop(self.submitter.poll(sequence, patience)),
+                // Others take all the room.
+                None => std::thread::sleep(Duration::from_micros(100)),
+            }
+        }
+        let mut lines = self.lines.lock();
+        self.settle(&mut lines);
+        if lines.lost.is_none() {
+            self.submit(&mut lines);
+        }
+        if lines.lost.is_some() {
+            self.settle(&mut lines);
+        }
+    }
+}

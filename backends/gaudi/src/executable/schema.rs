@@ -1,0 +1,364 @@
+//! Containers as FlatBuffers: `executable.fbs`, field by field.
+//!
+//! Reading and verifying are one thing here. The library's verifier walks from table to table and says where a field
+//! is, after it has made sure that all of the field is inside the buffer; then the field is read, with a checked slice
+//! that cannot miss. So nothing is followed that was not verified, and the accessors that must trust their
+//! callers are not used at all.
+
+use super::container::{Axis, Container, DataSegment, Entry, Patch, PatchKind, Step};
+use super::fault::{Fault, Name};
+use super::{IDENTIFIER, VERSION};
+use crate::generation::{Generation, Lane};
+use flatbuffers::{
+    FlatBufferBuilder, ForwardsUOffset, InvalidFlatbuffer, TableFinishedWIPOffset, TableVerifier, Vector,
+    Verifiable, Verifier, VerifierOptions, WIPOffset, field_index_to_field_offset,
+};
+use hal_backend::Code;
+
+// The fields' numbers, which are their order in the schema.
+const EXECUTABLE_VERSION: u16 = 0;
+const EXECUTABLE_GENERATION: u16 = 1;
+const EXECUTABLE_DATA: u16 = 2;
+const EXECUTABLE_ENTRIES: u16 = 3;
+const SEGMENT_ALIGNMENT: u16 = 0;
+const SEGMENT_BYTES: u16 = 1;
+const ENTRY_NAME: u16 = 0;
+const ENTRY_BINDINGS: u16 = 1;
+const ENTRY_CONSTANTS: u16 = 2;
+/// The first of three.
+const ENTRY_WORKGROUP_SIZE: u16 = 3;
+const ENTRY_STEPS: u16 = 6;
+const STEP_LANE: u16 = 0;
+const STEP_TEMPLATE: u16 = 1;
+const STEP_PATCHES: u16 = 2;
+const PATCH_OFFSET: u16 = 0;
+const PATCH_KIND: u16 = 1;
+const PATCH_INDEX: u16 = 2;
+const PATCH_ADDEND: u16 = 3;
+
+/// A segment's alignment where the file leaves it out.
+const DEFAULT_ALIGNMENT: u32 = 1;
+
+/// How much larger a file may be when nothing in it is shared. A small table counts as up to eight times its size,
+/// because the verifier counts what it reads of the table's description as well.
+const SHARING: usize = 16;
+
+fn generation_number(generation: Option<Generation>) -> u8 {
+    match generation {
+        None => 0,
+        Some(Generation::Gaudi1) => 1,
+        Some(Generation::Gaudi2) => 2,
+    }
+}
+
+fn lane_number(lane: Lane) -> u8 {
+    match lane {
+        Lane::Compute => 0,
+        Lane::Down => 1,
+        Lane::Up => 2,
+        Lane::Within => 3,
+    }
+}
+
+/// A patch's kind, index and addend.
+fn kind_numbers(kind: PatchKind) -> (u8, u16, u64) {
+    let axis = |axis: Axis| match axis {
+        Axis::X => 0,
+        Axis::Y => 1,
+        Axis::Z => 2,
+    };
+    match kind {
+        PatchKind::BindingAddress { binding, addend } => (1, binding, addend),
+        PatchKind::BindingLength { binding } => (2, binding, 0),
+        PatchKind::BindingLengthWord { binding } => (3, binding, 0),
+        PatchKind::Constant { constant } => (4, constant, 0),
+        PatchKind::WorkgroupCount(of) => (5, axis(of), 0),
+        PatchKind::WorkgroupSize(of) => (6, axis(of), 0),
+        PatchKind::LocalMemory => (7, 0, 0),
+        PatchKind::IndirectAddress => (8, 0, 0),
+        PatchKind::DataAddress { segment, addend } => (9, segment, addend),
+        PatchKind::Program => (10, 0, 0),
+    }
+}
+
+fn kind_of(number: u8, index: u16, addend: u64) -> Result<PatchKind, Fault> {
+    let axis = || match index {
+        0 => Ok(Axis::X),
+        1 => Ok(Axis::Y),
+        2 => Ok(Axis::Z),
+        _ => {
+            Err(Fault::invalid(format!("dimension {index} of a workgroup; there are 0 (x), 1 (y) and 2 (z)")))
+        }
+    };
+    let kind = match number {
+        1 => PatchKind::BindingAddress { binding: index, addend },
+        2 => PatchKind::BindingLength { binding: index },
+        3 => PatchKind::BindingLengthWord { binding: index },
+        4 => PatchKind::Constant { constant: index },
+        5 => PatchKind::WorkgroupCount(axis()?),
+        6 => PatchKind::WorkgroupSize(axis()?),
+        7 => PatchKind::LocalMemory,
+        8 => PatchKind::IndirectAddress,
+        9 => PatchKind::DataAddress { segment: index, addend },
+        10 => PatchKind::Program,
+        _ => return Err(Fault::invalid(format!("patch kind {number}; there are 1 to 10"))),
+    };
+    if kind_numbers(kind) != (number, index, addend) {
+        let text = format!(
+            "index {index} and addend {addend:#x} with {kind:?}, which must leave what it does not use zero"
+        );
+        return Err(Fault::invalid(text));
+    }
+    Ok(kind)
+}
+
+pub(super) fn write(container: &Container) -> Vec<u8> {
+    let mut builder = FlatBufferBuilder::new();
+    let data: Vec<_> = container.data.iter().map(|segment| write_segment(&mut builder, segment)).collect();
+    let data = builder.create_vector(&data);
+    let entries: Vec<_> = container.entries.iter().map(|entry| write_entry(&mut builder, entry)).collect();
+    let entries = builder.create_vector(&entries);
+    let table = builder.start_table();
+    builder.push_slot(slot(EXECUTABLE_VERSION), VERSION, 0);
+    builder.push_slot(slot(EXECUTABLE_GENERATION), generation_number(container.generation), 0);
+    builder.push_slot_always(slot(EXECUTABLE_DATA), data);
+    builder.push_slot_always(slot(EXECUTABLE_ENTRIES), entries);
+    let root = builder.end_table(table);
+    builder.finish(root, Some(IDENTIFIER));
+    builder.finished_data().to_vec()
+}
+
+type Written = WIPOffset<TableFinishedWIPOffset>;
+
+fn write_segment(builder: &mut FlatBufferBuilder<'_>, segment: &DataSegment) -> Written {
+    let bytes = builder.create_vector(&segment.bytes);
+    let table = builder.start_table();
+    builder.push_slot(slot(SEGMENT_ALIGNMENT), segment.alignment, DEFAULT_ALIGNMENT);
+    builder.push_slot_always(slot(SEGMENT_BYTES), bytes);
+    builder.end_table(table)
+}
+
+fn write_entry(builder: &mut FlatBufferBuilder<'_>, entry: &Entry) -> Written {
+    let name = builder.create_string(&entry.name);
+    let steps: Vec<_> = entry.steps.iter().map(|step| write_step(builder, step)).collect();
+    let steps = builder.create_vector(&steps);
+    let table = builder.start_table();
+    builder.push_slot_always(slot(ENTRY_NAME), name);
+    builder.push_slot(slot(ENTRY_BINDINGS), entry.bindings, 0);
+    builder.push_slot(slot(ENTRY_CONSTANTS), entry.constants, 0);
+    for (number, size) in (ENTRY_WORKGROUP_SIZE..).zip(entry.workgroup_size) {
+        builder.push_slot(slot(number), size, 0);
+    }
+    builder.push_slot_always(slot(ENTRY_STEPS), steps);
+    builder.end_table(table)
+}
+
+fn write_step(builder: &mut FlatBufferBuilder<'_>, step: &Step) -> Written {
+    let template = builder.create_vector(&step.template);
+    let patches: Vec<_> = step.patches.iter().map(|patch| write_patch(builder, patch)).collect();
+    let patches = builder.create_vector(&patches);
+    let table = builder.start_table();
+    builder.push_slot(slot(STEP_LANE), lane_number(step.lane), 0);
+    builder.push_slot_always(slot(STEP_TEMPLATE), template);
+    builder.push_slot_always(slot(STEP_PATCHES), patches);
+    builder.end_table(table)
+}
+
+fn write_patch(builder: &mut FlatBufferBuilder<'_>, patch: &Patch) -> Written {
+    let (kind, index, addend) = kind_numbers(patch.kind);
+    let table = builder.start_table();
+    builder.push_slot(slot(PATCH_ADDEND), addend, 0);
+    builder.push_slot(slot(PATCH_OFFSET), patch.offset, 0);
+    builder.push_slot(slot(PATCH_INDEX), index, 0);
+    builder.push_slot(slot(PATCH_KIND), kind, 0);
+    builder.end_table(table)
+}
+
+/// Where a field's place is kept in a table's description.
+fn slot(field: u16) -> u16 {
+    field_index_to_field_offset(field)
+}
+
+fn broken(error: &InvalidFlatbuffer) -> Fault {
+    // The rest of the text is a trace by byte positions; where it is in the schema's words is put around it here.
+    let text = error.to_string();
+    Fault::invalid(format!("damaged: {}", text.lines().next().unwrap_or_default()))
+}
+
+/// A table that is being read.
+struct Table<'v, 'o, 'b> {
+    bytes: &'b [u8],
+    fields: TableVerifier<'v, 'o, 'b>,
+}
+
+impl<'b> Table<'_, '_, 'b> {
+    /// Where a field is, after making sure that it has all of a `T`.
+    fn verified<T: Verifiable>(&mut self, field: u16) -> Result<Option<usize>, Fault> {
+        let at = self.fields.deref(slot(field)).map_err(|error| broken(&error))?;
+        if let Some(at) = at {
+            T::run_verifier(self.fields.verifier(), at).map_err(|error| broken(&error))?;
+        }
+        Ok(at)
+    }
+
+    fn scalar<T: Verifiable, const N: usize>(
+        &mut self,
+        field: u16,
+        decode: fn([u8; N]) -> T,
+        default: T,
+    ) -> Result<T, Fault> {
+        let at = self.verified::<T>(field)?;
+        let bytes = at.and_then(|at| self.bytes.get(at..)).and_then(|bytes| bytes.first_chunk());
+        Ok(bytes.map_or(default, |bytes| decode(*bytes)))
+    }
+
+    /// A word, where it is known to be one.
+    fn word(&self, at: usize) -> usize {
+        let bytes = self.bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+        bytes.map_or(0, |bytes| usize::try_from(u32::from_le_bytes(*bytes)).unwrap_or(usize::MAX))
+    }
+
+    /// The bytes of a vector or string, verified as a `T`.
+    fn slice<T: Verifiable>(&mut self, field: u16, name: &str) -> Result<&'b [u8], Fault> {
+        let at = self.verified::<ForwardsUOffset<T>>(field).map_err(|fault| fault.within(name))?;
+        let at = at.ok_or_else(|| Fault::invalid(format!("no {name}, which is required")))?;
+        let vector = at.saturating_add(self.word(at));
+        let bytes = self.bytes.get(vector.saturating_add(4)..);
+        Ok(bytes.and_then(|bytes| bytes.get(..self.word(vector))).unwrap_or_default())
+    }
+
+    /// Reads each table of a vector; nothing if there is no vector.
+    fn tables<R>(
+        &mut self,
+        field: u16,
+        name: &str,
+        mut read: impl FnMut(&mut Table<'_, '_, 'b>) -> Result<R, Fault>,
+    ) -> Result<Option<Vec<R>>, Fault> {
+        // As a vector of words, which the places of tables are; each is followed, and verified, as it is read.
+        let at =
+            self.verified::<ForwardsUOffset<Vector<'_, u32>>>(field).map_err(|fault| fault.within(name))?;
+        let Some(at) = at else { return Ok(None) };
+        let vector = at.saturating_add(self.word(at));
+        let mut result = Vec::new();
+        for number in 0..self.word(vector) {
+            let element = vector.saturating_add(4).saturating_add(number.saturating_mul(4));
+            let target = element.saturating_add(self.word(element));
+            let one = table(self.bytes, self.fields.verifier(), target, &mut read);
+            result.push(one.map_err(|fault| fault.within(format_args!("{name} {number}")))?);
+        }
+        Ok(Some(result))
+    }
+}
+
+fn table<'b, R>(
+    bytes: &'b [u8],
+    verifier: &mut Verifier<'_, 'b>,
+    at: usize,
+    read: impl FnOnce(&mut Table<'_, '_, 'b>) -> Result<R, Fault>,
+) -> Result<R, Fault> {
+    let fields = verifier.visit_table(at).map_err(|error| broken(&error))?;
+    let mut table = Table { bytes, fields };
+    let result = read(&mut table)?;
+    table.fields.finish();
+    Ok(result)
+}
+
+/// Everything but what the packets mean.
+pub(super) fn read(bytes: &[u8], card: Generation) -> Result<Container, Fault> {
+    let identifier = bytes.get(4..8).unwrap_or_default();
+    if identifier != IDENTIFIER.as_bytes() {
+        let found = identifier.escape_ascii();
+        let text = format!(
+            "its {} bytes have the identifier \"{found}\" and not \"{IDENTIFIER}\"; it is another kind of file",
+            bytes.len()
+        );
+        return Err(Fault::new(Code::Incompatible, text));
+    }
+    let options = VerifierOptions {
+        max_apparent_size: bytes.len().saturating_mul(SHARING),
+        ..VerifierOptions::default()
+    };
+    let mut verifier = Verifier::new(&options, bytes);
+    let root = verifier.get_uoffset(0).map_err(|error| broken(&error))?;
+    let root = usize::try_from(root).unwrap_or(usize::MAX);
+    table(bytes, &mut verifier, root, |executable| read_executable(executable, card))
+}
+
+fn read_executable(executable: &mut Table<'_, '_, '_>, card: Generation) -> Result<Container, Fault> {
+    let version = executable.scalar(EXECUTABLE_VERSION, u16::from_le_bytes, 0)?;
+    if version != VERSION {
+        let text = format!(
+            "version {version}, and this driver reads version {VERSION}; compile the module for this driver's release"
+        );
+        return Err(Fault::new(Code::Incompatible, text));
+    }
+    let generation = match executable.scalar(EXECUTABLE_GENERATION, u8::from_le_bytes, 0)? {
+        0 => None,
+        1 => Some(Generation::Gaudi1),
+        2 => Some(Generation::Gaudi2),
+        number => {
+            let text = format!("it is for generation {number}; there are 0 (any), 1 (Gaudi) and 2 (Gaudi 2)");
+            return Err(Fault::new(Code::Incompatible, text));
+        }
+    };
+    if let Some(generation) = generation.filter(|&generation| generation != card) {
+        let text = format!("it is for {generation} and this card is a {card}; compile the module for {card}");
+        return Err(Fault::new(Code::Incompatible, text));
+    }
+    let data = executable.tables(EXECUTABLE_DATA, "data segment", read_segment)?.unwrap_or_default();
+    let entries = executable.tables(EXECUTABLE_ENTRIES, "entry", read_entry)?;
+    let entries = entries.ok_or_else(|| Fault::invalid("no entries, which are required"))?;
+    Ok(Container { generation, data, entries })
+}
+
+fn read_segment(segment: &mut Table<'_, '_, '_>) -> Result<DataSegment, Fault> {
+    let alignment = segment.scalar(SEGMENT_ALIGNMENT, u32::from_le_bytes, DEFAULT_ALIGNMENT)?;
+    let bytes = segment.slice::<Vector<'_, u8>>(SEGMENT_BYTES, "bytes")?.to_vec();
+    Ok(DataSegment { alignment, bytes })
+}
+
+fn read_entry(entry: &mut Table<'_, '_, '_>) -> Result<Entry, Fault> {
+    let name = entry.slice::<&str>(ENTRY_NAME, "name")?;
+    let name = String::from_utf8_lossy(name).into_owned();
+    let mut rest = || {
+        let mut workgroup_size = [0; 3];
+        for (number, size) in (ENTRY_WORKGROUP_SIZE..).zip(&mut workgroup_size) {
+            *size = entry.scalar(number, u32::from_le_bytes, 0)?;
+        }
+        let bindings = entry.scalar(ENTRY_BINDINGS, u16::from_le_bytes, 0)?;
+        let constants = entry.scalar(ENTRY_CONSTANTS, u16::from_le_bytes, 0)?;
+        let steps = entry.tables(ENTRY_STEPS, "step", read_step)?;
+        let steps = steps.ok_or_else(|| Fault::invalid("no steps, which are required"))?;
+        Ok(Entry { name: String::new(), bindings, constants, workgroup_size, steps })
+    };
+    match rest() {
+        Ok(entry) => Ok(Entry { name, ..entry }),
+        Err(fault) => Err(Fault::within(fault, Name(&name))),
+    }
+}
+
+fn read_step(step: &mut Table<'_, '_, '_>) -> Result<Step, Fault> {
+    let lane = match step.scalar(STEP_LANE, u8::from_le_bytes, 0)? {
+        0 => Lane::Compute,
+        1 => Lane::Down,
+        2 => Lane::Up,
+        3 => Lane::Within,
+        number => {
+            let text = format!("lane {number}; there are 0 (compute), 1 (down), 2 (up) and 3 (within)");
+            return Err(Fault::invalid(text));
+        }
+    };
+    let template = step.slice::<Vector<'_, u8>>(STEP_TEMPLATE, "template")?.to_vec();
+    let patches = step.tables(STEP_PATCHES, "patch", read_patch)?.unwrap_or_default();
+    Ok(Step { lane, template, patches })
+}
+
+fn read_patch(patch: &mut Table<'_, '_, '_>) -> Result<Patch, Fault> {
+    let offset = patch.scalar(PATCH_OFFSET, u32::from_le_bytes, 0)?;
+    let kind = patch.scalar(PATCH_KIND, u8::from_le_bytes, 0)?;
+    let index = patch.scalar(PATCH_INDEX, u16::from_le_bytes, 0)?;
+    let addend = patch.scalar(PATCH_ADDEND, u64::from_le_bytes, 0)?;
+    let kind =
+        kind_of(kind, index, addend).map_err(|fault| fault.within(format_args!("at offset {offset}")))?;
+    Ok(Patch { offset, kind })
+}

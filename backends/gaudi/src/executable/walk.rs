@@ -1,0 +1,186 @@
+//! Going through packets one by one: how long each is, and which may be in a program's command buffer.
+
+use super::fault::Fault;
+use crate::generation::Generation;
+use crate::packet::{DISPATCH, dispatch, opcode};
+use hal_backend::Code;
+
+/// The bit of a `LOAD_AND_EXE`'s first word that sends what is loaded to the other fetcher.
+const OTHER_FETCHER: u32 = 1;
+
+/// A packet of a template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Packet {
+    /// What it does: bits 24 to 28 of its control word.
+    pub(super) operation: u32,
+    /// Where it begins.
+    pub(super) offset: usize,
+    /// How long it is: a multiple of eight.
+    pub(super) length: usize,
+}
+
+impl Packet {
+    /// Where it ends.
+    pub(super) fn end(&self) -> usize {
+        self.offset.saturating_add(self.length)
+    }
+
+    /// What it is called.
+    pub(super) fn name(&self) -> &'static str {
+        name(self.operation).unwrap_or("an unknown packet")
+    }
+
+    /// The parts of it that no patch may touch, from its own beginning, and what they are.
+    pub(super) fn fixed(&self) -> &'static [(std::ops::Range<usize>, &'static str)] {
+        const CONTROL: (std::ops::Range<usize>, &str) = (4..8, "the control word");
+        match self.operation {
+            opcode::WREG_BULK => &[CONTROL, (0..4, "the length")],
+            opcode::LOAD_AND_EXE => &[CONTROL, (0..4, "the choice of a fetcher")],
+            DISPATCH => &[
+                CONTROL,
+                (dispatch::LENGTH..dispatch::LENGTH + 4, "the length"),
+                (dispatch::BINDINGS..dispatch::BINDINGS + 4, "the number of bindings"),
+                (dispatch::CONSTANTS..dispatch::CONSTANTS + 4, "the number of constants"),
+            ],
+            _ => &[CONTROL],
+        }
+    }
+}
+
+fn name(operation: u32) -> Option<&'static str> {
+    Some(match operation {
+        opcode::WREG_32 => "WREG_32",
+        opcode::WREG_BULK => "WREG_BULK",
+        opcode::MSG_LONG => "MSG_LONG",
+        opcode::MSG_SHORT => "MSG_SHORT",
+        opcode::CP_DMA => "CP_DMA",
+        opcode::REPEAT => "REPEAT",
+        opcode::MSG_PROT => "MSG_PROT",
+        opcode::FENCE => "FENCE",
+        opcode::LIN_DMA => "LIN_DMA",
+        opcode::NOP => "NOP",
+        opcode::STOP => "STOP",
+        opcode::ARB_POINT => "ARB_POINT",
+        opcode::WAIT => "WAIT",
+        opcode::CB_LIST => "CB_LIST",
+        opcode::LOAD_AND_EXE => "LOAD_AND_EXE",
+        DISPATCH => "DISPATCH",
+        _ => return None,
+    })
+}
+
+/// The little-endian word at an offset.
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn size(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// How long the emulator's own packet is with so many bindings and constants.
+pub(super) fn dispatch_length(bindings: usize, constants: usize) -> usize {
+    let fixed = dispatch::FIXED.saturating_add(bindings.saturating_mul(16));
+    fixed.saturating_add(constants.div_ceil(2).saturating_mul(8))
+}
+
+/// How long the packet at the beginning of these bytes is.
+fn length(operation: u32, bytes: &[u8]) -> Result<usize, Fault> {
+    Ok(match operation {
+        opcode::MSG_SHORT
+        | opcode::FENCE
+        | opcode::NOP
+        | opcode::WAIT
+        | opcode::ARB_POINT
+        | opcode::WREG_32
+        | opcode::REPEAT
+        | opcode::STOP => 8,
+        opcode::MSG_LONG | opcode::CP_DMA | opcode::MSG_PROT | opcode::LOAD_AND_EXE => 16,
+        opcode::LIN_DMA | opcode::CB_LIST => 24,
+        opcode::WREG_BULK => 8 + 8 * size(word(bytes, 0).unwrap_or(0) & 0xffff),
+        DISPATCH => {
+            let read = |at| word(bytes, at).map(size);
+            let (Some(said), Some(bindings), Some(constants)) =
+                (read(dispatch::LENGTH), read(dispatch::BINDINGS), read(dispatch::CONSTANTS))
+            else {
+                return Ok(dispatch::FIXED);
+            };
+            if said != dispatch_length(bindings, constants) {
+                return Err(Fault::invalid(format!(
+                    "DISPATCH says that it has {said} bytes, but {bindings} bindings and {constants} constants are {}",
+                    dispatch_length(bindings, constants)
+                )));
+            }
+            said
+        }
+        _ => {
+            return Err(Fault::invalid(format!(
+                "operation {operation:#x}, which this driver does not know; packets must follow each other without gaps"
+            )));
+        }
+    })
+}
+
+/// Why a packet may not be there, if so.
+fn refuse(operation: u32, bytes: &[u8], generation: Generation, emulated: bool) -> Option<Fault> {
+    let refused = |why: &str| {
+        let name = name(operation).unwrap_or("a packet");
+        Some(Fault::new(Code::PermissionDenied, format!("{name} {why}")))
+    };
+    match (operation, generation) {
+        (DISPATCH, _) if !emulated => {
+            let text = "is the emulator's own packet, which no hardware has; \
+                compile the module for a card, or open an emulated device";
+            refused(text)
+        }
+        (opcode::STOP, _) => {
+            refused("would stop the queue for everyone; leave it out, a step ends by itself")
+        }
+        (opcode::CB_LIST, Generation::Gaudi1) => {
+            refused("is a packet that Gaudi does not have, only Gaudi 2")
+        }
+        (opcode::MSG_PROT, Generation::Gaudi1) => {
+            refused("is refused by the kernel in a program's queue on Gaudi; use MSG_LONG")
+        }
+        (opcode::CP_DMA, Generation::Gaudi1) => refused(
+            "is refused by the kernel in a program's queue on Gaudi; put its commands into the template",
+        ),
+        (opcode::WREG_BULK, Generation::Gaudi1) => {
+            refused("is refused by the kernel in a program's queue on Gaudi; write registers one by one")
+        }
+        (opcode::LOAD_AND_EXE, Generation::Gaudi1)
+            if word(bytes, 0).is_some_and(|first| first & OTHER_FETCHER != 0) =>
+        {
+            refused("into the other fetcher is refused by the kernel on Gaudi; clear bit 0 of its first word")
+        }
+        _ => None,
+    }
+}
+
+/// The packets of a template, all of them whole and allowed.
+pub(super) fn packets(template: &[u8], generation: Generation, emulated: bool) -> Result<Vec<Packet>, Fault> {
+    let mut packets = Vec::new();
+    let mut offset = 0;
+    while let Some(rest) = template.get(offset..).filter(|rest| !rest.is_empty()) {
+        let one = || {
+            let control = word(rest, 4)
+                .ok_or_else(|| Fault::invalid(format!("{} bytes, which are no whole packet", rest.len())))?;
+            let operation = control >> 24 & 0x1f;
+            if let Some(fault) = refuse(operation, rest, generation, emulated) {
+                return Err(fault);
+            }
+            let packet = Packet { operation, offset, length: length(operation, rest)? };
+            if packet.length > rest.len() {
+                let name = packet.name();
+                let text =
+                    format!("{name} has {} bytes, but the template ends after {}", packet.length, rest.len());
+                return Err(Fault::invalid(text));
+            }
+            Ok(packet)
+        };
+        let packet = one().map_err(|fault| fault.within(format_args!("template offset {offset}")))?;
+        offset = packet.end();
+        packets.push(packet);
+    }
+    Ok(packets)
+}

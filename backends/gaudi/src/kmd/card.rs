@@ -1,0 +1,597 @@
+//! An open card: the driver's calls with types, and the errors that they give with what to do about them.
+//!
+//! This is a thin layer. A call here is one request of the kernel, no more; what to do when a card is busy or gone is
+//! decided above. The one state that it keeps is whether the file is still open: the kernel kills a process that
+//! holds a card through a reset, so [`Card::close`] lets go of it while others may still be calling.
+
+use super::uapi::{
+    Abi, Call, CbIn, CbOut, Chunk, CsIn, CsOut, DRM_VERSION, DrmVersion, HwIpInfo, InfoIn, MemAlloc,
+    MemExport, MemFree, MemMapDevice, MemMapHost, MemOut, MemRegister, MemUnmap, NO_SEQUENCE, WaitIn,
+    WaitOut, cb, cs, event, info, mem, status, wait,
+};
+use super::{Errno, Kernel};
+use crate::generation::{Generation, VENDOR};
+use crate::shared::{Key, key_of_file};
+use hal_backend::{Code, Failure, HostRange};
+use parking_lot::RwLock;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+
+/// Where cards are listed.
+const SYSFS: &str = "/sys/class/accel";
+
+/// Where cards are opened.
+const NODES: &str = "/dev/accel";
+
+/// The name that the kernel's driver gives itself.
+const DRIVER: &str = "habanalabs";
+
+/// How long to sleep between two tries to open a card that is being reset.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// A card that is listed, not opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its number among accelerators.
+    pub number: u32,
+    /// Where it is on the bus, such as `0000:19:00.0`.
+    pub address: String,
+    /// What it is.
+    pub generation: Generation,
+    /// The state that its driver reports, for people.
+    pub status: String,
+}
+
+impl Node {
+    /// What to open.
+    pub fn path(&self) -> PathBuf {
+        Path::new(NODES).join(format!("accel{}", self.number))
+    }
+}
+
+/// The cards of a system, by number. Opens none of them.
+pub fn nodes(kernel: &dyn Kernel) -> Result<Vec<Node>, Failure> {
+    let names = match kernel.list(Path::new(SYSFS)) {
+        Ok(names) => names,
+        // A kernel without accelerators has no such folder.
+        Err(Errno::NOENT) => return Ok(Vec::new()),
+        Err(errno) => {
+            return Err(Failure::new(Code::Unavailable, format!("{SYSFS} cannot be read: {errno}")));
+        }
+    };
+    let mut nodes = Vec::new();
+    for name in names {
+        let Some(number) = name.strip_prefix("accel").and_then(|number| number.parse().ok()) else {
+            continue;
+        };
+        let folder = Path::new(SYSFS).join(&name).join("device");
+        let text =
+            |attribute: &str| kernel.read(&folder.join(attribute)).map(|text| text.trim().to_owned()).ok();
+        let hex = |attribute| u16::from_str_radix(text(attribute)?.trim_start_matches("0x"), 16).ok();
+        // Other makers' accelerators are listed in the same folder.
+        let (Some(VENDOR), Some(device)) = (hex("vendor"), hex("device")) else { continue };
+        let Some(generation) = Generation::of_device(device) else { continue };
+        nodes.push(Node {
+            number,
+            address: text("pci_addr").unwrap_or_default(),
+            generation,
+            status: text("status").unwrap_or_else(|| "unknown".to_owned()),
+        });
+    }
+    nodes.sort_unstable_by_key(|node| node.number);
+    Ok(nodes)
+}
+
+/// How far a submission is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It has not ended.
+    Busy,
+    /// It has ended well, or so long ago that nobody knows.
+    Done {
+        /// When, by the kernel's monotonic clock, if it was submitted to be told.
+        at: Option<u64>,
+        /// Whether nobody knows.
+        gone: bool,
+    },
+    /// It did not end in the time it had.
+    TimedOut,
+    /// A reset ended it.
+    Aborted,
+    /// The wait itself failed: the card is being reset, or gone.
+    Lost(Errno),
+}
+
+/// An open card.
+pub struct Card {
+    kernel: Arc<dyn Kernel>,
+    file: RwLock<Option<File>>,
+    name: String,
+    abi: Abi,
+    generation: Generation,
+    info: HwIpInfo,
+}
+
+/// The file of a card.
+enum File {
+    /// Opened here, so closed here.
+    Opened(OwnedFd),
+    /// A duplicate of one that somebody else opened, and closes.
+    Adopted(OwnedFd),
+}
+
+impl File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            File::Opened(file) | File::Adopted(file) => file.as_fd(),
+        }
+    }
+}
+
+impl fmt::Debug for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Card")
+            .field("name", &self.name)
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Card {
+    /// Opens a card, and waits up to `patience` while it is being reset.
+    pub fn open(kernel: Arc<dyn Kernel>, path: &Path, patience: Duration) -> Result<Arc<Self>, Failure> {
+        let file = Self::open_file(&*kernel, path, patience)?;
+        Self::start(kernel, File::Opened(file), path.display().to_string())
+    }
+
+    /// Opens a card's file, and waits up to `patience` while it is being reset.
+    pub(crate) fn open_file(
+        kernel: &dyn Kernel,
+        path: &Path,
+        patience: Duration,
+    ) -> Result<OwnedFd, Failure> {
+        let begin = Instant::now();
+        loop {
+            match kernel.open(path) {
+                Ok(file) => return Ok(file),
+                Err(Errno::AGAIN) if begin.elapsed() < patience => std::thread::sleep(RETRY),
+                Err(errno) => return Err(cannot_open(kernel, path, errno, begin.elapsed())),
+            }
+        }
+    }
+
+    /// Uses a card that the program has opened itself. The program's descriptor stays its own.
+    pub fn adopt(kernel: Arc<dyn Kernel>, file: BorrowedFd<'_>, name: String) -> Result<Arc<Self>, Failure> {
+        let copy = file.try_clone_to_owned().map_err(|error| {
+            Failure::new(Code::InvalidArgument, format!("{name} is not an open descriptor: {error}"))
+        })?;
+        Self::start(kernel, File::Adopted(copy), name)
+    }
+
+    fn start(kernel: Arc<dyn Kernel>, file: File, name: String) -> Result<Arc<Self>, Failure> {
+        // In a box from the beginning, so that the file is let go of on every path.
+        let mut card = Self {
+            kernel,
+            file: RwLock::new(Some(file)),
+            name,
+            abi: Abi::Drm,
+            generation: Generation::Gaudi2,
+            info: HwIpInfo::new_zeroed(),
+        };
+        // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
+        card.abi = card.identify()?;
+        let state: super::uapi::DeviceStatus =
+            card.info(info::DEVICE_STATUS).map_err(|errno| card.failure("its state", errno))?;
+        if state.status != status::OPERATIONAL {
+            return Err(Failure::new(
+                Code::Unavailable,
+                format!("{} is {}; try again, or reset it", card.name, state_name(state.status)),
+            ));
+        }
+        card.info = card.info(info::HW_IP_INFO).map_err(|errno| card.failure("what it is", errno))?;
+        let device = u16::try_from(card.info.device_id).ok();
+        card.generation = device.and_then(Generation::of_device).ok_or_else(|| {
+            let message = format!(
+                "{} is a device {:#06x}, which is neither a Gaudi (0x1000, 0x1010) nor a Gaudi 2 (0x1020)",
+                card.name, card.info.device_id
+            );
+            Failure::new(Code::Unimplemented, message)
+        })?;
+        Ok(Arc::new(card))
+    }
+
+    /// Finds out whether the file is of the right driver, and which numbers that listens to.
+    fn identify(&self) -> Result<Abi, Failure> {
+        let mut name = [0_u8; 32];
+        let mut version = DrmVersion {
+            name_length: name.len() as u64,
+            name: name.as_mut_ptr() as u64,
+            ..DrmVersion::default()
+        };
+        match self.ioctl(DRM_VERSION, version.as_mut_bytes()) {
+            Ok(()) => {
+                let length = usize::try_from(version.name_length).unwrap_or(0).min(name.len());
+                let text = String::from_utf8_lossy(name.get(..length).unwrap_or(&[])).into_owned();
+                if text == DRIVER {
+                    return Ok(Abi::Drm);
+                }
+                let message = format!(
+                    "{} belongs to the kernel driver {text:?}, not {DRIVER:?}; the device list shows which node is which",
+                    self.name
+                );
+                Err(Failure::new(Code::InvalidArgument, message))
+            }
+            // Not a DRM device: an older kernel's, if it is one at all.
+            Err(Errno::NOTTY) => {
+                let mut probe = InfoIn { op: info::DEVICE_STATUS, ..InfoIn::default() };
+                let mut state = super::uapi::DeviceStatus::default();
+                probe.return_pointer = state.as_mut_bytes().as_mut_ptr() as u64;
+                probe.return_size = 8;
+                match self.ioctl(Call::Info.request(Abi::Old), probe.as_mut_bytes()) {
+                    Ok(()) => Ok(Abi::Old),
+                    Err(errno) => {
+                        let message = format!("{} is not a {DRIVER} device: {errno}", self.name);
+                        Err(Failure::new(Code::InvalidArgument, message))
+                    }
+                }
+            }
+            Err(errno) => Err(self.failure("its driver's name", errno)),
+        }
+    }
+
+    /// Lets go of the file. Every call fails from then on.
+    pub fn close(&self) {
+        match self.file.write().take() {
+            Some(File::Opened(file)) => self.kernel.close(file),
+            Some(File::Adopted(file)) => drop(file),
+            None => {}
+        }
+    }
+
+    /// Whether its file has not been let go of.
+    pub fn is_open(&self) -> bool {
+        self.file.read().is_some()
+    }
+
+    /// What its file is known by.
+    pub(crate) fn key(&self) -> Option<Key> {
+        self.file.read().as_ref().and_then(|file| key_of_file(file.as_fd()).ok())
+    }
+
+    /// What to call it in messages: the path that it was opened by.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// What the kernel says of its hardware.
+    pub fn hardware(&self) -> &HwIpInfo {
+        &self.info
+    }
+
+    /// Which numbers its driver listens to.
+    pub fn abi(&self) -> Abi {
+        self.abi
+    }
+
+    fn ioctl(&self, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        let file = self.file.read();
+        let file = file.as_ref().ok_or(Errno::NODEV)?;
+        self.kernel.ioctl(file.as_fd(), request, argument)
+    }
+
+    /// Makes a call. What comes back is valid on success, and for waits also on failure.
+    fn call<I, O>(&self, call: Call, input: &I) -> (O, Result<(), Errno>)
+    where
+        I: IntoBytes + Immutable,
+        O: FromBytes + IntoBytes,
+    {
+        let mut bytes = [0_u8; 64];
+        let argument = bytes.get_mut(..call.size()).unwrap_or_default();
+        for (target, &source) in argument.iter_mut().zip(input.as_bytes()) {
+            *target = source;
+        }
+        let result = self.ioctl(call.request(self.abi), argument);
+        let mut output = O::new_zeroed();
+        for (target, &source) in output.as_mut_bytes().iter_mut().zip(argument.iter()) {
+            *target = source;
+        }
+        (output, result)
+    }
+
+    /// Asks a question.
+    pub fn info<T: FromBytes + IntoBytes>(&self, op: u32) -> Result<T, Errno> {
+        let mut answer = T::new_zeroed();
+        let bytes = answer.as_mut_bytes();
+        let question = InfoIn {
+            return_pointer: bytes.as_mut_ptr() as u64,
+            return_size: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+            op,
+            ..InfoIn::default()
+        };
+        let (_, result) = self.call::<_, InfoIn>(Call::Info, &question);
+        result.map(|()| answer)
+    }
+
+    /// What state it is in, for people.
+    pub fn state(&self) -> &'static str {
+        match self.info::<super::uapi::DeviceStatus>(info::DEVICE_STATUS) {
+            Ok(state) => state_name(state.status),
+            Err(_) => "gone",
+        }
+    }
+
+    /// What its driver says went wrong since it was asked last, for people.
+    pub fn events(&self) -> String {
+        let events = self.info::<u64>(info::GET_EVENTS).unwrap_or(0);
+        let names: Vec<&str> =
+            EVENTS.iter().filter(|(bit, _)| events & bit != 0).map(|&(_, name)| name).collect();
+        if names.is_empty() { "it does not say why".to_owned() } else { names.join(", ") }
+    }
+
+    fn memory<I: IntoBytes + Immutable>(&self, input: &I) -> Result<u64, Errno> {
+        let (output, result) = self.call::<_, MemOut>(Call::Memory, input);
+        result.map(|()| output.handle)
+    }
+
+    /// Takes device memory: a handle.
+    pub fn allocate(&self, size: u64) -> Result<u64, Errno> {
+        self.memory(&MemAlloc {
+            mem_size: size,
+            op: mem::ALLOC,
+            flags: mem::CONTIGUOUS,
+            ..MemAlloc::default()
+        })
+    }
+
+    /// Gives device memory back.
+    pub fn free(&self, handle: u64) -> Result<(), Errno> {
+        self.memory(&MemFree { handle, op: mem::FREE, ..MemFree::default() }).map(drop)
+    }
+
+    /// Makes device memory addressable: its address.
+    pub fn map_device(&self, handle: u64) -> Result<u64, Errno> {
+        self.memory(&MemMapDevice { handle, op: mem::MAP, ..MemMapDevice::default() })
+    }
+
+    /// Makes host memory addressable by the device, and pins it: its address there.
+    pub fn map_host(&self, range: &HostRange) -> Result<u64, Errno> {
+        self.memory(&MemMapHost {
+            host_virt_addr: range.address() as u64,
+            mem_size: range.length(),
+            op: mem::MAP,
+            flags: mem::USERPTR,
+            ..MemMapHost::default()
+        })
+    }
+
+    /// Ends a mapping.
+    pub fn unmap(&self, address: u64) -> Result<(), Errno> {
+        self.memory(&MemUnmap { device_virt_addr: address, op: mem::UNMAP, ..MemUnmap::default() }).map(drop)
+    }
+
+    /// Makes a dma-buf of `size` bytes of device memory, at `offset` of a mapping or plainly at an address.
+    pub fn export(&self, address: u64, size: u64, offset: u64) -> Result<OwnedFd, Errno> {
+        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+        let descriptor = self.memory(&MemExport {
+            addr: address,
+            mem_size: size,
+            offset,
+            op: mem::EXPORT_DMABUF_FD,
+            flags: flags.bits(),
+            ..MemExport::default()
+        })?;
+        // The lower half of the answer is the descriptor.
+        let number = i32::try_from(descriptor & u64::from(u32::MAX)).map_err(|_| Errno::BADF)?;
+        // SAFETY: the kernel made the descriptor for this call, so nobody else owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(number) })
+    }
+
+    /// Makes a dma-buf addressable, where the kernel can: its address.
+    pub fn register(&self, buffer: BorrowedFd<'_>, length: u64) -> Result<u64, Errno> {
+        use std::os::fd::AsRawFd;
+        let fd = u64::try_from(buffer.as_raw_fd()).map_err(|_| Errno::BADF)?;
+        self.memory(&MemRegister { fd, length, op: mem::REGISTER_DMABUF_FD, ..MemRegister::default() })
+    }
+
+    /// Makes a command buffer of the kernel, and maps it.
+    pub fn create_command_buffer(&self, size: u32) -> Result<(u64, HostRange), Errno> {
+        let (output, result) = self.call::<_, CbOut>(
+            Call::CommandBuffer,
+            &CbIn { op: cb::CREATE, cb_size: size, ..CbIn::default() },
+        );
+        result?;
+        let handle = output.cb_handle;
+        let mapped = {
+            let file = self.file.read();
+            let file = file.as_ref().ok_or(Errno::NODEV)?;
+            self.kernel.map(file.as_fd(), size as usize, handle)
+        };
+        match mapped {
+            Ok(range) => Ok((handle, range)),
+            Err(errno) => {
+                // It was made for nothing; that it cannot be mapped is what the caller wants to know.
+                let _ = self.destroy_command_buffer(handle);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Gives a command buffer back.
+    pub fn destroy_command_buffer(&self, handle: u64) -> Result<(), Errno> {
+        let input = CbIn { cb_handle: handle, op: cb::DESTROY, ..CbIn::default() };
+        self.call::<_, CbOut>(Call::CommandBuffer, &input).1
+    }
+
+    fn submit_chunk(&self, chunk: Chunk, flags: u32, timeout: Option<u32>) -> Result<u64, Errno> {
+        let chunks = [chunk];
+        let custom = if timeout.is_some() { cs::CUSTOM_TIMEOUT } else { 0 };
+        let input = CsIn {
+            chunks_execute: chunks.as_ptr() as u64,
+            num_chunks_execute: 1,
+            timeout: timeout.unwrap_or(0),
+            cs_flags: flags | custom,
+            ..CsIn::default()
+        };
+        let (output, result) = self.call::<_, CsOut>(Call::Submit, &input);
+        result.map(|()| output.seq)
+    }
+
+    /// Submits commands to a queue: a sequence number. The commands are in a command buffer of the kernel, or at a device
+    /// address, as the card's generation has it.
+    pub fn submit(&self, queue: u32, commands: u64, length: u32, timeout: Option<u32>) -> Result<u64, Errno> {
+        let owner =
+            if self.generation.copies_command_buffers() { 0 } else { super::uapi::chunk::USER_ALLOC_CB };
+        let chunk = Chunk {
+            cb_handle: commands,
+            queue_index: queue,
+            cb_size: length,
+            cs_chunk_flags: owner,
+            ..Chunk::default()
+        };
+        self.submit_chunk(chunk, cs::TIMESTAMP, timeout)
+    }
+
+    /// Makes a queue signal when everything before it there has ended: a sequence number to wait for.
+    pub fn signal(&self, queue: u32, timeout: Option<u32>) -> Result<u64, Errno> {
+        self.submit_chunk(Chunk { queue_index: queue, ..Chunk::default() }, cs::SIGNAL, timeout)
+    }
+
+    /// Makes what comes next on a queue wait for a signal: a sequence number, or nothing if the signal has come.
+    pub fn wait_for_signal(
+        &self,
+        queue: u32,
+        signal: u64,
+        timeout: Option<u32>,
+    ) -> Result<Option<u64>, Errno> {
+        let signals = [signal];
+        let chunk =
+            Chunk { cb_handle: signals.as_ptr() as u64, queue_index: queue, cb_size: 1, ..Chunk::default() };
+        let sequence = self.submit_chunk(chunk, cs::WAIT, timeout)?;
+        Ok((sequence != NO_SEQUENCE).then_some(sequence))
+    }
+
+    fn progress(result: (WaitOut, Result<(), Errno>)) -> Progress {
+        match result {
+            (output, Ok(())) if output.status == wait::COMPLETED => Progress::Done {
+                at: (output.flags & wait::FLAG_TIMESTAMP_VALID != 0).then_some(output.timestamp_nsec),
+                gone: output.flags & wait::FLAG_GONE != 0,
+            },
+            // A signal of the process ended the wait; whoever waits looks again.
+            (_, Ok(()) | Err(Errno::INTR)) => Progress::Busy,
+            (_, Err(Errno::TIMEDOUT)) => Progress::TimedOut,
+            (_, Err(Errno::IO)) => Progress::Aborted,
+            (_, Err(errno)) => Progress::Lost(errno),
+        }
+    }
+
+    /// Waits for a submission, at most so long.
+    pub fn wait(&self, sequence: u64, timeout: Duration) -> Progress {
+        let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
+        Self::progress(self.call(Call::Wait, &WaitIn { seq: sequence, timeout_us, ..WaitIn::default() }))
+    }
+
+    /// Waits until one of some submissions has ended, at most so long. That one has is all that it says.
+    pub fn wait_any(&self, sequences: &[u64], timeout: Duration) -> Progress {
+        let sequences = sequences.get(..wait::MULTI_CS_MAX).unwrap_or(sequences);
+        let input = WaitIn {
+            seq: sequences.as_ptr() as u64,
+            timeout_us: u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX),
+            flags: wait::MULTI_CS,
+            seq_arr_len: u8::try_from(sequences.len()).unwrap_or(u8::MAX),
+            ..WaitIn::default()
+        };
+        Self::progress(self.call(Call::Wait, &input))
+    }
+
+    /// What a failed call means, and what to do.
+    pub fn failure(&self, what: &str, errno: Errno) -> Failure {
+        let name = &self.name;
+        let (code, advice) = match errno {
+            Errno::NOMEM => (
+                Code::ResourceExhausted,
+                "there is not enough memory, or not enough that may be pinned (ulimit -l)",
+            ),
+            Errno::BUSY => (Code::Unavailable, "it is being reset; open it again"),
+            Errno::NODEV => (Code::Unavailable, "it is gone; open it again if it comes back"),
+            Errno::PERM => (Code::PermissionDenied, "its driver does not allow that"),
+            Errno::FAULT => (Code::InvalidArgument, "memory that it was given cannot be read or written"),
+            Errno::INVAL => (Code::InvalidArgument, "its driver does not accept that"),
+            Errno::AGAIN => (Code::Unavailable, "its queues are full"),
+            Errno::NOTTY => (Code::Unimplemented, "its driver does not know that"),
+            _ => (Code::Internal, "its driver failed"),
+        };
+        Failure::new(code, format!("{name}: {what}: {advice} ({errno}, errno {})", errno.raw_os_error()))
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// What the bits of the driver's events mean.
+const EVENTS: [(u64, &str); 6] = [
+    (event::UNDEFINED_OPCODE, "a command that it does not know"),
+    (event::CS_TIMEOUT, "a submission that did not end in time"),
+    (event::USER_ENGINE_ERROR, "an error of an engine"),
+    (event::PAGE_FAULT, "an access to memory that is not mapped"),
+    (event::DEVICE_UNAVAILABLE, "it is unavailable"),
+    (event::DEVICE_RESET, "a reset"),
+];
+
+fn state_name(state: u32) -> &'static str {
+    match state {
+        status::OPERATIONAL => "operational",
+        status::IN_RESET => "being reset",
+        status::MALFUNCTION => "broken until its driver is loaded again",
+        status::NEEDS_RESET => "waiting for a reset",
+        status::IN_DEVICE_CREATION => "being started",
+        status::IN_RESET_AFTER_DEVICE_RELEASE => "being reset after its last use",
+        _ => "in a state that this program does not know",
+    }
+}
+
+fn cannot_open(kernel: &dyn Kernel, path: &Path, errno: Errno, waited: Duration) -> Failure {
+    let name = path.display();
+    match errno {
+        Errno::NOENT | Errno::NXIO => Failure::new(
+            Code::NotFound,
+            format!(
+                "there is no {name}: no card, or its driver {DRIVER} is not loaded; without a card, ask for gaudi://emulated"
+            ),
+        ),
+        Errno::ACCESS => Failure::new(
+            Code::PermissionDenied,
+            format!("{name} may not be opened by this user; add the user to the group of the node"),
+        ),
+        Errno::BUSY => {
+            let holder = kernel.holder(path).unwrap_or_else(|| "another process of another user".to_owned());
+            Failure::new(
+                Code::Unavailable,
+                format!("{name} is in use by {holder}, and a card has one user at a time"),
+            )
+        }
+        Errno::AGAIN => Failure::new(
+            Code::Unavailable,
+            format!("{name} is still being reset after {waited:.1?}; try again, or give open_timeout="),
+        ),
+        Errno::PERM => Failure::new(
+            Code::FailedPrecondition,
+            format!("{name} is broken or waits for a reset; reset it, or load its driver again"),
+        ),
+        errno => Failure::new(
+            Code::Unavailable,
+            format!("{name} cannot be opened: {errno} (errno {})", errno.raw_os_error()),
+        ),
+    }
+}

@@ -1,0 +1,325 @@
+//! What a job becomes: packets, on the lanes that they belong to.
+//!
+//! A job's commands are turned into packets once, before anything of it is submitted, so that whatever is wrong with
+//! it is found while nothing has begun. Neighbours on the same lane share a submission; where the lane changes, a new
+//! [`Step`] begins, and the queue orders it behind the one before. Packets of one lane run in order, one after the other as
+//! far as anybody can tell who puts barriers where the job has them.
+
+use crate::device::{Executable, GaudiDevice};
+use crate::executable::{Call, Entry};
+use crate::generation::{Generation, Lane};
+use crate::kmd::Card;
+use crate::memory::{Heap, Memory, Region};
+use crate::packet::{self, LARGEST_TRANSFER};
+use crate::submit::LARGEST;
+use hal_backend::{Code, Command, Dispatch, Failure, HostRange, Pattern, Place, Span, Workgroups};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// The most that a transfer packet is given: whole pages.
+const PIECE: u64 = LARGEST_TRANSFER & !0xfff;
+
+/// How much of a pattern that the card does not know is written by the host.
+const PATTERN_BLOCK: u64 = 4096;
+
+/// Some packets for one lane.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) lane: Lane,
+    pub(crate) commands: Vec<u8>,
+    /// The command of the job that it ends, where somebody wants to know.
+    pub(crate) ends: Option<usize>,
+}
+
+/// A job, ready to be submitted.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) steps: Vec<Step>,
+    /// What lives for the job alone: staged bytes, host memory that the card has to find.
+    pub(crate) held: Vec<Memory>,
+}
+
+/// Where plans get what they need.
+pub(crate) struct Planner {
+    pub(crate) card: Arc<Card>,
+    pub(crate) host: Arc<Heap>,
+    pub(crate) device: Arc<Heap>,
+}
+
+/// Bytes as the card finds them.
+#[derive(Clone, Copy)]
+struct Found {
+    address: u64,
+    length: u64,
+    host: bool,
+}
+
+impl Found {
+    fn overlaps(self, other: Found) -> bool {
+        self.address < other.address + other.length && other.address < self.address + self.length
+    }
+
+    fn at(self, offset: u64, length: u64) -> Found {
+        Found { address: self.address + offset, length, ..self }
+    }
+}
+
+/// Which way bytes go.
+fn way(source: Found, target: Found) -> Lane {
+    match (source.host, target.host) {
+        (true, false) => Lane::Down,
+        (_, true) => Lane::Up,
+        (false, false) => Lane::Within,
+    }
+}
+
+/// A plan that is being made.
+struct Draft<'a> {
+    planner: &'a Planner,
+    plan: Plan,
+    /// Whether what comes next has to wait for what came before.
+    ordered: bool,
+}
+
+impl Planner {
+    /// Turns commands into packets. With `watched`, every command ends in a step of its own.
+    pub(crate) fn plan(&self, commands: &[Command<GaudiDevice>], watched: bool) -> Result<Plan, Failure> {
+        let mut draft = Draft { planner: self, plan: Plan::default(), ordered: false };
+        for (number, command) in commands.iter().enumerate() {
+            let before = draft.plan.steps.len();
+            if watched {
+                // Nothing is added to a step that ended a command.
+                draft.ordered = true;
+            }
+            draft.command(command)?;
+            if watched && let Some(step) = draft.plan.steps.get_mut(before..).and_then(<[Step]>::last_mut) {
+                step.ends = Some(number);
+            }
+        }
+        Ok(draft.plan)
+    }
+
+    fn generation(&self) -> Generation {
+        self.card.generation()
+    }
+
+    /// Host memory that the card finds, with these bytes in it.
+    pub(crate) fn stage(&self, bytes: &HostRange) -> Result<Memory, Failure> {
+        let memory = self.host.allocate(bytes.length())?;
+        let copied = memory.host_view().is_some_and(|view| view.copy_from(bytes));
+        copied.then_some(memory).ok_or_else(misfit)
+    }
+}
+
+impl Draft<'_> {
+    fn command(&mut self, command: &Command<GaudiDevice>) -> Result<(), Failure> {
+        match command {
+            Command::Barrier => self.ordered = true,
+            Command::Fill { target, pattern } => {
+                let target = self.find(target)?;
+                self.fill(target, *pattern)?;
+            }
+            Command::Copy { source, target } => {
+                let (source, target) = (self.find(source)?, self.find(target)?);
+                self.copy_any(source, target)?;
+            }
+            Command::Update { source, target } => {
+                let staged = self.planner.stage(source)?;
+                let source = Found { address: staged.address(), length: staged.length(), host: true };
+                self.plan.held.push(staged);
+                let target = self.find(target)?;
+                self.copy(source, target);
+            }
+            Command::Dispatch(dispatch) => self.dispatch(dispatch)?,
+        }
+        Ok(())
+    }
+
+    /// Where the card finds some bytes. Host memory that it does not know is mapped for the job.
+    fn find(&mut self, span: &Span<GaudiDevice>) -> Result<Found, Failure> {
+        let length = span.length;
+        match &span.place {
+            Place::Device(memory, offset) => {
+                if offset.checked_add(length).is_none_or(|end| end > memory.length()) {
+                    return Err(misfit());
+                }
+                Ok(Found { address: memory.address() + offset, length, host: memory.is_host() })
+            }
+            Place::Host(range) if range.length() == 0 => Ok(Found { address: 0, length: 0, host: true }),
+            Place::Host(range) => {
+                let card = &self.planner.card;
+                let region = Region::host(card, range.clone()).map_err(|errno| {
+                    card.failure(&format!("{length} bytes of host memory could not be mapped"), errno)
+                })?;
+                let memory = Memory::whole(region);
+                let found = Found { address: memory.address(), length, host: true };
+                self.plan.held.push(memory);
+                Ok(found)
+            }
+        }
+    }
+
+    /// The packets of a lane so far, if `more` bytes still fit behind them.
+    fn lane(&mut self, lane: Lane, more: usize) -> &mut Vec<u8> {
+        let fits = self.plan.steps.last().is_some_and(|step| {
+            step.lane == lane && step.ends.is_none() && step.commands.len() + more <= LARGEST
+        });
+        if !fits {
+            self.plan.steps.push(Step { lane, commands: Vec::new(), ends: None });
+        }
+        let last = self.plan.steps.len() - 1;
+        #[expect(clippy::indexing_slicing, reason = "there is at least one step now")]
+        &mut self.plan.steps[last].commands
+    }
+
+    fn push(&mut self, lane: Lane, mut packet: [u8; packet::TRANSFER_SIZE]) {
+        if std::mem::take(&mut self.ordered) {
+            packet::order(&mut packet);
+        }
+        self.lane(lane, packet.len()).extend_from_slice(&packet);
+    }
+
+    fn copy(&mut self, source: Found, target: Found) {
+        let (lane, length) = (way(source, target), source.length.min(target.length));
+        self.copy_on(lane, source.address, target.address, length);
+    }
+
+    fn copy_on(&mut self, lane: Lane, source: u64, target: u64, length: u64) {
+        let generation = self.planner.generation();
+        let ordered = self.ordered;
+        for offset in (0..length).step_by(step(PIECE)) {
+            let piece = word((length - offset).min(PIECE));
+            // Pieces are independent of each other, but each one of what came before all of them.
+            self.ordered = ordered && offset == 0;
+            self.push(lane, packet::copy(generation, source + offset, target + offset, piece));
+        }
+    }
+
+    /// A copy whose ends may overlap: then by way of memory of its own, as no order within a packet is promised.
+    fn copy_any(&mut self, source: Found, target: Found) -> Result<(), Failure> {
+        let length = source.length.min(target.length);
+        let (source, target) = (source.at(0, length), target.at(0, length));
+        if source.address == target.address || !source.overlaps(target) {
+            if source.address != target.address {
+                self.copy(source, target);
+            }
+            return Ok(());
+        }
+        let heap = if target.host { &self.planner.host } else { &self.planner.device };
+        let between = heap.allocate(length)?;
+        let place = Found { address: between.address(), length, host: between.is_host() };
+        self.plan.held.push(between);
+        self.copy(source, place);
+        self.ordered = true;
+        self.copy(place, target);
+        Ok(())
+    }
+
+    fn fill(&mut self, target: Found, pattern: Pattern) -> Result<(), Failure> {
+        let bytes = pattern.bytes();
+        let length = target.length;
+        if length < 4 || !matches!(bytes.len(), 1 | 2 | 4) {
+            return self.fill_by_copies(target, bytes);
+        }
+        let lane = if target.host { Lane::Up } else { Lane::Within };
+        let generation = self.planner.generation();
+        let at = |phase: u64| {
+            let mut word = [0; 4];
+            for (place, byte) in word.iter_mut().zip(bytes.iter().cycle().skip(index(phase % 4))) {
+                *place = *byte;
+            }
+            word
+        };
+        let whole = length & !3;
+        let ordered = self.ordered;
+        for offset in (0..whole).step_by(step(PIECE)) {
+            self.ordered = ordered && offset == 0;
+            let piece = word((whole - offset).min(PIECE));
+            self.push(lane, packet::fill(generation, at(0), target.address + offset, piece));
+        }
+        if whole < length {
+            // The last word again, so that it ends where the target does.
+            let last = length - 4;
+            self.push(lane, packet::fill(generation, at(last), target.address + last, 4));
+        }
+        Ok(())
+    }
+
+    /// Fills with what the card has no packet for: the beginning comes from the host, and is then copied over and over.
+    fn fill_by_copies(&mut self, target: Found, pattern: &[u8]) -> Result<(), Failure> {
+        let period = pattern.len() as u64;
+        let block = (PATTERN_BLOCK / period * period).min(target.length);
+        if block == 0 {
+            return Ok(());
+        }
+        let staged = self.planner.host.allocate(block)?;
+        if !staged.host_view().is_some_and(|view| view.fill(pattern)) {
+            return Err(misfit());
+        }
+        let lane = if target.host { Lane::Up } else { Lane::Down };
+        self.copy_on(lane, staged.address(), target.address, block);
+        self.plan.held.push(staged);
+        let mut done = block;
+        while done < target.length {
+            let piece = done.min(target.length - done);
+            self.ordered = true;
+            self.copy_on(lane, target.address, target.address + done, piece);
+            done += piece;
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, dispatch: &Dispatch<GaudiDevice>) -> Result<(), Failure> {
+        let executable: &Executable = &dispatch.executable;
+        let entry: &Entry = executable.entry(dispatch.function)?;
+        let bindings = dispatch
+            .bindings
+            .iter()
+            .map(|span| self.find(span).map(|found| (found.address, found.length)))
+            .collect::<Result<SmallVec<[_; 8]>, _>>()?;
+        let (workgroup_count, indirect) = match &dispatch.workgroups {
+            Workgroups::Count(count) => (*count, 0),
+            Workgroups::Indirect(place) => ([0; 3], self.find(place)?.address),
+        };
+        let data: SmallVec<[u64; 4]> = executable.data.iter().map(Memory::address).collect();
+        let call = Call {
+            program: executable.program(),
+            workgroup_size: dispatch.workgroup_size,
+            workgroup_count,
+            indirect,
+            local_memory: dispatch.local_memory,
+            constants: &dispatch.constants,
+            bindings: &bindings,
+            data: &data,
+        };
+        for (number, part) in entry.steps.iter().enumerate() {
+            let ordered = std::mem::take(&mut self.ordered);
+            let commands = self.lane(part.lane, part.template.len());
+            let begin = commands.len();
+            entry.encode(number, &call, commands)?;
+            if ordered {
+                packet::order(commands.get_mut(begin..).unwrap_or_default());
+            }
+            // The steps of an entry are in order.
+            self.ordered = number + 1 < entry.steps.len();
+        }
+        Ok(())
+    }
+}
+
+fn misfit() -> Failure {
+    Failure::new(Code::OutOfRange, "a command reaches past the memory that it works on")
+}
+
+/// A length that fits in a packet.
+fn word(length: u64) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+fn step(length: u64) -> usize {
+    usize::try_from(length).unwrap_or(usize::MAX)
+}
+
+fn index(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(0)
+}

@@ -1,0 +1,601 @@
+//! The HAL queues of a card: jobs in, submissions out, one thread that learns of what has ended.
+//!
+//! # A HAL queue is several hardware queues
+//!
+//! Each direction of a transfer, and computing, has a hardware queue of its own for every HAL queue: a *lane*. A hardware
+//! queue is in order by itself. Where a job goes on in another lane, the old lane signals and the new one waits, by
+//! submissions of the kernel's own kind for that, and the host sleeps. A wait for another HAL queue is the same: its
+//! lane signals behind the point, and ours waits. A queue's signal comes behind everything that the queue has by then,
+//! which may be a little more than what is waited for, and never something that waits for us: what is submitted only waits
+//! for what was submitted before.
+//!
+//! # Limits
+//!
+//! The kernel takes a limited number of submissions. A job that finds no room stays at the end of its queue, perhaps half
+//! submitted, and goes on when something has ended; the queue takes no other job until then.
+//!
+//! # Completion
+//!
+//! No descriptor becomes readable when a submission ends, and on Gaudi 2 nothing waits for the first of several. One
+//! thread waits for the oldest job of one queue after the other, for a fraction of a millisecond that grows to
+//! [`LONGEST`] while nothing ends, and looks at the oldest jobs of all queues after each. With nothing in flight, it sleeps.
+//!
+//! # Locks
+//!
+//! One lock for all queues, held during the submissions of the kernel, which do not wait; not while waiting, nor while the
+//! engine or anybody else is told.
+
+use crate::device::GaudiDevice;
+use crate::generation::{Generation, Lane};
+use crate::kmd::Progress;
+use crate::memory::Memory;
+use crate::plan::{Planner, Step};
+use crate::submit::{Refused, Submission, Submitter};
+use hal_backend::{Commands, Completer, Failure, Job, Observer, QueueId, Rejected};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How long the thread waits for one submission at first and at most, before it looks at the others.
+const SHORTEST: Duration = Duration::from_micros(100);
+const LONGEST: Duration = Duration::from_millis(2);
+
+/// How long to wait for room that nothing of ours takes.
+const NO_ROOM: Duration = Duration::from_millis(1);
+
+/// How many jobs a queue takes, done or not.
+const DEPTH: usize = 4096;
+
+/// A point of another queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Awaited {
+    queue: usize,
+    epoch: u64,
+}
+
+/// One job, until it is reported.
+struct Flight {
+    id: QueueId,
+    epoch: u64,
+    /// What is not submitted yet.
+    steps: VecDeque<Step>,
+    /// What is, in order; the last one ends last.
+    submissions: SmallVec<[Submission; 2]>,
+    /// Which of them end commands that somebody watches.
+    marks: Vec<(usize, usize)>,
+    /// Points that it waits for and that are not submitted yet.
+    waits: SmallVec<[Awaited; 2]>,
+    submitted: bool,
+    /// Points that have to be reached before a job that submits nothing is over.
+    needs: SmallVec<[Awaited; 2]>,
+    failure: Option<Failure>,
+    begin: u64,
+    end: Option<u64>,
+    observer: Option<Arc<dyn Observer>>,
+    /// What the card works on.
+    _held: Vec<Memory>,
+    _commands: Commands<GaudiDevice>,
+}
+
+/// One HAL queue.
+#[derive(Default)]
+struct Queue {
+    flights: VecDeque<Flight>,
+    /// The lane that its last submission went to.
+    last: Option<Lane>,
+    /// Points of other queues that what comes next has to wait for.
+    waits: SmallVec<[Awaited; 2]>,
+    submitted: u64,
+    completed: u64,
+    /// When its last job ended.
+    ended: u64,
+}
+
+impl Queue {
+    /// Whether a job at its end is not submitted, or not wholly.
+    fn is_behind(&self) -> bool {
+        self.flights.back().is_some_and(|flight| !flight.submitted)
+    }
+
+    fn await_point(&mut self, point: Awaited) {
+        match self.waits.iter_mut().find(|wait| wait.queue == point.queue) {
+            Some(wait) => wait.epoch = wait.epoch.max(point.epoch),
+            None => self.waits.push(point),
+        }
+    }
+}
+
+struct State {
+    queues: Vec<Queue>,
+    /// For each hardware queue that has signalled behind everything it has: the signal.
+    signals: Vec<(u32, u64)>,
+    aborted: Option<Failure>,
+    lost: Option<Failure>,
+    stopping: bool,
+}
+
+/// The queues of a card.
+pub(crate) struct Queues {
+    generation: Generation,
+    planner: Planner,
+    submitter: Arc<Submitter>,
+    state: Mutex<State>,
+    work: Condvar,
+    completer: OnceLock<Completer>,
+}
+
+/// What to tell the engine.
+struct Report {
+    id: QueueId,
+    epoch: u64,
+    outcome: Result<(), Failure>,
+}
+
+/// Why a submission was not made now.
+enum Stop {
+    /// There is no room, or a point that it waits for is not submitted.
+    Later,
+    Failed(Failure),
+    Lost(Failure),
+}
+
+impl From<Refused> for Stop {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Full => Stop::Later,
+            Refused::Failed(failure) => Stop::Failed(failure),
+            Refused::Lost(failure) => Stop::Lost(failure),
+        }
+    }
+}
+
+/// The kernel's monotonic clock in nanoseconds, which completions are stamped with.
+pub(crate) fn clock() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+impl Queues {
+    pub(crate) fn new(planner: Planner, submitter: Arc<Submitter>) -> Arc<Self> {
+        let generation = planner.card.generation();
+        let state = State {
+            queues: (0..generation.queues()).map(|_| Queue::default()).collect(),
+            signals: Vec::new(),
+            aborted: None,
+            lost: None,
+            stopping: false,
+        };
+        Arc::new(Self {
+            generation,
+            planner,
+            submitter,
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            completer: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    /// Takes a job. It is planned before anything of it is submitted, so that what cannot be done is refused whole.
+    pub(crate) fn submit(&self, job: Job<GaudiDevice>) -> Result<(), Rejected<GaudiDevice>> {
+        let number = job.queue.ordinal();
+        {
+            let state = self.state.lock();
+            if let Some(failure) = &state.lost {
+                return Err(Rejected::Lost(failure.clone()));
+            }
+            if let Some(failure) = &state.aborted {
+                return Err(Rejected::Failed(failure.clone()));
+            }
+            let full = |queue: &Queue| queue.is_behind() || queue.flights.len() >= DEPTH;
+            if state.queues.get(number).is_none_or(full) {
+                return Err(Rejected::Full(Box::new(job)));
+            }
+        }
+        let plan = self.planner.plan(&job.commands, job.observer.is_some()).map_err(Rejected::Failed)?;
+        let waits = job.waits.iter();
+        let flight = Flight {
+            id: job.queue,
+            epoch: job.epoch,
+            steps: plan.steps.into(),
+            submissions: SmallVec::new(),
+            marks: Vec::new(),
+            waits: waits
+                .map(|wait| Awaited { queue: wait.point.queue.ordinal(), epoch: wait.point.epoch })
+                .collect(),
+            submitted: false,
+            needs: SmallVec::new(),
+            failure: None,
+            begin: clock(),
+            end: None,
+            observer: job.observer,
+            _held: plan.held,
+            _commands: job.commands,
+        };
+        let mut state = self.state.lock();
+        if let Some(queue) = state.queues.get_mut(number) {
+            queue.flights.push_back(flight);
+        }
+        match self.advance(&mut state, number) {
+            Ok(()) | Err(Stop::Later) => {}
+            Err(Stop::Failed(failure)) => fail_last(&mut state, number, failure),
+            Err(Stop::Lost(failure)) => {
+                // Whoever notices first says so. The job stays where it is until nothing touches its memory.
+                state.lost.get_or_insert_with(|| failure.clone());
+                drop(state);
+                self.work.notify_all();
+                return Err(Rejected::Lost(failure));
+            }
+        }
+        drop(state);
+        self.work.notify_all();
+        Ok(())
+    }
+
+    /// Submits what can be of the job at the end of a queue.
+    fn advance(&self, state: &mut State, number: usize) -> Result<(), Stop> {
+        let Some(queue) = state.queues.get_mut(number) else { return Ok(()) };
+        let Some(flight) = queue.flights.back_mut().filter(|flight| !flight.submitted) else { return Ok(()) };
+        let epoch = flight.epoch;
+        let waits = std::mem::take(&mut flight.waits);
+        for (index, &wait) in waits.iter().enumerate() {
+            if let Err(stop) = self.inherit(state, number, wait) {
+                let rest: SmallVec<[Awaited; 2]> = waits.iter().skip(index).copied().collect();
+                if let Some(flight) = last(state, number) {
+                    flight.waits = rest;
+                }
+                return Err(stop);
+            }
+        }
+        while let Some(step) = last(state, number).and_then(|flight| flight.steps.pop_front()) {
+            if let Err(stop) = self.step(state, number, &step) {
+                if let Some(flight) = last(state, number) {
+                    flight.steps.push_front(step);
+                }
+                return Err(stop);
+            }
+            if let Some(flight) = last(state, number)
+                && let Some(command) = step.ends
+            {
+                flight.marks.push((command, flight.submissions.len().saturating_sub(1)));
+            }
+        }
+        let Some(queue) = state.queues.get_mut(number) else { return Ok(()) };
+        queue.submitted = epoch;
+        if let Some(flight) = queue.flights.back_mut() {
+            flight.submitted = true;
+            if flight.submissions.is_empty() {
+                flight.needs = queue.waits.clone();
+            }
+        }
+        Ok(())
+    }
+
+    /// What comes next on a queue waits for a point of another, and for what the other waits for itself.
+    fn inherit(&self, state: &mut State, number: usize, wait: Awaited) -> Result<(), Stop> {
+        let Some(other) = state.queues.get(wait.queue) else { return Ok(()) };
+        if other.completed >= wait.epoch {
+            return Ok(());
+        }
+        if other.submitted < wait.epoch {
+            return Err(Stop::Later);
+        }
+        let theirs = other.waits.clone();
+        if let Some(queue) = state.queues.get_mut(number) {
+            queue.await_point(wait);
+            for wait in theirs.into_iter().filter(|wait| wait.queue != number) {
+                queue.await_point(wait);
+            }
+        }
+        Ok(())
+    }
+
+    /// Submits one step, behind what its queue did in another lane and what it waits for.
+    fn step(&self, state: &mut State, number: usize, step: &Step) -> Result<(), Stop> {
+        let target = self.generation.hardware_queue(step.lane, number);
+        let Some(queue) = state.queues.get(number) else { return Ok(()) };
+        let busy = queue.flights.iter().any(|flight| !flight.submissions.is_empty());
+        let mut sources: SmallVec<[u32; 4]> = SmallVec::new();
+        if let Some(lane) = queue.last.filter(|&lane| busy && lane != step.lane) {
+            sources.push(self.generation.hardware_queue(lane, number));
+        }
+        let waits = queue
+            .waits
+            .iter()
+            .filter(|wait| state.queues.get(wait.queue).is_some_and(|other| other.completed < wait.epoch));
+        for wait in waits {
+            if let Some(lane) = state.queues.get(wait.queue).and_then(|other| other.last) {
+                sources.push(self.generation.hardware_queue(lane, wait.queue));
+            }
+        }
+        sources.retain(|source| *source != target);
+        // All of it or nothing, so that no signal is made for a wait that finds no room.
+        if self.submitter.in_flight() + 2 * sources.len() + 1 > self.submitter.limit() {
+            return Err(Stop::Later);
+        }
+        for source in sources {
+            let signal = match state.signals.iter().find(|(queue, _)| *queue == source) {
+                Some(&(_, signal)) => signal,
+                None => {
+                    let signal = self.submitter.signal(source)?;
+                    let sequence = signal.sequence();
+                    state.signals.push((source, sequence));
+                    if let Some(flight) = last(state, number) {
+                        flight.submissions.push(signal);
+                    }
+                    sequence
+                }
+            };
+            if let Some(wait) = self.submitter.wait(target, signal)? {
+                state.signals.retain(|(queue, _)| *queue != target);
+                if let Some(flight) = last(state, number) {
+                    flight.submissions.push(wait);
+                }
+            }
+        }
+        let submission = self.submitter.submit(target, &step.commands)?;
+        state.signals.retain(|(queue, _)| *queue != target);
+        if let Some(queue) = state.queues.get_mut(number) {
+            queue.last = Some(step.lane);
+            queue.waits.clear();
+            if let Some(flight) = queue.flights.back_mut() {
+                flight.submissions.push(submission);
+            }
+        }
+        Ok(())
+    }
+
+    /// Submits whatever had to wait and can go now.
+    fn advance_all(&self, state: &mut State) {
+        let mut again = true;
+        while again && state.lost.is_none() {
+            again = false;
+            for number in 0..state.queues.len() {
+                let behind = |state: &State| state.queues.get(number).is_some_and(Queue::is_behind);
+                if !behind(state) {
+                    continue;
+                }
+                match self.advance(state, number) {
+                    // Somebody may have waited for it to be submitted.
+                    Ok(()) => again = true,
+                    Err(Stop::Later) => {}
+                    Err(Stop::Failed(failure)) => {
+                        fail_last(state, number, failure);
+                        again = true;
+                    }
+                    Err(Stop::Lost(failure)) => {
+                        state.lost.get_or_insert(failure);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The thread that learns of completions. Ends when it is told to and nothing is in flight.
+    pub(crate) fn serve(&self) {
+        let (mut turn, mut patience) = (0_usize, SHORTEST);
+        loop {
+            let mut state = self.state.lock();
+            self.advance_all(&mut state);
+            if self.lose(&mut state) {
+                return;
+            }
+            let reports = retire(&mut state);
+            if !reports.is_empty() {
+                self.advance_all(&mut state);
+                drop(state);
+                patience = SHORTEST;
+                self.tell(reports);
+                continue;
+            }
+            let mut heads = heads(&state);
+            if heads.is_empty() {
+                if state.queues.iter().any(Queue::is_behind) {
+                    // Somebody else's submissions take the room, and nobody says when they end.
+                    self.work.wait_for(&mut state, NO_ROOM);
+                } else if state.stopping {
+                    return;
+                } else {
+                    self.work.wait(&mut state);
+                }
+                continue;
+            }
+            drop(state);
+            let count = heads.len();
+            heads.rotate_left(turn % count);
+            turn = turn.wrapping_add(1);
+            if self.watch(&heads, patience) {
+                patience = SHORTEST;
+            } else {
+                patience = (patience * 2).min(LONGEST);
+            }
+        }
+    }
+
+    /// Waits for the heads of the queues, and looks at each. Whether any has ended.
+    fn watch(&self, heads: &[Head], patience: Duration) -> bool {
+        let sequences: SmallVec<[u64; 8]> = heads.iter().map(|head| head.sequence).collect();
+        // What it says is found out again below, for each one by itself.
+        let _ = self.submitter.wait_any(&sequences, patience);
+        let mut any = false;
+        for head in heads {
+            let progress = self.submitter.poll(head.sequence, Duration::ZERO);
+            if progress == Progress::Busy {
+                continue;
+            }
+            any = true;
+            let mut state = self.state.lock();
+            if let Some(failure) = self.submitter.failure(head.hardware, head.sequence, &progress) {
+                state.lost.get_or_insert(failure);
+                return true;
+            }
+            self.settle(&mut state, head, &progress);
+        }
+        any
+    }
+
+    /// The last submission of a job that is first in its queue has ended well: so have the others, and each is asked how, since
+    /// an error is remembered for the one that it happened to.
+    fn settle(&self, state: &mut State, head: &Head, progress: &Progress) {
+        let Some(queue) = state.queues.get_mut(head.queue) else { return };
+        let Some(flight) = queue.flights.front_mut() else { return };
+        let mut ends: SmallVec<[Option<u64>; 4]> = SmallVec::new();
+        let mut lost = None;
+        for submission in &flight.submissions {
+            let own = submission.sequence() == head.sequence;
+            let progress = if own {
+                progress.clone()
+            } else {
+                self.submitter.poll(submission.sequence(), Duration::ZERO)
+            };
+            lost =
+                lost.or_else(|| self.submitter.failure(submission.queue(), submission.sequence(), &progress));
+            ends.push(if let Progress::Done { at, .. } = progress { at } else { None });
+        }
+        flight.submissions.clear();
+        // The card began with it when it was done with the one before.
+        flight.begin = flight.begin.max(queue.ended);
+        if let Some(observer) = &flight.observer {
+            let mut begin = flight.begin;
+            for &(command, index) in &flight.marks {
+                let end = ends.get(index).copied().flatten().unwrap_or_else(clock).max(begin);
+                observer.command(command, begin, end);
+                begin = end;
+            }
+        }
+        flight.marks.clear();
+        queue.ended = ends.last().copied().flatten().unwrap_or_else(clock);
+        flight.end = Some(queue.ended);
+        if let Some(failure) = lost {
+            state.lost.get_or_insert(failure);
+        }
+    }
+
+    fn tell(&self, reports: Vec<(Report, Flight)>) {
+        let Some(completer) = self.completer.get() else { return };
+        let mut reports = reports.into_iter().peekable();
+        while let Some((report, flight)) = reports.next() {
+            // What the job held is free before its completion is known.
+            drop(flight);
+            let covered = |(next, _): &(Report, Flight)| next.id == report.id && next.outcome.is_ok();
+            if report.outcome.is_ok() && reports.peek().is_some_and(covered) {
+                continue;
+            }
+            // Whoever is gone does not want to know.
+            let _ = match report.outcome {
+                Ok(()) => completer.complete(report.id, report.epoch),
+                Err(failure) => completer.fail(report.id, report.epoch, failure),
+            };
+        }
+    }
+
+    /// If the card is lost: lets go of it before anything that it was working on, and tells.
+    fn lose(&self, state: &mut MutexGuard<'_, State>) -> bool {
+        let Some(failure) = state.lost.clone() else { return false };
+        let flights: Vec<Flight> =
+            state.queues.iter_mut().flat_map(|queue| queue.flights.drain(..)).collect();
+        MutexGuard::unlocked(state, || {
+            // A process that keeps a card open through a reset is killed by the kernel.
+            self.submitter.close();
+            self.planner.card.close();
+            if let Some(completer) = self.completer.get() {
+                let _ = completer.lose(0, failure);
+            }
+            drop(flights);
+        });
+        true
+    }
+
+    /// Ends everything soon: what is submitted runs to its end, which the kernel bounds; the rest fails.
+    pub(crate) fn abort(&self, why: &Failure) {
+        let mut state = self.state.lock();
+        state.aborted.get_or_insert_with(|| why.clone());
+        for queue in &mut state.queues {
+            if let Some(flight) = queue.flights.back_mut().filter(|flight| !flight.submitted) {
+                flight.steps.clear();
+                flight.waits.clear();
+                flight.submitted = true;
+                flight.failure.get_or_insert_with(|| why.clone());
+                queue.submitted = flight.epoch;
+            }
+        }
+        drop(state);
+        self.work.notify_all();
+    }
+
+    /// Ends the thread when nothing is in flight any more.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.work.notify_all();
+    }
+}
+
+/// The oldest job of a queue, if it is on the card.
+struct Head {
+    queue: usize,
+    hardware: u32,
+    sequence: u64,
+}
+
+fn heads(state: &State) -> SmallVec<[Head; 4]> {
+    let head = |(queue, jobs): (usize, &Queue)| {
+        let last = jobs.flights.front()?.submissions.last()?;
+        Some(Head { queue, hardware: last.queue(), sequence: last.sequence() })
+    };
+    state.queues.iter().enumerate().filter_map(head).collect()
+}
+
+fn last(state: &mut State, number: usize) -> Option<&mut Flight> {
+    state.queues.get_mut(number)?.flights.back_mut()
+}
+
+/// The job at the end of a queue cannot be submitted, or not wholly: what is left of it is dropped.
+fn fail_last(state: &mut State, number: usize, failure: Failure) {
+    let Some(queue) = state.queues.get_mut(number) else { return };
+    if let Some(flight) = queue.flights.back_mut() {
+        flight.steps.clear();
+        flight.waits.clear();
+        flight.submitted = true;
+        flight.failure.get_or_insert(failure);
+        queue.submitted = flight.epoch;
+    }
+}
+
+/// Takes the jobs that are over out of their queues.
+fn retire(state: &mut State) -> Vec<(Report, Flight)> {
+    let mut reports = Vec::new();
+    let mut again = true;
+    while again {
+        again = false;
+        for number in 0..state.queues.len() {
+            let over = |state: &State| {
+                let queue = state.queues.get(number)?;
+                let flight = queue.flights.front()?;
+                let reached = |wait: &Awaited| {
+                    state.queues.get(wait.queue).is_none_or(|other| other.completed >= wait.epoch)
+                };
+                let over = flight.submitted && flight.submissions.is_empty();
+                (over && flight.needs.iter().all(reached)).then_some(())
+            };
+            while over(state).is_some() {
+                let Some(queue) = state.queues.get_mut(number) else { break };
+                let Some(mut flight) = queue.flights.pop_front() else { break };
+                queue.completed = flight.epoch;
+                again = true;
+                let outcome = flight.failure.take().map_or(Ok(()), Err);
+                if let Some(observer) = &flight.observer {
+                    let end = flight.end.unwrap_or_else(clock);
+                    observer.job(flight.begin.min(end), end, outcome.as_ref().map(drop));
+                }
+                reports.push((Report { id: flight.id, epoch: flight.epoch, outcome }, flight));
+            }
+        }
+    }
+    reports
+}

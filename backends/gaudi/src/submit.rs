@@ -1,0 +1,280 @@
+//! Submissions: commands go to a hardware queue, and are watched until they have ended.
+//!
+//! Everything that a card is asked to do goes through one [`Submitter`], so that the kernel's limits are kept in one
+//! place. The kernel takes a limited number of submissions (64 on Gaudi 2), and remembers the outcome of no more than that:
+//! an older one is "gone", its errors with it. A [`Submission`] therefore counts as in flight until its outcome has been
+//! *seen* ([`Submitter::poll`]) and it is dropped, and no more are made than the kernel remembers. No error is lost.
+//!
+//! Where the card reads commands from memory, that memory must stay until the submission has ended: it belongs to the
+//! submission. Where the kernel copies them, one buffer serves every submission.
+
+use crate::kmd::uapi::cb;
+use crate::kmd::{Card, Errno, Progress};
+use crate::memory::{Heap, Memory};
+use crate::shared::Shared;
+use hal_backend::{Code, Failure, HostRange, Origin};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// The most bytes of commands in one submission.
+pub(crate) const LARGEST: usize = 256 << 10;
+
+/// The least limit: a step may need a signal and a wait for each of four lanes.
+pub(crate) const LEAST: usize = 16;
+
+const _: () = assert!(LARGEST <= cb::MAX_SIZE as usize);
+
+/// Why a submission was not made.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// There is no room now.
+    Full,
+    /// It cannot be made at all.
+    Failed(Failure),
+    /// The card is gone, or about to be.
+    Lost(Failure),
+}
+
+/// The submissions of a card.
+pub(crate) struct Submitter {
+    card: Arc<Card>,
+    host: Arc<Heap>,
+    in_flight: Arc<AtomicUsize>,
+    limit: usize,
+    /// How many seconds a submission has.
+    timeout: Option<u32>,
+    /// Command buffers of the kernel that nobody is writing into.
+    buffers: Mutex<Vec<KernelBuffer>>,
+}
+
+/// A command buffer of the kernel, which copies what is in it.
+struct KernelBuffer {
+    handle: u64,
+    range: HostRange,
+}
+
+/// One submission, in flight until it is dropped. Only dropped once it has ended.
+pub(crate) struct Submission {
+    sequence: u64,
+    queue: u32,
+    in_flight: Arc<AtomicUsize>,
+    /// What the card reads.
+    _commands: Option<Memory>,
+}
+
+impl fmt::Debug for Submission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Submission({} on {})", self.sequence, self.queue)
+    }
+}
+
+impl Submission {
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    pub(crate) fn queue(&self) -> u32 {
+        self.queue
+    }
+}
+
+impl Drop for Submission {
+    fn drop(&mut self) {
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A place among the submissions in flight that nothing is in yet.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn fill(self, sequence: u64, queue: u32, commands: Option<Memory>) -> Submission {
+        let submission = Submission { sequence, queue, in_flight: self.0.clone(), _commands: commands };
+        // The submission counts from here on.
+        std::mem::forget(self);
+        submission
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Submitter {
+    pub(crate) fn new(shared: &Shared, limit: Option<usize>, timeout: Option<u32>) -> Self {
+        let most = shared.card.generation().in_flight();
+        Self {
+            card: shared.card.clone(),
+            host: shared.host.clone(),
+            in_flight: shared.in_flight.clone(),
+            limit: limit.unwrap_or(most).clamp(LEAST.min(most), most),
+            timeout,
+            buffers: Mutex::default(),
+        }
+    }
+
+    /// How many are in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// How many may be.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    fn place(&self) -> Result<Place, Refused> {
+        let free = |count| (count < self.limit).then_some(count + 1);
+        match self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, free) {
+            Ok(_) => Ok(Place(self.in_flight.clone())),
+            Err(_) => Err(Refused::Full),
+        }
+    }
+
+    fn refused(&self, what: &str, errno: Errno) -> Refused {
+        match errno {
+            Errno::AGAIN => Refused::Full,
+            // Not operational any more; or the device was taken out of the machine.
+            Errno::BUSY | Errno::NODEV | Errno::IO | Errno::BADF => Refused::Lost(self.lost(errno)),
+            errno => Refused::Failed(self.card.failure(what, errno)),
+        }
+    }
+
+    /// Why the card is of no use any more.
+    pub(crate) fn lost(&self, errno: Errno) -> Failure {
+        let message = format!(
+            "{} is {} ({errno}); its memory is lost, open it again",
+            self.card.name(),
+            self.card.state()
+        );
+        Failure::with_origin(Code::Unavailable, Origin::Device, message)
+    }
+
+    /// Puts commands on a hardware queue.
+    pub(crate) fn submit(&self, queue: u32, commands: &[u8]) -> Result<Submission, Refused> {
+        let place = self.place()?;
+        let what = "commands could not be submitted";
+        let too_long = || {
+            Refused::Failed(Failure::new(Code::OutOfRange, format!("{} bytes of commands", commands.len())))
+        };
+        let length = u32::try_from(commands.len()).map_err(|_| too_long())?;
+        if commands.len() > LARGEST {
+            return Err(too_long());
+        }
+        if self.card.generation().copies_command_buffers() {
+            let buffer = self.buffer()?;
+            let sequence = if buffer.range.write(0, commands) {
+                self.card.submit(queue, buffer.handle, length, self.timeout)
+            } else {
+                Err(Errno::FAULT)
+            };
+            self.buffers.lock().push(buffer);
+            return Ok(place.fill(sequence.map_err(|errno| self.refused(what, errno))?, queue, None));
+        }
+        let memory = self.host.allocate(commands.len() as u64).map_err(Refused::Failed)?;
+        if !memory.host_view().is_some_and(|view| view.write(0, commands)) {
+            return Err(Refused::Failed(self.card.failure(what, Errno::FAULT)));
+        }
+        let sequence = self.card.submit(queue, memory.address(), length, self.timeout);
+        Ok(place.fill(sequence.map_err(|errno| self.refused(what, errno))?, queue, Some(memory)))
+    }
+
+    fn buffer(&self) -> Result<KernelBuffer, Refused> {
+        if let Some(buffer) = self.buffers.lock().pop() {
+            return Ok(buffer);
+        }
+        let size = u32::try_from(LARGEST).unwrap_or(cb::MAX_SIZE);
+        match self.card.create_command_buffer(size) {
+            Ok((handle, range)) => Ok(KernelBuffer { handle, range }),
+            Err(errno) => Err(self.refused("a command buffer could not be made", errno)),
+        }
+    }
+
+    /// Makes a hardware queue signal behind everything that it has.
+    pub(crate) fn signal(&self, queue: u32) -> Result<Submission, Refused> {
+        let place = self.place()?;
+        let sequence = self.card.signal(queue, self.timeout);
+        Ok(place.fill(sequence.map_err(|errno| self.refused("a signal was refused", errno))?, queue, None))
+    }
+
+    /// Makes a hardware queue wait for a signal; nothing, if that has come.
+    pub(crate) fn wait(&self, queue: u32, signal: u64) -> Result<Option<Submission>, Refused> {
+        let place = self.place()?;
+        match self.card.wait_for_signal(queue, signal, self.timeout) {
+            Ok(Some(sequence)) => Ok(Some(place.fill(sequence, queue, None))),
+            Ok(None) => Ok(None),
+            Err(errno) => Err(self.refused("a wait for a signal was refused", errno)),
+        }
+    }
+
+    /// Looks how far a submission is, and waits for it at most so long.
+    pub(crate) fn poll(&self, sequence: u64, timeout: Duration) -> Progress {
+        self.card.wait(sequence, timeout)
+    }
+
+    /// Waits for any of some submissions, where the kernel can, and otherwise for the first.
+    pub(crate) fn wait_any(&self, sequences: &[u64], timeout: Duration) -> Progress {
+        match sequences {
+            [] => Progress::Busy,
+            [one] => self.card.wait(*one, timeout),
+            some if self.card.generation().waits_for_any() => match self.card.wait_any(some, timeout) {
+                // A kernel without it, or with too many such waits already.
+                Progress::Lost(Errno::PERM | Errno::NOMEM | Errno::INVAL) => self.first(some, timeout),
+                progress => progress,
+            },
+            some => self.first(some, timeout),
+        }
+    }
+
+    fn first(&self, sequences: &[u64], timeout: Duration) -> Progress {
+        sequences.first().map_or(Progress::Busy, |&first| self.card.wait(first, timeout))
+    }
+
+    /// What it means that a submission has not ended well; nothing, if it has, or has not ended.
+    pub(crate) fn failure(&self, queue: u32, sequence: u64, progress: &Progress) -> Option<Failure> {
+        let name = self.card.name();
+        match progress {
+            Progress::Busy | Progress::Done { .. } => None,
+            Progress::TimedOut => {
+                let time = match self.timeout {
+                    Some(seconds) => format!("{seconds} s"),
+                    None => "the time that the kernel gives it".to_owned(),
+                };
+                let message = format!(
+                    "{name}: submission {sequence} on hardware queue {queue} did not end within {time}; the card is \
+                     being reset, and its memory is lost"
+                );
+                Some(Failure::with_origin(Code::DeadlineExceeded, Origin::Device, message))
+            }
+            Progress::Aborted => {
+                let message = format!(
+                    "{name}: submission {sequence} on hardware queue {queue} was ended by a reset of the card ({}); its \
+                     memory is lost, open it again",
+                    self.card.events()
+                );
+                Some(Failure::with_origin(Code::Aborted, Origin::Device, message))
+            }
+            Progress::Lost(errno) => Some(self.lost(*errno)),
+        }
+    }
+
+    /// Gives back what the kernel keeps for it.
+    pub(crate) fn close(&self) {
+        for buffer in self.buffers.lock().drain(..) {
+            // The mapping holds the file of the card, so it goes first.
+            drop(buffer.range);
+            let _ = self.card.destroy_command_buffer(buffer.handle);
+        }
+    }
+}
+
+impl Drop for Submitter {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,279 @@
+//! Memory shared between emulated cards and between processes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod support;
+
+use hal_backend::Code;
+use hal_gaudi::GaudiDevice;
+use hal_gaudi::ipc::{Channels, Handle, Ipc, Way, receive, send};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use support::{bytes, machine, open, pattern, range, try_open};
+
+const LENGTH: u64 = 1 << 20;
+
+/// Both generations, with the vendor's register operation and without.
+fn kinds() -> [(String, Way); 4] {
+    [
+        (machine("generation=gaudi1&register=on"), Way::Mapped),
+        (machine("generation=gaudi1"), Way::Bounced),
+        (machine("generation=gaudi2&register=on"), Way::Mapped),
+        (machine("generation=gaudi2"), Way::Bounced),
+    ]
+}
+
+/// The second card of a machine.
+fn second(uri: &str) -> GaudiDevice {
+    open(&uri.replace("emulated?", "emulated/1?"))
+}
+
+/// Device memory with bytes in it.
+fn filled(ipc: &Ipc, length: u64, seed: u64) -> Arc<hal_gaudi::memory::Memory> {
+    let memory = Arc::new(ipc.allocate(length).unwrap());
+    ipc.dma().host_to_device(&pattern(length, seed), memory.address()).unwrap().wait().unwrap();
+    memory
+}
+
+/// What is in device memory.
+fn contents(ipc: &Ipc, address: u64, length: u64) -> Vec<u8> {
+    let target = range(length);
+    ipc.dma().device_to_host(address, &target).unwrap().wait().unwrap();
+    bytes(&target)
+}
+
+fn copy(file: std::os::fd::BorrowedFd<'_>) -> OwnedFd {
+    file.try_clone_to_owned().unwrap()
+}
+
+#[test]
+fn another_card_reads_and_writes_it() {
+    for (uri, way) in kinds() {
+        let (one, two) = (open(&uri), second(&uri));
+        let memory = filled(one.ipc(), LENGTH, 1);
+        let export = one.ipc().export(&memory, 0, LENGTH).unwrap();
+        assert_eq!(two.ipc().way().unwrap(), way);
+        let import = two.ipc().import(export.handle(), copy(export.buffer())).unwrap();
+        assert_eq!(import.way(), way, "{uri}");
+        let target = two.ipc().allocate(LENGTH).unwrap();
+        import.read(0, target.address(), LENGTH).unwrap();
+        assert!(contents(two.ipc(), target.address(), LENGTH) == bytes(&pattern(LENGTH, 1)), "{uri}");
+        // And back, into the middle.
+        let source = filled(two.ipc(), 8192, 2);
+        import.write(source.address(), 4096, 8192).unwrap();
+        let mut expected = bytes(&pattern(LENGTH, 1));
+        expected[4096..12288].copy_from_slice(&bytes(&pattern(8192, 2)));
+        assert!(contents(one.ipc(), memory.address(), LENGTH) == expected, "{uri}");
+        assert_eq!(import.read(LENGTH, target.address(), 1).unwrap_err().code(), Code::OutOfRange);
+    }
+}
+
+#[test]
+fn a_part_is_exported_where_the_card_can_and_the_settings_allow() {
+    for (uri, _) in kinds() {
+        let (one, two) = (open(&uri), second(&uri));
+        let memory = filled(one.ipc(), LENGTH, 3);
+        let export = one.ipc().export(&memory, 8192, 4096).unwrap();
+        let import = two.ipc().import(export.handle(), copy(export.buffer())).unwrap();
+        let target = two.ipc().allocate(4096).unwrap();
+        import.read(0, target.address(), 4096).unwrap();
+        let expected = bytes(&pattern(LENGTH, 3));
+        assert!(contents(two.ipc(), target.address(), 4096) == expected[8192..12288], "{uri}");
+    }
+    let whole = open(&machine("generation=gaudi2&mapped_dmabuf=no"));
+    let memory = filled(whole.ipc(), LENGTH, 3);
+    let refused = whole.ipc().export(&memory, 8192, 4096).unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("mapped_dmabuf=no"), "{refused}");
+    assert!(whole.ipc().export(&memory, 0, 4096).is_ok());
+}
+
+#[test]
+fn what_cannot_be_shared_is_refused() {
+    let device = open(&machine(""));
+    let ipc = device.ipc();
+    let memory = filled(ipc, LENGTH, 1);
+    let code = |offset, length| ipc.export(&memory, offset, length).unwrap_err().code();
+    assert_eq!(code(0, 0), Code::InvalidArgument);
+    assert_eq!(code(0, 100), Code::InvalidArgument);
+    assert_eq!(code(100, 4096), Code::InvalidArgument);
+    assert_eq!(code(LENGTH, 4096), Code::OutOfRange);
+    assert_eq!(code(u64::MAX, 4096), Code::OutOfRange);
+    let off = open(&machine("dmabuf=no"));
+    let memory = filled(off.ipc(), 4096, 1);
+    assert_eq!(off.ipc().export(&memory, 0, 4096).unwrap_err().code(), Code::FailedPrecondition);
+    let isolated = open(&machine("fault=no-p2p"));
+    let memory = filled(isolated.ipc(), 4096, 1);
+    let refused = isolated.ipc().export(&memory, 0, 4096).unwrap_err();
+    assert!(refused.message().contains("peer-to-peer"), "{refused}");
+    assert!(try_open(&machine("dmabuf=perhaps")).is_err());
+}
+
+#[test]
+fn imports_are_kept_and_thrown_out() {
+    let uri = machine("register=on&dmabuf_cache=2");
+    let (one, two) = (open(&uri), second(&uri));
+    let exports: Vec<_> =
+        (0..3).map(|seed| one.ipc().export(&filled(one.ipc(), 4096, seed), 0, 4096).unwrap()).collect();
+    let import = |at: usize| two.ipc().import(exports[at].handle(), copy(exports[at].buffer())).unwrap();
+    let first = import(0).address();
+    assert_eq!(import(0).address(), first, "the same descriptor under another number is the same buffer");
+    import(1);
+    import(2);
+    assert_eq!(two.ipc().kept(), 2);
+    let mapped = support::emulator(&uri).counts(1).mapped;
+    // The exporter takes one back, and then goes altogether.
+    two.ipc().forget(exports[2].handle().exporter, Some(exports[2].handle().buffer));
+    assert_eq!(two.ipc().kept(), 1);
+    two.ipc().forget(exports[0].handle().exporter, None);
+    assert_eq!(two.ipc().kept(), 0);
+    assert_eq!(support::emulator(&uri).counts(1).mapped, mapped - 2, "what is thrown out is unmapped");
+    // A buffer with the same place and another number is another one.
+    let again = import(1);
+    let other = Handle { buffer: 999, ..exports[1].handle().clone() };
+    let newer = two.ipc().import(&other, copy(exports[1].buffer())).unwrap();
+    assert_ne!(again.address(), newer.address());
+    // A descriptor of something else is not what its handle says.
+    let own = two.ipc().export(&filled(two.ipc(), 4096, 1), 0, 4096).unwrap();
+    let refused = two.ipc().import(exports[0].handle(), copy(own.buffer())).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+#[test]
+fn channels_carry_bytes_between_cards() {
+    for (uri, _) in kinds() {
+        let (one, two) = (open(&uri), second(&uri));
+        let channels = Channels::new(2);
+        let memory = filled(one.ipc(), LENGTH, 9);
+        let id = channels.create(one.ipc(), &memory, 0, LENGTH, two.ipc()).unwrap();
+        let target = two.ipc().allocate(LENGTH).unwrap();
+        channels.copy(id, target.address(), 4096, 8192).unwrap();
+        let expected = bytes(&pattern(LENGTH, 9));
+        assert!(contents(two.ipc(), target.address(), 8192) == expected[4096..12288], "{uri}");
+        channels.copy_back(id, target.address(), 0, 4096).unwrap();
+        assert!(contents(one.ipc(), memory.address(), 4096) == expected[4096..8192], "{uri}");
+        channels.destroy(id).unwrap();
+        for gone in [channels.copy(id, 0, 0, 1), channels.destroy(id)] {
+            assert_eq!(gone.unwrap_err().code(), Code::NotFound);
+        }
+        let narrow = Channels::new(1);
+        let refused = narrow.create(one.ipc(), &memory, 0, LENGTH, two.ipc()).unwrap_err();
+        assert!(refused.message().contains("max_devices=1"), "{refused}");
+    }
+}
+
+// What follows runs this very program again, as another process: it does what the environment says, and nothing else.
+
+const ROLE: &str = "HAL_GAUDI_SHARING_ROLE";
+
+/// Another process with a role, which gets one end of a socket as its standard input.
+fn process(role: &str, uri: &str) -> (Child, UnixStream) {
+    let (here, there) = UnixStream::pair().unwrap();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["the_other_process", "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env("HAL_GAUDI_SHARING_URI", uri)
+        .stdin(OwnedFd::from(there))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    (child, here)
+}
+
+/// The exporter: fills memory, sends it, and goes on until it is told to end.
+#[test]
+fn the_other_process() {
+    if std::env::var(ROLE).is_err() {
+        return;
+    }
+    let uri = std::env::var("HAL_GAUDI_SHARING_URI").unwrap();
+    let device = open(&uri);
+    let memory = filled(device.ipc(), LENGTH, 42);
+    let export = device.ipc().export(&memory, 0, LENGTH).unwrap();
+    let socket = std::io::stdin();
+    send(socket.as_fd(), export.handle(), export.buffer()).unwrap();
+    println!("sent");
+    // Whoever is at the other end says when to go on.
+    let mut line = String::new();
+    BufReader::new(socket.lock()).read_line(&mut line).unwrap();
+    if line.trim() == "check" {
+        let expected = bytes(&pattern(LENGTH, 43));
+        assert!(
+            contents(device.ipc(), memory.address(), LENGTH) == expected,
+            "what the other process wrote is not here"
+        );
+        println!("checked");
+    }
+}
+
+fn ends_well(mut child: Child) {
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn the_exporter_exits_and_every_byte_is_still_there() {
+    for generation in ["gaudi1", "gaudi2"] {
+        let uri = machine(&format!("generation={generation}&register=on"));
+        let (child, mut socket) = process("exporter", &uri);
+        let (handle, buffer) = receive(&socket).unwrap().unwrap();
+        assert_eq!(handle.process, child.id());
+        let device = open(&uri);
+        let import = device.ipc().import(&handle, buffer).unwrap();
+        socket.write_all(b"go\n").unwrap();
+        ends_well(child);
+        assert!(receive(&socket).unwrap().is_none(), "the exporter has hung up");
+        let target = device.ipc().allocate(LENGTH).unwrap();
+        import.read(0, target.address(), LENGTH).unwrap();
+        assert!(
+            contents(device.ipc(), target.address(), LENGTH) == bytes(&pattern(LENGTH, 42)),
+            "{generation}"
+        );
+        device.ipc().forget(handle.exporter, None);
+        assert_eq!(device.ipc().kept(), 0);
+    }
+}
+
+#[test]
+fn a_killed_exporter_leaves_its_bytes_too() {
+    let uri = machine("register=on");
+    let (mut child, socket) = process("exporter", &uri);
+    let (handle, buffer) = receive(&socket).unwrap().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let device = open(&uri);
+    let import = device.ipc().import(&handle, buffer).unwrap();
+    let target = device.ipc().allocate(LENGTH).unwrap();
+    import.read(0, target.address(), LENGTH).unwrap();
+    assert!(contents(device.ipc(), target.address(), LENGTH) == bytes(&pattern(LENGTH, 42)));
+}
+
+#[test]
+fn bytes_bounce_through_the_host_both_ways_while_the_exporter_lives() {
+    for generation in ["gaudi1", "gaudi2"] {
+        let uri = machine(&format!("generation={generation}"));
+        let (child, mut socket) = process("exporter", &uri);
+        let (handle, buffer) = receive(&socket).unwrap().unwrap();
+        let device = open(&uri);
+        let import = device.ipc().import(&handle, buffer).unwrap();
+        assert_eq!(import.way(), Way::Bounced);
+        let target = device.ipc().allocate(LENGTH).unwrap();
+        import.read(0, target.address(), LENGTH).unwrap();
+        assert!(
+            contents(device.ipc(), target.address(), LENGTH) == bytes(&pattern(LENGTH, 42)),
+            "{generation}"
+        );
+        let source = filled(device.ipc(), LENGTH, 43);
+        import.write(source.address(), 0, LENGTH).unwrap();
+        socket.write_all(b"check\n").unwrap();
+        ends_well(child);
+        // Without the exporter there is no way.
+        let gone = import.read(0, target.address(), 4096).unwrap_err();
+        assert_eq!(gone.code(), Code::Unavailable, "{gone}");
+    }
+}

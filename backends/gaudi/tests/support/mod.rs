@@ -1,0 +1,79 @@
+//! What the tests of emulated cards share.
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests, each of which uses some of it"
+)]
+
+use hal_backend::{Driver, Failure, HostRange, Parameters};
+use hal_gaudi::emulator::{Emulator, Options};
+use hal_gaudi::{Gaudi, GaudiDevice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A machine that no other test has.
+pub(crate) fn machine(rest: &str) -> String {
+    static MACHINES: AtomicU64 = AtomicU64::new(1);
+    // Machines that differ in nothing are one, so each gets a seed of its own.
+    format!("emulated?seed={}&{rest}", MACHINES.fetch_add(1, Ordering::Relaxed))
+}
+
+/// An emulated card of each generation.
+pub(crate) fn both() -> [String; 2] {
+    ["generation=gaudi1", "generation=gaudi2"].map(machine)
+}
+
+fn pairs(uri: &str) -> (&str, Vec<(&str, &str)>) {
+    let (path, rest) = uri.split_once('?').unwrap_or((uri, ""));
+    let pairs = rest.split('&').filter(|pair| !pair.is_empty());
+    (path, pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect())
+}
+
+/// Opens what is behind `gaudi://`.
+pub(crate) fn try_open(uri: &str) -> Result<GaudiDevice, Failure> {
+    let (path, pairs) = pairs(uri);
+    let mut parameters = Parameters::new("gaudi", pairs);
+    let device = Gaudi::create().open(path, &mut parameters)?;
+    parameters.finish()?;
+    Ok(device)
+}
+
+/// Opens what is behind `gaudi://`.
+pub(crate) fn open(uri: &str) -> GaudiDevice {
+    try_open(uri).unwrap_or_else(|failure| panic!("gaudi://{uri}: {failure}"))
+}
+
+/// The machine that a card of a URI is in, while somebody has one of it open.
+pub(crate) fn emulator(uri: &str) -> Arc<Emulator> {
+    let (_, pairs) = pairs(uri);
+    Emulator::get(&Options::read(&mut Parameters::new("gaudi", pairs)).unwrap()).unwrap()
+}
+
+/// Fresh host memory.
+pub(crate) fn range(length: u64) -> HostRange {
+    HostRange::allocate(length, 64).unwrap()
+}
+
+/// Host memory with bytes in it that differ from place to place and from seed to seed.
+pub(crate) fn pattern(length: u64, seed: u64) -> HostRange {
+    let range = range(length);
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let bytes: Vec<u8> = (0..length)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect();
+    assert!(range.write(0, &bytes));
+    range
+}
+
+/// What is in host memory.
+pub(crate) fn bytes(range: &HostRange) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(range.length()).unwrap()];
+    assert!(range.read(0, &mut bytes));
+    bytes
+}

@@ -1,0 +1,135 @@
+//! Asynchronous transfers, on emulated cards of both generations.
+
+mod support;
+
+use hal_backend::Code;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::{both, bytes, machine, open, pattern, range};
+
+#[test]
+fn what_goes_down_comes_up() {
+    for uri in both() {
+        let device = open(&uri);
+        let dma = device.dma();
+        let memory = device.ipc().allocate(1 << 20).unwrap();
+        let (source, target) = (pattern(1 << 20, 7), range(1 << 20));
+        dma.host_to_device(&source, memory.address()).unwrap().wait().unwrap();
+        dma.device_to_host(memory.address(), &target).unwrap().wait().unwrap();
+        assert!(bytes(&source) == bytes(&target), "{uri}");
+    }
+}
+
+#[test]
+fn bytes_move_within_the_device_and_are_filled() {
+    for uri in both() {
+        let device = open(&uri);
+        let dma = device.dma();
+        let (one, two) = (device.ipc().allocate(8192).unwrap(), device.ipc().allocate(8192).unwrap());
+        dma.fill([1, 2, 3, 4], one.address(), 8192).unwrap().wait().unwrap();
+        dma.device_to_device(one.address(), two.address() + 4, 4096).unwrap().wait().unwrap();
+        let target = range(4096);
+        dma.device_to_host(two.address() + 4, &target).unwrap().wait().unwrap();
+        assert_eq!(bytes(&target), [1, 2, 3, 4].repeat(1024), "{uri}");
+    }
+}
+
+#[test]
+fn any_number_may_be_on_their_way() {
+    for uri in both() {
+        let device = open(&uri);
+        let dma = device.dma();
+        let memory = device.ipc().allocate(4096 * 500).unwrap();
+        // Many more than the kernel takes at once; submitting them does not wait.
+        let sources: Vec<_> = (0..500).map(|number| pattern(4096, number)).collect();
+        let requests: Vec<_> = sources
+            .iter()
+            .zip(0..)
+            .map(|(source, at)| dma.host_to_device(source, memory.address() + at * 4096).unwrap())
+            .collect();
+        // Polled from several threads, in no order, and the last first.
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            for part in requests.chunks(125) {
+                scope.spawn(move || {
+                    for request in part.iter().rev() {
+                        while request.poll().is_none() {
+                            assert!(begin.elapsed() < Duration::from_secs(30), "a transfer never ends");
+                            std::thread::yield_now();
+                        }
+                        assert!(request.poll().unwrap().is_ok());
+                    }
+                });
+            }
+        });
+        assert_eq!(dma.pending(), 0);
+        let target = range(4096 * 500);
+        dma.device_to_host(memory.address(), &target).unwrap().wait().unwrap();
+        let expected: Vec<u8> = sources.iter().flat_map(bytes).collect();
+        assert!(bytes(&target) == expected, "{uri}");
+    }
+}
+
+#[test]
+fn a_request_that_is_let_go_of_still_runs() {
+    let device = open(&machine(""));
+    let dma = device.dma();
+    let memory = device.ipc().allocate(4096).unwrap();
+    drop(dma.host_to_device(&pattern(4096, 3), memory.address()).unwrap());
+    let target = range(4096);
+    dma.finish();
+    dma.device_to_host(memory.address(), &target).unwrap().wait().unwrap();
+    assert!(bytes(&target) == bytes(&pattern(4096, 3)));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_happens() {
+    let device = open(&machine(""));
+    let dma = device.dma();
+    let code = |result: Result<hal_gaudi::dma::Request, hal_backend::Failure>| result.unwrap_err().code();
+    assert_eq!(code(dma.host_to_device(&range(0), 0)), Code::InvalidArgument);
+    assert_eq!(code(dma.device_to_device(0, 1, 0)), Code::InvalidArgument);
+    assert_eq!(code(dma.device_to_device(u64::MAX, 0, 2)), Code::OutOfRange);
+    assert_eq!(code(dma.fill([0; 4], 0, 6)), Code::InvalidArgument);
+    assert_eq!(dma.pending(), 0);
+}
+
+#[test]
+fn five_gibibytes_are_split_and_arrive() {
+    const LENGTH: u64 = 5 << 30;
+    let device = open(&machine(""));
+    let dma = device.dma();
+    let (one, two) = (device.ipc().allocate(LENGTH).unwrap(), device.ipc().allocate(LENGTH).unwrap());
+    // Marks where packets meet, and at both ends; all else is never touched, so that it takes no memory of this machine.
+    let marks = [0, (1 << 32) - 4096, (1 << 32) - 8192, 1 << 32, LENGTH - 4096];
+    let marks: Vec<(u64, Arc<_>)> =
+        marks.into_iter().zip(1..).map(|(at, seed)| (at, Arc::new(pattern(4096, seed)))).collect();
+    for (at, mark) in &marks {
+        dma.host_to_device(mark, one.address() + at).unwrap().wait().unwrap();
+    }
+    dma.device_to_device(one.address(), two.address(), LENGTH).unwrap().wait().unwrap();
+    for (at, mark) in &marks {
+        let target = range(4096);
+        dma.device_to_host(two.address() + at, &target).unwrap().wait().unwrap();
+        assert!(bytes(&target) == bytes(mark), "at {at}");
+    }
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    for uri in both() {
+        let emulator;
+        {
+            let device = open(&uri);
+            emulator = support::emulator(&uri);
+            let memory = device.ipc().allocate(1 << 20).unwrap();
+            // Still on their way when the device goes.
+            for number in 0..100 {
+                drop(device.dma().host_to_device(&pattern(1 << 20, number), memory.address()).unwrap());
+            }
+        }
+        let counts = emulator.counts(0);
+        assert_eq!(counts.hard_resets, 0, "{uri}: {counts:?}");
+        assert_eq!(counts.leaked_at_close, 0, "{uri}: {counts:?}");
+    }
+}

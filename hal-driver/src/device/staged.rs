@@ -1,0 +1,177 @@
+//! Bytes between a file and memory that the host cannot map, by way of memory that it can.
+//!
+//! A thread moves a chunk between the file and one of two staging buffers while the queue moves the chunk before between
+//! the other one and the device. Two timelines order them, one for the file's side and one for the queue's; nothing is
+//! new to the engine. The last step is submitted first, as it alone has the program's signals: if they are refused,
+//! nothing has begun, and whatever goes wrong later reaches them along the chain.
+
+use super::State;
+use super::queue::{Edges, Side};
+use crate::allocator::{HOST_LOCAL, MemoryType, TRANSFER, Usage};
+use crate::buffer::Slice;
+use crate::object::{Retained, narrow};
+use crate::record::{Record, Reference};
+use crate::semaphore::{IreeTimeline, List, OwnedList, Semaphore};
+use crate::status::{Result, invalid};
+use crate::work::{Operation, Transfer};
+use hal_backend::Device;
+use hal_semaphore::{Affinity, Failure};
+use hal_sys as sys;
+
+/// How many bytes go at a time.
+const CHUNK: u64 = 4 << 20;
+
+/// One of the two sides.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    File,
+    Queue,
+}
+
+/// A transfer in chunks.
+struct Chain<'a> {
+    file: &'a Transfer,
+    chunks: u64,
+    staging: [Slice; 2],
+    files: IreeTimeline,
+    queues: IreeTimeline,
+}
+
+impl Chain<'_> {
+    /// The side that has the bytes first.
+    fn first(&self) -> End {
+        if self.file.writes_file { End::Queue } else { End::File }
+    }
+
+    fn timeline(&self, end: End) -> IreeTimeline {
+        match end {
+            End::File => self.files.clone(),
+            End::Queue => self.queues.clone(),
+        }
+    }
+
+    /// What a step waits for: its side's step before, and the other side's use of its staging buffer.
+    fn waits(&self, end: End, chunk: u64) -> OwnedList {
+        let mut list = OwnedList::default();
+        if chunk > 0 {
+            list.push(self.timeline(end), chunk);
+        }
+        let other = if end == End::File { End::Queue } else { End::File };
+        if end != self.first() {
+            list.push(self.timeline(other), chunk + 1);
+        } else if chunk > 1 {
+            list.push(self.timeline(other), chunk - 1);
+        }
+        list
+    }
+
+    /// What a step does.
+    fn operation<D: Device>(&self, end: End, chunk: u64) -> Result<(Side, Operation<D>)> {
+        let offset = chunk * CHUNK;
+        let length = CHUNK.min(self.file.slice.length - offset);
+        let [even, odd] = &self.staging;
+        let staged = if chunk.is_multiple_of(2) { even } else { odd }.part(0, length)?;
+        if end == End::File {
+            let transfer = Transfer {
+                file: self.file.file.clone(),
+                file_offset: self.file.file_offset + offset,
+                slice: staged,
+                writes_file: self.file.writes_file,
+            };
+            return Ok((Side::Host, Operation::Transfer(Box::new(transfer))));
+        }
+        let place = self.file.slice.part(offset, length)?;
+        let (source, target) = if self.file.writes_file { (place, staged) } else { (staged, place) };
+        let record = Record::Copy { source: Reference::Direct(source), target: Reference::Direct(target) };
+        Ok((Side::Queue, Operation::Record(record)))
+    }
+}
+
+impl<D: Device> State<D> {
+    /// A semaphore of our own.
+    fn timeline(&self) -> Result<IreeTimeline> {
+        let registration = self.engine.register(0);
+        let frontiers = self.frontiers.clone();
+        let semaphore = Semaphore::create(self.allocator, self.proactor, 0, registration, frontiers)?;
+        // SAFETY: fresh, with one reference.
+        unsafe { IreeTimeline::adopt(semaphore) }.ok_or_else(|| invalid("a semaphore is never null"))
+    }
+
+    /// Memory that the host can map.
+    fn staging_buffer(&self, length: u64) -> Result<Slice> {
+        let params = sys::iree_hal_buffer_params_t {
+            type_: HOST_LOCAL as MemoryType,
+            usage: TRANSFER as Usage
+                | (sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED
+                    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM) as Usage,
+            ..Default::default()
+        };
+        let buffer: Retained<sys::iree_hal_buffer_t> = self.memory.create(&params, length)?;
+        Slice::new(buffer.get(), 0, narrow(length))
+    }
+
+    /// A transfer by way of staging buffers.
+    pub(super) fn staged(&self, affinity: Affinity, edges: &Edges<'_>, file: &Transfer) -> Result {
+        // One queue, so that the queue's steps are in order.
+        let affinity = Affinity(1 << affinity.0.trailing_zeros().min(63));
+        let chunks = file.slice.length.div_ceil(CHUNK);
+        let length = CHUNK.min(file.slice.length);
+        let chain = Chain {
+            file,
+            chunks,
+            staging: [self.staging_buffer(length)?, self.staging_buffer(length)?],
+            files: self.timeline()?,
+            queues: self.timeline()?,
+        };
+        let (first, last) = match chain.first() {
+            End::File => (End::File, End::Queue),
+            End::Queue => (End::Queue, End::File),
+        };
+        let final_step = chain.chunks - 1;
+        self.chain_step(affinity, &chain, last, final_step, &List::empty(), &edges.signals)?;
+        for chunk in 0..chain.chunks {
+            for end in [first, last] {
+                if (end, chunk) == (last, final_step) {
+                    continue;
+                }
+                // Everything is behind the first step.
+                let waits = if (end, chunk) == (first, 0) { edges.waits.borrow() } else { List::empty() };
+                if let Err(failure) = self.chain_step(affinity, &chain, end, chunk, &waits, &List::empty()) {
+                    // It was accepted: what went wrong is told through the signals.
+                    chain.fail(&failure);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn chain_step(
+        &self,
+        affinity: Affinity,
+        chain: &Chain<'_>,
+        end: End,
+        chunk: u64,
+        waits: &List<'_>,
+        signals: &List<'_>,
+    ) -> Result {
+        let (side, operation) = chain.operation::<D>(end, chunk)?;
+        let mut all_waits = chain.waits(end, chunk);
+        all_waits.extend(waits);
+        let mut all_signals = OwnedList::default();
+        all_signals.push(chain.timeline(end), chunk + 1);
+        all_signals.extend(signals);
+        let edges = Edges { waits: all_waits.borrow(), signals: all_signals.borrow() };
+        self.submit(affinity, &edges, side, operation)
+    }
+}
+
+impl Chain<'_> {
+    fn fail(&self, failure: &Failure) {
+        for end in [End::File, End::Queue] {
+            let mut list = OwnedList::default();
+            list.push(self.timeline(end), 1);
+            list.settle(Err(failure));
+        }
+    }
+}

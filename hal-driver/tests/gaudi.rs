@@ -1,0 +1,334 @@
+//! Emulated Gaudi cards as a program of IREE's sees them: order, every kind of memory, and what a reset looks like.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod common;
+
+use common::{Buffer, Device, List, Semaphore};
+use hal_semaphore::Code;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The URI of a card in a machine that no other test has.
+fn card(generation: u32, rest: &str) -> String {
+    static MACHINES: AtomicU64 = AtomicU64::new(1);
+    let machine = MACHINES.fetch_add(1, Ordering::Relaxed);
+    format!("gaudi://emulated?generation=gaudi{generation}&seed={machine}{rest}")
+}
+
+/// The other card of the same machine, which keeps the machine.
+fn neighbour(uri: &str) -> String {
+    uri.replace("gaudi://emulated?", "gaudi://emulated/1?")
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 33) as usize % bound
+    }
+}
+
+const LENGTH: usize = 4096 + 3;
+
+/// Random transfers over all queues, each behind the one before, on memory of both kinds; and the same on plain bytes.
+fn chain(device: &Device, seed: u64, steps: u64) {
+    let mut random = Random(seed | 1);
+    let buffers: Vec<Buffer> = (0..6)
+        .map(|at| if at % 2 == 0 { device.local_buffer(LENGTH) } else { device.buffer(LENGTH) })
+        .collect();
+    let mut expected = vec![vec![0_u8; LENGTH]; 6];
+    let order = device.semaphore(0);
+    for at in 0..6 {
+        device.fill(&order.at(at as u64), &order.at(at as u64 + 1), &buffers[at], (0, LENGTH), &[0]).unwrap();
+    }
+    let begin = 6;
+    for step in begin..begin + steps {
+        let (waits, signals) = (order.at(step), order.at(step + 1));
+        let queue = 1_u64 << random.below(4);
+        let target = random.below(6);
+        match random.below(4) {
+            0 => {
+                let length = [1, 2, 4][random.below(3)];
+                let pattern: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
+                let offset = random.below(100) * length;
+                let bytes = random.below((LENGTH - offset) / length) * length;
+                device.fill_on(queue, &waits, &signals, &buffers[target], (offset, bytes), &pattern).unwrap();
+                for at in 0..bytes {
+                    expected[target][offset + at] = pattern[at % length];
+                }
+            }
+            1 => {
+                let offset = random.below(LENGTH);
+                let bytes: Vec<u8> =
+                    (0..random.below(LENGTH - offset)).map(|_| random.below(256) as u8).collect();
+                device.update_on(queue, &waits, &signals, &bytes, (&buffers[target], offset)).unwrap();
+                expected[target][offset..offset + bytes.len()].copy_from_slice(&bytes);
+            }
+            _ => {
+                let source = (target + 1 + random.below(5)) % 6;
+                let (from, to) = (random.below(LENGTH), random.below(LENGTH));
+                let length = random.below(LENGTH - from.max(to));
+                let ends = ((&buffers[source], from), (&buffers[target], to));
+                device.copy_on(queue, &waits, &signals, ends.0, ends.1, length).unwrap();
+                let bytes = expected[source][from..from + length].to_vec();
+                expected[target][to..to + length].copy_from_slice(&bytes);
+            }
+        }
+    }
+    let end = begin + steps;
+    order.wait(end).unwrap();
+    let read = device.buffer(LENGTH);
+    for (at, (buffer, expected)) in buffers.iter().zip(&expected).enumerate() {
+        let value = end + at as u64;
+        device.copy(&order.at(value), &order.at(value + 1), buffer, &read, LENGTH).unwrap();
+        order.wait(value + 1).unwrap();
+        assert!(read.read() == *expected, "buffer {at}, seed {seed}");
+    }
+}
+
+#[test]
+fn bytes_end_where_plain_memory_has_them() {
+    for generation in [1, 2] {
+        let device = Device::open(&card(generation, "")).unwrap();
+        for seed in 1..12 {
+            chain(&device, seed, 150);
+        }
+    }
+}
+
+#[test]
+fn order_holds_when_queues_overtake_each_other() {
+    for generation in [1, 2] {
+        for rest in [
+            "&fault=jitter",
+            "&schedule=seeded",
+            "&fault=eintr:3",
+            "&fault=submit:EAGAIN:40:25",
+            "&in_flight=16",
+        ] {
+            let device = Device::open(&card(generation, rest)).unwrap();
+            chain(&device, 77, 120);
+        }
+    }
+}
+
+#[test]
+fn queues_that_wait_for_each_other_before_anything_is_signalled() {
+    for generation in [1, 2] {
+        let device = Device::open(&card(generation, "")).unwrap();
+        let buffer = device.local_buffer(64);
+        let (start, order) = (device.semaphore(0), device.semaphore(0));
+        // All of it is submitted before the host lets the first one go.
+        for step in 0..400_u64 {
+            let waits = if step == 0 { start.at(1) } else { order.at(step) };
+            device
+                .fill_on(1 << (step % 4), &waits, &order.at(step + 1), &buffer, (0, 64), &[step as u8])
+                .unwrap();
+        }
+        assert_eq!(order.value().unwrap(), 0);
+        start.signal(1).unwrap();
+        order.wait(400).unwrap();
+    }
+}
+
+#[test]
+fn many_threads_share_a_card() {
+    for generation in [1, 2] {
+        let device = Device::open(&card(generation, "")).unwrap();
+        std::thread::scope(|scope| {
+            for seed in 1..5 {
+                let device = &device;
+                scope.spawn(move || chain(device, seed * 1000, 100));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_file_is_read_into_memory_that_cannot_be_mapped() {
+    // The conformance suite has more; here, more chunks than staging buffers, and an odd end.
+    for generation in [1, 2] {
+        let device = Device::open(&card(generation, "")).unwrap();
+        let length = (21 << 20) + 12_345;
+        let buffer = device.alloca(&List::none(), &List::none(), 4096).unwrap();
+        drop(buffer);
+        let (local, read) = (device.local_buffer(length), device.buffer(length));
+        let done = device.semaphore(0);
+        let bytes: Vec<u8> = (0..length).map(|at| (at * 31 >> 5) as u8).collect();
+        let file = common::File::with(&bytes);
+        device.read_file(&List::none(), &done.at(1), &file, 0, &local, length).unwrap();
+        device.copy(&done.at(1), &done.at(2), &local, &read, length).unwrap();
+        done.wait(2).unwrap();
+        assert!(read.read() == bytes);
+        let other = common::File::with(&vec![0; length]);
+        device.write_file(&done.at(2), &done.at(3), &local, &other, 0, length).unwrap();
+        done.wait(3).unwrap();
+        assert!(other.read() == bytes);
+    }
+}
+
+/// What everything that a reset ends must say.
+fn is_lost(semaphore: &Semaphore, value: u64) -> String {
+    let begin = Instant::now();
+    let failed = semaphore.wait(value).unwrap_err();
+    assert!(begin.elapsed() < Duration::from_secs(9), "a waiter slept through the reset");
+    assert!(
+        matches!(failed.code, Code::Aborted | Code::Unavailable | Code::DeadlineExceeded),
+        "{:?}: {}",
+        failed.code,
+        failed.text
+    );
+    assert!(failed.text.contains("accel0"), "{}", failed.text);
+    failed.text
+}
+
+/// Opens the card again, and uses it.
+fn reopens(uri: &str) {
+    let device = Device::open(uri).unwrap();
+    chain(&device, 5, 20);
+}
+
+#[test]
+fn a_reset_wakes_every_waiter_and_the_card_opens_again() {
+    for generation in [1, 2] {
+        // At the first submission, in the middle of a chain, and between queues.
+        for at in [1, 2, 7, 30] {
+            let uri = card(generation, &format!("&fault=reset:{at}"));
+            let _machine = Device::open(&neighbour(&uri)).unwrap();
+            {
+                let device = Device::open(&uri).unwrap();
+                let buffer = device.local_buffer(4096);
+                let (order, held, never) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
+                for step in 0..40_u64 {
+                    let signals = order.at(step + 1);
+                    let queue = 1 << (step % 4);
+                    device.fill_on(queue, &order.at(step), &signals, &buffer, (0, 4096), &[1]).unwrap();
+                }
+                // Held on the host, for a signal that nobody has made, and then for one that nobody will.
+                let both = List::of(&[(&order, 40), (&never, 1)]);
+                device.barrier(&both, &held.at(1)).unwrap();
+                let texts = [is_lost(&order, 40), is_lost(&held, 1)];
+                assert_eq!(texts[0], texts[1], "one cause for all");
+                // Later work fails the same way, at once or when it is waited for.
+                let later = device.semaphore(0);
+                if device.fill(&List::none(), &later.at(1), &buffer, (0, 64), &[1]).is_ok() {
+                    is_lost(&later, 1);
+                }
+            }
+            reopens(&uri);
+        }
+    }
+}
+
+#[test]
+fn a_submission_that_hangs_is_told_and_the_card_opens_again() {
+    for generation in [1, 2] {
+        let uri = card(generation, "&fault=hang:3&speed=20&timeout=2");
+        let _machine = Device::open(&neighbour(&uri)).unwrap();
+        {
+            let device = Device::open(&uri).unwrap();
+            let buffer = device.local_buffer(64);
+            let order = device.semaphore(0);
+            for step in 0..10_u64 {
+                device.fill_on(1, &order.at(step), &order.at(step + 1), &buffer, (0, 64), &[1]).unwrap();
+            }
+            let text = is_lost(&order, 10);
+            assert!(text.contains("2 s") || text.contains("reset"), "{text}");
+        }
+        reopens(&uri);
+    }
+}
+
+#[test]
+fn a_card_that_is_taken_out_at_any_call_leaves_nobody_waiting() {
+    for generation in [1, 2] {
+        for at in (1..90).step_by(7) {
+            let uri = card(generation, &format!("&fault=unplug:{at}"));
+            let Ok(device) = Device::open(&uri) else { continue };
+            let Ok(buffer) = device.try_buffer(4096) else { continue };
+            let order = device.semaphore(0);
+            let mut submitted = 0;
+            for step in 0..20_u64 {
+                let (waits, signals) = (order.at(step), order.at(step + 1));
+                if device.fill_on(1 << (step % 4), &waits, &signals, &buffer, (0, 4096), &[1]).is_err() {
+                    break;
+                }
+                submitted = step + 1;
+            }
+            // Either it was done before, or everybody is told.
+            let _ = order.wait(submitted).map_err(|failed| assert_ne!(failed.code, Code::DeadlineExceeded));
+        }
+    }
+}
+
+#[test]
+fn half_a_transfer_is_never_taken_for_a_whole_one() {
+    for generation in [1, 2] {
+        let uri = card(generation, "&fault=partial:2");
+        let device = Device::open(&uri).unwrap();
+        let (buffer, order) = (device.buffer(4096), device.semaphore(0));
+        device.fill(&List::none(), &order.at(1), &buffer, (0, 4096), &[1]).unwrap();
+        device.fill(&order.at(1), &order.at(2), &buffer, (0, 4096), &[2]).unwrap();
+        is_lost(&order, 2);
+    }
+}
+
+#[test]
+fn a_device_that_goes_with_work_pending_leaves_the_card_whole() {
+    for generation in [1, 2] {
+        let uri = card(generation, "&fault=jitter");
+        let _machine = Device::open(&neighbour(&uri)).unwrap();
+        for round in 0..5 {
+            let device = Device::open(&uri).unwrap();
+            let (buffer, order, never) =
+                (device.local_buffer(1 << 20), device.semaphore(0), device.semaphore(0));
+            for step in 0..50_u64 {
+                let (waits, signals) = (order.at(step), order.at(step + 1));
+                device.fill_on(1 << (step % 4), &waits, &signals, &buffer, (0, 1 << 20), &[1]).unwrap();
+            }
+            device.barrier(&never.at(1), &order.at(51)).unwrap();
+            let begin = Instant::now();
+            drop(device);
+            assert!(begin.elapsed() < Duration::from_secs(20), "round {round}");
+        }
+        reopens(&uri);
+    }
+}
+
+#[test]
+fn what_cannot_be_opened_says_what_to_do() {
+    let says = |uri: &str, code: Code, text: &str| {
+        let Err(failed) = Device::open(uri) else { panic!("{uri} was opened") };
+        assert_eq!(failed.code, code, "{uri}: {}", failed.text);
+        assert!(failed.text.contains(text), "{uri}: {}", failed.text);
+    };
+    // No card is in any machine that these tests run on.
+    if !std::path::Path::new("/sys/class/accel/accel0").exists() {
+        says("gaudi://", Code::NotFound, "gaudi://emulated");
+        says("gaudi", Code::NotFound, "habanalabs");
+        says("gaudi://0", Code::NotFound, "gaudi://emulated");
+    }
+    says("gaudi://emulated/7", Code::NotFound, "accel7");
+    says("gaudi://emulated/x", Code::NotFound, "emulated/0");
+    says("gaudi://emulated?generation=gaudi9", Code::InvalidArgument, "gaudi1, gaudi2");
+    says("gaudi://emulated?colour=red", Code::InvalidArgument, "colour");
+    says("gaudi://emulated?timeout=0", Code::InvalidArgument, "timeout");
+    says("gaudi://emulated?fault=nonsense", Code::InvalidArgument, "fault");
+    says("gaudi://fd/9999", Code::InvalidArgument, "no open descriptor");
+    says("gaudi://fd/0", Code::InvalidArgument, "habanalabs");
+    says(&card(2, "&open_timeout=0&fault=open:EBUSY:9"), Code::Unavailable, "in use by");
+    says(&card(2, "&open_timeout=0&fault=open:EAGAIN:9"), Code::Unavailable, "open_timeout");
+    says(&card(2, "&fault=open:EPERM:9"), Code::FailedPrecondition, "reset it");
+    // A reset that ends in time is waited for.
+    assert!(Device::open(&card(2, "&fault=open:EAGAIN:3")).is_ok());
+    assert!(Device::open(&card(2, "&abi=old")).is_ok(), "an older kernel's numbers");
+    assert!(Device::open(&card(2, "&fault=short-info")).is_ok(), "an older kernel's answers");
+}
