@@ -3,6 +3,9 @@
 //! It is a description of the device memory's file of its own, which carries what part of the memory it is of in its position,
 //! and a shared lock that tells the exporter that it is alive. Both go where the descriptor goes, and need
 //! neither the exporting process nor its emulator.
+//!
+//! Two things differ from a real one: it could be mapped by a process, which a real one cannot, and dma-bufs of the
+//! same memory have the same inode number, which real ones do not.
 
 use super::card::{Context, Export};
 use super::fault::Fault;

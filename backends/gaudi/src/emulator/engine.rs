@@ -5,7 +5,7 @@
 
 use super::card::{Body, Context, Item, Live};
 use super::fault::{Blow, Fault, scramble};
-use super::machine::{Machine, State};
+use super::machine::{Machine, State, Task};
 use super::packets;
 use crate::kmd::uapi::{PageFault, event};
 use parking_lot::MutexGuard;
@@ -62,7 +62,18 @@ impl Machine {
     /// A worker's thread.
     pub(super) fn work(&self, worker: usize) {
         let mut state = self.state.lock();
-        while let Some((card, queue)) = self.next(&mut state) {
+        while let Some(task) = self.next(&mut state) {
+            let (card, queue) = match task {
+                Task::Queue(card, queue) => (card, queue),
+                Task::Help(share) => {
+                    MutexGuard::unlocked(&mut state, || {
+                        share.help(worker);
+                        // What a program does when it is dropped is none of the lock's business.
+                        drop(share);
+                    });
+                    continue;
+                }
+            };
             let Some((run, blow)) = begin(&mut state, card, queue) else { continue };
             let end = match blow {
                 Some(Blow::Hang) => End::Hang,

@@ -14,6 +14,7 @@ use super::fault::{Faults, scramble};
 use super::file::{File, Identity};
 use super::hardware::{self, Hardware};
 use super::options::Options;
+use super::share::Share;
 use crate::kmd::Errno;
 use crate::kmd::uapi::{TimeoutEvent, event};
 use hal_backend::HostProgram;
@@ -39,6 +40,8 @@ pub(super) struct State {
     pub(super) next_context: u64,
     /// The queues whose first item can begin, by card and number. Each is in it at most once.
     ready: VecDeque<(usize, u32)>,
+    /// Dispatches that want help.
+    shares: Vec<Arc<Share>>,
     /// How many queues were drawn.
     drawn: u64,
     /// Items that are executed, and end when their time has come.
@@ -46,6 +49,14 @@ pub(super) struct State {
     /// What the clock sleeps to.
     alarm: Option<Instant>,
     pub(super) stopping: bool,
+}
+
+/// What a worker does next.
+pub(super) enum Task {
+    /// Executes the first item of a card's queue.
+    Queue(usize, u32),
+    /// Helps with a dispatch.
+    Help(Arc<Share>),
 }
 
 /// Cards in one lock.
@@ -78,6 +89,7 @@ impl Machine {
                 next_program: 1,
                 next_context: 1,
                 ready: VecDeque::new(),
+                shares: Vec::new(),
                 drawn: 0,
                 late: Vec::new(),
                 alarm: None,
@@ -131,8 +143,22 @@ impl Machine {
         }
     }
 
-    /// Takes a queue whose first item can begin, and sleeps until there is one. Nothing, when the machine stops.
-    pub(super) fn next(&self, state: &mut Guard<'_>) -> Option<(usize, u32)> {
+    /// Has workers that have nothing to do help with a dispatch.
+    pub(super) fn ask_for_help(&self, share: &Arc<Share>) {
+        let mut state = self.state.lock();
+        state.shares.push(share.clone());
+        drop(state);
+        self.work.notify_all();
+    }
+
+    /// Forgets a dispatch that has ended.
+    pub(super) fn end_help(&self, share: &Arc<Share>) {
+        self.state.lock().shares.retain(|other| !Arc::ptr_eq(other, share));
+    }
+
+    /// Takes a queue whose first item can begin, or else a dispatch to help with, and sleeps until there is one. Nothing,
+    /// when the machine stops.
+    pub(super) fn next(&self, state: &mut Guard<'_>) -> Option<Task> {
         loop {
             if state.stopping {
                 return None;
@@ -146,7 +172,10 @@ impl Machine {
                 } else {
                     0
                 };
-                return state.ready.remove(position);
+                return state.ready.remove(position).map(|(card, queue)| Task::Queue(card, queue));
+            }
+            if let Some(share) = state.shares.iter().find(|share| share.has_more()) {
+                return Some(Task::Help(share.clone()));
             }
             self.work.wait(state);
         }

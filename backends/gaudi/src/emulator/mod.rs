@@ -19,7 +19,7 @@
 //! | `workers=N` | one for each processor | threads that execute, 1 to 64 |
 //! | `schedule=parallel\|seeded` | parallel | `seeded` executes on one thread, from a queue drawn by `seed` |
 //! | `seed=N` | 0 | what `schedule=seeded` and `fault=jitter` draw from |
-//! | `speed=N` | 1 | how much faster the driver's time passes: timeouts, watchdogs and resets, not what a wait is given |
+//! | `speed=N` | 1 | how much faster the driver's time passes: timeouts (30 s and 600 s), watchdogs (30 s) and resets (1 s), not what a wait is given |
 //! | `machine=NAME` | none | processes of this user see by the name that a card is taken by another |
 //! | `fault=…` | none | what goes wrong; may be given several times, see below |
 //!
@@ -56,15 +56,20 @@
 //! | `request.rs` | what the kernel's core does with a request |
 //! | `info.rs`, `buffers.rs`, `submit.rs`, `wait.rs`, `memory.rs` | the requests |
 //! | `space.rs`, `dmabuf.rs` | device addresses, and memory that is shared with other devices |
-//! | `engine.rs`, `packets.rs`, `parser.rs` | workers, what packets do, what is refused before |
+//! | `engine.rs`, `share.rs` | workers, and how they share a dispatch |
+//! | `packets.rs`, `parser.rs` | what packets do, and what is refused before |
 //! | `process.rs` | the process that asks, behind [`Process`], so that it can be another one |
 //! | `sysfs.rs` | what the file system shows |
 //!
 //! # What is not modelled
 //!
 //! Sync objects that a program signals and waits for by its own packets, collective and encapsulated signals, staged
-//! submissions, interrupts and timestamps of programs, register blocks, the page sizes of the host's memory, and anything
-//! that takes firmware. Requests for these are refused.
+//! submissions, interrupts and timestamps of programs, register blocks, the page sizes of the host's memory, the state of a
+//! device in creation, and anything that takes firmware. Requests for these are refused. Of packets, writes to
+//! registers have no effect, and fences are an unknown operation.
+//!
+//! Processes that share a machine's name see that a card is taken, and nothing else of each other: not a reset, and not
+//! that a dma-buf holds a card whose process has ended.
 
 mod buffers;
 mod card;
@@ -81,6 +86,7 @@ mod packets;
 mod parser;
 mod process;
 mod request;
+mod share;
 mod space;
 mod submit;
 mod sysfs;

@@ -6,10 +6,11 @@
 use super::card::{Body, Live};
 use super::engine::{End, Run, Trouble};
 use super::machine::Machine;
+use super::share::{Progress, Share};
 use super::space::Piece;
 use crate::packet::{DISPATCH, dispatch, opcode};
-use hal_backend::{HostCall, HostPart, HostRange};
-use std::panic::AssertUnwindSafe;
+use hal_backend::HostRange;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// How much is moved at a time: after each such piece a reset is noticed.
@@ -314,7 +315,6 @@ impl Engine<'_> {
         let places = (0..bindings).map(|binding| dispatch::FIXED + binding * 16);
         let memories = places.map(|at| self.binding(word(packet, at), word(packet, at + 8)));
         let memories = memories.collect::<Result<Vec<_>, Trouble>>()?;
-        let parts: Vec<HostPart<'_>> = memories.iter().map(|piece| piece.memory.whole()).collect();
         let first = dispatch::FIXED + bindings * 16;
         let values: Vec<u32> = (0..constants).map(|constant| half(first + constant * 4)).collect();
         let mut workgroups = three(dispatch::WORKGROUP_COUNT);
@@ -326,21 +326,26 @@ impl Engine<'_> {
                 *count = bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
             }
         }
-        let call = HostCall {
+        let share = Arc::new(Share {
+            program,
+            live: self.run.live.clone(),
             function: count(dispatch::FUNCTION),
             workgroup_size: three(dispatch::WORKGROUP_SIZE),
             workgroups,
-            constants: &values,
-            bindings: &parts,
-            concurrency: 1,
+            constants: values,
+            bindings: memories.into_iter().map(|piece| piece.memory).collect(),
             local_memory: half(dispatch::LOCAL_MEMORY),
-        };
-        let run = || program.run(&call, 0..call.total(), self.worker);
-        match std::panic::catch_unwind(AssertUnwindSafe(run)) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(failure)) => Err(Trouble::Engine(failure.to_string()).into()),
-            Err(_) => Err(Trouble::Engine("a program panicked".to_owned()).into()),
+            progress: Progress::new(workgroups, self.machine.options.workers),
+        });
+        if !share.is_shared() {
+            share.help(self.worker);
+            return Ok(share.finish()?);
         }
+        self.machine.ask_for_help(&share);
+        share.help(self.worker);
+        let result = share.finish();
+        self.machine.end_help(&share);
+        Ok(result?)
     }
 
     /// A binding: memory in one piece. Without a length, any address will do.

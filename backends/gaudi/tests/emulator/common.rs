@@ -255,6 +255,11 @@ impl Card {
         if commands.user { self.unmap(commands.handle) } else { self.destroy(commands.handle) }.unwrap();
     }
 
+    /// The same, also where a reset has taken everything.
+    pub fn give_back_late(&self, commands: Commands) {
+        let _ = if commands.user { self.unmap(commands.handle) } else { self.destroy(commands.handle) };
+    }
+
     pub fn submit_with(&self, request: &CsIn, chunks: &[Chunk]) -> (Result<(), Errno>, CsOut) {
         let request = CsIn {
             chunks_execute: chunks.as_ptr() as u64,

@@ -1,6 +1,6 @@
 //! What submissions do: transfers, dispatches, and in which order.
 
-use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, host, open, options};
+use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, host, options};
 use hal_backend::HostCall;
 use hal_gaudi::emulator::{Emulator, Options};
 use hal_gaudi::generation::Generation;
@@ -208,41 +208,6 @@ fn the_time_of_an_end_is_told_where_it_was_asked_for() {
 }
 
 #[test]
-fn an_idle_machine_uses_no_processor() {
-    let machine = Emulator::new(Options { workers: 4, ..options(Generation::Gaudi2) }).unwrap();
-    let card = open(&machine, 0);
-    let commands = card.commands(&Card::nop());
-    card.finish(card.run(&commands, 0, 8).unwrap());
-    let threads = || {
-        let mut switches = 0;
-        for entry in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
-            let read = |name| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-            if read("comm").starts_with("gaudi-") {
-                let status = read("status");
-                let counts = status.lines().filter(|line| line.contains("ctxt_switches"));
-                switches += counts
-                    .filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok())
-                    .sum::<u64>();
-            }
-        }
-        switches
-    };
-    // Other tests' machines are in the same process, so that this one asks for its own in another.
-    if std::env::var_os("ALONE").is_none() {
-        let me = std::env::current_exe().unwrap();
-        let mut child = std::process::Command::new(me);
-        child.args(["--exact", "execution::an_idle_machine_uses_no_processor"]).env("ALONE", "1");
-        let output = child.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-        return;
-    }
-    std::thread::sleep(Duration::from_millis(100));
-    let before = threads();
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(threads(), before, "threads were woken for nothing");
-}
-
-#[test]
 fn sync_objects_take_turns() {
     let card = card(options(Generation::Gaudi2));
     let mut last = card.signal(0).unwrap();
@@ -315,4 +280,34 @@ fn threads_share_a_card() {
         soak(&[], generation, 100);
         soak(&["jitter", "eintr:3"], generation, 50);
     }
+}
+
+#[test]
+fn a_large_dispatch_is_shared_and_each_workgroup_runs_once() {
+    use std::collections::HashSet;
+    let card = card(Options { workers: 3, ..options(Generation::Gaudi2) });
+    let threads = Arc::new(Mutex::new(HashSet::new()));
+    let seen = threads.clone();
+    let program = card.machine().load(Arc::new(Program(
+        move |call: &HostCall<'_>, workgroups: std::ops::Range<u64>| {
+            seen.lock().insert(std::thread::current().id());
+            for at in workgroups {
+                let byte = call.bindings[0].part(at, 1).unwrap();
+                let mut value = [0];
+                assert!(byte.read(&mut value) && byte.write(&[value[0] + 1]));
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            Ok(())
+        },
+    )));
+    let memory = host(4096);
+    let address = card.map_host(&memory);
+    for round in 1..20 {
+        card.execute(20, &dispatch(program, 0, [10, 5, 4], &[(address, 4096)], &[]));
+        assert_eq!(bytes(&memory, 0, 201), [[round; 200].as_slice(), &[0]].concat());
+    }
+    card.execute(20, &dispatch(program, 0, [10, 0, 4], &[(address, 4096)], &[]));
+    assert!(threads.lock().len() > 1, "nobody helped");
+    card.unmap(address).unwrap();
+    assert_eq!(card.close().hard_resets, 0);
 }

@@ -13,6 +13,7 @@
 mod common;
 mod execution;
 mod faults;
+mod fuzz;
 mod sharing;
 mod states;
 mod validation;

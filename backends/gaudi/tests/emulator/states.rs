@@ -35,7 +35,7 @@ fn gated(card: &Card) -> (Arc<Gate>, Vec<u8>) {
 
 #[test]
 fn one_at_a_time_has_a_card() {
-    let machine = Emulator::new(options(Generation::Gaudi2)).unwrap();
+    let machine = Emulator::new(Options { speed: 1, ..options(Generation::Gaudi2) }).unwrap();
     let first = open(&machine, 0);
     assert_eq!(try_open(&machine, 0).err(), Some(Errno::BUSY));
     assert!(
@@ -109,7 +109,7 @@ fn a_clean_close_resets_nothing_and_leaks_are_counted() {
 
 #[test]
 fn a_close_with_command_buffers_or_work_is_a_reset() {
-    let live = card(options(Generation::Gaudi1));
+    let live = card(Options { speed: 4, ..options(Generation::Gaudi1) });
     live.create(4096).unwrap();
     let machine = live.machine().clone();
     assert_eq!(live.close().hard_resets, 1);
@@ -179,7 +179,7 @@ fn one_second() -> CsIn {
 #[test]
 fn what_takes_too_long_is_reset_and_all_are_told() {
     for generation in BOTH {
-        let card = card(faulty(generation, &["hang:2"]));
+        let card = card(Options { speed: 4, ..faulty(generation, &["hang:2"]) });
         let machine = card.machine().clone();
         let hung = hang(&card, &one_second());
         let behind = card.signal(0).unwrap().seq;
