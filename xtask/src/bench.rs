@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: the same work on IREE's local drivers and on the mock device, side by side; or, with `--engine`,
-//! what an operation costs in the engine alone.
+//! what an operation costs in the engine alone; or, with `--gaudi`, asynchronous transfers.
 
 use crate::cts;
 use crate::iree::{Flavour, Tree};
@@ -21,13 +21,20 @@ pub(crate) struct Options {
     /// The engine alone: nanoseconds, allocations and bytes for each operation
     #[arg(long)]
     engine: bool,
+    /// Asynchronous transfers of a Gaudi card, emulated unless `--device` names one
+    #[arg(long)]
+    gaudi: bool,
     /// What to measure beside local-sync and local-task
     #[arg(long, value_name = "URI", default_value = "mock")]
     device: String,
 }
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
-    if options.engine { engine(options) } else { devices(options) }
+    match options {
+        Options { engine: true, .. } => engine(options),
+        Options { gaudi: true, .. } => transfers(options),
+        _ => devices(options),
+    }
 }
 
 fn engine(options: &Options) -> Result<bool> {
@@ -39,6 +46,16 @@ fn engine(options: &Options) -> Result<bool> {
         command.env("ENGINE_BENCH_QUICK", "1");
     }
     Ok(command.status().context("starting cargo")?.success())
+}
+
+fn transfers(options: &Options) -> Result<bool> {
+    workspace::ensure_writable()?;
+    workspace::ensure_fetched()?;
+    let device =
+        if options.device.starts_with("gaudi") { options.device.as_str() } else { "gaudi://emulated" };
+    let mut command = workspace::cargo();
+    command.args(["bench", "-p", "hal-gaudi", "--bench", "transfers", "--", device]);
+    Ok(command.current_dir(workspace::root()?).status().context("starting cargo")?.success())
 }
 
 /// The models of the `invoke` cases: where they are and what they are called.

@@ -5,6 +5,7 @@ mod bench;
 mod cts;
 mod demo;
 mod doctor;
+mod hw;
 mod instructions;
 mod iree;
 mod setup;
@@ -52,6 +53,8 @@ enum Command {
     Bench(bench::Options),
     /// What each operation costs in instructions, against a budget
     Instructions,
+    /// Proves a backend on a real device, and says what was proved
+    Hw(hw::Options),
     /// What is here, what is missing, what to do
     Doctor,
 }
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Setup => setup::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Instructions => instructions::run(),
+        Command::Hw(options) => hw::run(&options),
         Command::Doctor => doctor::run(),
     };
     done(result)

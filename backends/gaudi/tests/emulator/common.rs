@@ -70,6 +70,27 @@ pub fn try_open(machine: &Arc<Emulator>, number: usize) -> Result<Card, Errno> {
     })
 }
 
+/// The card that the environment names: a path such as `/dev/accel/accel0`.
+pub fn hardware() -> Option<Card> {
+    let path = std::env::var("HAL_GAUDI_NODE").ok()?;
+    let kernel: Arc<dyn Kernel> = Arc::new(hal_gaudi::kmd::Linux);
+    // Opened and let go of, to learn what it is.
+    let patience = Duration::from_secs(30);
+    let known = hal_gaudi::kmd::Card::open(kernel.clone(), Path::new(&path), patience).unwrap();
+    let (generation, abi) = (known.generation(), known.abi());
+    drop(known);
+    let limit = Instant::now() + patience;
+    loop {
+        match kernel.open(Path::new(&path)) {
+            Ok(file) => {
+                return Some(Card { kernel, generation, emulator: None, abi, file: Some(file), number: 0 });
+            }
+            Err(Errno::AGAIN) if Instant::now() < limit => std::thread::sleep(Duration::from_millis(10)),
+            Err(error) => panic!("{path} could not be opened: {error}"),
+        }
+    }
+}
+
 /// A card of a machine of its own.
 pub fn card(options: Options) -> Card {
     open(&Emulator::new(options).unwrap(), 0)

@@ -1,6 +1,6 @@
 //! The driver's rules, one row for each: what is asked, of which generation, and what it says.
 
-use crate::common::{BOTH, Card, card, host, options};
+use crate::common::{BOTH, Card, card, hardware, host, options};
 use hal_backend::HostRange;
 use hal_gaudi::generation::Generation;
 use hal_gaudi::kmd::Errno;
@@ -685,8 +685,12 @@ fn errno(error: Errno) -> String {
 fn the_driver_says_what_the_table_has() {
     let mut wrong = Vec::new();
     let mut asked = 0;
-    for generation in BOTH {
-        let card = card(options(generation));
+    let cards = match hardware() {
+        Some(card) => vec![card],
+        None => BOTH.map(|generation| card(options(generation))).into(),
+    };
+    for card in cards {
+        let generation = card.generation;
         for row in [CORE, INFO, BUFFERS, SUBMIT, WAITS, MEMORY, EXPORTS].into_iter().flatten() {
             if !row.of.contains(&generation) {
                 continue;
@@ -707,11 +711,13 @@ fn the_driver_says_what_the_table_has() {
                 ));
             }
         }
-        let counts = card.close();
-        assert_eq!((counts.hard_resets, counts.leaked_at_close), (0, 0), "{generation}: rows clean up");
+        if card.emulator.is_some() {
+            let counts = card.close();
+            assert_eq!((counts.hard_resets, counts.leaked_at_close), (0, 0), "{generation}: rows clean up");
+        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(asked > 120, "only {asked} rows");
+    assert!(asked > 60, "only {asked} rows");
 }
 
 #[test]
