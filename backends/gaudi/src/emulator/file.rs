@@ -116,6 +116,7 @@ impl Machine {
         if !hardware.dram_virtual {
             let (file, range) = device_memory(size)?;
             space.place(hardware.dram_base, range, What::Fixed);
+            space.back(hardware.dram_base, &file);
             dram = Some(file);
         }
         let id = state.next_context;

@@ -112,6 +112,7 @@ impl Machine {
         let what = What::Device(request.handle);
         let address = context.live.space.write().map(Pool::Device, memory.range.clone(), 0, wanted, what);
         let address = address.ok_or(Errno::NOMEM)?;
+        context.live.space.write().back(address, &memory.file);
         memory.mapped += 1;
         Ok(address)
     }

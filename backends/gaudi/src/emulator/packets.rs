@@ -15,6 +15,8 @@ use std::sync::atomic::Ordering;
 
 /// How much is moved at a time: after each such piece a reset is noticed.
 const PIECE: u64 = 4 << 20;
+/// From how much on it is found out whether there is anything to copy.
+const SPARSE: u64 = 1 << 20;
 /// How far ahead commands are read.
 const AHEAD: u64 = 4096;
 /// The longest packet that is believed.
@@ -247,8 +249,10 @@ impl Engine<'_> {
             let (Some(source), Some(target)) = (from, to) else { break };
             let there = (source.memory.length() - read).min(target.memory.length() - written);
             let now = there.min(rest).min(PIECE);
+            // What nobody has written takes no space, and neither does its copy.
+            let sparse = now >= SPARSE && source.is_hole(read, now) && target.punch(written, now);
             let parts = target.memory.part(written, now).zip(source.memory.part(read, now));
-            let copied = parts.is_some_and(|(target, source)| target.copy_from(source));
+            let copied = sparse || parts.is_some_and(|(target, source)| target.copy_from(source));
             debug_assert!(copied, "pieces are as long as they say");
             (read, written, rest) = (read + now, written + now, rest - now);
             if read == source.memory.length() {
@@ -356,7 +360,7 @@ impl Engine<'_> {
             (None, _) => {
                 let memory =
                     HostRange::allocate(0, 8).map_err(|failure| Trouble::Engine(failure.to_string()))?;
-                Ok(Piece { memory, host: false })
+                Ok(Piece { memory, host: false, file: None })
             }
             (Some(_), false) => {
                 let why = format!("a binding of {length} bytes at {address:#x} is not in one mapping");

@@ -1,9 +1,13 @@
 //! A context's device addresses: what is mapped where.
 
 use super::hardware::PAGE;
+use crate::kmd::Errno;
 use hal_backend::HostRange;
+use rustix::fs::{FallocateFlags, SeekFrom};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// What a mapping is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub(super) struct Mapping {
     pub(super) address: u64,
     pub(super) memory: HostRange,
     pub(super) what: What,
+    /// The file that this is all of, where that is known.
+    file: Option<Arc<OwnedFd>>,
 }
 
 impl Mapping {
@@ -135,7 +141,14 @@ impl Space {
 
     /// Maps memory at an address that is known to be free.
     pub(super) fn place(&mut self, address: u64, memory: HostRange, what: What) {
-        self.mappings.insert(address / PAGE * PAGE, Mapping { address, memory, what });
+        self.mappings.insert(address / PAGE * PAGE, Mapping { address, memory, what, file: None });
+    }
+
+    /// Tells what file the memory of a mapping is, from its beginning.
+    pub(super) fn back(&mut self, address: u64, file: &Arc<OwnedFd>) {
+        if let Some(mapping) = self.mappings.get_mut(&(address / PAGE * PAGE)) {
+            mapping.file = Some(file.clone());
+        }
     }
 
     /// The mapping with exactly this address.
@@ -170,6 +183,7 @@ impl Space {
             pieces.push(Piece {
                 memory,
                 host: matches!(mapping.what, What::Host | What::Buffer | What::Imported),
+                file: mapping.file.clone().map(|file| (file, offset)),
             });
             at = at.wrapping_add(here);
             rest -= here;
@@ -184,6 +198,28 @@ pub(super) struct Piece {
     pub(super) memory: HostRange,
     /// Whether it is reached through the host's half of the address space.
     pub(super) host: bool,
+    /// The file that it is in, and where.
+    pub(super) file: Option<(Arc<OwnedFd>, u64)>,
+}
+
+impl Piece {
+    /// Whether nothing was ever written to part of it, so that it is zeros without taking space.
+    pub(super) fn is_hole(&self, at: u64, length: u64) -> bool {
+        let Some((file, offset)) = &self.file else { return false };
+        let start = offset + at;
+        match rustix::fs::seek(file, SeekFrom::Data(start)) {
+            Ok(data) => data >= start + length,
+            // There is no data from here on.
+            Err(error) => error == Errno::NXIO,
+        }
+    }
+
+    /// Makes part of it zeros that take no space. False, and nothing is done, if that cannot be.
+    pub(super) fn punch(&self, at: u64, length: u64) -> bool {
+        let Some((file, offset)) = &self.file else { return false };
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(file, how, offset + at, length).is_ok()
+    }
 }
 
 #[cfg(test)]

@@ -311,3 +311,26 @@ fn a_large_dispatch_is_shared_and_each_workgroup_runs_once() {
     card.unmap(address).unwrap();
     assert_eq!(card.close().hard_resets, 0);
 }
+
+#[test]
+fn what_nobody_has_written_is_copied_without_taking_space() {
+    for generation in BOTH {
+        let card = card(options(generation));
+        let length = 3_u64 << 30;
+        let device = card.dram(4 * length);
+        let (from, to) = (device, device + 2 * length + (1 << 20) + 40);
+        let [down, up, within] = queues(generation);
+        // What was there before is gone, where nothing was copied over it and where something was.
+        card.execute(down, &card.fill([8; 4], to + 4096, 64 << 20));
+        card.execute(down, &card.fill([9; 4], from + (40 << 20), 4096));
+        card.execute(within, &card.copy(from, to, length));
+        let memory = host(96 << 20);
+        let address = card.map_host(&memory);
+        card.execute(up, &card.copy(to, address, 96 << 20));
+        let mut expected = vec![0; 96 << 20];
+        expected[40 << 20..][..4096].fill(9);
+        assert!(bytes(&memory, 0, 96 << 20) == expected, "{generation}");
+        card.unmap(address).unwrap();
+        assert_eq!(card.close().hard_resets, 0);
+    }
+}
