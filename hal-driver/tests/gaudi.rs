@@ -340,3 +340,100 @@ fn what_cannot_be_opened_says_what_to_do() {
     assert!(Device::open(&card(2, "&abi=old")).is_ok(), "an older kernel's numbers");
     assert!(Device::open(&card(2, "&fault=short-info")).is_ok(), "an older kernel's answers");
 }
+
+/// A container of the card's own: what a compiler for it would write, run by its transfer engines.
+mod containers {
+    use super::{Code, Device, LENGTH, List, card};
+    use hal_gaudi::executable::{Container, DataSegment, Entry, FORMAT, Patch, PatchKind, Step};
+    use hal_gaudi::generation::{Generation, Lane};
+    use hal_gaudi::packet;
+
+    fn patch(offset: u32, kind: PatchKind) -> Patch {
+        Patch { offset, kind }
+    }
+
+    /// A function of three steps on three lanes: a constant is repeated over the first binding, the first is copied to the
+    /// second, and what the executable keeps in device memory goes over the beginning of the second.
+    fn container(generation: Generation) -> Container {
+        let fill = Step {
+            lane: Lane::Within,
+            template: packet::fill(generation, [0; 4], 0, 0).to_vec(),
+            patches: vec![
+                patch(0, PatchKind::BindingLengthWord { binding: 0 }),
+                patch(8, PatchKind::Constant { constant: 0 }),
+                patch(12, PatchKind::Constant { constant: 0 }),
+                patch(16, PatchKind::BindingAddress { binding: 0, addend: 0 }),
+            ],
+        };
+        let copy = Step {
+            lane: Lane::Up,
+            template: packet::copy(generation, 0, 0, 0).to_vec(),
+            patches: vec![
+                patch(0, PatchKind::BindingLengthWord { binding: 0 }),
+                patch(8, PatchKind::BindingAddress { binding: 0, addend: 0 }),
+                patch(16, PatchKind::BindingAddress { binding: 1, addend: 0 }),
+            ],
+        };
+        let kept = Step {
+            lane: Lane::Up,
+            template: packet::copy(generation, 0, 0, 8).to_vec(),
+            patches: vec![
+                patch(8, PatchKind::DataAddress { segment: 0, addend: 4 }),
+                patch(16, PatchKind::BindingAddress { binding: 1, addend: 4 }),
+            ],
+        };
+        Container {
+            generation: Some(generation),
+            data: vec![DataSegment { alignment: 1 << 16, bytes: (0..32).collect() }],
+            entries: vec![Entry {
+                name: "fill_and_copy".into(),
+                bindings: 2,
+                constants: 1,
+                workgroup_size: [1; 3],
+                steps: vec![fill, copy, kept],
+            }],
+        }
+    }
+
+    #[test]
+    fn a_container_runs_on_the_lanes_that_it_names() {
+        for (number, generation) in [(1, Generation::Gaudi1), (2, Generation::Gaudi2)] {
+            let device = Device::open(&card(number, "")).unwrap();
+            let executable = device.load(FORMAT, &container(generation).write()).unwrap();
+            let length = LENGTH / 4 * 4;
+            let (local, read) = (device.local_buffer(length), device.buffer(length));
+            let done = device.semaphore(0);
+            for round in 1..20_u64 {
+                let constants = [0x0403_0200 + round as u32];
+                let (waits, signals) = (done.at(round - 1), done.at(round));
+                let queue = 1 << (round % 4);
+                device.dispatch(queue, &waits, &signals, &executable, &constants, &[&local, &read]).unwrap();
+            }
+            done.wait(19).unwrap();
+            let mut expected = [0x13, 0x02, 0x03, 0x04].repeat(length / 4);
+            expected[4..12].copy_from_slice(&[4, 5, 6, 7, 8, 9, 10, 11]);
+            assert!(read.read() == expected, "generation {number}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_container_for_the_card_is_refused() {
+        let device = Device::open(&card(2, "")).unwrap();
+        let refused = |format: &str, bytes: &[u8]| match device.load(format, bytes) {
+            Ok(_) => panic!("{format} was loaded"),
+            Err(failed) => failed,
+        };
+        assert_eq!(refused(FORMAT, &container(Generation::Gaudi1).write()).code, Code::Incompatible);
+        assert_eq!(refused(FORMAT, &[]).code, Code::Incompatible);
+        let mut cut = container(Generation::Gaudi2).write();
+        cut.truncate(cut.len() / 2);
+        refused(FORMAT, &cut);
+        refused("gaudi-hgx9", &container(Generation::Gaudi2).write());
+        // Too few bindings are found out before anything is submitted.
+        let executable = device.load(FORMAT, &container(Generation::Gaudi2).write()).unwrap();
+        let (buffer, done) = (device.local_buffer(64), device.semaphore(0));
+        let asked = device.dispatch(1, &List::none(), &done.at(1), &executable, &[1], &[&buffer]);
+        let failed = asked.err().or_else(|| done.wait(1).err()).unwrap();
+        assert_eq!(failed.code, Code::InvalidArgument, "{}", failed.text);
+    }
+}

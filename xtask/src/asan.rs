@@ -16,13 +16,20 @@ const OPTIONS: &str =
 
 pub(crate) fn run() -> Result<bool> {
     let tree = Tree::configure(Flavour::Asan, None)?;
-    tree.build(&["hal_cts", "embed", "smoke"])?;
+    tree.build(&["hal_cts", "embed", "smoke", "overlap"])?;
     let data = cts::testdata(&tree)?;
     let module = two_functions(&tree)?;
 
     let mut suite = Command::new(tree.tool("hal_cts"));
     cts::environment(&mut suite, "mock", "mock", &data);
     suite.arg("--gtest_brief=1");
+    let mut cards = Command::new(tree.tool("hal_cts"));
+    cts::environment(&mut cards, "gaudi", "gaudi://emulated", &data);
+    cards.arg("--gtest_brief=1");
+    let mut overlap = Command::new(tree.tool("overlap"));
+    overlap.arg("gaudi://emulated?generation=gaudi1");
+    let mut reset = Command::new(tree.tool("embed"));
+    reset.arg(&module).arg("gaudi://emulated?fault=reset:4");
     let mut embed = Command::new(tree.tool("embed"));
     embed.arg(&module);
     let mut jitter = Command::new(tree.tool("embed"));
@@ -38,6 +45,9 @@ pub(crate) fn run() -> Result<bool> {
     let mut green = true;
     for (what, command, fails) in [
         ("the conformance suite on mock", suite, false),
+        ("the conformance suite on an emulated Gaudi 2", cards, false),
+        ("a C program that computes while bytes move", overlap, false),
+        ("a C program on a card that is reset", reset, true),
         ("a C program with two calls in flight", embed, false),
         ("the same on a device with jitter", jitter, false),
         ("the same on a device that is lost", lost, true),

@@ -89,6 +89,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         step("asan", "the conformance suite and the C example with AddressSanitizer", xtask(&["asan"])),
         step("demo", "real models on every device, checked against numpy", xtask(&["demo"])),
         step(
+            "rehearsal",
+            "what a person with a Gaudi card runs, on an emulated one",
+            xtask(&["hw", "gaudi", "--device", "gaudi://emulated"]),
+        ),
+        step(
             "memory",
             "allocations, bytes and stack at full size, optimised",
             cargo(&["test", "-p", engine, "--release", "--test", "steady_state"]),

@@ -6,7 +6,7 @@ use crate::executable::{Container, Entry, FORMAT, wrap::wrap};
 use crate::generation::Generation;
 use crate::ipc::Ipc;
 use crate::kmd::Card;
-use crate::memory::{Heap, Memory, Region};
+use crate::memory::{DEVICE_ALIGNMENT, Heap, Memory, Region};
 use crate::plan::Planner;
 use crate::queue::{Queues, clock};
 use crate::shared::Shared;
@@ -140,8 +140,10 @@ fn name(generation: Generation) -> &'static str {
 /// A loaded executable.
 pub struct Executable {
     entries: Vec<Entry>,
-    /// What it keeps in device memory.
-    pub(crate) data: Vec<Memory>,
+    /// Where it keeps its data segments.
+    pub(crate) data: Vec<u64>,
+    /// What they are in.
+    _memory: Vec<Memory>,
     program: Option<Program>,
 }
 
@@ -183,19 +185,27 @@ impl GaudiDevice {
     /// Loads a container, and puts into device memory what it keeps there.
     fn install(&self, bytes: &[u8], program: Option<Program>) -> Result<Loaded<Executable>, Failure> {
         let container = Container::read(bytes, self.card.generation(), self.emulator.is_some())?;
-        let mut data = Vec::new();
+        let (mut data, mut memories) = (Vec::new(), Vec::new());
         for segment in &container.data {
             let length = segment.bytes.len() as u64;
-            let memory = self.device.allocate(length)?;
+            let alignment = u64::from(segment.alignment.max(1));
+            // Memory begins with a page; what asks for more is placed inside.
+            let spare = if alignment > DEVICE_ALIGNMENT { alignment } else { 0 };
+            let memory = self.device.allocate(length + spare)?;
+            let address = memory.address().next_multiple_of(alignment);
             let source = HostRange::allocate(length, 64)?;
             if !source.write(0, &segment.bytes) {
                 return Err(Failure::new(Code::Internal, "a data segment does not fit into its own length"));
             }
-            self.dma.host_to_device(&source, memory.address())?.wait()?;
-            data.push(memory);
+            self.dma.host_to_device(&source, address)?.wait()?;
+            data.push(address);
+            memories.push(memory);
         }
         let functions = container.entries.iter().map(Entry::function).collect();
-        Ok(Loaded { executable: Executable { entries: container.entries, data, program }, functions })
+        Ok(Loaded {
+            executable: Executable { entries: container.entries, data, _memory: memories, program },
+            functions,
+        })
     }
 }
 

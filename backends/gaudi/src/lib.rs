@@ -1,7 +1,7 @@
 //! Intel Gaudi and Gaudi 2, through the habanalabs kernel driver's own interface.
 //!
 //! `gaudi://` drives a card through the requests of the upstream kernel driver: command submissions, signals and waits,
-//! memory. Nothing of the vendor's user-space software is needed. `gaudi://emulated` drives an [emulator](emulator) of that
+//! memory. Nothing of the vendor's user-space software is needed. `gaudi://emulated` drives an [emulator] of that
 //! kernel driver and its cards, which runs IREE's host executables behind the same submissions; every path of this
 //! crate goes through the same bytes on both. What no emulator can show is said in `docs/gaudi.md`: nothing here has been
 //! proved on silicon yet.

@@ -2,7 +2,7 @@
 //!
 //! The kernel hands out device memory in pages (768 MiB on Gaudi 2) and pins host memory call by call, which is far too
 //! coarse and far too slow for buffers. So both kinds are taken in [`Region`]s, each one mapping of the kernel, and a
-//! [`Heap`] gives out ranges of them. A [`Memory`] is such a range. It goes back to its heap when it is dropped, and a
+//! heap gives out ranges of them. A [`Memory`] is such a range. It goes back to its heap when it is dropped, and a
 //! region without ranges goes back to the kernel, but for one that is kept for the next.
 //!
 //! A heap's lock is held while ranges are looked up, never during a call of the kernel: two threads that both find no room

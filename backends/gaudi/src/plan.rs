@@ -281,7 +281,6 @@ impl Draft<'_> {
             Workgroups::Count(count) => (*count, 0),
             Workgroups::Indirect(place) => ([0; 3], self.find(place)?.address),
         };
-        let data: SmallVec<[u64; 4]> = executable.data.iter().map(Memory::address).collect();
         let call = Call {
             program: executable.program(),
             workgroup_size: dispatch.workgroup_size,
@@ -290,7 +289,7 @@ impl Draft<'_> {
             local_memory: dispatch.local_memory,
             constants: &dispatch.constants,
             bindings: &bindings,
-            data: &data,
+            data: &executable.data,
         };
         for (number, part) in entry.steps.iter().enumerate() {
             let ordered = std::mem::take(&mut self.ordered);

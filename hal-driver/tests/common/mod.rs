@@ -506,6 +506,88 @@ impl Device {
     }
 }
 
+/// A loaded executable.
+pub(crate) struct Executable(*mut sys::iree_hal_executable_t);
+
+impl Drop for Executable {
+    fn drop(&mut self) {
+        unsafe { sys::iree_hal_executable_release(self.0) };
+    }
+}
+
+impl Device {
+    pub(crate) fn load(&self, format: &str, bytes: &[u8]) -> Result<Executable> {
+        unsafe {
+            let mut cache = null_mut();
+            check(sys::iree_hal_executable_cache_create(self.0, view("test"), &raw mut cache))?;
+            let params = sys::iree_hal_executable_params_t {
+                queue_affinity: u64::MAX,
+                caching_mode: 0,
+                executable_format: view(format),
+                executable_data: sys::iree_const_byte_span_t {
+                    data: bytes.as_ptr(),
+                    data_length: bytes.len(),
+                },
+                constant_count: 0,
+                constants: std::ptr::null(),
+            };
+            let mut executable = null_mut();
+            let loaded = check(sys::iree_hal_executable_cache_prepare_executable(
+                cache,
+                &raw const params,
+                &raw mut executable,
+            ));
+            sys::iree_hal_executable_cache_release(cache);
+            loaded.map(|()| Executable(executable))
+        }
+    }
+
+    /// One workgroup of an executable's first function.
+    pub(crate) fn dispatch(
+        &self,
+        affinity: u64,
+        waits: &List,
+        signals: &List,
+        executable: &Executable,
+        constants: &[u32],
+        bindings: &[&Buffer],
+    ) -> Result {
+        unsafe {
+            let config = sys::iree_hal_dispatch_config_t {
+                workgroup_size: [1; 3],
+                workgroup_count: [1; 3],
+                ..Default::default()
+            };
+            let constants = sys::iree_const_byte_span_t {
+                data: constants.as_ptr().cast(),
+                data_length: std::mem::size_of_val(constants),
+            };
+            let references: Vec<sys::iree_hal_buffer_ref_t> = bindings
+                .iter()
+                .map(|buffer| sys::iree_hal_buffer_ref_t {
+                    buffer: buffer.0,
+                    length: sys::iree_hal_buffer_byte_length(buffer.0),
+                    ..Default::default()
+                })
+                .collect();
+            let list =
+                sys::iree_hal_buffer_ref_list_t { count: references.len(), values: references.as_ptr() };
+            check(sys::iree_hal_device_queue_dispatch(
+                self.0,
+                affinity,
+                waits.raw(),
+                signals.raw(),
+                executable.0,
+                sys::iree_hal_executable_function_from_index(0),
+                config,
+                constants,
+                list,
+                0,
+            ))
+        }
+    }
+}
+
 pub(crate) struct Semaphore(pub(crate) *mut sys::iree_hal_semaphore_t);
 
 unsafe impl Send for Semaphore {}

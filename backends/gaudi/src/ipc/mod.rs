@@ -10,7 +10,7 @@
 //! The vendor's kernel can map a foreign dma-buf into a card, which then reaches the other card's memory itself
 //! ([`Way::Mapped`]). The upstream kernel cannot. There the bytes go through the host ([`Way::Bounced`]): host memory that is
 //! pinned for both cards, which the exporter's card writes and the importer's reads, or the other way round. The
-//! exporter's half is done by a [service](service) in the exporter's process, also where that is this one, so the exporter has to
+//! exporter's half is done by a service in the exporter's process, also where that is this one, so the exporter has to
 //! be there. Which way it is, is found out by trying, once for each card: [`Ipc::way`].
 //!
 //! # Whose memory it is

@@ -33,6 +33,9 @@ const DRIVER: &str = "habanalabs";
 /// How long to sleep between two tries to open a card that is being reset.
 const RETRY: Duration = Duration::from_millis(10);
 
+/// How long a card that is in use is tried again.
+const BRIEF: Duration = Duration::from_millis(100);
+
 /// A card that is listed, not opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -159,6 +162,8 @@ impl Card {
             match kernel.open(path) {
                 Ok(file) => return Ok(file),
                 Err(Errno::AGAIN) if begin.elapsed() < patience => std::thread::sleep(RETRY),
+                // A process that has just been started holds copies of all files until it has replaced itself.
+                Err(Errno::BUSY) if begin.elapsed() < patience.min(BRIEF) => std::thread::sleep(RETRY),
                 Err(errno) => return Err(cannot_open(kernel, path, errno, begin.elapsed())),
             }
         }
