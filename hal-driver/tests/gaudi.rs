@@ -54,8 +54,8 @@ fn chain(device: &Device, seed: u64, steps: u64) {
         .collect();
     let mut expected = vec![vec![0_u8; LENGTH]; 6];
     let order = device.semaphore(0);
-    for at in 0..6 {
-        device.fill(&order.at(at as u64), &order.at(at as u64 + 1), &buffers[at], (0, LENGTH), &[0]).unwrap();
+    for (at, buffer) in (0..).zip(&buffers) {
+        device.fill(&order.at(at), &order.at(at + 1), buffer, (0, LENGTH), &[0]).unwrap();
     }
     let begin = 6;
     for step in begin..begin + steps {
@@ -170,7 +170,7 @@ fn a_file_is_read_into_memory_that_cannot_be_mapped() {
         drop(buffer);
         let (local, read) = (device.local_buffer(length), device.buffer(length));
         let done = device.semaphore(0);
-        let bytes: Vec<u8> = (0..length).map(|at| (at * 31 >> 5) as u8).collect();
+        let bytes: Vec<u8> = (0..length).map(|at| ((at * 31) >> 5) as u8).collect();
         let file = common::File::with(&bytes);
         device.read_file(&List::none(), &done.at(1), &file, 0, &local, length).unwrap();
         device.copy(&done.at(1), &done.at(2), &local, &read, length).unwrap();

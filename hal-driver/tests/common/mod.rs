@@ -422,24 +422,18 @@ impl File {
         let mut handle = null_mut();
         unsafe {
             let (release, allocator) = (Default::default(), sys::iree_allocator_system());
-            check(sys::iree_io_file_handle_wrap(
-                access as _,
-                0,
-                primitive,
-                release,
-                allocator,
-                &raw mut handle,
-            ))
-            .unwrap();
+            check(sys::iree_io_file_handle_wrap(access, 0, primitive, release, allocator, &raw mut handle))
+                .unwrap();
         }
         Self { file, handle }
     }
 
     fn import(&self, device: &Device) -> *mut sys::iree_hal_file_t {
-        let access = sys::IREE_HAL_MEMORY_ACCESS_READ | sys::IREE_HAL_MEMORY_ACCESS_WRITE;
+        let access =
+            u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_READ | sys::IREE_HAL_MEMORY_ACCESS_WRITE).unwrap();
         let mut file = null_mut();
         unsafe {
-            check(sys::iree_hal_file_import(device.0, u64::MAX, access as _, self.handle, 0, &raw mut file))
+            check(sys::iree_hal_file_import(device.0, u64::MAX, access, self.handle, 0, &raw mut file))
                 .unwrap();
         }
         file
