@@ -3,9 +3,9 @@
 //! `cargo xtask bench --gaudi [URI]`. On an emulated card this measures the software of both sides and nothing of any
 //! hardware; on a card, the card.
 
-use hal_backend::{Driver, Failure, HostRange, Parameters};
+use hal_backend::{Failure, HostRange};
+use hal_gaudi::Gaudi;
 use hal_gaudi::dma::{Dma, Request};
-use hal_gaudi::{Gaudi, GaudiDevice};
 use std::collections::VecDeque;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,15 +15,6 @@ const TIME: Duration = Duration::from_millis(150);
 const ROUNDS: usize = 5;
 const SIZES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
 const IN_FLIGHT: [usize; 6] = [1, 2, 8, 32, 128, 512];
-
-fn open(uri: &str) -> Result<GaudiDevice, Failure> {
-    let rest = uri.strip_prefix("gaudi://").unwrap_or(uri);
-    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    let mut parameters = Parameters::new(Gaudi::NAME, pairs);
-    let device = Gaudi::create().open(path, &mut parameters)?;
-    parameters.finish().map(|()| device)
-}
 
 /// What one round of a case came to.
 #[derive(Clone, Copy, Default)]
@@ -77,7 +68,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn run(uri: &str) -> Result<(), Failure> {
-    let device = open(uri)?;
+    let device = Gaudi::open_uri(uri)?;
     print!("{}", device.info());
     if device.is_emulated() {
         println!("emulated: these are the costs of software, and say nothing about the speed of any card");

@@ -14,7 +14,7 @@
 use crate::generation::{Generation, Lane};
 use crate::kmd::{Card, Progress};
 use crate::memory::{Memory, Region};
-use crate::packet::{self, LARGEST_TRANSFER};
+use crate::packet::{self, pieces};
 use crate::shared::Shared as Open;
 use crate::submit::{LARGEST, Refused, Submission, Submitter};
 use hal_backend::{Code, Failure, HostRange};
@@ -23,9 +23,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-/// The most that a transfer packet is given: whole pages.
-const PIECE: u64 = LARGEST_TRANSFER & !0xfff;
 
 /// How long a wait looks at a time.
 const SLICE: Duration = Duration::from_millis(100);
@@ -155,9 +152,8 @@ impl Dma {
             return Err(Failure::new(Code::InvalidArgument, message));
         }
         let generation = self.generation();
-        let packets =
-            pieces(length)?.map(|(offset, piece)| packet::fill(generation, pattern, target + offset, piece));
-        self.shared.enqueue(Lane::Within, packets.collect(), Vec::new())
+        let fill = |(offset, piece)| packet::fill(generation, pattern, target + offset, piece);
+        self.shared.enqueue(Lane::Within, pieces(length).map(fill).collect(), Vec::new())
     }
 
     fn generation(&self) -> Generation {
@@ -178,7 +174,7 @@ impl Dma {
             return Err(Failure::new(Code::OutOfRange, message));
         }
         let copy = |(offset, piece)| packet::copy(generation, source + offset, target + offset, piece);
-        Ok(pieces(length)?.map(copy).collect())
+        Ok(pieces(length).map(copy).collect())
     }
 
     /// How many transfers have not ended.
@@ -199,17 +195,6 @@ impl Drop for Dma {
         // A card that is closed in the middle of a transfer is reset.
         self.finish();
     }
-}
-
-/// A length in pieces that fit in a packet: where each begins, and how long it is.
-fn pieces(length: u64) -> Result<impl Iterator<Item = (u64, u32)>, Failure> {
-    if length == 0 {
-        return Err(Failure::new(Code::InvalidArgument, "a transfer of no bytes"));
-    }
-    let step = usize::try_from(PIECE).unwrap_or(usize::MAX);
-    Ok((0..length)
-        .step_by(step)
-        .map(move |offset| (offset, u32::try_from((length - offset).min(PIECE)).unwrap_or(u32::MAX))))
 }
 
 /// Where transfers of a lane stand.
@@ -242,6 +227,9 @@ impl Shared {
         packets: Vec<[u8; packet::TRANSFER_SIZE]>,
         held: Vec<Memory>,
     ) -> Result<Request, Failure> {
+        if packets.is_empty() {
+            return Err(Failure::new(Code::InvalidArgument, "a transfer of no bytes"));
+        }
         let most = LARGEST / packet::TRANSFER_SIZE;
         let commands = packets.chunks(most).map(<[_]>::concat).collect();
         let outcome = Arc::new(OnceLock::new());

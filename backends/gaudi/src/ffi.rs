@@ -11,7 +11,7 @@ use crate::dma::{Dma, Request};
 use crate::emulator::Emulator;
 use crate::kmd::{self, Card, Kernel, Linux};
 use crate::memory::{Heap, Memory};
-use crate::{Gaudi, adopt, locate};
+use crate::{Gaudi, adopt, locate, parse};
 use hal_backend::{Code, Driver as _, Failure, HostRange, Parameters};
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -256,11 +256,7 @@ pub unsafe extern "C" fn hal_gaudi_open(uri: *const c_char) -> c_int {
         }
         // SAFETY: the caller's promise.
         let uri = unsafe { CStr::from_ptr(uri) }.to_str().map_err(|_| invalid("the URI is no text"))?;
-        let rest = uri.strip_prefix(Gaudi::NAME).unwrap_or(uri);
-        let rest = rest.strip_prefix("://").unwrap_or(rest);
-        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let pairs = query.split('&').filter(|pair| !pair.is_empty());
-        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let (path, pairs) = parse(uri);
         let mut parameters = Parameters::new(Gaudi::NAME, pairs);
         let patience = Duration::from_secs(parameters.number("open_timeout", 10, 0, 3600)?);
         let (node, emulator) = locate(path, &mut parameters)?;

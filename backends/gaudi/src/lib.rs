@@ -82,6 +82,25 @@ pub struct Gaudi;
 /// What a device without a path stands for, if the environment says so.
 const DEFAULT: &str = "HAL_GAUDI_DEFAULT";
 
+impl Gaudi {
+    /// Opens what a URI names, such as `gaudi://0` or `gaudi://emulated?cards=1`, for programs that are no IREE.
+    pub fn open_uri(uri: &str) -> Result<GaudiDevice, Failure> {
+        let (path, pairs) = parse(uri);
+        let mut parameters = Parameters::new(Self::NAME, pairs);
+        let device = Self.open(path, &mut parameters)?;
+        parameters.finish().map(|()| device)
+    }
+}
+
+/// The path and the parameters of a URI.
+fn parse(uri: &str) -> (&str, impl Iterator<Item = (&str, &str)>) {
+    let rest = uri.strip_prefix(Gaudi::NAME).unwrap_or(uri);
+    let rest = rest.strip_prefix("://").unwrap_or(rest);
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    (path, pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))))
+}
+
 /// What comes before the number of an emulated card.
 const EMULATED: &str = "emulated";
 

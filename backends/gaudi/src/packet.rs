@@ -60,8 +60,17 @@ pub mod dispatch {
     pub const FIXED: usize = 64;
 }
 
-/// How many bytes one transfer packet can move: its size is a word.
-pub const LARGEST_TRANSFER: u64 = u32::MAX as u64;
+/// How many bytes one transfer packet moves at most: whole pages, and as many as its one-word size can say.
+pub const LARGEST_TRANSFER: u64 = u32::MAX as u64 & !0xfff;
+
+/// A length in pieces that each fit into a packet: where it begins, and how long it is.
+pub fn pieces(length: u64) -> impl Iterator<Item = (u64, u32)> {
+    let step = usize::try_from(LARGEST_TRANSFER).unwrap_or(usize::MAX);
+    (0..length).step_by(step).map(move |offset| {
+        let piece = (length - offset).min(LARGEST_TRANSFER);
+        (offset, u32::try_from(piece).unwrap_or(u32::MAX))
+    })
+}
 
 /// Bits of a control word.
 const ENGINE_BARRIER: u32 = 1 << 29;
@@ -112,6 +121,19 @@ pub fn order(packet: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_are_all_of_a_length_and_each_fits() {
+        for length in [0, 1, LARGEST_TRANSFER, LARGEST_TRANSFER + 1, 5 << 30] {
+            let mut end = 0;
+            for (offset, piece) in pieces(length) {
+                assert_eq!(offset, end);
+                assert!(piece > 0 && u64::from(piece) <= LARGEST_TRANSFER);
+                end += u64::from(piece);
+            }
+            assert_eq!(end, length);
+        }
+    }
 
     #[test]
     fn transfers_are_as_the_vendors_tests_write_them() {

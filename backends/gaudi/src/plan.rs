@@ -10,14 +10,11 @@ use crate::executable::{Call, Entry};
 use crate::generation::{Generation, Lane};
 use crate::kmd::Card;
 use crate::memory::{Heap, Memory, Region};
-use crate::packet::{self, LARGEST_TRANSFER};
+use crate::packet::{self, pieces};
 use crate::submit::LARGEST;
 use hal_backend::{Code, Command, Dispatch, Failure, HostRange, Pattern, Place, Span, Workgroups};
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// The most that a transfer packet is given: whole pages.
-const PIECE: u64 = LARGEST_TRANSFER & !0xfff;
 
 /// How much of a pattern that the card does not know is written by the host.
 const PATTERN_BLOCK: u64 = 4096;
@@ -84,7 +81,8 @@ struct Draft<'a> {
 impl Planner {
     /// Turns commands into packets. With `watched`, every command ends in a step of its own.
     pub(crate) fn plan(&self, commands: &[Command<GaudiDevice>], watched: bool) -> Result<Plan, Failure> {
-        let mut draft = Draft { planner: self, plan: Plan::default(), ordered: false };
+        // A job begins when the one before it has ended, which is more than that its packets come behind.
+        let mut draft = Draft { planner: self, plan: Plan::default(), ordered: true };
         for (number, command) in commands.iter().enumerate() {
             let before = draft.plan.steps.len();
             if watched {
@@ -187,8 +185,7 @@ impl Draft<'_> {
     fn copy_on(&mut self, lane: Lane, source: u64, target: u64, length: u64) {
         let generation = self.planner.generation();
         let ordered = self.ordered;
-        for offset in (0..length).step_by(step(PIECE)) {
-            let piece = word((length - offset).min(PIECE));
+        for (offset, piece) in pieces(length) {
             // Pieces are independent of each other, but each one of what came before all of them.
             self.ordered = ordered && offset == 0;
             self.push(lane, packet::copy(generation, source + offset, target + offset, piece));
@@ -232,9 +229,8 @@ impl Draft<'_> {
         };
         let whole = length & !3;
         let ordered = self.ordered;
-        for offset in (0..whole).step_by(step(PIECE)) {
+        for (offset, piece) in pieces(whole) {
             self.ordered = ordered && offset == 0;
-            let piece = word((whole - offset).min(PIECE));
             self.push(lane, packet::fill(generation, at(0), target.address + offset, piece));
         }
         if whole < length {
@@ -308,15 +304,6 @@ impl Draft<'_> {
 
 fn misfit() -> Failure {
     Failure::new(Code::OutOfRange, "a command reaches past the memory that it works on")
-}
-
-/// A length that fits in a packet.
-fn word(length: u64) -> u32 {
-    u32::try_from(length).unwrap_or(u32::MAX)
-}
-
-fn step(length: u64) -> usize {
-    usize::try_from(length).unwrap_or(usize::MAX)
 }
 
 fn index(number: u64) -> usize {

@@ -6,7 +6,7 @@
     reason = "tests, each of which uses some of it"
 )]
 
-use hal_backend::{Driver, Failure, HostRange, Parameters};
+use hal_backend::{Failure, HostRange, Parameters};
 use hal_gaudi::emulator::{Emulator, Options};
 use hal_gaudi::{Gaudi, GaudiDevice};
 use std::sync::Arc;
@@ -30,19 +30,9 @@ pub(crate) fn both() -> Vec<String> {
     }
 }
 
-fn pairs(uri: &str) -> (&str, Vec<(&str, &str)>) {
-    let (path, rest) = uri.split_once('?').unwrap_or((uri, ""));
-    let pairs = rest.split('&').filter(|pair| !pair.is_empty());
-    (path, pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect())
-}
-
 /// Opens what is behind `gaudi://`.
 pub(crate) fn try_open(uri: &str) -> Result<GaudiDevice, Failure> {
-    let (path, pairs) = pairs(uri);
-    let mut parameters = Parameters::new("gaudi", pairs);
-    let device = Gaudi::create().open(path, &mut parameters)?;
-    parameters.finish()?;
-    Ok(device)
+    Gaudi::open_uri(&format!("gaudi://{uri}"))
 }
 
 /// Opens what is behind `gaudi://`.
@@ -52,7 +42,8 @@ pub(crate) fn open(uri: &str) -> GaudiDevice {
 
 /// The machine that a card of a URI is in, while somebody has one of it open.
 pub(crate) fn emulator(uri: &str) -> Arc<Emulator> {
-    let (_, pairs) = pairs(uri);
+    let query = uri.split_once('?').map_or("", |(_, query)| query);
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     Emulator::get(&Options::read(&mut Parameters::new("gaudi", pairs)).unwrap()).unwrap()
 }
 
