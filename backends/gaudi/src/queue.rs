@@ -1,4 +1,4 @@
-//! The HAL queues of a card: jobs in, submissions out, one thread that learns of what has ended.
+//! The HAL queues of a card: jobs in, submissions out; and [what has ended](completion).
 //!
 //! # A HAL queue is several hardware queues
 //!
@@ -14,36 +14,23 @@
 //! The kernel takes a limited number of submissions. A job that finds no room stays at the end of its queue, perhaps half
 //! submitted, and goes on when something has ended; the queue takes no other job until then.
 //!
-//! # Completion
-//!
-//! No descriptor becomes readable when a submission ends, and on Gaudi 2 nothing waits for the first of several. One
-//! thread waits for the oldest job of one queue after the other, for a fraction of a millisecond that grows to
-//! [`LONGEST`] while nothing ends, and looks at the oldest jobs of all queues after each. With nothing in flight, it sleeps.
-//!
 //! # Locks
 //!
 //! One lock for all queues, held during the submissions of the kernel, which do not wait; not while waiting, nor while the
 //! engine or anybody else is told.
 
+mod completion;
+
 use crate::device::GaudiDevice;
 use crate::generation::{Generation, Lane};
-use crate::kmd::Progress;
 use crate::memory::Memory;
 use crate::plan::{Planner, Step};
 use crate::submit::{Refused, Submission, Submitter};
 use hal_backend::{Commands, Completer, Failure, Job, Observer, QueueId, Rejected};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-
-/// How long the thread waits for one submission at first and at most, before it looks at the others.
-const SHORTEST: Duration = Duration::from_micros(100);
-const LONGEST: Duration = Duration::from_millis(2);
-
-/// How long to wait for room that nothing of ours takes.
-const NO_ROOM: Duration = Duration::from_millis(1);
 
 /// How many jobs a queue takes, done or not.
 const DEPTH: usize = 4096;
@@ -124,13 +111,6 @@ pub(crate) struct Queues {
     state: Mutex<State>,
     work: Condvar,
     completer: OnceLock<Completer>,
-}
-
-/// What to tell the engine.
-struct Report {
-    id: QueueId,
-    epoch: u64,
-    outcome: Result<(), Failure>,
 }
 
 /// Why a submission was not made now.
@@ -219,6 +199,10 @@ impl Queues {
             _commands: job.commands,
         };
         let mut state = self.state.lock();
+        if let Some(failure) = &state.lost {
+            // Nobody would ever look at it again.
+            return Err(Rejected::Lost(failure.clone()));
+        }
         if let Some(queue) = state.queues.get_mut(number) {
             queue.flights.push_back(flight);
         }
@@ -377,141 +361,6 @@ impl Queues {
         }
     }
 
-    /// The thread that learns of completions. Ends when it is told to and nothing is in flight.
-    pub(crate) fn serve(&self) {
-        let (mut turn, mut patience) = (0_usize, SHORTEST);
-        loop {
-            let mut state = self.state.lock();
-            self.advance_all(&mut state);
-            if self.lose(&mut state) {
-                return;
-            }
-            let reports = retire(&mut state);
-            if !reports.is_empty() {
-                self.advance_all(&mut state);
-                drop(state);
-                patience = SHORTEST;
-                self.tell(reports);
-                continue;
-            }
-            let mut heads = heads(&state);
-            if heads.is_empty() {
-                if state.queues.iter().any(Queue::is_behind) {
-                    // Somebody else's submissions take the room, and nobody says when they end.
-                    self.work.wait_for(&mut state, NO_ROOM);
-                } else if state.stopping {
-                    return;
-                } else {
-                    self.work.wait(&mut state);
-                }
-                continue;
-            }
-            drop(state);
-            let count = heads.len();
-            heads.rotate_left(turn % count);
-            turn = turn.wrapping_add(1);
-            if self.watch(&heads, patience) {
-                patience = SHORTEST;
-            } else {
-                patience = (patience * 2).min(LONGEST);
-            }
-        }
-    }
-
-    /// Waits for the heads of the queues, and looks at each. Whether any has ended.
-    fn watch(&self, heads: &[Head], patience: Duration) -> bool {
-        let sequences: SmallVec<[u64; 8]> = heads.iter().map(|head| head.sequence).collect();
-        // What it says is found out again below, for each one by itself.
-        let _ = self.submitter.wait_any(&sequences, patience);
-        let mut any = false;
-        for head in heads {
-            let progress = self.submitter.poll(head.sequence, Duration::ZERO);
-            if progress == Progress::Busy {
-                continue;
-            }
-            any = true;
-            let mut state = self.state.lock();
-            if let Some(failure) = self.submitter.failure(head.hardware, head.sequence, &progress) {
-                state.lost.get_or_insert(failure);
-                return true;
-            }
-            self.settle(&mut state, head, &progress);
-        }
-        any
-    }
-
-    /// The last submission of a job that is first in its queue has ended well: so have the others, and each is asked how, since
-    /// an error is remembered for the one that it happened to.
-    fn settle(&self, state: &mut State, head: &Head, progress: &Progress) {
-        let Some(queue) = state.queues.get_mut(head.queue) else { return };
-        let Some(flight) = queue.flights.front_mut() else { return };
-        let mut ends: SmallVec<[Option<u64>; 4]> = SmallVec::new();
-        let mut lost = None;
-        for submission in &flight.submissions {
-            let own = submission.sequence() == head.sequence;
-            let progress = if own {
-                progress.clone()
-            } else {
-                self.submitter.poll(submission.sequence(), Duration::ZERO)
-            };
-            lost =
-                lost.or_else(|| self.submitter.failure(submission.queue(), submission.sequence(), &progress));
-            ends.push(if let Progress::Done { at, .. } = progress { at } else { None });
-        }
-        flight.submissions.clear();
-        // The card began with it when it was done with the one before.
-        flight.begin = flight.begin.max(queue.ended);
-        if let Some(observer) = &flight.observer {
-            let mut begin = flight.begin;
-            for &(command, index) in &flight.marks {
-                let end = ends.get(index).copied().flatten().unwrap_or_else(clock).max(begin);
-                observer.command(command, begin, end);
-                begin = end;
-            }
-        }
-        flight.marks.clear();
-        queue.ended = ends.last().copied().flatten().unwrap_or_else(clock);
-        flight.end = Some(queue.ended);
-        if let Some(failure) = lost {
-            state.lost.get_or_insert(failure);
-        }
-    }
-
-    fn tell(&self, reports: Vec<(Report, Flight)>) {
-        let Some(completer) = self.completer.get() else { return };
-        let mut reports = reports.into_iter().peekable();
-        while let Some((report, flight)) = reports.next() {
-            // What the job held is free before its completion is known.
-            drop(flight);
-            let covered = |(next, _): &(Report, Flight)| next.id == report.id && next.outcome.is_ok();
-            if report.outcome.is_ok() && reports.peek().is_some_and(covered) {
-                continue;
-            }
-            // Whoever is gone does not want to know.
-            let _ = match report.outcome {
-                Ok(()) => completer.complete(report.id, report.epoch),
-                Err(failure) => completer.fail(report.id, report.epoch, failure),
-            };
-        }
-    }
-
-    /// If the card is lost: lets go of it before anything that it was working on, and tells.
-    fn lose(&self, state: &mut MutexGuard<'_, State>) -> bool {
-        let Some(failure) = state.lost.clone() else { return false };
-        let flights: Vec<Flight> =
-            state.queues.iter_mut().flat_map(|queue| queue.flights.drain(..)).collect();
-        MutexGuard::unlocked(state, || {
-            // A process that keeps a card open through a reset is killed by the kernel.
-            self.submitter.close();
-            self.planner.card.close();
-            if let Some(completer) = self.completer.get() {
-                let _ = completer.lose(0, failure);
-            }
-            drop(flights);
-        });
-        true
-    }
-
     /// Ends everything soon: what is submitted runs to its end, which the kernel bounds; the rest fails.
     pub(crate) fn abort(&self, why: &Failure) {
         let mut state = self.state.lock();
@@ -536,21 +385,6 @@ impl Queues {
     }
 }
 
-/// The oldest job of a queue, if it is on the card.
-struct Head {
-    queue: usize,
-    hardware: u32,
-    sequence: u64,
-}
-
-fn heads(state: &State) -> SmallVec<[Head; 4]> {
-    let head = |(queue, jobs): (usize, &Queue)| {
-        let last = jobs.flights.front()?.submissions.last()?;
-        Some(Head { queue, hardware: last.queue(), sequence: last.sequence() })
-    };
-    state.queues.iter().enumerate().filter_map(head).collect()
-}
-
 fn last(state: &mut State, number: usize) -> Option<&mut Flight> {
     state.queues.get_mut(number)?.flights.back_mut()
 }
@@ -565,37 +399,4 @@ fn fail_last(state: &mut State, number: usize, failure: Failure) {
         flight.failure.get_or_insert(failure);
         queue.submitted = flight.epoch;
     }
-}
-
-/// Takes the jobs that are over out of their queues.
-fn retire(state: &mut State) -> Vec<(Report, Flight)> {
-    let mut reports = Vec::new();
-    let mut again = true;
-    while again {
-        again = false;
-        for number in 0..state.queues.len() {
-            let over = |state: &State| {
-                let queue = state.queues.get(number)?;
-                let flight = queue.flights.front()?;
-                let reached = |wait: &Awaited| {
-                    state.queues.get(wait.queue).is_none_or(|other| other.completed >= wait.epoch)
-                };
-                let over = flight.submitted && flight.submissions.is_empty();
-                (over && flight.needs.iter().all(reached)).then_some(())
-            };
-            while over(state).is_some() {
-                let Some(queue) = state.queues.get_mut(number) else { break };
-                let Some(mut flight) = queue.flights.pop_front() else { break };
-                queue.completed = flight.epoch;
-                again = true;
-                let outcome = flight.failure.take().map_or(Ok(()), Err);
-                if let Some(observer) = &flight.observer {
-                    let end = flight.end.unwrap_or_else(clock);
-                    observer.job(flight.begin.min(end), end, outcome.as_ref().map(drop));
-                }
-                reports.push((Report { id: flight.id, epoch: flight.epoch, outcome }, flight));
-            }
-        }
-    }
-    reports
 }
