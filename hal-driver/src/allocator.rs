@@ -9,7 +9,7 @@ use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 pub(crate) type MemoryType = sys::iree_hal_memory_type_t;
 pub(crate) type Usage = sys::iree_hal_buffer_usage_t;
@@ -135,6 +135,8 @@ pub(crate) struct Memory<D: Device> {
     pub(crate) properties: Arc<Properties>,
     pub(crate) allocator: sys::iree_allocator_t,
     pub(crate) statistics: Arc<Statistics>,
+    /// The device for C, which outlives its buffers.
+    parent: AtomicPtr<sys::iree_hal_device_t>,
 }
 
 // SAFETY: a host allocator may be used on any thread.
@@ -143,6 +145,30 @@ unsafe impl<D: Device> Send for Memory<D> {}
 unsafe impl<D: Device> Sync for Memory<D> {}
 
 impl<D: Device> Memory<D> {
+    pub(crate) fn new(
+        device: Arc<D>,
+        properties: Arc<Properties>,
+        allocator: sys::iree_allocator_t,
+    ) -> Arc<Self> {
+        let (statistics, parent) = (Arc::default(), AtomicPtr::default());
+        Arc::new(Self { device, properties, allocator, statistics, parent })
+    }
+
+    /// The device for C exists now.
+    pub(crate) fn belongs_to(&self, device: *mut sys::iree_hal_device_t) {
+        self.parent.store(device, Ordering::Release);
+    }
+
+    /// The device for C.
+    pub(crate) fn parent(&self) -> *mut sys::iree_hal_device_t {
+        self.parent.load(Ordering::Acquire)
+    }
+
+    fn placement(&self, params: &sys::iree_hal_buffer_params_t) -> sys::iree_hal_buffer_placement_t {
+        let queue_affinity = if params.queue_affinity == 0 { u64::MAX } else { params.queue_affinity };
+        sys::iree_hal_buffer_placement_t { device: self.parent(), queue_affinity, ..Default::default() }
+    }
+
     /// Memory of a heap.
     pub(crate) fn allocate(&self, heap: usize, length: u64) -> Result<Arc<DeviceMemory<D>>> {
         let limit = self.properties.heaps.get(heap).map_or(0, |heap| heap.max_allocation);
@@ -165,7 +191,8 @@ impl<D: Device> Memory<D> {
             invalid("no memory of this device is what the buffer asks for: the host cannot map it")
         })?;
         let backing = self.allocate(heap, length)?;
-        let spec = BufferSpec { placement: placement(&params), params, offset: 0, length, release: nobody() };
+        let spec =
+            BufferSpec { placement: self.placement(&params), params, offset: 0, length, release: nobody() };
         Buffer::create(self.allocator, backing, spec)
     }
 
@@ -192,7 +219,7 @@ impl<D: Device> Memory<D> {
         let memory = self.device.import(range)?;
         let backing = DeviceMemory::new(self.device.clone(), memory, None);
         let spec = BufferSpec {
-            placement: placement(&params),
+            placement: self.placement(&params),
             params,
             offset: 0,
             length: wide(external.size),
@@ -205,11 +232,6 @@ impl<D: Device> Memory<D> {
 /// A release callback that nobody asked for.
 pub(crate) fn nobody() -> Release {
     Release::new(sys::iree_hal_buffer_release_callback_t { fn_: None, user_data: std::ptr::null_mut() })
-}
-
-fn placement(params: &sys::iree_hal_buffer_params_t) -> sys::iree_hal_buffer_placement_t {
-    let queue_affinity = if params.queue_affinity == 0 { u64::MAX } else { params.queue_affinity };
-    sys::iree_hal_buffer_placement_t { queue_affinity, ..Default::default() }
 }
 
 /// The C object.

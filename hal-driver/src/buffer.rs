@@ -280,6 +280,30 @@ impl Slice {
         memory_type & HOST_VISIBLE != 0
     }
 
+    /// Whether it is the same bytes of the same buffer.
+    pub(crate) fn is_same(&self, other: &Slice) -> bool {
+        // SAFETY: both are retained, and what they are allocated from lives as long as they do.
+        let place = |slice: &Slice| unsafe {
+            let buffer = slice.buffer.get();
+            ((*buffer).allocated_buffer, wide((*buffer).byte_offset) + slice.offset, slice.length)
+        };
+        place(self) == place(other)
+    }
+
+    /// The device that alone can use it: another one than `device`, whose memory the host cannot map.
+    pub(crate) fn out_of_reach(
+        &self,
+        device: *mut sys::iree_hal_device_t,
+    ) -> Option<*mut sys::iree_hal_device_t> {
+        if self.is_host_visible() {
+            return None;
+        }
+        // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does. Where it is placed never
+        // changes.
+        let owner = unsafe { (*(*self.buffer.get()).allocated_buffer).placement.device };
+        (!owner.is_null() && owner != device).then_some(owner)
+    }
+
     fn resolved_length(&self) -> Result<u64> {
         // SAFETY: the buffer is retained; its length never changes.
         let whole = wide(unsafe { (*self.buffer.get()).byte_length });

@@ -73,6 +73,15 @@ impl Recorded {
         Ok(recorded)
     }
 
+    /// Whether the commands use a slot of the binding table, and whether they write what is there.
+    pub(crate) fn use_of_slot(&self, slot: usize) -> Option<bool> {
+        let references = self.recording().records.iter().flat_map(Record::references);
+        references.fold(None, |found, (reference, writes)| match reference {
+            Reference::Slot { slot: other, .. } if *other == slot => Some(found.unwrap_or(false) | writes),
+            _ => found,
+        })
+    }
+
     fn recording(&self) -> &Recording {
         // SAFETY: ours, and alive; nobody records any more once the state is closed, and recording from one thread while
         // another submits is ruled out by IREE.

@@ -13,11 +13,12 @@
 //! threads end; axes are retired; pools, allocator, and last the proactor pool are let go. What cannot be waited for
 //! within the limit is kept for ever rather than freed under somebody's feet.
 
+mod loan;
 mod queue;
 mod staged;
 
 use crate::alloca::ParkingLot;
-use crate::allocator::{Allocator, Memory, Statistics};
+use crate::allocator::{Allocator, Memory};
 use crate::frontier::Frontiers;
 use crate::host_pool::HostPool;
 use crate::host_program::Loaders;
@@ -93,12 +94,7 @@ impl<D: Device> HalDevice<D> {
         // SAFETY: the pool is retained, and the proactor lives as long as it.
         unsafe { check(sys::iree_async_proactor_pool_get(proactors.get(), 0, &raw mut proactor))? };
         let frontiers = Arc::new(Frontiers::new(properties.queues.queues));
-        let memory = Arc::new(Memory {
-            device: device.clone(),
-            properties: properties.clone(),
-            allocator,
-            statistics: Arc::new(Statistics::default()),
-        });
+        let memory = Memory::new(device.clone(), properties.clone(), allocator);
         let parking = ParkingLot::new(frontiers.clone(), proactor);
         let pool = Arc::new(HostPool::default());
         let port = Port {
@@ -126,8 +122,11 @@ impl<D: Device> HalDevice<D> {
             proactor,
             _proactors: proactors,
         };
+        let memory = state.memory.clone();
         let object = Self { resource: resource(const { &Table::<D>::VTABLE }), state };
-        Ok(allocate(allocator, object)?.as_ptr().cast())
+        let object = allocate(allocator, object)?.as_ptr().cast();
+        memory.belongs_to(object);
+        Ok(object)
     }
 
     /// # Safety

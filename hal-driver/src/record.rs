@@ -11,7 +11,7 @@ use crate::status::{Result, invalid, unimplemented};
 use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span, Workgroups};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// A buffer of a record: a part of one, or of whatever a slot of the binding table will hold.
@@ -244,6 +244,51 @@ impl Record {
             }
             Record::Dispatch(dispatch) => dispatch.translate(memory),
             Record::Barrier => Ok(Command::Barrier),
+        }
+    }
+
+    /// Whether something holds for each of its buffers.
+    pub(crate) fn all(&self, holds: impl Fn(&Reference) -> bool) -> bool {
+        match self {
+            Record::Fill { target, .. } | Record::Update { target, .. } => holds(target),
+            Record::Copy { source, target } => holds(source) && holds(target),
+            Record::Dispatch(_) => self.references().iter().all(|(reference, _)| holds(reference)),
+            Record::Barrier => true,
+        }
+    }
+
+    /// The buffers that it uses, and whether it writes them.
+    pub(crate) fn references(&self) -> SmallVec<[(&Reference, bool); 4]> {
+        match self {
+            Record::Fill { target, .. } | Record::Update { target, .. } => smallvec![(target, true)],
+            Record::Copy { source, target } => smallvec![(source, false), (target, true)],
+            Record::Dispatch(dispatch) => {
+                let mut references: SmallVec<[_; 4]> =
+                    dispatch.bindings.iter().map(|binding| (binding, true)).collect();
+                if let Count::Indirect(reference) = &dispatch.count {
+                    references.push((reference, false));
+                }
+                references
+            }
+            Record::Barrier => SmallVec::new(),
+        }
+    }
+
+    /// The same, to put others in their place.
+    pub(crate) fn references_mut(&mut self) -> SmallVec<[(&mut Reference, bool); 4]> {
+        match self {
+            Record::Fill { target, .. } | Record::Update { target, .. } => smallvec![(target, true)],
+            Record::Copy { source, target } => smallvec![(source, false), (target, true)],
+            Record::Dispatch(dispatch) => {
+                let DispatchRecord { bindings, count, .. } = &mut **dispatch;
+                let mut references: SmallVec<[_; 4]> =
+                    bindings.iter_mut().map(|binding| (binding, true)).collect();
+                if let Count::Indirect(reference) = count {
+                    references.push((reference, false));
+                }
+                references
+            }
+            Record::Barrier => SmallVec::new(),
         }
     }
 

@@ -341,6 +341,69 @@ fn what_cannot_be_opened_says_what_to_do() {
     assert!(Device::open(&card(2, "&fault=short-info")).is_ok(), "an older kernel's answers");
 }
 
+/// Memory of one card in operations of another device, which has to be lent it.
+mod neighbours {
+    use super::{Buffer, Device, LENGTH, List, card, neighbour};
+
+    /// A card, its neighbour, and a device that works on the host.
+    fn three() -> [Device; 3] {
+        let uri = card(2, "");
+        [
+            Device::open(&uri).unwrap(),
+            Device::open(&neighbour(&uri)).unwrap(),
+            Device::open("mock://0").unwrap(),
+        ]
+    }
+
+    fn read(device: &Device, buffer: &Buffer) -> Vec<u8> {
+        let (visible, done) = (device.buffer(LENGTH), device.semaphore(0));
+        device.copy(&List::none(), &done.at(1), buffer, &visible, LENGTH).unwrap();
+        done.wait(1).unwrap();
+        visible.read()
+    }
+
+    #[test]
+    fn each_device_fills_and_copies_what_only_another_can_reach() {
+        let devices = three();
+        for (owner, worker) in [(0, 1), (1, 0), (0, 2), (1, 2)] {
+            let (owner, worker) = (&devices[owner], &devices[worker]);
+            let (theirs, own) = (owner.local_buffer(LENGTH), worker.local_buffer(LENGTH));
+            let order = worker.semaphore(0);
+            worker.fill(&List::none(), &order.at(1), &own, (0, LENGTH), &[3]).unwrap();
+            // To it, from it, and within it, on every queue.
+            worker.copy_on(1, &order.at(1), &order.at(2), (&own, 0), (&theirs, 0), LENGTH).unwrap();
+            worker.fill_on(2, &order.at(2), &order.at(3), &theirs, (16, 32), &[9, 8]).unwrap();
+            worker.update_on(1, &order.at(3), &order.at(4), &[1, 2, 3, 4, 5], (&theirs, 100)).unwrap();
+            worker.copy_on(2, &order.at(4), &order.at(5), (&theirs, 0), (&own, 0), LENGTH).unwrap();
+            order.wait(5).unwrap();
+            let mut expected = vec![3; LENGTH];
+            expected[16..48].copy_from_slice(&[9, 8].repeat(16));
+            expected[100..105].copy_from_slice(&[1, 2, 3, 4, 5]);
+            assert!(read(owner, &theirs) == expected);
+            assert!(read(worker, &own) == expected);
+        }
+    }
+
+    #[test]
+    fn what_was_lent_is_waited_for_and_fails_like_anything_else() {
+        let [one, two, _] = three();
+        let (theirs, own) = (one.local_buffer(LENGTH), two.local_buffer(LENGTH));
+        let (start, end) = (one.semaphore(0), two.semaphore(0));
+        two.copy(&start.at(1), &end.at(1), &own, &theirs, LENGTH).unwrap();
+        assert_eq!(end.value().unwrap(), 0);
+        start.signal(1).unwrap();
+        end.wait(1).unwrap();
+        // The owner's card is reset while it fetches: whoever waits for the other card's work is told.
+        let uri = card(1, "&fault=reset:1");
+        let other = Device::open(&neighbour(&uri)).unwrap();
+        let broken = Device::open(&uri).unwrap();
+        let (theirs, own) = (broken.local_buffer(LENGTH), other.local_buffer(LENGTH));
+        let end = other.semaphore(0);
+        other.copy(&List::none(), &end.at(1), &theirs, &own, LENGTH).unwrap();
+        super::is_lost(&end, 1);
+    }
+}
+
 /// A container of the card's own: what a compiler for it would write, run by its transfer engines.
 mod containers {
     use super::{Code, Device, LENGTH, List, card};

@@ -223,7 +223,12 @@ def main():
 
     ordinals = [f"--iree-hal-target-device={name}=local[{at}]" for at, name in enumerate(("first", "second", "third"))]
     several = compile_model(MODELS / "devices.mlir", "devices", ordinals + LLVM_CPU)
-    for devices in (["mock://0", "mock://1", "local-task"], ["local-task", "mock://1", "mock://0"]):
+    sets = [
+        ["mock://0", "mock://1", "local-task"],
+        ["local-task", "mock://1", "mock://0"],
+        ["gaudi://emulated/0", "mock://0", "gaudi://emulated/1"],
+    ]
+    for devices in sets:
         def across(devices=devices):
             x, y = random((1024,), (1024,))
             result, took = invoke(several, devices, [x, y])

@@ -98,7 +98,7 @@ impl<D: Device> State<D> {
         submitted.map(drop).map_err(|refusal| refused(&refusal.error))
     }
 
-    fn barrier(&self, affinity: Affinity, edges: &Edges<'_>) -> Result {
+    pub(super) fn barrier(&self, affinity: Affinity, edges: &Edges<'_>) -> Result {
         self.edge(affinity, edges, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER, 0)
     }
 
@@ -122,6 +122,9 @@ impl<D: Device> State<D> {
     fn record(&self, affinity: Affinity, edges: &Edges<'_>, record: Record, length: u64) -> Result {
         if length == 0 {
             return self.barrier(affinity, edges);
+        }
+        if !self.is_in_reach(&record) {
+            return self.record_on_loan(affinity, edges, record);
         }
         self.submit(affinity, edges, Side::Queue, Operation::Record(record))
     }
@@ -545,8 +548,11 @@ impl<D: Device> Table<D> {
                     return state.barrier(affinity, &edges);
                 }
                 let commands = Recorded::new(command_buffer)?;
-                let bindings = bindings(&commands, &table)?;
-                state.submit(affinity, &edges, Side::Queue, Operation::Execute { commands, bindings })
+                let mut bindings = bindings(&commands, &table)?;
+                let loans = state.lend_to_table(&commands, &mut bindings)?;
+                state.with_loans(affinity, &edges, &loans, |edges| {
+                    state.submit(affinity, edges, Side::Queue, Operation::Execute { commands, bindings })
+                })
             }
         })
     }

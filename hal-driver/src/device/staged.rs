@@ -89,7 +89,7 @@ impl Chain<'_> {
 
 impl<D: Device> State<D> {
     /// A semaphore of our own.
-    fn timeline(&self) -> Result<IreeTimeline> {
+    pub(super) fn timeline(&self) -> Result<IreeTimeline> {
         let registration = self.engine.register(0);
         let frontiers = self.frontiers.clone();
         let semaphore = Semaphore::create(self.allocator, self.proactor, 0, registration, frontiers)?;

@@ -1,0 +1,207 @@
+//! Buffers that only another device can use, for an operation of this one.
+//!
+//! Devices of different drivers meet in host memory. A card's own memory is not there, so an operation that names a buffer
+//! of another card's would have no bytes to work on. It is lent them: the owner copies its buffer into host memory that
+//! both can use, the operation works on that, and if it writes, the owner copies it back. The owner's part is its own
+//! queue operations, through IREE's interface, whoever's driver it is; semaphores of ours order the parts.
+//!
+//! What has the program's signals is submitted first, so that nothing has begun if they are refused, and what goes wrong
+//! later reaches them along the chain.
+//!
+//! A buffer that is named in a command buffer itself, and not by its binding table, is not lent: which memory it means is
+//! settled for every execution.
+
+use super::State;
+use super::queue::{Edges, Side};
+use crate::allocator::{HOST_LOCAL, MemoryType, TRANSFER, Usage};
+use crate::buffer::Slice;
+use crate::command_buffer::Recorded;
+use crate::object::{Retained, narrow};
+use crate::record::{Record, Reference};
+use crate::semaphore::{IreeTimeline, List, OwnedList};
+use crate::status::{Result, check, invalid};
+use crate::work::Operation;
+use hal_backend::Device;
+use hal_semaphore::{Affinity, Failure};
+use hal_sys as sys;
+
+/// A buffer of another device, and what stands for it.
+pub(super) struct Loan {
+    owner: *mut sys::iree_hal_device_t,
+    original: Slice,
+    staging: Slice,
+    /// Whether the operation may want to see what is there.
+    reads: bool,
+    writes: bool,
+    fetched: IreeTimeline,
+    returned: IreeTimeline,
+}
+
+impl Loan {
+    /// Has the owner copy one way or the other.
+    fn copy(&self, source: &Slice, target: &Slice, waits: &List<'_>, signal: &IreeTimeline) -> Result {
+        let mut owned_waits = OwnedList::default();
+        owned_waits.extend(waits);
+        let mut signals = OwnedList::default();
+        signals.push(signal.clone(), 1);
+        // SAFETY: the owner outlives its buffers, one of which is retained; the lists live through the call.
+        unsafe {
+            check(sys::iree_hal_device_queue_copy(
+                self.owner,
+                u64::MAX,
+                owned_waits.raw(),
+                signals.raw(),
+                source.buffer.get(),
+                narrow(source.offset),
+                target.buffer.get(),
+                narrow(target.offset),
+                narrow(source.length),
+                0,
+            ))
+        }
+    }
+}
+
+impl<D: Device> State<D> {
+    /// What stands for a buffer, if this device cannot use it.
+    fn lend(&self, slice: &Slice, reads: bool, writes: bool) -> Result<Option<Loan>> {
+        let Some(owner) = slice.out_of_reach(self.memory.parent()) else { return Ok(None) };
+        if slice.length == 0 {
+            return Ok(None);
+        }
+        let params = sys::iree_hal_buffer_params_t {
+            type_: HOST_LOCAL as MemoryType | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE as MemoryType,
+            usage: TRANSFER as Usage
+                | (sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED
+                    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM) as Usage,
+            ..Default::default()
+        };
+        let mut buffer = std::ptr::null_mut();
+        // SAFETY: the owner outlives its buffers, one of which is retained; the out-parameter is ours.
+        let buffer = unsafe {
+            let allocator = sys::iree_hal_device_allocator(owner);
+            check(sys::iree_hal_allocator_allocate_buffer(
+                allocator,
+                params,
+                narrow(slice.length),
+                &raw mut buffer,
+            ))?;
+            Retained::adopt(buffer)
+        };
+        let buffer = buffer.ok_or_else(|| invalid("the allocator made nothing"))?;
+        let staging = Slice::new(buffer.get(), 0, narrow(slice.length))?;
+        let (fetched, returned) = (self.timeline()?, self.timeline()?);
+        Ok(Some(Loan { owner, original: slice.clone(), staging, reads, writes, fetched, returned }))
+    }
+
+    /// Whether this device can use all that an operation names.
+    pub(super) fn is_in_reach(&self, record: &Record) -> bool {
+        record.all(|reference| match reference {
+            Reference::Direct(slice) => slice.out_of_reach(self.memory.parent()).is_none(),
+            Reference::Slot { .. } => true,
+        })
+    }
+
+    /// Does a single operation with what it is lent.
+    pub(super) fn record_on_loan(&self, affinity: Affinity, edges: &Edges<'_>, mut record: Record) -> Result {
+        let loans = self.lend_to_record(&mut record)?;
+        self.with_loans(affinity, edges, &loans, |edges| {
+            self.submit(affinity, edges, Side::Queue, Operation::Record(record))
+        })
+    }
+
+    /// Lends a single operation what it cannot use.
+    fn lend_to_record(&self, record: &mut Record) -> Result<Vec<Loan>> {
+        let mut loans = Vec::new();
+        // A transfer writes all of its target; what a dispatch writes nobody knows.
+        let whole = !matches!(record, Record::Dispatch(_));
+        for (reference, writes) in record.references_mut() {
+            let Reference::Direct(slice) = reference else { continue };
+            if let Some(loan) = self.lend(slice, !(whole && writes), writes)? {
+                *slice = loan.staging.clone();
+                loans.push(loan);
+            }
+        }
+        Ok(loans)
+    }
+
+    /// Lends an execution what its binding table has and it cannot use.
+    pub(super) fn lend_to_table(
+        &self,
+        commands: &Recorded,
+        table: &mut [Option<Slice>],
+    ) -> Result<Vec<Loan>> {
+        let mut loans: Vec<Loan> = Vec::new();
+        for (slot, binding) in table.iter_mut().enumerate() {
+            let Some(slice) = binding else { continue };
+            if slice.out_of_reach(self.memory.parent()).is_none() {
+                continue;
+            }
+            let Some(writes) = commands.use_of_slot(slot) else { continue };
+            // One buffer in two slots is lent once, or the second return would undo the first.
+            let same = |loan: &&mut Loan| loan.original.is_same(slice);
+            if let Some(loan) = loans.iter_mut().find(same) {
+                loan.writes |= writes;
+                *slice = loan.staging.clone();
+            } else if let Some(loan) = self.lend(slice, true, writes)? {
+                *slice = loan.staging.clone();
+                loans.push(loan);
+            }
+        }
+        Ok(loans)
+    }
+
+    /// Does an operation between the fetching and the returning of what it was lent.
+    pub(super) fn with_loans(
+        &self,
+        affinity: Affinity,
+        edges: &Edges<'_>,
+        loans: &[Loan],
+        operation: impl FnOnce(&Edges<'_>) -> Result,
+    ) -> Result {
+        if loans.is_empty() {
+            return operation(edges);
+        }
+        let done = self.timeline()?;
+        let mut over = OwnedList::default();
+        over.push(done.clone(), 1);
+        for loan in loans.iter().filter(|loan| loan.writes) {
+            over.push(loan.returned.clone(), 1);
+        }
+        self.barrier(affinity, &Edges { waits: over.borrow(), signals: edges.signals.borrow() })?;
+        // From here on it was accepted: what goes wrong is told through the signals.
+        if let Err(failure) = self.parts(edges, loans, &done, operation) {
+            fail(&over, &failure);
+        }
+        Ok(())
+    }
+
+    fn parts(
+        &self,
+        edges: &Edges<'_>,
+        loans: &[Loan],
+        done: &IreeTimeline,
+        operation: impl FnOnce(&Edges<'_>) -> Result,
+    ) -> Result {
+        let mut waits = OwnedList::default();
+        waits.extend(&edges.waits);
+        for loan in loans.iter().filter(|loan| loan.reads) {
+            loan.copy(&loan.original, &loan.staging, &edges.waits, &loan.fetched)?;
+            waits.push(loan.fetched.clone(), 1);
+        }
+        let mut signals = OwnedList::default();
+        signals.push(done.clone(), 1);
+        operation(&Edges { waits: waits.borrow(), signals: signals.borrow() })?;
+        for loan in loans.iter().filter(|loan| loan.writes) {
+            loan.copy(&loan.staging, &loan.original, &signals.borrow(), &loan.returned)?;
+        }
+        Ok(())
+    }
+}
+
+/// Fails what the last step waits for.
+fn fail(over: &OwnedList, failure: &Failure) {
+    let mut list = OwnedList::default();
+    list.extend(&over.borrow());
+    list.settle(Err(failure));
+}
