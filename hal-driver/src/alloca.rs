@@ -16,6 +16,7 @@
 use crate::constants::NOTIFICATION_WAIT;
 use crate::frontier::{self, Frontiers};
 use crate::object::{Retained, narrow};
+use crate::pools::OwnPools;
 use crate::status::{Result, check, guard_or};
 use crate::teardown;
 use hal_semaphore::backend::HostTask;
@@ -45,7 +46,7 @@ impl Pool {
     }
 
     /// What tells one kind of pool from another.
-    fn kind(&self) -> *const c_void {
+    pub(crate) fn kind(self) -> *const c_void {
         // SAFETY: the pool is alive, and every HAL object begins with the resource header.
         unsafe { (*self.0.cast::<sys::iree_hal_resource_t>()).vtable }
     }
@@ -174,7 +175,7 @@ impl Alloca {
 pub(crate) struct Dealloca {
     buffer: Retained<sys::iree_hal_buffer_t>,
     /// The device's own pools.
-    own: Arc<[Pool]>,
+    own: Arc<OwnPools>,
     /// The memory is gone from the buffer, though perhaps not yet back in the pool.
     begun: bool,
 }
@@ -182,7 +183,7 @@ pub(crate) struct Dealloca {
 impl Dealloca {
     /// The deallocation of a transient buffer. Until it goes to its queue the buffer is as it was: other devices may
     /// still be asked to read it before.
-    pub(crate) fn new(buffer: Retained<sys::iree_hal_buffer_t>, own: Arc<[Pool]>) -> Self {
+    pub(crate) fn new(buffer: Retained<sys::iree_hal_buffer_t>, own: Arc<OwnPools>) -> Self {
         Self { buffer, own, begun: false }
     }
 
@@ -212,7 +213,7 @@ impl Dealloca {
                 return Err(Failure::new(Code::FailedPrecondition, message));
             }
             sys::iree_hal_local_transient_buffer_decommit(buffer);
-            if self.pool().is_some_and(|pool| self.own.iter().all(|own| pool.kind() != own.kind()))
+            if self.pool().is_some_and(|pool| !self.own.is_kind_of(pool))
                 && let Some(frontier) = frontiers.at(point)
             {
                 let frontier = (&raw const frontier).cast();
@@ -234,7 +235,7 @@ impl Dealloca {
         // gets one: the pool of a program the point's own, which its owner may know of, and ours one that is reached for
         // good.
         let frontier = match self.pool() {
-            Some(pool) if self.own.contains(&pool) => Some(frontier::done()),
+            Some(pool) if self.own.contains(pool) => Some(frontier::done()),
             _ => point.and_then(|point| frontiers.at(point)),
         };
         let frontier =

@@ -1,7 +1,8 @@
 //! Pools for stream-ordered allocation: IREE's own, over slabs of the device's memory.
 //!
 //! A slab provider of ours hands out whole allocations of one heap; IREE's pools divide them. For each heap there is a
-//! sub-allocating pool for what fits into one of its slabs, and one allocation each for what does not.
+//! sub-allocating pool for what fits into one of its slabs, and one allocation each for what does not. A pool takes its
+//! first slab when it is made, so those of other heaps than the preferred one are made when somebody wants them.
 
 use crate::alloca::Pool;
 use crate::allocator::{Memory, memory_type, usage};
@@ -13,8 +14,8 @@ use hal_backend::{Device, Heap};
 use hal_sys as sys;
 use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// What one slab of the default pool has, if the device has enough.
 const SLAB: u64 = 64 << 20;
@@ -169,11 +170,33 @@ struct HeapPools {
     slab: u64,
 }
 
+/// The pools of a device that lie in slabs, one for each heap; those that are not made are null.
+pub(crate) struct OwnPools(Vec<AtomicPtr<sys::iree_hal_pool_t>>);
+
+impl OwnPools {
+    fn pools(&self) -> impl Iterator<Item = Pool> {
+        let pools = self.0.iter().map(|pool| pool.load(Ordering::Acquire));
+        // SAFETY: the device outlives what is allocated from them.
+        pools.filter(|pool| !pool.is_null()).map(|pool| unsafe { Pool::new(pool) })
+    }
+
+    /// Whether a pool is one of them.
+    pub(crate) fn contains(&self, pool: Pool) -> bool {
+        self.pools().any(|own| own == pool)
+    }
+
+    /// Whether a pool is of their kind, which the preferred heap always has one of.
+    pub(crate) fn is_kind_of(&self, pool: Pool) -> bool {
+        self.pools().next().is_some_and(|own| own.kind() == pool.kind())
+    }
+}
+
 /// The pools of a device, and what programs make their own pools from.
 pub(crate) struct Pools {
-    heaps: Vec<HeapPools>,
-    /// Those of all heaps that lie in slabs.
-    own: Arc<[Pool]>,
+    heaps: Vec<OnceLock<HeapPools>>,
+    /// Makes the pools of a heap.
+    make: Box<dyn Fn(usize) -> Result<HeapPools> + Send + Sync>,
+    own: Arc<OwnPools>,
     notification: Retained<sys::iree_async_notification_t>,
     frontiers: Arc<Frontiers>,
 }
@@ -245,33 +268,58 @@ impl Pools {
             check(sys::iree_async_notification_create(proactor, flags, &raw mut notification))?;
             adopt(notification)?
         };
-        let heaps = memory.properties.heaps.iter().enumerate();
-        let heaps = heaps
-            .map(|(number, heap)| HeapPools::new(memory, number, heap, &notification, frontiers))
-            .collect::<Result<Vec<_>>>()?;
-        if heaps.is_empty() {
-            return Err(invalid("the device declares no memory"));
+        let count = memory.properties.heaps.len();
+        let make = {
+            let (memory, notification, frontiers) = (memory.clone(), notification.clone(), frontiers.clone());
+            move |number: usize| {
+                let heap = memory.properties.heaps.get(number);
+                let heap = heap.ok_or_else(|| invalid("the device has no such memory"))?;
+                HeapPools::new(&memory, number, heap, &notification, &frontiers)
+            }
+        };
+        let own = OwnPools((0..count).map(|_| AtomicPtr::default()).collect());
+        let pools = Self {
+            heaps: (0..count).map(|_| OnceLock::new()).collect(),
+            make: Box::new(make),
+            own: Arc::new(own),
+            notification,
+            frontiers: frontiers.clone(),
+        };
+        pools.heap(0)?;
+        Ok(pools)
+    }
+
+    /// The pools of a heap, made if they are not there.
+    fn heap(&self, number: usize) -> Result<&HeapPools> {
+        let (Some(place), Some(own)) = (self.heaps.get(number), self.own.0.get(number)) else {
+            return Err(invalid("the device has no such memory"));
+        };
+        if let Some(heap) = place.get() {
+            return Ok(heap);
         }
-        // SAFETY: the device outlives what is allocated from them.
-        let own = heaps.iter().map(|heap| unsafe { Pool::new(heap.small.get()) }).collect();
-        Ok(Self { heaps, own, notification, frontiers: frontiers.clone() })
+        let made = (self.make)(number)?;
+        // Two may have made them at once; the second ones go again.
+        let heap = place.get_or_init(|| made);
+        own.store(heap.small.get(), Ordering::Release);
+        Ok(heap)
     }
 
     /// The default pool for an allocation of that size from a heap.
     pub(crate) fn select(&self, heap: usize, length: u64) -> Result<*mut sys::iree_hal_pool_t> {
-        let heap = self.heaps.get(heap).ok_or_else(|| invalid("the device has no such memory"))?;
+        let heap = self.heap(heap)?;
         // A block has a header's worth of rounding, so what fills a slab to the brim has one of its own.
         Ok(if length <= heap.slab / 2 { heap.small.get() } else { heap.large.get() })
     }
 
     /// Those of what lies in slabs: IREE's TLSF pools.
-    pub(crate) fn own(&self) -> Arc<[Pool]> {
+    pub(crate) fn own(&self) -> Arc<OwnPools> {
         self.own.clone()
     }
 
     /// What a program makes its own pools from, of the preferred memory. Lent: the device outlives its pools.
     pub(crate) fn backend(&self) -> sys::iree_hal_queue_pool_backend_t {
-        let provider = self.heaps.first().map_or(std::ptr::null_mut(), |heap| heap.provider.get());
+        let first = self.heaps.first().and_then(OnceLock::get);
+        let provider = first.map_or(std::ptr::null_mut(), |heap| heap.provider.get());
         sys::iree_hal_queue_pool_backend_t {
             slab_provider: provider,
             notification: self.notification.get(),
@@ -280,7 +328,7 @@ impl Pools {
     }
 
     pub(crate) fn trim(&self) -> Result {
-        for heap in &self.heaps {
+        for heap in self.heaps.iter().filter_map(OnceLock::get) {
             // SAFETY: both pools are ours.
             unsafe {
                 check(sys::iree_hal_pool_trim(heap.small.get()))?;

@@ -311,6 +311,100 @@ fn a_device_that_goes_with_work_pending_leaves_the_card_whole() {
     }
 }
 
+/// A chain of fills of one byte; the failures, by step.
+fn fills(device: &Device, buffer: &Buffer, steps: u64) -> Vec<(u64, Code)> {
+    let done: Vec<Semaphore> = (0..steps).map(|_| device.semaphore(0)).collect();
+    for semaphore in &done {
+        device.fill_on(1, &List::none(), &semaphore.at(1), buffer, (0, 64), &[1]).unwrap();
+    }
+    let failed = done.iter().zip(0..).map(|(semaphore, step)| (step, semaphore.wait(1)));
+    failed.filter_map(|(step, result)| result.err().map(|failed| (step, failed.code))).collect()
+}
+
+#[test]
+fn a_refused_submission_fails_alone_and_the_queue_goes_on() {
+    for generation in [1, 2] {
+        for (errno, code) in [("EINVAL", Code::InvalidArgument), ("ENOMEM", Code::ResourceExhausted)] {
+            let device = Device::open(&card(generation, &format!("&fault=submit:{errno}:3"))).unwrap();
+            let buffer = device.local_buffer(64);
+            assert_eq!(fills(&device, &buffer, 8), [(2, code)], "generation {generation}, {errno}");
+            assert_eq!(fills(&device, &buffer, 8), []);
+        }
+    }
+}
+
+#[test]
+fn a_card_that_has_no_memory_left_says_so_and_works_on() {
+    for generation in [1, 2] {
+        // The first generation's device memory need not be asked for.
+        if generation == 2 {
+            let failed = Device::open(&card(generation, "&fault=alloc:1")).err().unwrap();
+            assert_eq!(failed.code, Code::ResourceExhausted, "{}", failed.text);
+            // More than what is left of the first page that the kernel gave.
+            let device = Device::open(&card(generation, "&fault=alloc:2")).unwrap();
+            let failed = device.try_local_buffer(1 << 30).err().unwrap();
+            assert_eq!(failed.code, Code::ResourceExhausted);
+            assert!(
+                failed.text.contains("accel0") && failed.text.contains("1073741824 bytes"),
+                "{}",
+                failed.text
+            );
+            assert_eq!(fills(&device, &device.local_buffer(4096), 4), []);
+        }
+        // The second generation maps device memory first.
+        let device = Device::open(&card(generation, &format!("&fault=map:{generation}"))).unwrap();
+        let failed = device.try_buffer(4096).err().unwrap();
+        assert_eq!(failed.code, Code::ResourceExhausted);
+        assert!(failed.text.contains("ulimit -l"), "{}", failed.text);
+        assert_eq!(fills(&device, &device.buffer(4096), 4), []);
+        // More than there is.
+        let huge = device.try_local_buffer(1 << 40).err().unwrap();
+        assert_eq!(huge.code, Code::ResourceExhausted, "{}", huge.text);
+    }
+}
+
+#[test]
+fn kernels_that_forget_early_or_cannot_wait_for_several_are_no_worse() {
+    for (generation, rest) in [(1, "&fault=no-multi"), (1, "&fault=gone:1"), (2, "&fault=gone:1")] {
+        let device = Device::open(&card(generation, rest)).unwrap();
+        chain(&device, 3, 100);
+    }
+}
+
+#[test]
+fn a_card_that_is_busy_with_a_reset_when_it_is_asked_is_lost() {
+    for generation in [1, 2] {
+        let device = Device::open(&card(generation, "&fault=submit:EBUSY:3")).unwrap();
+        let (buffer, order) = (device.local_buffer(64), device.semaphore(0));
+        for step in 0..8_u64 {
+            let asked = device.fill_on(1, &order.at(step), &order.at(step + 1), &buffer, (0, 64), &[1]);
+            if asked.is_err() {
+                break;
+            }
+        }
+        is_lost(&order, 8);
+    }
+}
+
+#[test]
+fn a_card_that_is_broken_stays_so_and_says_it() {
+    for generation in [1, 2] {
+        let uri = card(generation, "&fault=malfunction:2");
+        let _machine = Device::open(&neighbour(&uri)).unwrap();
+        {
+            let device = Device::open(&uri).unwrap();
+            let (buffer, order) = (device.local_buffer(64), device.semaphore(0));
+            for step in 0..4_u64 {
+                device.fill_on(1, &order.at(step), &order.at(step + 1), &buffer, (0, 64), &[1]).unwrap();
+            }
+            is_lost(&order, 4);
+        }
+        let failed = Device::open(&format!("{uri}&open_timeout=1")).err().unwrap();
+        assert_eq!(failed.code, Code::FailedPrecondition, "{}", failed.text);
+        assert!(failed.text.contains("load its driver again"), "{}", failed.text);
+    }
+}
+
 #[test]
 fn what_cannot_be_opened_says_what_to_do() {
     let says = |uri: &str, code: Code, text: &str| {

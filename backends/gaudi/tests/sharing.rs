@@ -9,7 +9,7 @@ mod support;
 
 use hal_backend::Code;
 use hal_gaudi::GaudiDevice;
-use hal_gaudi::ipc::{Channels, Handle, Ipc, Way, receive, send};
+use hal_gaudi::ipc::{Channels, Handle, Ipc, Peer, Way, receive, send};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -237,6 +237,24 @@ fn the_exporter_exits_and_every_byte_is_still_there() {
         device.ipc().forget(handle.exporter, None);
         assert_eq!(device.ipc().kept(), 0);
     }
+}
+
+#[test]
+fn nothing_is_kept_of_an_exporter_that_hangs_up() {
+    let uri = machine("register=on");
+    let (child, mut socket) = process("exporter", &uri);
+    let device = open(&uri);
+    let peer = Peer::new(OwnedFd::from(socket.try_clone().unwrap()), device.ipc());
+    let import = peer.receive().unwrap().unwrap();
+    assert_eq!(device.ipc().kept(), 1);
+    socket.write_all(b"go\n").unwrap();
+    ends_well(child);
+    assert!(peer.receive().unwrap().is_none());
+    assert_eq!(device.ipc().kept(), 0);
+    // What is in use stays.
+    let target = device.ipc().allocate(LENGTH).unwrap();
+    import.read(0, target.address(), LENGTH).unwrap();
+    assert!(contents(device.ipc(), target.address(), LENGTH) == bytes(&pattern(LENGTH, 42)));
 }
 
 #[test]

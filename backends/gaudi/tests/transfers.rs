@@ -134,3 +134,62 @@ fn nothing_is_left_behind() {
         assert_eq!(counts.leaked_at_close, 0, "{uri}: {counts:?}");
     }
 }
+
+#[test]
+fn a_reset_ends_every_transfer_with_its_cause_and_the_card_opens_again() {
+    for generation in ["gaudi1", "gaudi2"] {
+        for fault in ["reset:3", "partial:3", "hang:3", "unplug:60", "malfunction:3"] {
+            let uri = machine(&format!("generation={generation}&fault={fault}&speed=200"));
+            let _machine = open(&uri.replace("emulated?", "emulated/1?"));
+            {
+                let device = open(&uri);
+                let dma = device.dma();
+                let memory = device.ipc().allocate(1 << 20).unwrap();
+                let (mut requests, mut refused) = (Vec::new(), None);
+                for number in 0..100 {
+                    match dma.host_to_device(&pattern(4096, number), memory.address()) {
+                        Ok(request) => requests.push(request),
+                        Err(failure) => refused = Some(failure),
+                    }
+                }
+                let ends: Vec<_> = requests.iter().map(hal_gaudi::dma::Request::wait).collect();
+                let failed =
+                    ends.iter().find_map(|end| end.clone().err()).or(refused).expect("one at least failed");
+                assert!(failed.message().contains("accel0"), "{generation} {fault}: {failed}");
+                // What failed once fails the same way when it is asked again, and nothing new begins.
+                for (request, end) in requests.iter().zip(&ends) {
+                    assert_eq!(request.poll().map(|again| again.is_ok()), Some(end.is_ok()));
+                }
+                assert!(dma.device_to_device(memory.address(), memory.address() + 4096, 4096).is_err());
+                assert_eq!(dma.pending(), 0);
+            }
+            if !fault.starts_with("malfunction") && !fault.starts_with("unplug") {
+                let device = open(&uri);
+                let memory = device.ipc().allocate(4096).unwrap();
+                device.dma().host_to_device(&pattern(4096, 1), memory.address()).unwrap().wait().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_kernel_that_has_no_room_now_is_asked_again() {
+    for generation in ["gaudi1", "gaudi2"] {
+        let device =
+            open(&machine(&format!("generation={generation}&fault=submit:EAGAIN:5:30&fault=eintr:2")));
+        let dma = device.dma();
+        let memory = device.ipc().allocate(4096 * 40).unwrap();
+        let requests: Vec<_> = (0..40)
+            .map(|number| {
+                dma.host_to_device(&pattern(4096, number), memory.address() + number * 4096).unwrap()
+            })
+            .collect();
+        for request in requests {
+            request.wait().unwrap();
+        }
+        let target = range(4096 * 40);
+        dma.device_to_host(memory.address(), &target).unwrap().wait().unwrap();
+        let expected: Vec<u8> = (0..40).flat_map(|number| bytes(&pattern(4096, number))).collect();
+        assert!(bytes(&target) == expected, "{generation}");
+    }
+}

@@ -128,7 +128,11 @@ impl Device {
 
     /// A buffer of the device's own memory, which the host may not be able to map.
     pub(crate) fn local_buffer(&self, length: usize) -> Buffer {
-        self.try_buffer_of(local(), length).unwrap()
+        self.try_local_buffer(length).unwrap()
+    }
+
+    pub(crate) fn try_local_buffer(&self, length: usize) -> Result<Buffer> {
+        self.try_buffer_of(local(), length)
     }
 
     fn try_buffer_of(&self, params: sys::iree_hal_buffer_params_t, length: usize) -> Result<Buffer> {

@@ -25,7 +25,7 @@
 //! Mapping is slow, and programs send the same buffers again and again, so imports are kept, and found again by what the
 //! descriptor is of (never by its number): the newest 64, unless settings say otherwise. One that is in use is never thrown out.
 //! A buffer of the same identity with another number is another buffer: then the old one goes. When an exporter goes,
-//! [`Ipc::forget`] drops everything of his.
+//! [`Ipc::forget`] drops everything of his; a [`Peer`] does that when its connection ends.
 //!
 //! # Settings
 //!
@@ -43,6 +43,7 @@ mod channel;
 mod export;
 mod handle;
 mod import;
+mod peer;
 mod service;
 mod settings;
 mod socket;
@@ -51,6 +52,7 @@ pub use channel::{ChannelId, Channels};
 pub use export::Export;
 pub use handle::Handle;
 pub use import::{Import, Way};
+pub use peer::Peer;
 pub use settings::Settings;
 pub use socket::{receive, send};
 
