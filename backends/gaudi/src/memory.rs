@@ -100,7 +100,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // A card that is being reset or gone has forgotten all its mappings.
+        // A card that is being reset or gone has forgotten all its mappings. Memory that others still have as a dma-buf is
+        // kept by the kernel, which takes it back when the card is closed.
         match self.source {
             Source::Mapped { handle } => {
                 let _ = self.card.unmap(self.address);

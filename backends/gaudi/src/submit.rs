@@ -1,7 +1,7 @@
 //! Submissions: commands go to a hardware queue, and are watched until they have ended.
 //!
-//! Everything that a card is asked to do goes through one [`Submitter`], so that the kernel's limits are kept in one
-//! place. The kernel takes a limited number of submissions (64 on Gaudi 2), and remembers the outcome of no more than that:
+//! Everything that a card is asked to do goes through a [`Submitter`], and those of one card count together, so that the
+//! kernel's limits are kept in one place. The kernel takes a limited number of submissions (64 on Gaudi 2), and remembers the outcome of no more than that:
 //! an older one is "gone", its errors with it. A [`Submission`] therefore counts as in flight until its outcome has been
 //! *seen* ([`Submitter::poll`]) and it is dropped, and no more are made than the kernel remembers. No error is lost.
 //!
