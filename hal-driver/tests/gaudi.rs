@@ -418,6 +418,8 @@ fn what_cannot_be_opened_says_what_to_do() {
         says("gaudi", Code::NotFound, "habanalabs");
         says("gaudi://0", Code::NotFound, "gaudi://emulated");
     }
+    says("gaudi:///dev/hl9", Code::NotFound, "/dev/hl9");
+    says("gaudi:///dev/null", Code::InvalidArgument, "not a habanalabs device");
     says("gaudi://emulated/7", Code::NotFound, "accel7");
     says("gaudi://emulated/x", Code::NotFound, "emulated/0");
     says("gaudi://emulated?generation=gaudi9", Code::InvalidArgument, "gaudi1, gaudi2");

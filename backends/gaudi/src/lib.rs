@@ -13,6 +13,7 @@
 //! | `gaudi://` | the first card that the kernel lists |
 //! | `gaudi://N` | the card behind `/dev/accel/accelN` |
 //! | `gaudi://0000:19:00.0` | the card at a place on the bus |
+//! | `gaudi:///dev/hl0` | the card behind a node, where an older driver puts it elsewhere |
 //! | `gaudi://fd/N` | the card that the program itself has opened as descriptor N, and closes |
 //! | `gaudi://emulated`, `gaudi://emulated/N` | an emulated card; never taken unless it is named |
 //!
@@ -154,7 +155,8 @@ impl Driver for Gaudi {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        let common = "- queues: 4, in order, waiting for each other on the card\n- parameters: open_timeout, timeout, in_flight";
+        let common = "- queues: 4, in order, waiting for each other on the card\n- parameters: open_timeout, timeout, \
+                      in_flight, dmabuf, mapped_dmabuf, dmabuf_cache, max_devices";
         if info.path == EMULATED {
             return format!(
                 "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 2 unless cards= says otherwise, as \
@@ -216,6 +218,7 @@ fn locate(path: &str, parameters: &mut Parameters<'_>) -> Result<(PathBuf, Optio
             let emulator = Emulator::get(&Options::read(parameters)?)?;
             Ok((PathBuf::from(format!("/dev/accel/accel{number}")), Some(emulator)))
         }
+        None if path.starts_with('/') => Ok((PathBuf::from(path), None)),
         None => Ok((find(&nodes(&Linux)?, path)?.path(), None)),
     }
 }
