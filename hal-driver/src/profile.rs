@@ -283,8 +283,12 @@ impl About {
                 sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_EXECUTE
             }
             Operation::Dealloca(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DEALLOCA,
-            Operation::Alloca(alloca, _) => {
+            Operation::Alloca(alloca) => {
                 about.payload = alloca.length;
+                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA
+            }
+            Operation::Await(asked) => {
+                about.payload = asked.0.length;
                 sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA
             }
             Operation::HostCall(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_HOST_CALL,

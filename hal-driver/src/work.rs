@@ -35,8 +35,10 @@ pub(crate) enum Operation<D: Device> {
     Execute { commands: Recorded, bindings: Box<[Option<Slice>]> },
     /// Memory is given back.
     Dealloca(Dealloca),
-    /// Memory is needed; if it was asked for before, with what came of it.
-    Alloca(Box<Alloca>, Option<Option<Reservation>>),
+    /// Memory is needed.
+    Alloca(Alloca),
+    /// It was asked for already, and has to be waited for: for the frontier of what the pool gave, or for the pool.
+    Await(Box<(Alloca, Option<Reservation>)>),
     /// A call of the program's.
     HostCall(Box<HostCall>),
     /// File to buffer or buffer to file.
@@ -143,7 +145,10 @@ impl<D: Device> Port<D> {
                         dealloca.begin(point, &self.frontiers)?;
                         Commands::Own(SmallVec::new())
                     }
-                    Operation::Alloca(..) | Operation::HostCall(_) | Operation::Transfer(_) => {
+                    Operation::Alloca(_)
+                    | Operation::Await(_)
+                    | Operation::HostCall(_)
+                    | Operation::Transfer(_) => {
                         return Err(Failure::new(Code::Internal, "an operation of the host came to a queue"));
                     }
                 }
@@ -215,8 +220,11 @@ impl<D: Device> Backend for Port<D> {
             trace.ready();
         }
         match work.operation {
-            Operation::Alloca(alloca, None) => self.parking.allocate(*alloca, task),
-            Operation::Alloca(alloca, Some(reservation)) => self.parking.resume(*alloca, reservation, task),
+            Operation::Alloca(alloca) => self.parking.allocate(alloca, task),
+            Operation::Await(asked) => {
+                let (alloca, reservation) = *asked;
+                self.parking.resume(alloca, reservation, task);
+            }
             Operation::HostCall(call) => {
                 let blocks = call.signals.is_some();
                 self.pool.run(move || {

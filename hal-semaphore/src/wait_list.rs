@@ -5,6 +5,9 @@
 //! signal releases costs as much as what it releases; nothing else is looked at (rule S7). Among equal values the
 //! older one comes first: an entry of the run is always older than an equal one of the heap, because the heap only
 //! takes a value smaller than the run's last.
+//!
+//! Most timelines have one waiter at a time, and many never have another. The only entry of a list is kept in the list
+//! itself, so that such a timeline needs no memory of its own for it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -45,6 +48,8 @@ impl<T> Ord for Late<T> {
 /// Targets ordered by the value they wait for, then by age.
 #[derive(Debug)]
 pub(crate) struct WaitList<T> {
+    /// The only entry; while it is here the run and the heap are empty.
+    alone: Option<(u64, T)>,
     run: VecDeque<(u64, T)>,
     late: BinaryHeap<Late<T>>,
     order: u64,
@@ -54,18 +59,24 @@ pub(crate) struct WaitList<T> {
 
 impl<T> WaitList<T> {
     pub(crate) fn new() -> Self {
-        Self { run: VecDeque::new(), late: BinaryHeap::new(), order: 0, next: u64::MAX }
+        Self { alone: None, run: VecDeque::new(), late: BinaryHeap::new(), order: 0, next: u64::MAX }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.run.len() + self.late.len()
+        usize::from(self.alone.is_some()) + self.run.len() + self.late.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.run.is_empty() && self.late.is_empty()
+        self.alone.is_none() && self.run.is_empty() && self.late.is_empty()
     }
 
     pub(crate) fn push(&mut self, value: u64, target: T) {
+        if self.is_empty() {
+            self.next = value;
+            self.alone = Some((value, target));
+            return;
+        }
+        self.run.extend(self.alone.take());
         self.next = self.next.min(value);
         match self.run.back() {
             Some(&(last, _)) if value < last => {
@@ -81,6 +92,10 @@ impl<T> WaitList<T> {
         if self.next > reached {
             return None;
         }
+        if self.alone.is_some() {
+            self.next = u64::MAX;
+            return self.alone.take();
+        }
         let run = self.run.front().map(|&(value, _)| value);
         let late = self.late.peek().map(|late| late.value);
         let taken = match (run, late) {
@@ -92,13 +107,15 @@ impl<T> WaitList<T> {
     }
 
     fn look(&mut self) {
+        let alone = self.alone.as_ref().map_or(u64::MAX, |&(value, _)| value);
         let run = self.run.front().map_or(u64::MAX, |&(value, _)| value);
         let late = self.late.peek().map_or(u64::MAX, |late| late.value);
-        self.next = run.min(late);
+        self.next = alone.min(run).min(late);
     }
 
     /// Keeps only the targets for which `keep` holds, in their order.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        self.alone = self.alone.take().filter(|(_, target)| keep(target));
         self.run.retain(|(_, target)| keep(target));
         self.late.retain(|late| keep(&late.target));
         self.look();
@@ -106,6 +123,7 @@ impl<T> WaitList<T> {
 
     /// Empties the list; its memory stays for the next user.
     pub(crate) fn clear(&mut self) {
+        self.alone = None;
         self.run.clear();
         self.late.clear();
         self.next = u64::MAX;

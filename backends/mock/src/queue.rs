@@ -383,14 +383,15 @@ impl Hardware {
         let mut quiet = Quiet::default();
         while left > 0 {
             self.take(queue, left.min(at_once), batch);
+            if batch.is_empty() && quiet.last.is_some() {
+                // Whoever submits is mostly about to submit more; else what has ended may set the next job free.
+                if !self.linger(queue) {
+                    self.report(queue, std::mem::take(&mut quiet));
+                }
+                self.take(queue, left.min(at_once), batch);
+            }
             if batch.is_empty() {
-                // Whoever submits is mostly about to submit more.
-                if quiet.last.is_some() && self.linger(queue) {
-                    self.take(queue, left.min(at_once), batch);
-                }
-                if batch.is_empty() {
-                    break;
-                }
+                break;
             }
             left -= batch.len();
             while let Some(job) = batch.pop_front() {

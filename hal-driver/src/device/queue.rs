@@ -217,19 +217,19 @@ impl<D: Device> State<D> {
         let may_wait = flags & MAY_WAIT != 0;
         let alloca = Alloca { pool, params, length, may_wait, buffer: buffer.clone() };
         // What is ready is done here and now, and what goes wrong is the caller's to see.
-        let asked = if edges.waits.reached() {
+        let operation = if edges.waits.reached() {
             match alloca.attempt()? {
                 Attempt::Done => {
                     self.edge(queue, edges, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA, length)?;
                     return Ok(buffer);
                 }
-                Attempt::Frontier(reservation) => Some(Some(reservation)),
-                Attempt::Exhausted => Some(None),
+                Attempt::Frontier(reservation) => Operation::Await(Box::new((alloca, Some(reservation)))),
+                Attempt::Exhausted => Operation::Await(Box::new((alloca, None))),
             }
         } else {
-            None
+            Operation::Alloca(alloca)
         };
-        self.submit(queue, edges, Side::Host, Operation::Alloca(Box::new(alloca), asked))?;
+        self.submit(queue, edges, Side::Host, operation)?;
         Ok(buffer)
     }
 

@@ -409,7 +409,11 @@ impl<B: Backend> Core<B> {
         queue.issued = last;
         let watched = queue.watched;
         let length = queue.in_flight.len();
-        let first = queue.in_flight.partition_point(|entry| entry.epoch <= before);
+        let fresh = queue.in_flight.iter().rev().take_while(|entry| entry.epoch > before).count();
+        let first = length - fresh;
+        if !watched && !B::OBSERVES {
+            return;
+        }
         let needs_events = self.needs_events(self.queue_ref(index).id.device());
         for position in first..length {
             let Some(entry) = self.queue_ref(index).in_flight.get(position) else { break };

@@ -551,7 +551,7 @@ impl<B: Backend> Shared<B> {
     fn perform(&self, effects: &mut Effects<B>) -> u64 {
         let mut panics = 0;
         let mut count = |result: Result<(), Failure>| panics += u64::from(result.is_err());
-        let mut publications = effects.publications.drain(..).peekable();
+        let mut publications = effects.publications.iter().peekable();
         while let Some(mut publication) = publications.next() {
             // Of several values in a row for one timeline the largest says it all.
             while let Some(next) = publications.next_if(|next| publication.merges(next)) {
@@ -566,6 +566,7 @@ impl<B: Backend> Shared<B> {
                 Err(failure) => timeline.fail(failure),
             }));
         }
+        effects.publications.clear();
         for effect in effects.others.drain(..) {
             count(self.foreign(|| self.perform_one(effect)));
         }

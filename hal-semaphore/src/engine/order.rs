@@ -55,30 +55,33 @@ impl<B: Backend> Core<B> {
         if affinity != Affinity::ANY && affinity.0 & !known != 0 {
             return Err(SubmitError::UnknownQueue { device, mask: affinity.0, known });
         }
-        let dropped = |timeline: &B::Timeline| {
-            self.own_slot(timeline).is_some_and(|key| self.slots.get(key).is_none_or(|slot| !slot.owned))
-        };
         for (timeline, value) in iter(waits) {
             if value > MAX_VALUE {
                 return Err(SubmitError::ValueTooLarge { value });
             }
-            if dropped(timeline) {
-                return Err(SubmitError::DroppedTimeline);
-            }
+            self.known_value(timeline)?;
         }
         for (timeline, value) in iter(signals) {
             if value > MAX_VALUE {
                 return Err(SubmitError::ValueTooLarge { value });
             }
-            if dropped(timeline) {
-                return Err(SubmitError::DroppedTimeline);
-            }
-            let current = self.value_of(timeline);
+            let current = timeline.value().max(self.known_value(timeline)?);
             if value <= current && timeline.failure().is_none() {
                 return Err(SubmitError::SignalNotAbove { value, current });
             }
         }
         Ok(())
+    }
+
+    /// The value that the engine has seen a timeline reach, if it is one of its own.
+    fn known_value(&self, timeline: &B::Timeline) -> Result<u64, SubmitError> {
+        match self.own_slot(timeline) {
+            None => Ok(0),
+            Some(key) => match self.slots.get(key) {
+                Some(slot) if slot.owned => Ok(slot.value),
+                _ => Err(SubmitError::DroppedTimeline),
+            },
+        }
     }
 
     /// The value that a timeline has reached, as far as anyone knows. The timeline runs ahead of its slot when the
@@ -96,7 +99,7 @@ impl<B: Backend> Core<B> {
         if sabotaged(Defect::RegisterDoesNotLook) {
             return None;
         }
-        if self.value_of(timeline) >= value {
+        if timeline.value() >= value || self.value_of(timeline) >= value {
             return Some(Ok(()));
         }
         let recorded = self.own_slot(timeline).and_then(|key| self.slots.get(key)?.failure.clone());
@@ -151,14 +154,8 @@ impl<B: Backend> Core<B> {
             Action::Host(work) => (Lane::Host, Some(work)),
             Action::Barrier => (Lane::Barrier, None),
         };
-        let mut signal_records = match self.spare.signals.pop() {
-            Some(spare) if signals.len() > 1 => SmallVec::from_vec(spare),
-            Some(spare) => {
-                self.spare.signals.push(spare);
-                SmallVec::new()
-            }
-            None => SmallVec::new(),
-        };
+        let spare = if signals.len() > 1 { self.spare.signals.pop() } else { None };
+        let mut signal_records = spare.map_or_else(SmallVec::new, SmallVec::from_vec);
         for (timeline, value) in iter(signals) {
             let slot = self.own_slot(timeline);
             if let Some(slot) = slot {
@@ -166,14 +163,9 @@ impl<B: Backend> Core<B> {
             }
             signal_records.push(SignalRecord { timeline: timeline.clone(), value, slot });
         }
-        let mut wait_records: SmallVec<[WaitRecord; 2]> = match self.spare.waits.pop() {
-            Some(spare) if waits.len() > 2 => SmallVec::from_vec(spare),
-            Some(spare) => {
-                self.spare.waits.push(spare);
-                SmallVec::new()
-            }
-            None => SmallVec::new(),
-        };
+        let spare = if waits.len() > 2 { self.spare.waits.pop() } else { None };
+        let mut wait_records: SmallVec<[WaitRecord; 2]> =
+            spare.map_or_else(SmallVec::new, SmallVec::from_vec);
         let key = self.ops.insert(Op {
             state: OpState::Held,
             lane,
@@ -403,30 +395,13 @@ impl<B: Backend> Core<B> {
         if let Some(event) = op.event {
             self.device_of(op.queue).events.release(event);
         }
-        for SignalRecord { timeline, value, slot } in op.signals.drain(..) {
-            let state = match &failure {
-                None => Ok(value),
-                Some(failure) => Err(failure.clone()),
-            };
-            if let Some(slot_key) = slot {
-                if op.epoch > 0 {
-                    // What this reaches, no earlier signal of the queue is needed for any more; and a failed
-                    // timeline needs none.
-                    let reached = if failure.is_none() { value } else { u64::MAX };
-                    self.drop_under_way(slot_key, op.queue, reached);
-                }
-                match &state {
-                    Ok(value) => self.reach(slot_key, *value),
-                    Err(failure) => self.fail_slot(slot_key, failure),
-                }
-                self.drop_user(slot_key);
-            }
-            self.effects.publications.push(Publication {
-                timeline,
-                state,
-                by: point,
-                foreign: slot.is_none(),
-            });
+        // Mostly there is one.
+        let only = if op.signals.len() == 1 { op.signals.pop() } else { None };
+        if let Some(signal) = only {
+            self.take_effect(signal, failure.as_ref(), point, op.queue, op.epoch);
+        }
+        for signal in op.signals.drain(..) {
+            self.take_effect(signal, failure.as_ref(), point, op.queue, op.epoch);
         }
         if op.state == OpState::Running {
             self.running -= 1;
@@ -445,6 +420,37 @@ impl<B: Backend> Core<B> {
             self.effects.reclaims.push(Ended { point, work, outcome: failure.map_or(Ok(()), Err) });
         }
         self.keep_spare(&mut op);
+    }
+
+    /// What an operation at `epoch` of `queue`, if it got there, signals as it ends: for everything that the engine holds
+    /// at once, and for the world soon.
+    fn take_effect(
+        &mut self,
+        signal: SignalRecord<B::Timeline>,
+        failure: Option<&Failure>,
+        point: Option<Point>,
+        queue: u32,
+        epoch: u64,
+    ) {
+        let SignalRecord { timeline, value, slot } = signal;
+        let state = match failure {
+            None => Ok(value),
+            Some(failure) => Err(failure.clone()),
+        };
+        if let Some(slot_key) = slot {
+            if epoch > 0 {
+                // What this reaches, no earlier signal of the queue is needed for any more; and a failed
+                // timeline needs none.
+                let reached = if failure.is_none() { value } else { u64::MAX };
+                self.drop_under_way(slot_key, queue, reached);
+            }
+            match &state {
+                Ok(value) => self.reach(slot_key, *value),
+                Err(failure) => self.fail_slot(slot_key, failure),
+            }
+            self.drop_user(slot_key);
+        }
+        self.effects.publications.push(Publication { timeline, state, by: point, foreign: slot.is_none() });
     }
 
     /// Keeps the memory of a wide operation for the next one.

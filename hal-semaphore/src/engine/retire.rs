@@ -6,16 +6,18 @@
 //! away, opens.
 //!
 //! Whether an operation failed is settled here, too: its own report, or else the failure of something it waited for
-//! without the host (its inputs were never made, whatever its device thinks). A batch that retires together ends
-//! with the first failure, so that everything behind it sees what that failure did.
+//! without the host (its inputs were never made, whatever its device thinks). What has ended is ended here one after the
+//! other, so that everything behind a failure sees what it did; where the backend finishes what its device has ended, a
+//! batch goes to it without the lock, and ends with the first failure for the same reason.
 
 use super::Shared;
 use super::state::{Core, HOST, NOBODY, Retiring, Target};
 use crate::backend::Backend;
 use crate::error::CompletionError;
 use crate::failure::Failure;
-use crate::ids::QueueId;
+use crate::ids::{Point, QueueId};
 use crate::sabotage::{Defect, sabotaged};
+use crate::slab::Key;
 use crate::sync::Guard;
 
 /// How many operations retire in one turn.
@@ -30,6 +32,10 @@ impl<B: Backend> Shared<B> {
         if queue.retiring {
             return core;
         }
+        if !B::FINISHES {
+            core.retire(index);
+            return core;
+        }
         queue.retiring = true;
         let mut collected = std::mem::take(&mut queue.collected);
         loop {
@@ -41,15 +47,13 @@ impl<B: Backend> Shared<B> {
             if collected.is_empty() {
                 break;
             }
-            if B::FINISHES {
-                drop(core);
-                let panicked = self.finish(&mut collected);
-                core = self.core.lock();
-                if let Some(failure) = panicked {
-                    core.stats.panics += 1;
-                    let device = core.queue_ref(index).id.device();
-                    core.lose(device, failure);
-                }
+            drop(core);
+            let panicked = self.finish(&mut collected);
+            core = self.core.lock();
+            if let Some(failure) = panicked {
+                core.stats.panics += 1;
+                let device = core.queue_ref(index).id.device();
+                core.lose(device, failure);
             }
             core.apply(index, &mut collected);
         }
@@ -129,43 +133,74 @@ impl<B: Backend> Core<B> {
         }
     }
 
+    /// Ends what has ended on a queue.
+    fn retire(&mut self, index: u32) {
+        if self.device_of(index).lost.is_some() {
+            self.sweep(index);
+            return;
+        }
+        while let Some(ended) = self.ended(index, 0) {
+            self.leave_queue(index, ended.point, ended.native);
+            self.end(ended.op, ended.failure, Some(ended.point), None);
+        }
+        self.make_room(self.queue_ref(index).id.device(), false);
+    }
+
+    /// The operation in flight with number `at` of the queue, if it has ended and so has whatever it waited for.
+    fn ended(&mut self, index: u32, at: usize) -> Option<RetiringOp> {
+        let queue = self.queue_ref(index);
+        if queue.gated {
+            return None;
+        }
+        let entry = queue.in_flight.get(at)?;
+        let ended = entry.epoch <= queue.completed || entry.failure.is_some() || !entry.native;
+        if entry.epoch > queue.issued || !ended {
+            return None;
+        }
+        let (key, point, native) = (entry.op, queue.point(entry.epoch), entry.native);
+        let mut failure = entry.failure.clone();
+        let count = self.ops.get(key).map_or(0, |op| op.waits.len());
+        for position in 0..count {
+            let Some(wait) = self.ops.get(key).and_then(|op| op.waits.get(position)).copied() else {
+                break;
+            };
+            if wait.via == NOBODY {
+                continue;
+            }
+            let Some(slot) = self.slots.get(wait.slot) else { continue };
+            if slot.value >= wait.value {
+                continue;
+            }
+            if let Some(cause) = &slot.failure {
+                failure.get_or_insert_with(|| cause.clone());
+            } else if wait.via != index && !sabotaged(Defect::RetireOutOfOrder) {
+                self.park(wait.slot, HOST, wait.value, Target::Gate(index));
+                self.queue(index).gated = true;
+                return None;
+            }
+        }
+        Some(RetiringOp { op: key, point, native, failure })
+    }
+
+    /// The oldest operation in flight is on its way out of its queue.
+    fn leave_queue(&mut self, index: u32, point: Point, native: bool) {
+        let queue = self.queue(index);
+        queue.in_flight.pop_front();
+        queue.retired = point.epoch;
+        if native {
+            self.give_room(index, 1);
+        }
+    }
+
     /// Takes off the queue's head what has ended, up to and including the first that failed.
     fn collect(&mut self, index: u32, collected: &mut Vec<Retiring<B::Work>>) {
         while collected.len() < TURN {
-            let queue = self.queue_ref(index);
-            if queue.gated {
+            let Some(RetiringOp { op, point, native, failure }) = self.ended(index, collected.len()) else {
                 return;
-            }
-            let Some(entry) = queue.in_flight.get(collected.len()) else { return };
-            let ended = entry.epoch <= queue.completed || entry.failure.is_some() || !entry.native;
-            if entry.epoch > queue.issued || !ended {
-                return;
-            }
-            let (key, point, native) = (entry.op, queue.point(entry.epoch), entry.native);
-            let mut failure = entry.failure.clone();
-            let count = self.ops.get(key).map_or(0, |op| op.waits.len());
-            for position in 0..count {
-                let Some(wait) = self.ops.get(key).and_then(|op| op.waits.get(position)).copied() else {
-                    break;
-                };
-                if wait.via == NOBODY {
-                    continue;
-                }
-                let Some(slot) = self.slots.get(wait.slot) else { continue };
-                if slot.value >= wait.value {
-                    continue;
-                }
-                if let Some(cause) = &slot.failure {
-                    failure.get_or_insert_with(|| cause.clone());
-                } else if wait.via != index && !sabotaged(Defect::RetireOutOfOrder) {
-                    self.park(wait.slot, HOST, wait.value, Target::Gate(index));
-                    self.queue(index).gated = true;
-                    return;
-                }
-            }
-            let work = self.op(key).and_then(|op| op.work.take());
+            };
+            let work = self.op(op).and_then(|op| op.work.take());
             let last = failure.is_some();
-            collected.push(Retiring { op: key, point, native, work, failure });
+            collected.push(Retiring { op, point, native, work, failure });
             if last {
                 return;
             }
@@ -175,14 +210,17 @@ impl<B: Backend> Core<B> {
     /// Ends what was collected.
     fn apply(&mut self, index: u32, collected: &mut Vec<Retiring<B::Work>>) {
         for Retiring { op, point, native, work, failure } in collected.drain(..) {
-            let queue = self.queue(index);
-            queue.in_flight.pop_front();
-            queue.retired = point.epoch;
-            if native {
-                self.give_room(index, 1);
-            }
+            self.leave_queue(index, point, native);
             self.end(op, failure, Some(point), work);
         }
         self.make_room(self.queue_ref(index).id.device(), false);
     }
+}
+
+/// An operation that can be ended, and how.
+struct RetiringOp {
+    op: Key,
+    point: Point,
+    native: bool,
+    failure: Option<Failure>,
 }

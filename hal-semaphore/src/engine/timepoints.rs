@@ -32,7 +32,9 @@ impl<B: Backend> Core<B> {
     pub(super) fn drop_user(&mut self, key: Key) {
         let Some(slot) = self.slots.get_mut(key) else { return };
         slot.users = slot.users.saturating_sub(1);
-        self.collect_slot(key);
+        if slot.users == 0 && !slot.owned {
+            self.collect_slot(key);
+        }
     }
 
     pub(super) fn collect_slot(&mut self, key: Key) {
@@ -81,13 +83,14 @@ impl<B: Backend> Core<B> {
         }
         slot.value = value;
         let mut position = 0;
-        while self.slots.get(key).is_some_and(|slot| position < slot.lists.len()) {
+        let mut lists = slot.lists.len();
+        while position < lists {
             while let Some((_, target)) = self.take(key, position, value) {
                 self.release_reached(target, value);
             }
             position += usize::from(!self.prune(key, position));
+            lists = self.slots.get(key).map_or(0, |slot| slot.lists.len());
         }
-        self.collect_slot(key);
     }
 
     /// Adds a timepoint.
