@@ -10,22 +10,16 @@ use super::uapi::{
     WaitOut, cb, cs, event, info, mem, status, wait,
 };
 use super::{Errno, Kernel};
-use crate::generation::{Generation, VENDOR};
+use crate::generation::Generation;
 use crate::shared::{Key, key_of_file};
 use hal_backend::{Code, Failure, HostRange};
 use parking_lot::RwLock;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
-
-/// Where cards are listed.
-const SYSFS: &str = "/sys/class/accel";
-
-/// Where cards are opened.
-const NODES: &str = "/dev/accel";
 
 /// The name that the kernel's driver gives itself.
 const DRIVER: &str = "habanalabs";
@@ -35,59 +29,6 @@ const RETRY: Duration = Duration::from_millis(10);
 
 /// How long a card that is in use is tried again.
 const BRIEF: Duration = Duration::from_millis(100);
-
-/// A card that is listed, not opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// Its number among accelerators.
-    pub number: u32,
-    /// Where it is on the bus, such as `0000:19:00.0`.
-    pub address: String,
-    /// What it is.
-    pub generation: Generation,
-    /// The state that its driver reports, for people.
-    pub status: String,
-}
-
-impl Node {
-    /// What to open.
-    pub fn path(&self) -> PathBuf {
-        Path::new(NODES).join(format!("accel{}", self.number))
-    }
-}
-
-/// The cards of a system, by number. Opens none of them.
-pub fn nodes(kernel: &dyn Kernel) -> Result<Vec<Node>, Failure> {
-    let names = match kernel.list(Path::new(SYSFS)) {
-        Ok(names) => names,
-        // A kernel without accelerators has no such folder.
-        Err(Errno::NOENT) => return Ok(Vec::new()),
-        Err(errno) => {
-            return Err(Failure::new(Code::Unavailable, format!("{SYSFS} cannot be read: {errno}")));
-        }
-    };
-    let mut nodes = Vec::new();
-    for name in names {
-        let Some(number) = name.strip_prefix("accel").and_then(|number| number.parse().ok()) else {
-            continue;
-        };
-        let folder = Path::new(SYSFS).join(&name).join("device");
-        let text =
-            |attribute: &str| kernel.read(&folder.join(attribute)).map(|text| text.trim().to_owned()).ok();
-        let hex = |attribute| u16::from_str_radix(text(attribute)?.trim_start_matches("0x"), 16).ok();
-        // Other makers' accelerators are listed in the same folder.
-        let (Some(VENDOR), Some(device)) = (hex("vendor"), hex("device")) else { continue };
-        let Some(generation) = Generation::of_device(device) else { continue };
-        nodes.push(Node {
-            number,
-            address: text("pci_addr").unwrap_or_default(),
-            generation,
-            status: text("status").unwrap_or_else(|| "unknown".to_owned()),
-        });
-    }
-    nodes.sort_unstable_by_key(|node| node.number);
-    Ok(nodes)
-}
 
 /// How far a submission is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -602,70 +543,4 @@ fn cannot_open(kernel: &dyn Kernel, path: &Path, errno: Errno, waited: Duration)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::fs::{MemfdFlags, memfd_create};
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    /// A kernel whose node belongs to some driver, and that counts what else is asked of it.
-    struct Other {
-        name: &'static str,
-        others: AtomicUsize,
-    }
-
-    impl Kernel for Other {
-        fn open(&self, _: &Path) -> Result<OwnedFd, Errno> {
-            memfd_create("node", MemfdFlags::CLOEXEC)
-        }
-
-        fn close(&self, file: OwnedFd) {
-            drop(file);
-        }
-
-        fn ioctl(&self, _: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
-            if request != DRM_VERSION || self.name.is_empty() {
-                self.others.fetch_add(1, Ordering::Relaxed);
-                return Err(Errno::NOTTY);
-            }
-            let mut version = DrmVersion::read_from_bytes(argument).map_err(|_| Errno::INVAL)?;
-            version.name_length = self.name.len() as u64;
-            // SAFETY: whoever asks has said that there is room for 32 bytes.
-            unsafe { (version.name as *mut u8).copy_from(self.name.as_ptr(), self.name.len()) };
-            argument.copy_from_slice(version.as_bytes());
-            Ok(())
-        }
-
-        fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
-            Err(Errno::INVAL)
-        }
-
-        fn read(&self, _: &Path) -> Result<String, Errno> {
-            Err(Errno::NOENT)
-        }
-
-        fn list(&self, _: &Path) -> Result<Vec<String>, Errno> {
-            Err(Errno::NOENT)
-        }
-
-        fn holder(&self, _: &Path) -> Option<String> {
-            None
-        }
-    }
-
-    #[test]
-    fn nothing_is_sent_to_another_driver_but_the_question_for_its_name() {
-        let kernel = Arc::new(Other { name: "qaic", others: AtomicUsize::new(0) });
-        let refused = Card::open(kernel.clone(), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap_err();
-        assert_eq!(refused.code(), Code::InvalidArgument);
-        assert!(refused.message().contains("qaic") && refused.message().contains("habanalabs"), "{refused}");
-        assert_eq!(kernel.others.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn what_is_no_card_at_all_is_refused() {
-        let kernel = Arc::new(Other { name: "", others: AtomicUsize::new(0) });
-        let refused = Card::open(kernel.clone(), Path::new("/dev/null"), Duration::ZERO).unwrap_err();
-        assert!(refused.message().contains("not a habanalabs device"), "{refused}");
-        assert!(nodes(&*kernel).unwrap().is_empty(), "a kernel without accelerators lists none");
-    }
-}
+mod tests;

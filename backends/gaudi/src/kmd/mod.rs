@@ -5,11 +5,13 @@
 
 mod card;
 mod linux;
+mod nodes;
 pub mod uapi;
 
-pub use card::{Card, Node, Progress, nodes};
+pub use card::{Card, Progress};
 pub use linux::Linux;
 pub(crate) use linux::map_shared;
+pub use nodes::{Node, nodes};
 pub use rustix::io::Errno;
 
 use hal_backend::HostRange;

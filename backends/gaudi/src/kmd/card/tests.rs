@@ -1,0 +1,68 @@
+//! Nodes that are no card of ours.
+
+use super::super::nodes;
+use super::*;
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A kernel whose node belongs to some driver, and that counts what else is asked of it.
+struct Other {
+    name: &'static str,
+    others: AtomicUsize,
+}
+
+impl Kernel for Other {
+    fn open(&self, _: &Path) -> Result<OwnedFd, Errno> {
+        memfd_create("node", MemfdFlags::CLOEXEC)
+    }
+
+    fn close(&self, file: OwnedFd) {
+        drop(file);
+    }
+
+    fn ioctl(&self, _: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        if request != DRM_VERSION || self.name.is_empty() {
+            self.others.fetch_add(1, Ordering::Relaxed);
+            return Err(Errno::NOTTY);
+        }
+        let mut version = DrmVersion::read_from_bytes(argument).map_err(|_| Errno::INVAL)?;
+        version.name_length = self.name.len() as u64;
+        // SAFETY: whoever asks has said that there is room for 32 bytes.
+        unsafe { (version.name as *mut u8).copy_from(self.name.as_ptr(), self.name.len()) };
+        argument.copy_from_slice(version.as_bytes());
+        Ok(())
+    }
+
+    fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
+        Err(Errno::INVAL)
+    }
+
+    fn read(&self, _: &Path) -> Result<String, Errno> {
+        Err(Errno::NOENT)
+    }
+
+    fn list(&self, _: &Path) -> Result<Vec<String>, Errno> {
+        Err(Errno::NOENT)
+    }
+
+    fn holder(&self, _: &Path) -> Option<String> {
+        None
+    }
+}
+
+#[test]
+fn nothing_is_sent_to_another_driver_but_the_question_for_its_name() {
+    let kernel = Arc::new(Other { name: "qaic", others: AtomicUsize::new(0) });
+    let refused = Card::open(kernel.clone(), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("qaic") && refused.message().contains("habanalabs"), "{refused}");
+    assert_eq!(kernel.others.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn what_is_no_card_at_all_is_refused() {
+    let kernel = Arc::new(Other { name: "", others: AtomicUsize::new(0) });
+    let refused = Card::open(kernel.clone(), Path::new("/dev/null"), Duration::ZERO).unwrap_err();
+    assert!(refused.message().contains("not a habanalabs device"), "{refused}");
+    assert!(nodes(&*kernel).unwrap().is_empty(), "a kernel without accelerators lists none");
+}
