@@ -11,7 +11,7 @@ use crate::kmd::{Errno, map_shared};
 use crate::memory::{Memory, Region};
 use hal_backend::{Code, Failure};
 use parking_lot::Mutex;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -225,8 +225,11 @@ impl Bounce {
             socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(gone)?;
         connect(&connection, &address(&handle.service)?).map_err(gone)?;
         let length = STAGE.min(handle.length.next_multiple_of(PAGE));
-        let shared = memfd_create("hal-gaudi-bounce", MemfdFlags::CLOEXEC).map_err(gone)?;
+        let shared = memfd_create("hal-gaudi-bounce", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(gone)?;
         ftruncate(&shared, length).map_err(gone)?;
+        // The exporter would not survive it if this became shorter, and asks that it cannot.
+        fcntl_add_seals(&shared, SealFlags::SHRINK).map_err(gone)?;
         let size = usize::try_from(length).map_err(|_| gone(Errno::OVERFLOW))?;
         let range = map_shared(shared.as_fd(), size, 0).map_err(gone)?;
         let region = Region::host(dma.card(), range)

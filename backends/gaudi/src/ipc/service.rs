@@ -19,12 +19,18 @@ use crate::kmd::map_shared;
 use crate::memory::{Memory, Region};
 use hal_backend::{Code, Failure, HostRange};
 use parking_lot::Mutex;
+use rustix::fs::{SealFlags, fcntl_get_seals};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long to sleep while there is nothing to accept a connection with.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// How much shared memory a connection may bring.
 const MOST: u64 = 256 << 20;
@@ -94,9 +100,18 @@ fn start() -> Result<Service, Failure> {
     bind(&listener, &address(&name)?).map_err(wrong)?;
     listen(&listener, 16).map_err(wrong)?;
     thread("gaudi-share", move || {
-        while let Ok(connection) = accept_with(&listener, SocketFlags::CLOEXEC) {
-            // Nobody is told why a connection ends but by its end: the other side says what it wanted.
-            let _ = thread("gaudi-share", move || drop(serve(&connection)));
+        loop {
+            match accept_with(&listener, SocketFlags::CLOEXEC) {
+                // Nobody is told why a connection ends but by its end: the other side says what it wanted.
+                Ok(connection) => drop(thread("gaudi-share", move || drop(serve(&connection)))),
+                // Whoever connected is gone again.
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::AGAIN) => {}
+                // This process is out of something for now; who connects waits.
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(_) => return,
+            }
         }
     })?;
     Ok(Service { name, exports: HashMap::new() })
@@ -130,8 +145,9 @@ fn serve(connection: &OwnedFd) -> Result<(), Failure> {
     // Shorter than it says, it would end this process when it is touched.
     let status =
         rustix::fs::fstat(&file).map_err(|errno| failed("shared memory could not be looked at", errno))?;
-    if u64::try_from(status.st_size).unwrap_or(0) < length {
-        return Err(refuse("the shared memory is shorter than was said"));
+    let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
+    if u64::try_from(status.st_size).unwrap_or(0) < length || !seals.contains(SealFlags::SHRINK) {
+        return Err(refuse("the shared memory is shorter than was said, or may become so"));
     }
     let shared = map_shared(file.as_fd(), size, 0)
         .map_err(|errno| failed("shared memory could not be mapped", errno))?;
