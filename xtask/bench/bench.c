@@ -22,6 +22,8 @@
 #include "iree/base/threading/numa.h"
 #include "iree/hal/api.h"
 #include "iree/hal/drivers/init.h"
+#include "iree/hal/memory/cpu_slab_provider.h"
+#include "iree/hal/memory/tlsf_pool.h"
 #include "iree/runtime/api.h"
 
 #define CHECK(expr)                          \
@@ -746,6 +748,88 @@ static double plain_handover(void) {
   return total;
 }
 
+// What a stream-ordered allocation is at least: each round's three steps, handed over one by one, and another thread that
+// gets the memory from IREE's pool, fills 4 KiB of it, and gives it back. One buffer object for each, as in any driver.
+typedef struct {
+  pthread_mutex_t lock;
+  atomic_int pushed;
+  int popped;
+  uint8_t list[3 * HANDOVERS];
+  iree_hal_pool_t* pool;
+  atomic_int done;
+} pooled_t;
+
+static void* serve_pool(void* argument) {
+  pooled_t* pooled = (pooled_t*)argument;
+  iree_hal_pool_reservation_t reservation;
+  iree_hal_buffer_t* memory = NULL;
+  for (int done = 0; done < 3 * HANDOVERS;) {
+    int step = -1;
+    pthread_mutex_lock(&pooled->lock);
+    if (pooled->popped < atomic_load(&pooled->pushed)) step = pooled->list[pooled->popped++];
+    pthread_mutex_unlock(&pooled->lock);
+    if (step < 0) continue;
+    if (step == 0) {
+      iree_hal_pool_acquire_info_t info;
+      iree_hal_pool_acquire_result_t result;
+      CHECK(iree_hal_pool_acquire_reservation(pooled->pool, 1 << 20, 64, NULL, IREE_HAL_POOL_RESERVE_FLAG_NONE,
+                                              &reservation, &info, &result));
+      CHECK(iree_hal_pool_materialize_reservation(pooled->pool, device_params(), &reservation,
+                                                  IREE_HAL_POOL_MATERIALIZE_FLAG_NONE, &memory));
+    } else if (step == 1) {
+      iree_hal_buffer_mapping_t mapping;
+      CHECK(iree_hal_buffer_map_range(memory, IREE_HAL_MAPPING_MODE_SCOPED, IREE_HAL_MEMORY_ACCESS_DISCARD_WRITE, 0,
+                                      HANDOVER_BYTES, &mapping));
+      memset(mapping.contents.data, 7, HANDOVER_BYTES);
+      CHECK(iree_hal_buffer_unmap_range(&mapping));
+    } else {
+      iree_hal_buffer_release(memory);
+      iree_hal_pool_release_reservation(pooled->pool, &reservation, NULL);
+    }
+    atomic_store(&pooled->done, ++done);
+  }
+  return NULL;
+}
+
+static double plain_pool(void) {
+  iree_async_proactor_pool_t* proactors = NULL;
+  CHECK(iree_async_proactor_pool_create(iree_numa_node_count(), NULL, iree_async_proactor_pool_options_default(),
+                                        iree_allocator_system(), &proactors));
+  iree_async_proactor_t* proactor = NULL;
+  CHECK(iree_async_proactor_pool_get(proactors, 0, &proactor));
+  iree_async_notification_t* notification = NULL;
+  CHECK(iree_async_notification_create(proactor, IREE_ASYNC_NOTIFICATION_FLAG_NONE, &notification));
+  iree_hal_slab_provider_t* provider = NULL;
+  CHECK(iree_hal_cpu_slab_provider_create(iree_allocator_system(), &provider));
+  iree_hal_tlsf_pool_options_t options = {.tlsf_options = {.range_length = 64 << 20, .alignment = 64, .frontier_capacity = 4}};
+  static pooled_t pooled;
+  CHECK(iree_hal_tlsf_pool_create(options, provider, notification, iree_hal_pool_epoch_query_null(),
+                                  iree_allocator_system(), &pooled.pool));
+  pthread_mutex_init(&pooled.lock, NULL);
+  pooled.popped = 0;
+  atomic_store(&pooled.pushed, 0);
+  atomic_store(&pooled.done, 0);
+  pthread_t thread;
+  double begin = now_ns();
+  pthread_create(&thread, NULL, serve_pool, &pooled);
+  for (int i = 0; i < 3 * HANDOVERS; ++i) {
+    pthread_mutex_lock(&pooled.lock);
+    pooled.list[atomic_load(&pooled.pushed)] = (uint8_t)(i % 3);
+    atomic_fetch_add(&pooled.pushed, 1);
+    pthread_mutex_unlock(&pooled.lock);
+  }
+  while (atomic_load(&pooled.done) < 3 * HANDOVERS) {
+  }
+  double total = (now_ns() - begin) / HANDOVERS;
+  pthread_join(thread, NULL);
+  pthread_mutex_destroy(&pooled.lock);
+  iree_hal_pool_release(pooled.pool);
+  iree_hal_slab_provider_release(provider);
+  iree_async_notification_release(notification);
+  iree_async_proactor_pool_release(proactors);
+  return total;
+}
+
 // The beginning of a line of output.
 static void report(FILE* out, const char* name, const char* device, const double* sorted, int rounds) {
   fprintf(out, "{\"case\":\"%s\",\"device\":\"%s\",\"median\":%.3f,\"least\":%.3f,\"most\":%.3f,\"rounds\":%d", name, device,
@@ -829,17 +913,20 @@ int main(int argc, char** argv) {
       report(out, copies ? "copy_256m" : "fill_256m", "plain", samples, rounds);
       fprintf(out, "}\n");
     }
-    const struct {
-      const char* name;
-      double (*run)(void);
-    } floors[] = {{"wake", plain_wake}, {"handover", plain_handover}};
-    for (int f = 0; f < 2; ++f) {
-      double samples[MAX_ROUNDS];
-      for (int round = 0; round < rounds; ++round) samples[round] = floors[f].run();
-      qsort(samples, rounds, sizeof(double), ascending);
-      report(out, floors[f].name, "plain", samples, rounds);
-      fprintf(out, "}\n");
-    }
+  }
+  const struct {
+    const char* name;
+    double (*run)(void);
+  } floors[] = {{"wake", plain_wake}, {"handover", plain_handover}, {"pool", plain_pool}};
+  for (iree_host_size_t f = 0; f < IREE_ARRAYSIZE(floors); ++f) {
+    if (only && !strstr(floors[f].name, only)) continue;
+    double samples[MAX_ROUNDS];
+    for (int round = 0; round < rounds; ++round) samples[round] = floors[f].run();
+    qsort(samples, rounds, sizeof(double), ascending);
+    report(out, floors[f].name, "plain", samples, rounds);
+    fprintf(out, "}\n");
+  }
+  if (!only) {
     double rest = idle();
     report(out, "idle", "all", &rest, 1);
     fprintf(out, "}\n");

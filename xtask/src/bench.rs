@@ -253,13 +253,15 @@ fn table(results: &Results, device: &str) -> String {
         );
     }
     let plain = |case: &str| results.get(&(case.to_owned(), "plain".to_owned()));
-    if let (Some(wake), Some(handover)) = (plain("wake"), plain("handover")) {
+    if let (Some(wake), Some(handover), Some(pool)) = (plain("wake"), plain("handover"), plain("pool")) {
         let _ = writeln!(
             text,
             "\nwithout any driver: being woken from sleep by another thread takes {}; handing 4 KiB copies to \
-             another thread through a locked list takes {} each",
+             another thread through a locked list takes {} each; handing over that it gets memory from IREE's \
+             pool, fills 4 KiB of it and gives it back takes {}",
             time(wake.median),
-            time(handover.median)
+            time(handover.median),
+            time(pool.median)
         );
     }
     if let Some(rest) = results.get(&("idle".to_owned(), "all".to_owned())) {

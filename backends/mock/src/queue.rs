@@ -54,18 +54,31 @@ const LULLS: usize = 16;
 
 type MockJob = Job<MockDevice>;
 
+/// Something that one thread writes often, away from what another one does: what shares a cache line travels together.
+#[derive(Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
 /// One hardware queue.
 struct Queue {
-    jobs: Mutex<VecDeque<MockJob>>,
+    /// What whoever submits writes.
+    jobs: Apart<Mutex<VecDeque<MockJob>>>,
     /// The last epoch that was submitted.
     submitted: AtomicU64,
+    depth: AtomicUsize,
+    /// Its [`Place`].
+    place: AtomicU8,
+    /// What the worker writes.
+    progress: Apart<Progress>,
+}
+
+/// How far a queue is.
+#[derive(Default)]
+struct Progress {
     /// The last epoch that is complete: what native waits look at.
     completed: AtomicU64,
     /// How often in a row nothing more came while a worker lingered, or would have.
     lulls: AtomicUsize,
-    depth: AtomicUsize,
-    /// Its [`Place`].
-    place: AtomicU8,
 }
 
 impl Queue {
@@ -103,7 +116,8 @@ struct Done {
     outcome: Result<(), Failure>,
 }
 
-/// Jobs of a queue that have ended well and are not reported yet.
+/// Jobs of a queue that have ended well and are not reported yet: the first ones of the worker's batch. They are let go
+/// together, since others count what they use, and a count that two threads change in turn costs as much as a small job.
 #[derive(Default)]
 struct Quiet {
     /// The last of them, and how many there are.
@@ -154,7 +168,8 @@ pub(crate) struct Hardware {
     seed: u64,
     /// Whether jobs may complete later than they end.
     delays: bool,
-    jobs: AtomicU64,
+    /// How many jobs have begun.
+    jobs: Apart<AtomicU64>,
     workers: usize,
     /// How many workers may be awake for one of them to watch.
     watchers: usize,
@@ -167,12 +182,11 @@ pub(crate) struct Hardware {
 impl Hardware {
     pub(crate) fn new(options: Options) -> Arc<Self> {
         let queue = |_| Queue {
-            jobs: Mutex::new(VecDeque::new()),
+            jobs: Apart::default(),
             submitted: AtomicU64::new(0),
-            completed: AtomicU64::new(0),
-            lulls: AtomicUsize::new(0),
             depth: AtomicUsize::new(0),
             place: AtomicU8::new(Place::Idle as u8),
+            progress: Apart::default(),
         };
         Arc::new(Self {
             queues: (0..options.queues).map(queue).collect(),
@@ -195,7 +209,7 @@ impl Hardware {
             latency: options.latency,
             seeded: options.seeded,
             seed: options.seed,
-            jobs: AtomicU64::new(0),
+            jobs: Apart::default(),
             workers: options.workers,
             // One processor is for whoever submits and waits.
             watchers: processors() - 1,
@@ -232,7 +246,7 @@ impl Hardware {
         }
         queue.depth.fetch_add(1, Ordering::Relaxed);
         let epoch = job.epoch;
-        queue.jobs.lock().push_back(job);
+        queue.jobs.0.lock().push_back(job);
         queue.submitted.store(epoch, Ordering::Release);
         Ok(())
     }
@@ -254,7 +268,7 @@ impl Hardware {
     }
 
     fn has_work(&self, queue: usize) -> bool {
-        self.queues.get(queue).is_some_and(|queue| !queue.jobs.lock().is_empty())
+        self.queues.get(queue).is_some_and(|queue| !queue.jobs.0.lock().is_empty())
     }
 
     /// Says where a queue is. Under the schedule's lock.
@@ -294,7 +308,7 @@ impl Hardware {
 
     fn next_is_reached(&self, queue: usize) -> bool {
         let Some(queue) = self.queues.get(queue) else { return false };
-        let jobs = queue.jobs.lock();
+        let jobs = queue.jobs.0.lock();
         jobs.front().is_none_or(|job| self.all_reached(job))
     }
 
@@ -307,7 +321,7 @@ impl Hardware {
             || self
                 .queues
                 .get(point.queue.ordinal())
-                .is_none_or(|queue| queue.completed.load(Ordering::Acquire) >= point.epoch)
+                .is_none_or(|queue| queue.progress.0.completed.load(Ordering::Acquire) >= point.epoch)
     }
 
     /// The next thing for a worker to do; sleeps until there is one.
@@ -383,32 +397,31 @@ impl Hardware {
         let mut quiet = Quiet::default();
         while left > 0 {
             self.take(queue, left.min(at_once), batch);
-            if batch.is_empty() && quiet.last.is_some() {
+            if batch.len() == quiet.count && quiet.count > 0 {
                 // Whoever submits is mostly about to submit more; else what has ended may set the next job free.
                 if !self.linger(queue) {
-                    self.report(queue, std::mem::take(&mut quiet));
+                    self.report(queue, &mut quiet, batch);
                 }
                 self.take(queue, left.min(at_once), batch);
             }
-            if batch.is_empty() {
+            if batch.len() == quiet.count {
                 break;
             }
-            left -= batch.len();
-            while let Some(job) = batch.pop_front() {
+            left -= batch.len() - quiet.count;
+            while let Some(job) = batch.get(quiet.count) {
                 // A report costs as much as a small job. So one report is for several, as long as that makes nobody
                 // wait for long.
-                let time = self.time(&job);
-                quiet.time = quiet.time.saturating_add(time);
-                if quiet.time > QUIET {
-                    self.report(queue, std::mem::take(&mut quiet));
-                    quiet.time = time;
+                let time = self.time(job);
+                if quiet.time.saturating_add(time) > QUIET {
+                    self.report(queue, &mut quiet, batch);
                 }
-                if !self.work_on(queue, job, worker, &mut quiet) {
+                quiet.time = quiet.time.saturating_add(time);
+                if !self.work_on(queue, batch, worker, &mut quiet) {
                     return;
                 }
             }
         }
-        self.report(queue, quiet);
+        self.report(queue, &mut quiet, batch);
         self.leave(queue);
     }
 
@@ -416,21 +429,21 @@ impl Hardware {
     /// not so the last time, it is tried only now and then.
     fn linger(&self, queue: usize) -> bool {
         let Some(queue) = self.queues.get(queue).filter(|_| self.watchers > 0) else { return false };
-        let lulls = queue.lulls.load(Ordering::Relaxed);
-        let done = queue.completed.load(Ordering::Relaxed);
+        let lulls = queue.progress.0.lulls.load(Ordering::Relaxed);
+        let done = queue.progress.0.completed.load(Ordering::Relaxed);
         let more = lulls % LULLS == 0
             && (0..LINGER).any(|_| {
                 std::hint::spin_loop();
                 queue.submitted.load(Ordering::Acquire) > done
             });
-        queue.lulls.store(if more { 0 } else { lulls.wrapping_add(1) }, Ordering::Relaxed);
+        queue.progress.0.lulls.store(if more { 0 } else { lulls.wrapping_add(1) }, Ordering::Relaxed);
         more
     }
 
     /// Takes the next jobs of a queue, as far as their waits are reached.
     fn take(&self, queue: usize, most: usize, batch: &mut VecDeque<MockJob>) {
         let Some(queue) = self.queues.get(queue) else { return };
-        let mut jobs = queue.jobs.lock();
+        let mut jobs = queue.jobs.0.lock();
         let ready = jobs.iter().take(most).take_while(|job| self.all_reached(job)).count();
         batch.extend(jobs.drain(..ready));
     }
@@ -450,39 +463,40 @@ impl Hardware {
         job.commands.iter().map(command::time).fold(Duration::ZERO, Duration::saturating_add)
     }
 
-    /// Runs a job and completes it; false if it completes later, and the queue is not ours any more.
-    fn work_on(&self, queue: usize, job: MockJob, worker: usize, quiet: &mut Quiet) -> bool {
-        let number = self.jobs.fetch_add(1, Ordering::Relaxed) + 1;
+    /// Runs the next job of the batch and completes it; false if it completes later, and the queue is not ours any more.
+    fn work_on(&self, queue: usize, batch: &mut VecDeque<MockJob>, worker: usize, quiet: &mut Quiet) -> bool {
+        let Some(job) = batch.get(quiet.count) else { return true };
+        let number = self.jobs.0.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(failure) = self.faults.loses(number) {
             self.lose(failure);
         }
         let begin = job.observer.as_ref().map(|_| self.clock());
         let outcome = match self.aborted.get() {
             Some(why) => Err(why.clone()),
-            None => self.faults.strike(Kind::Job).and_then(|()| self.execute(&job, worker)),
+            None => self.faults.strike(Kind::Job).and_then(|()| self.execute(job, worker)),
         };
         if let (Some(observer), Some(begin)) = (&job.observer, begin) {
             observer.job(begin, self.clock(), outcome.as_ref().map(drop));
         }
         let done = Done { id: job.queue, epoch: job.epoch, outcome };
-        // What the job used is free before anybody hears that it is complete.
-        drop(job);
         let delay =
             if self.delays { self.latency + self.faults.delay(number, self.seed) } else { Duration::ZERO };
         if delay.is_zero() || self.aborted.get().is_some() {
             if done.outcome.is_ok() {
                 if let Some(state) = self.queues.get(queue) {
-                    state.completed.store(done.epoch, Ordering::Release);
+                    state.progress.0.completed.store(done.epoch, Ordering::Release);
                 }
                 quiet.last = Some((done.id, done.epoch));
                 quiet.count += 1;
             } else {
-                self.report(queue, std::mem::take(quiet));
+                self.report(queue, quiet, batch);
+                drop(batch.pop_front());
                 self.complete(queue, Completed(done));
             }
             return true;
         }
-        self.report(queue, std::mem::take(quiet));
+        self.report(queue, quiet, batch);
+        drop(batch.pop_front());
         let mut schedule = self.schedule.lock();
         self.put(&mut schedule, queue, Place::Delayed);
         schedule.delayed.push(Delayed { queue, until: Instant::now() + delay, done });
@@ -492,8 +506,10 @@ impl Hardware {
         false
     }
 
-    /// Reports jobs that have ended well.
-    fn report(&self, queue: usize, quiet: Quiet) {
+    /// Reports jobs that have ended well. What they used is free before anybody hears that they are complete.
+    fn report(&self, queue: usize, quiet: &mut Quiet, batch: &mut VecDeque<MockJob>) {
+        let quiet = std::mem::take(quiet);
+        batch.drain(..quiet.count);
         let Some((id, epoch)) = quiet.last else { return };
         self.settle(queue, Done { id, epoch, outcome: Ok(()) }, quiet.count);
     }
@@ -506,7 +522,7 @@ impl Hardware {
     /// Reports some jobs of which `done` is the last, and lets those go that waited for them.
     fn settle(&self, queue: usize, done: Done, count: usize) {
         let Some(state) = self.queues.get(queue) else { return };
-        state.completed.store(done.epoch, Ordering::Release);
+        state.progress.0.completed.store(done.epoch, Ordering::Release);
         state.depth.fetch_sub(count, Ordering::Relaxed);
         self.unblock();
         if self.lost.load(Ordering::Acquire) {
