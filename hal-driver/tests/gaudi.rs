@@ -239,7 +239,7 @@ fn a_reset_wakes_every_waiter_and_the_card_opens_again() {
 #[test]
 fn a_submission_that_hangs_is_told_and_the_card_opens_again() {
     for generation in [1, 2] {
-        let uri = card(generation, "&fault=hang:3&speed=20&timeout=2");
+        let uri = card(generation, "&fault=hang:3&speed=8&timeout=8");
         let _machine = Device::open(&neighbour(&uri)).unwrap();
         {
             let device = Device::open(&uri).unwrap();
@@ -249,7 +249,7 @@ fn a_submission_that_hangs_is_told_and_the_card_opens_again() {
                 device.fill_on(1, &order.at(step), &order.at(step + 1), &buffer, (0, 64), &[1]).unwrap();
             }
             let text = is_lost(&order, 10);
-            assert!(text.contains("2 s") || text.contains("reset"), "{text}");
+            assert!(text.contains("8 s") || text.contains("reset"), "{text}");
         }
         reopens(&uri);
     }

@@ -139,7 +139,9 @@ fn nothing_is_left_behind() {
 fn a_reset_ends_every_transfer_with_its_cause_and_the_card_opens_again() {
     for generation in ["gaudi1", "gaudi2"] {
         for fault in ["reset:3", "partial:3", "hang:3", "unplug:60", "malfunction:3"] {
-            let uri = machine(&format!("generation={generation}&fault={fault}&speed=200"));
+            // The kernel of the first generation gives a submission twenty times as long.
+            let speed = if generation == "gaudi1" && fault.starts_with("hang") { 400 } else { 20 };
+            let uri = machine(&format!("generation={generation}&fault={fault}&speed={speed}"));
             let _machine = open(&uri.replace("emulated?", "emulated/1?"));
             {
                 let device = open(&uri);
