@@ -280,14 +280,25 @@ impl Slice {
         memory_type & HOST_VISIBLE != 0
     }
 
+    /// Which bytes of which buffer it is.
+    fn bytes(&self) -> (*mut sys::iree_hal_buffer_t, u64, u64) {
+        // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does.
+        unsafe {
+            let buffer = self.buffer.get();
+            let start = wide((*buffer).byte_offset) + self.offset;
+            ((*buffer).allocated_buffer, start, start + self.length)
+        }
+    }
+
     /// Whether it is the same bytes of the same buffer.
     pub(crate) fn is_same(&self, other: &Slice) -> bool {
-        // SAFETY: both are retained, and what they are allocated from lives as long as they do.
-        let place = |slice: &Slice| unsafe {
-            let buffer = slice.buffer.get();
-            ((*buffer).allocated_buffer, wide((*buffer).byte_offset) + slice.offset, slice.length)
-        };
-        place(self) == place(other)
+        self.bytes() == other.bytes()
+    }
+
+    /// Whether both have bytes in common.
+    pub(crate) fn overlaps(&self, other: &Slice) -> bool {
+        let ((buffer, start, end), (other, begin, stop)) = (self.bytes(), other.bytes());
+        buffer == other && start < stop && begin < end
     }
 
     /// The device that alone can use it: another one than `device`, whose memory the host cannot map.

@@ -19,7 +19,7 @@ use crate::command_buffer::Recorded;
 use crate::object::{Retained, narrow};
 use crate::record::{Record, Reference};
 use crate::semaphore::{IreeTimeline, List, OwnedList};
-use crate::status::{Result, check, invalid};
+use crate::status::{Result, check, invalid, unimplemented};
 use crate::work::Operation;
 use hal_backend::Device;
 use hal_semaphore::{Affinity, Failure};
@@ -139,8 +139,13 @@ impl<D: Device> State<D> {
             }
             let Some(writes) = commands.use_of_slot(slot) else { continue };
             // One buffer in two slots is lent once, or the second return would undo the first.
-            let same = |loan: &&mut Loan| loan.original.is_same(slice);
-            if let Some(loan) = loans.iter_mut().find(same) {
+            let shared = |loan: &&mut Loan| loan.original.overlaps(slice);
+            if let Some(loan) = loans.iter_mut().find(shared) {
+                if !loan.original.is_same(slice) {
+                    let message =
+                        "two slots of a binding table that share some bytes of another device's memory";
+                    return Err(unimplemented(message));
+                }
                 loan.writes |= writes;
                 *slice = loan.staging.clone();
             } else if let Some(loan) = self.lend(slice, true, writes)? {
