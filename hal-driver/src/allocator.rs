@@ -11,8 +11,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-pub(crate) type MemoryType = sys::iree_hal_memory_type_t;
-pub(crate) type Usage = sys::iree_hal_buffer_usage_t;
+type MemoryType = sys::iree_hal_memory_type_t;
+type Usage = sys::iree_hal_buffer_usage_t;
 
 const DEVICE_VISIBLE: MemoryType = sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE as MemoryType;
 const DEVICE_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL as MemoryType;
@@ -20,9 +20,9 @@ pub(crate) const HOST_VISIBLE: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_VISIB
 const HOST_COHERENT: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_COHERENT as MemoryType;
 const HOST_CACHED: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_CACHED as MemoryType;
 const OPTIMAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_OPTIMAL as MemoryType;
-pub(crate) const HOST_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL as MemoryType;
+const HOST_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL as MemoryType;
 
-pub(crate) const TRANSFER: Usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER as Usage;
+const TRANSFER: Usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER as Usage;
 const DISPATCH: Usage = sys::IREE_HAL_BUFFER_USAGE_DISPATCH as Usage;
 const SHARING: Usage = (sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT
     | sys::IREE_HAL_BUFFER_USAGE_SHARING_REPLICATE
@@ -98,6 +98,17 @@ pub(crate) fn place(
         params.access = ACCESS_ALL;
     }
     Some((index, params))
+}
+
+/// What a buffer is asked for with that bytes pass through: the host can map it, and the device copy from and to it.
+pub(crate) fn staging() -> sys::iree_hal_buffer_params_t {
+    let mapping =
+        sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM;
+    sys::iree_hal_buffer_params_t {
+        type_: HOST_LOCAL | DEVICE_VISIBLE,
+        usage: TRANSFER | mapping as Usage,
+        ..Default::default()
+    }
 }
 
 /// How much is allocated, for `--print_device_statistics`.

@@ -75,11 +75,15 @@ impl Recorded {
 
     /// Whether the commands use a slot of the binding table, and whether they write what is there.
     pub(crate) fn use_of_slot(&self, slot: usize) -> Option<bool> {
-        let references = self.recording().records.iter().flat_map(Record::references);
-        references.fold(None, |found, (reference, writes)| match reference {
-            Reference::Slot { slot: other, .. } if *other == slot => Some(found.unwrap_or(false) | writes),
-            _ => found,
-        })
+        let mut found: Option<bool> = None;
+        for record in &self.recording().records {
+            record.visit(|reference, writes| {
+                if matches!(reference, Reference::Slot { slot: other, .. } if *other == slot) {
+                    found = Some(found.unwrap_or(false) | writes);
+                }
+            });
+        }
+        found
     }
 
     fn recording(&self) -> &Recording {

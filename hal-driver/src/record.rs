@@ -247,30 +247,23 @@ impl Record {
         }
     }
 
-    /// Whether something holds for each of its buffers.
-    pub(crate) fn all(&self, holds: impl Fn(&Reference) -> bool) -> bool {
+    /// Looks at the buffers that it uses, and whether it writes them.
+    pub(crate) fn visit(&self, mut look: impl FnMut(&Reference, bool)) {
         match self {
-            Record::Fill { target, .. } | Record::Update { target, .. } => holds(target),
-            Record::Copy { source, target } => holds(source) && holds(target),
-            Record::Dispatch(_) => self.references().iter().all(|(reference, _)| holds(reference)),
-            Record::Barrier => true,
-        }
-    }
-
-    /// The buffers that it uses, and whether it writes them.
-    pub(crate) fn references(&self) -> SmallVec<[(&Reference, bool); 4]> {
-        match self {
-            Record::Fill { target, .. } | Record::Update { target, .. } => smallvec![(target, true)],
-            Record::Copy { source, target } => smallvec![(source, false), (target, true)],
-            Record::Dispatch(dispatch) => {
-                let mut references: SmallVec<[_; 4]> =
-                    dispatch.bindings.iter().map(|binding| (binding, true)).collect();
-                if let Count::Indirect(reference) = &dispatch.count {
-                    references.push((reference, false));
-                }
-                references
+            Record::Fill { target, .. } | Record::Update { target, .. } => look(target, true),
+            Record::Copy { source, target } => {
+                look(source, false);
+                look(target, true);
             }
-            Record::Barrier => SmallVec::new(),
+            Record::Dispatch(dispatch) => {
+                for binding in &dispatch.bindings {
+                    look(binding, true);
+                }
+                if let Count::Indirect(reference) = &dispatch.count {
+                    look(reference, false);
+                }
+            }
+            Record::Barrier => {}
         }
     }
 

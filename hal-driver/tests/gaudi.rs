@@ -183,6 +183,24 @@ fn a_file_is_read_into_memory_that_cannot_be_mapped() {
     }
 }
 
+/// Fills, each behind the one before, on so many queues in turn; how many were accepted, up to the first that was not.
+fn dependent_fills(
+    device: &Device,
+    order: &Semaphore,
+    buffer: &Buffer,
+    length: usize,
+    queues: u64,
+    steps: u64,
+) -> u64 {
+    for step in 0..steps {
+        let (queue, waits, signals) = (1 << (step % queues), order.at(step), order.at(step + 1));
+        if device.fill_on(queue, &waits, &signals, buffer, (0, length), &[1]).is_err() {
+            return step;
+        }
+    }
+    steps
+}
+
 /// What everything that a reset ends must say.
 fn is_lost(semaphore: &Semaphore, value: u64) -> String {
     let begin = Instant::now();
@@ -215,11 +233,7 @@ fn a_reset_wakes_every_waiter_and_the_card_opens_again() {
                 let device = Device::open(&uri).unwrap();
                 let buffer = device.local_buffer(4096);
                 let (order, held, never) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
-                for step in 0..40_u64 {
-                    let signals = order.at(step + 1);
-                    let queue = 1 << (step % 4);
-                    device.fill_on(queue, &order.at(step), &signals, &buffer, (0, 4096), &[1]).unwrap();
-                }
+                assert_eq!(dependent_fills(&device, &order, &buffer, 4096, 4, 40), 40);
                 // Held on the host, for a signal that nobody has made, and then for one that nobody will.
                 let both = List::of(&[(&order, 40), (&never, 1)]);
                 device.barrier(&both, &held.at(1)).unwrap();
@@ -245,9 +259,7 @@ fn a_submission_that_hangs_is_told_and_the_card_opens_again() {
             let device = Device::open(&uri).unwrap();
             let buffer = device.local_buffer(64);
             let order = device.semaphore(0);
-            for step in 0..10_u64 {
-                device.fill_on(1, &order.at(step), &order.at(step + 1), &buffer, (0, 64), &[1]).unwrap();
-            }
+            assert_eq!(dependent_fills(&device, &order, &buffer, 64, 1, 10), 10);
             let text = is_lost(&order, 10);
             assert!(text.contains("8 s") || text.contains("reset"), "{text}");
         }
@@ -263,14 +275,7 @@ fn a_card_that_is_taken_out_at_any_call_leaves_nobody_waiting() {
             let Ok(device) = Device::open(&uri) else { continue };
             let Ok(buffer) = device.try_buffer(4096) else { continue };
             let order = device.semaphore(0);
-            let mut submitted = 0;
-            for step in 0..20_u64 {
-                let (waits, signals) = (order.at(step), order.at(step + 1));
-                if device.fill_on(1 << (step % 4), &waits, &signals, &buffer, (0, 4096), &[1]).is_err() {
-                    break;
-                }
-                submitted = step + 1;
-            }
+            let submitted = dependent_fills(&device, &order, &buffer, 4096, 4, 20);
             // Either it was done before, or everybody is told.
             let _ = order.wait(submitted).map_err(|failed| assert_ne!(failed.code, Code::DeadlineExceeded));
         }
@@ -298,10 +303,7 @@ fn a_device_that_goes_with_work_pending_leaves_the_card_whole() {
             let device = Device::open(&uri).unwrap();
             let (buffer, order, never) =
                 (device.local_buffer(1 << 20), device.semaphore(0), device.semaphore(0));
-            for step in 0..50_u64 {
-                let (waits, signals) = (order.at(step), order.at(step + 1));
-                device.fill_on(1 << (step % 4), &waits, &signals, &buffer, (0, 1 << 20), &[1]).unwrap();
-            }
+            assert_eq!(dependent_fills(&device, &order, &buffer, 1 << 20, 4, 50), 50);
             device.barrier(&never.at(1), &order.at(51)).unwrap();
             let begin = Instant::now();
             drop(device);
@@ -376,12 +378,7 @@ fn a_card_that_is_busy_with_a_reset_when_it_is_asked_is_lost() {
     for generation in [1, 2] {
         let device = Device::open(&card(generation, "&fault=submit:EBUSY:3")).unwrap();
         let (buffer, order) = (device.local_buffer(64), device.semaphore(0));
-        for step in 0..8_u64 {
-            let asked = device.fill_on(1, &order.at(step), &order.at(step + 1), &buffer, (0, 64), &[1]);
-            if asked.is_err() {
-                break;
-            }
-        }
+        dependent_fills(&device, &order, &buffer, 64, 1, 8);
         is_lost(&order, 8);
     }
 }
@@ -394,9 +391,7 @@ fn a_card_that_is_broken_stays_so_and_says_it() {
         {
             let device = Device::open(&uri).unwrap();
             let (buffer, order) = (device.local_buffer(64), device.semaphore(0));
-            for step in 0..4_u64 {
-                device.fill_on(1, &order.at(step), &order.at(step + 1), &buffer, (0, 64), &[1]).unwrap();
-            }
+            assert_eq!(dependent_fills(&device, &order, &buffer, 64, 1, 4), 4);
             is_lost(&order, 4);
         }
         let failed = Device::open(&format!("{uri}&open_timeout=1")).err().unwrap();

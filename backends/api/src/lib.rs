@@ -28,6 +28,7 @@
 mod command;
 mod device;
 mod host;
+mod machine;
 mod program;
 mod uri;
 
@@ -38,5 +39,6 @@ pub use device::{Device, DeviceInfo, Driver, Heap, Loaded, Properties, Rejected}
 pub use hal_semaphore::backend::{Completer, Completion, DeviceSpec, NativeWait, NativeWaits};
 pub use hal_semaphore::{Code, CompletionError, Failure, Origin, Point, QueueId, look_for};
 pub use host::{HostPart, HostRange};
+pub use machine::{processors, scramble};
 pub use program::{Function, HostCall, HostLoader, HostProgram, LoadRequest};
 pub use uri::Parameters;

@@ -5,10 +5,10 @@ use crate::emulator::Emulator;
 use crate::executable::{Container, Entry, FORMAT, wrap::wrap};
 use crate::generation::Generation;
 use crate::ipc::Ipc;
-use crate::kmd::Card;
+use crate::kmd::{Card, clock};
 use crate::memory::{DEVICE_ALIGNMENT, Heap, Memory, Region};
 use crate::plan::Planner;
-use crate::queue::{Queues, clock};
+use crate::queue::Queues;
 use crate::shared::Shared;
 use crate::submit::Submitter;
 use hal_backend::{

@@ -9,9 +9,9 @@
 
 use crate::dma::{Dma, Request};
 use crate::emulator::Emulator;
-use crate::kmd::{self, Card, Kernel, Linux};
+use crate::kmd::{self, Card};
 use crate::memory::{Heap, Memory};
-use crate::{Gaudi, adopt, locate, parse};
+use crate::{Gaudi, adopt, kernel, locate, parse};
 use hal_backend::{Code, Driver as _, Failure, HostRange, Parameters};
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -77,9 +77,7 @@ fn invalid(message: &str) -> Failure {
 
 fn identity(fd: c_int) -> Result<(u64, u64), Failure> {
     let bad = || invalid(&format!("{fd} is no open descriptor of this process"));
-    let file = kmd::borrow(fd).ok_or_else(bad)?;
-    let status = rustix::fs::fstat(file).map_err(|_| bad())?;
-    Ok((status.st_dev, status.st_ino))
+    kmd::identity(kmd::borrow(fd).ok_or_else(bad)?).map_err(|_| bad())
 }
 
 impl Table {
@@ -261,11 +259,7 @@ pub unsafe extern "C" fn hal_gaudi_open(uri: *const c_char) -> c_int {
         let patience = Duration::from_secs(parameters.number("open_timeout", 10, 0, 3600)?);
         let (node, emulator) = locate(path, &mut parameters)?;
         parameters.finish()?;
-        let kernel: Arc<dyn Kernel> = match &emulator {
-            Some(emulator) => emulator.clone(),
-            None => Arc::new(Linux),
-        };
-        let file = Card::open_file(&*kernel, &node, patience)?.into_raw_fd();
+        let file = Card::open_file(&*kernel(emulator.as_ref()), &node, patience)?.into_raw_fd();
         if let Some(emulator) = emulator {
             TABLE.lock().machines.insert(file, emulator);
         }
@@ -285,10 +279,7 @@ pub extern "C" fn hal_gaudi_close(fd: c_int) -> c_int {
         drop(open);
         // SAFETY: the caller opened it here, and gives it back.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
-        match emulator {
-            Some(emulator) => emulator.close(file),
-            None => Linux.close(file),
-        }
+        kernel(emulator.as_ref()).close(file);
         Ok(0)
     })
 }

@@ -144,14 +144,12 @@ impl Driver for Gaudi {
         let digits = node.to_string_lossy();
         let digits = digits.trim_start_matches(|letter: char| !letter.is_ascii_digit());
         settings.number = digits.parse().unwrap_or(0);
-        let (kernel, key): (Arc<dyn Kernel>, Key) = match &emulator {
-            Some(emulator) => {
-                let machine = Arc::as_ptr(emulator).addr();
-                (emulator.clone(), Key::Emulated(machine, node.display().to_string()))
-            }
-            None => (Arc::new(Linux), key_of_node(&node)),
+        let key = match &emulator {
+            Some(emulator) => Key::Emulated(Arc::as_ptr(emulator).addr(), node.display().to_string()),
+            None => key_of_node(&node),
         };
-        GaudiDevice::new(&Shared::open(kernel, key, &node, patience)?, emulator, &settings)
+        let card = Shared::open(kernel(emulator.as_ref()), key, &node, patience)?;
+        GaudiDevice::new(&card, emulator, &settings)
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
@@ -223,6 +221,14 @@ fn locate(path: &str, parameters: &mut Parameters<'_>) -> Result<(PathBuf, Optio
     }
 }
 
+/// What a card is asked through: the machine that it is in, or this system.
+fn kernel(emulator: Option<&Arc<Emulator>>) -> Arc<dyn Kernel> {
+    match emulator {
+        Some(emulator) => emulator.clone(),
+        None => Arc::new(Linux),
+    }
+}
+
 /// The card that a path names.
 fn find(nodes: &[Node], path: &str) -> Result<Node, Failure> {
     let number = path.parse::<u32>().ok();
@@ -252,11 +258,8 @@ fn adopt(number: &str) -> Result<(Arc<Shared>, Option<Arc<Emulator>>), Failure> 
     let number: i32 = number.parse().map_err(|_| bad())?;
     let file = kmd::borrow(number).ok_or_else(bad)?;
     let emulator = Emulator::of(file);
-    let kernel: Arc<dyn Kernel> = match &emulator {
-        Some(emulator) => emulator.clone(),
-        None => Arc::new(Linux),
-    };
-    Ok((Shared::adopt(kernel, file, format!("descriptor {number}"))?, emulator))
+    let card = Shared::adopt(kernel(emulator.as_ref()), file, format!("descriptor {number}"))?;
+    Ok((card, emulator))
 }
 
 #[cfg(test)]

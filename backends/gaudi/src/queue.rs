@@ -23,6 +23,7 @@ mod completion;
 
 use crate::device::GaudiDevice;
 use crate::generation::{Generation, Lane};
+use crate::kmd::clock;
 use crate::memory::Memory;
 use crate::plan::{Planner, Step};
 use crate::submit::{Refused, Submission, Submitter};
@@ -129,13 +130,6 @@ impl From<Refused> for Stop {
             Refused::Lost(failure) => Stop::Lost(failure),
         }
     }
-}
-
-/// The kernel's monotonic clock in nanoseconds, which completions are stamped with.
-pub(crate) fn clock() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 impl Queues {
@@ -365,13 +359,9 @@ impl Queues {
     pub(crate) fn abort(&self, why: &Failure) {
         let mut state = self.state.lock();
         state.aborted.get_or_insert_with(|| why.clone());
-        for queue in &mut state.queues {
-            if let Some(flight) = queue.flights.back_mut().filter(|flight| !flight.submitted) {
-                flight.steps.clear();
-                flight.waits.clear();
-                flight.submitted = true;
-                flight.failure.get_or_insert_with(|| why.clone());
-                queue.submitted = flight.epoch;
+        for number in 0..state.queues.len() {
+            if state.queues.get(number).is_some_and(Queue::is_behind) {
+                fail_last(&mut state, number, why.clone());
             }
         }
         drop(state);

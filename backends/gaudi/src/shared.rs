@@ -4,7 +4,7 @@
 //! would be told that the card is busy, by itself. So whoever opens a card that this process has open already gets the
 //! same one: its memory, and its limits. Devices keep queues of their own.
 
-use crate::kmd::{Card, Kernel};
+use crate::kmd::{Card, Kernel, identity};
 use crate::memory::Heap;
 use hal_backend::{Code, Failure};
 use parking_lot::Mutex;
@@ -45,10 +45,10 @@ static OPEN: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 /// What an open file is known by.
 pub(crate) fn key_of_file(file: BorrowedFd<'_>) -> Result<Key, Failure> {
-    let status = rustix::fs::fstat(file).map_err(|errno| {
+    let (device, inode) = identity(file).map_err(|errno| {
         Failure::new(Code::InvalidArgument, format!("a descriptor cannot be looked at: {errno}"))
     })?;
-    Ok(Key::File(status.st_dev, status.st_ino))
+    Ok(Key::File(device, inode))
 }
 
 /// What a node of this system is known by, if it is there.

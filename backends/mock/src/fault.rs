@@ -1,6 +1,6 @@
 //! What goes wrong on request.
 
-use hal_backend::{Code, Command, Failure, Origin, Parameters};
+use hal_backend::{Code, Command, Failure, Origin, Parameters, scramble};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -168,14 +168,6 @@ fn parse(text: &str) -> Option<Fault> {
 
 fn count(text: &str) -> Option<u64> {
     text.parse().ok().filter(|&number| number > 0)
-}
-
-/// A number that looks like nothing of what it was made from.
-pub(crate) fn scramble(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ mod workers;
 pub use device::MockDevice;
 pub use program::Program;
 
-use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
+use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters, processors};
 use options::Options;
 
 /// The driver behind `mock://`.
@@ -84,7 +84,7 @@ impl Driver for Mock {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        let workers = options::processors();
+        let workers = processors();
         format!(
             "# {}\n- evidence: none of any hardware; this device is software\n- queues: 2, in order, waiting for each \
              other without the host\n- workers: {workers}\n- memory: host memory, 64 GiB at most\n- executables: IREE's \

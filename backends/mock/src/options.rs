@@ -1,7 +1,7 @@
 //! The parameters of a `mock://` URI.
 
 use crate::fault::Faults;
-use hal_backend::{Failure, NativeWaits, Parameters};
+use hal_backend::{Failure, NativeWaits, Parameters, processors};
 use std::time::Duration;
 
 /// What a device is made with.
@@ -16,11 +16,6 @@ pub(crate) struct Options {
     pub(crate) seeded: bool,
     pub(crate) seed: u64,
     pub(crate) faults: Faults,
-}
-
-/// How many processors there are.
-pub(crate) fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(64)
 }
 
 impl Options {

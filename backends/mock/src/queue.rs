@@ -24,10 +24,12 @@
 
 use crate::command::{self, Extent};
 use crate::device::MockDevice;
-use crate::fault::{Faults, Kind, kind, scramble};
-use crate::options::{Options, processors};
+use crate::fault::{Faults, Kind, kind};
+use crate::options::Options;
 use crate::workers::Share;
-use hal_backend::{Command, Completer, Failure, Job, Point, QueueId, Rejected, look_for};
+use hal_backend::{
+    Command, Completer, Failure, Job, Point, QueueId, Rejected, look_for, processors, scramble,
+};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};

@@ -13,7 +13,7 @@
 
 use super::State;
 use super::queue::{Edges, Side};
-use crate::allocator::{HOST_LOCAL, MemoryType, TRANSFER, Usage};
+use crate::allocator;
 use crate::buffer::Slice;
 use crate::command_buffer::Recorded;
 use crate::object::{Retained, narrow};
@@ -22,7 +22,7 @@ use crate::semaphore::{IreeTimeline, List, OwnedList};
 use crate::status::{Result, check, invalid, unimplemented};
 use crate::work::Operation;
 use hal_backend::Device;
-use hal_semaphore::{Affinity, Failure};
+use hal_semaphore::Affinity;
 use hal_sys as sys;
 
 /// A buffer of another device, and what stands for it.
@@ -40,8 +40,7 @@ pub(super) struct Loan {
 impl Loan {
     /// Has the owner copy one way or the other.
     fn copy(&self, source: &Slice, target: &Slice, waits: &List<'_>, signal: &IreeTimeline) -> Result {
-        let mut owned_waits = OwnedList::default();
-        owned_waits.extend(waits);
+        let mut waits = waits.to_owned();
         let mut signals = OwnedList::default();
         signals.push(signal.clone(), 1);
         // SAFETY: the owner outlives its buffers, one of which is retained; the lists live through the call.
@@ -49,7 +48,7 @@ impl Loan {
             check(sys::iree_hal_device_queue_copy(
                 self.owner,
                 u64::MAX,
-                owned_waits.raw(),
+                waits.raw(),
                 signals.raw(),
                 source.buffer.get(),
                 narrow(source.offset),
@@ -69,20 +68,13 @@ impl<D: Device> State<D> {
         if slice.length == 0 {
             return Ok(None);
         }
-        let params = sys::iree_hal_buffer_params_t {
-            type_: HOST_LOCAL as MemoryType | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE as MemoryType,
-            usage: TRANSFER as Usage
-                | (sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED
-                    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM) as Usage,
-            ..Default::default()
-        };
         let mut buffer = std::ptr::null_mut();
         // SAFETY: the owner outlives its buffers, one of which is retained; the out-parameter is ours.
         let buffer = unsafe {
-            let allocator = sys::iree_hal_device_allocator(owner);
+            let device_allocator = sys::iree_hal_device_allocator(owner);
             check(sys::iree_hal_allocator_allocate_buffer(
-                allocator,
-                params,
+                device_allocator,
+                allocator::staging(),
                 narrow(slice.length),
                 &raw mut buffer,
             ))?;
@@ -96,10 +88,13 @@ impl<D: Device> State<D> {
 
     /// Whether this device can use all that an operation names.
     pub(super) fn is_in_reach(&self, record: &Record) -> bool {
-        record.all(|reference| match reference {
-            Reference::Direct(slice) => slice.out_of_reach(self.memory.parent()).is_none(),
-            Reference::Slot { .. } => true,
-        })
+        let mut near = true;
+        record.visit(|reference, _| {
+            if let Reference::Direct(slice) = reference {
+                near &= slice.out_of_reach(self.memory.parent()).is_none();
+            }
+        });
+        near
     }
 
     /// Does a single operation with what it is lent.
@@ -176,7 +171,7 @@ impl<D: Device> State<D> {
         self.barrier(affinity, &Edges { waits: over.borrow(), signals: edges.signals.borrow() })?;
         // From here on it was accepted: what goes wrong is told through the signals.
         if let Err(failure) = self.parts(edges, loans, &done, operation) {
-            fail(&over, &failure);
+            over.settle(Err(&failure));
         }
         Ok(())
     }
@@ -188,8 +183,7 @@ impl<D: Device> State<D> {
         done: &IreeTimeline,
         operation: impl FnOnce(&Edges<'_>) -> Result,
     ) -> Result {
-        let mut waits = OwnedList::default();
-        waits.extend(&edges.waits);
+        let mut waits = edges.waits.to_owned();
         for loan in loans.iter().filter(|loan| loan.reads) {
             loan.copy(&loan.original, &loan.staging, &edges.waits, &loan.fetched)?;
             waits.push(loan.fetched.clone(), 1);
@@ -202,11 +196,4 @@ impl<D: Device> State<D> {
         }
         Ok(())
     }
-}
-
-/// Fails what the last step waits for.
-fn fail(over: &OwnedList, failure: &Failure) {
-    let mut list = OwnedList::default();
-    list.extend(&over.borrow());
-    list.settle(Err(failure));
 }

@@ -176,7 +176,6 @@ impl<D: Device> State<D> {
                 "this device cannot allocate {length} bytes of the kind that was asked for"
             )));
         }
-        let heap = allocator::place(&self.properties, &params).map_or(0, |(heap, _)| heap);
         if length == 0 {
             let mut buffer = std::ptr::null_mut();
             // SAFETY: the allocator is alive; the out-parameter is ours.
@@ -211,7 +210,12 @@ impl<D: Device> State<D> {
                 self.allocator,
                 &raw mut buffer,
             ))?;
-            let pool = if pool.is_null() { self.pools.select(heap, length)? } else { pool };
+            let pool = if pool.is_null() {
+                let heap = allocator::place(&self.properties, &params).map_or(0, |(heap, _)| heap);
+                self.pools.select(heap, length)?
+            } else {
+                pool
+            };
             (Retained::adopt(buffer).ok_or_else(|| invalid("there is no transient buffer"))?, Pool::new(pool))
         };
         let may_wait = flags & MAY_WAIT != 0;

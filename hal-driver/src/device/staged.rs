@@ -7,7 +7,7 @@
 
 use super::State;
 use super::queue::{Edges, Side};
-use crate::allocator::{HOST_LOCAL, MemoryType, TRANSFER, Usage};
+use crate::allocator::staging;
 use crate::buffer::Slice;
 use crate::object::{Retained, narrow};
 use crate::record::{Record, Reference};
@@ -31,7 +31,6 @@ enum End {
 /// A transfer in chunks.
 struct Chain<'a> {
     file: &'a Transfer,
-    chunks: u64,
     staging: [Slice; 2],
     files: IreeTimeline,
     queues: IreeTimeline,
@@ -99,14 +98,7 @@ impl<D: Device> State<D> {
 
     /// Memory that the host can map.
     fn staging_buffer(&self, length: u64) -> Result<Slice> {
-        let params = sys::iree_hal_buffer_params_t {
-            type_: HOST_LOCAL as MemoryType,
-            usage: TRANSFER as Usage
-                | (sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED
-                    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM) as Usage,
-            ..Default::default()
-        };
-        let buffer: Retained<sys::iree_hal_buffer_t> = self.memory.create(&params, length)?;
+        let buffer: Retained<sys::iree_hal_buffer_t> = self.memory.create(&staging(), length)?;
         Slice::new(buffer.get(), 0, narrow(length))
     }
 
@@ -118,7 +110,6 @@ impl<D: Device> State<D> {
         let length = CHUNK.min(file.slice.length);
         let chain = Chain {
             file,
-            chunks,
             staging: [self.staging_buffer(length)?, self.staging_buffer(length)?],
             files: self.timeline()?,
             queues: self.timeline()?,
@@ -127,9 +118,9 @@ impl<D: Device> State<D> {
             End::File => (End::File, End::Queue),
             End::Queue => (End::Queue, End::File),
         };
-        let final_step = chain.chunks - 1;
+        let final_step = chunks - 1;
         self.chain_step(affinity, &chain, last, final_step, &List::empty(), &edges.signals)?;
-        for chunk in 0..chain.chunks {
+        for chunk in 0..chunks {
             for end in [first, last] {
                 if (end, chunk) == (last, final_step) {
                     continue;

@@ -4,10 +4,12 @@
 //! one worker and queues that are drawn, the same runs one item at a time.
 
 use super::card::{Body, Context, Item, Live};
-use super::fault::{Blow, Fault, scramble};
+use super::fault::{Blow, Fault};
 use super::machine::{Machine, State, Task};
 use super::packets;
+use crate::kmd::clock;
 use crate::kmd::uapi::{PageFault, event};
+use hal_backend::scramble;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +116,7 @@ impl Machine {
     /// An item has ended: its submission may have, and its queue goes on.
     pub(super) fn retire(&self, state: &mut State, ended: Ended) {
         let Ended { card: number, queue, sequence, .. } = ended;
-        let now = self.now();
+        let now = clock();
         let Some(card) = state.cards.get_mut(number) else { return };
         card.running = card.running.saturating_sub(1);
         let current = |context: &&mut Context| context.id == ended.context && !context.killed;
@@ -154,7 +156,7 @@ impl Machine {
 
     /// Writes down what was wrong, and has the card reset.
     fn report(&self, state: &mut State, number: usize, queue: u32, trouble: Trouble) {
-        let stamp = self.now();
+        let stamp = clock();
         let Some(card) = state.cards.get_mut(number) else { return };
         let Some(context) = &mut card.context else { return };
         let (events, words) = match trouble {

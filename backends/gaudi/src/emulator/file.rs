@@ -12,7 +12,7 @@ use super::card::{Context, Status};
 use super::machine::{Guard, Machine, State};
 use super::process::{Process, reopen};
 use super::space::{Space, What};
-use crate::kmd::{Errno, map_shared};
+use crate::kmd::{Errno, identity, map_shared};
 use hal_backend::HostRange;
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,12 +32,6 @@ pub(super) struct File {
     pub(super) control: bool,
     /// The emulator's own description of it.
     watch: OwnedFd,
-}
-
-/// What a descriptor refers to.
-pub(super) fn identity(file: BorrowedFd<'_>) -> Result<Identity, Errno> {
-    let stat = rustix::fs::fstat(file)?;
-    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// Whether anybody else has a description of this file.

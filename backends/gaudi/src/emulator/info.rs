@@ -5,10 +5,10 @@ use super::fault::Fault;
 use super::machine::{Guard, Machine};
 use super::process::Process;
 use super::request::take;
-use crate::kmd::Errno;
 use crate::kmd::uapi::{
     DeviceStatus, DramUsage, HwIpInfo, InfoIn, OpenStats, PageSizes, ResetCount, SyncManager, info, status,
 };
+use crate::kmd::{Errno, clock};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 use zerocopy::{FromZeros, IntoBytes};
@@ -192,7 +192,7 @@ impl Machine {
             info::CLK_RATE => words([0]),
             _ => {
                 let host = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                words([self.now(), u64::try_from(host.as_nanos()).unwrap_or(u64::MAX), 0])
+                words([clock(), u64::try_from(host.as_nanos()).unwrap_or(u64::MAX), 0])
             }
         })
     }

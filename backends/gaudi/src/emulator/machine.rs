@@ -10,14 +10,14 @@
 //! reference goes, it stops and joins them.
 
 use super::card::{Card, Status};
-use super::fault::{Faults, scramble};
+use super::fault::Faults;
 use super::file::{File, Identity};
 use super::hardware::{self, Hardware};
 use super::options::Options;
 use super::share::Share;
-use crate::kmd::Errno;
 use crate::kmd::uapi::{TimeoutEvent, event};
-use hal_backend::HostProgram;
+use crate::kmd::{Errno, clock};
+use hal_backend::{HostProgram, scramble};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -105,13 +105,6 @@ impl Machine {
     fn real(&self, emulated: Duration) -> Duration {
         let speed = u32::try_from(self.options.speed).unwrap_or(u32::MAX);
         emulated / speed.max(1)
-    }
-
-    /// Nanoseconds of the monotonic clock, which the kernel stamps what ends with.
-    pub(super) fn now(&self) -> u64 {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
     }
 
     /// Sleeps until something of a card has ended. False, if that took too long.
@@ -289,7 +282,7 @@ impl Machine {
 
     /// The oldest submission has taken too long.
     fn time_out(&self, state: &mut State, number: usize, sequence: u64) {
-        let stamp = self.now();
+        let stamp = clock();
         let Some(card) = state.cards.get_mut(number) else { return };
         let Some(context) = &mut card.context else { return };
         let Some(cs) = context.submissions.get_mut(&sequence) else { return };
@@ -375,7 +368,7 @@ impl Machine {
 
     /// Fails everything of a card that has not ended, and kills its file.
     fn abandon(&self, state: &mut State, number: usize, events: u64) {
-        let stamp = self.now();
+        let stamp = clock();
         state.ready.retain(|&(card, _)| card != number);
         let Some(card) = state.cards.get_mut(number) else { return };
         if let Some(context) = &mut card.context {

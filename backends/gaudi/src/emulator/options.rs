@@ -4,7 +4,7 @@ use super::fault::Fault;
 use super::hardware;
 use crate::generation::Generation;
 use crate::kmd::uapi::Abi;
-use hal_backend::{Failure, Parameters};
+use hal_backend::{Failure, Parameters, processors};
 
 /// Everything that makes one machine differ from another. [The module](super) says what each parameter does.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,11 +31,6 @@ pub struct Options {
     pub machine: Option<String>,
     /// What goes wrong.
     pub faults: Vec<Fault>,
-}
-
-/// How many processors there are.
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(64)
 }
 
 impl Default for Options {

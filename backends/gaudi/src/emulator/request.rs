@@ -4,12 +4,11 @@
 //! driver wants beyond that is zero. What the driver has written comes back also where it says that it failed.
 
 use super::card::Status;
-use super::file::identity;
 use super::hardware::PAGE;
 use super::machine::Machine;
 use super::process::Process;
-use crate::kmd::Errno;
 use crate::kmd::uapi::{Abi, Call, DrmVersion};
+use crate::kmd::{Errno, identity};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};

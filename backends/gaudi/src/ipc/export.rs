@@ -5,7 +5,7 @@ use super::service;
 use super::socket::identity;
 use super::{Ipc, PROCESS, Way};
 use crate::dma::Dma;
-use crate::kmd::Errno;
+use crate::kmd::{Card, Errno};
 use crate::memory::Memory;
 use hal_backend::{Code, Failure};
 use std::fmt;
@@ -75,6 +75,17 @@ impl Drop for Export {
     }
 }
 
+/// What the kernel is to export memory by: where memory is mapped, a mapping and an offset from its beginning; else the
+/// memory's address.
+pub(super) fn exported_place(card: &Card, memory: &Memory, offset: u64) -> (u64, u64) {
+    let (region, start) = memory.region();
+    if card.generation().exports_mappings() {
+        (region.address(), start + offset)
+    } else {
+        (region.address() + start + offset, 0)
+    }
+}
+
 /// The namespace that process ids are of: those of others mean something else.
 fn namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |status| status.st_ino)
@@ -108,18 +119,13 @@ impl Ipc {
             );
             return Err(Failure::new(Code::InvalidArgument, message));
         }
-        // Where memory is mapped, a part of a mapping is named by the mapping and an offset; else by its address.
-        let (base, inside) = if card.generation().exports_mappings() {
-            if start > 0 && !self.settings.mapped {
-                let message = format!(
-                    "the memory begins {start} bytes into its allocation, and mapped_dmabuf=no allows whole allocations only"
-                );
-                return Err(Failure::new(Code::FailedPrecondition, message));
-            }
-            (region.address(), start)
-        } else {
-            (region.address() + start, 0)
-        };
+        let (base, inside) = exported_place(card, memory, offset);
+        if inside > 0 && !self.settings.mapped {
+            let message = format!(
+                "the memory begins {inside} bytes into its allocation, and mapped_dmabuf=no allows whole allocations only"
+            );
+            return Err(Failure::new(Code::FailedPrecondition, message));
+        }
         let buffer = card.export(base, length, inside).map_err(|errno| match errno {
             Errno::PERM => Failure::new(
                 Code::Unimplemented,

@@ -1,7 +1,7 @@
 //! The importer's side.
 
 use super::Ipc;
-use super::export::PAGE;
+use super::export::{PAGE, exported_place};
 use super::handle::Handle;
 use super::service::{HELLO, REPLY, REQUEST, address, message};
 use super::socket::{failed, identify, receive_with, send_all, send_with};
@@ -78,12 +78,7 @@ impl Ipc {
         }
         let card = self.dma.card();
         let page = self.device.allocate(PAGE)?;
-        let (region, start) = page.region();
-        let (base, inside) = if card.generation().exports_mappings() {
-            (region.address(), start)
-        } else {
-            (page.address(), 0)
-        };
+        let (base, inside) = exported_place(card, &page, 0);
         let buffer = card
             .export(base, PAGE, inside)
             .map_err(|errno| card.failure("a page of its memory cannot be exported", errno))?;

@@ -55,3 +55,16 @@ pub fn borrow<'a>(number: i32) -> Option<BorrowedFd<'a>> {
     let file = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_getfd(file).is_ok().then_some(file)
 }
+
+/// The monotonic clock in nanoseconds, which the kernel stamps what has ended with.
+pub(crate) fn clock() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// The device and the inode of a file: what tells it from others, whatever its number.
+pub(crate) fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+    let status = rustix::fs::fstat(file)?;
+    Ok((status.st_dev, status.st_ino))
+}

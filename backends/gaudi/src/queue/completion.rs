@@ -5,7 +5,7 @@
 //! [`LONGEST`] while nothing ends, and looks at the oldest jobs of all queues after each. With nothing in flight, it sleeps.
 
 use super::{Awaited, Flight, Queue, Queues, State};
-use crate::kmd::Progress;
+use crate::kmd::{Progress, clock};
 use hal_backend::{Failure, QueueId};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
@@ -113,13 +113,13 @@ impl Queues {
         if let Some(observer) = &flight.observer {
             let mut begin = flight.begin;
             for &(command, index) in &flight.marks {
-                let end = ends.get(index).copied().flatten().unwrap_or_else(super::clock).max(begin);
+                let end = ends.get(index).copied().flatten().unwrap_or_else(clock).max(begin);
                 observer.command(command, begin, end);
                 begin = end;
             }
         }
         flight.marks.clear();
-        queue.ended = ends.last().copied().flatten().unwrap_or_else(super::clock);
+        queue.ended = ends.last().copied().flatten().unwrap_or_else(clock);
         flight.end = Some(queue.ended);
         if let Some(failure) = lost {
             state.lost.get_or_insert(failure);
@@ -200,7 +200,7 @@ fn retire(state: &mut State) -> Vec<(Report, Flight)> {
                 again = true;
                 let outcome = flight.failure.take().map_or(Ok(()), Err);
                 if let Some(observer) = &flight.observer {
-                    let end = flight.end.unwrap_or_else(super::clock);
+                    let end = flight.end.unwrap_or_else(clock);
                     observer.job(flight.begin.min(end), end, outcome.as_ref().map(drop));
                 }
                 reports.push((Report { id: flight.id, epoch: flight.epoch, outcome }, flight));
