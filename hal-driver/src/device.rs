@@ -31,7 +31,7 @@ use crate::status::{Result, check, guard, guard_or, impossible, invalid, text, u
 use crate::work::Port;
 use crate::{command_buffer, executable, teardown};
 use hal_backend::{Device, Properties};
-use hal_semaphore::{Clock, Code, Engine, Failure, MAX_VALUE, SystemClock};
+use hal_semaphore::{Clock, Code, Engine, Failure, MAX_VALUE, Patience, SystemClock};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -63,6 +63,8 @@ pub(crate) struct State<D: Device> {
     device_allocator: UnsafeCell<Retained<sys::iree_hal_allocator_t>>,
     channels: UnsafeCell<Option<Retained<sys::iree_hal_channel_provider_t>>>,
     frontiers: Arc<Frontiers>,
+    /// Whether those who ask how far a semaphore of the device is do well to look for a moment.
+    patience: Arc<Patience>,
     memory: Arc<Memory<D>>,
     host: Arc<Loaders>,
     properties: Arc<Properties>,
@@ -115,6 +117,7 @@ impl<D: Device> HalDevice<D> {
             staging: Staging::default(),
             channels: UnsafeCell::new(None),
             frontiers,
+            patience: Arc::default(),
             memory,
             properties,
             device,
@@ -139,6 +142,13 @@ impl<D: Device> HalDevice<D> {
 }
 
 impl<D: Device> State<D> {
+    /// A new semaphore, owned by the caller.
+    fn semaphore(&self, initial: u64) -> Result<*mut sys::iree_hal_semaphore_t> {
+        let registration = self.engine.register(initial);
+        let (frontiers, patience) = (self.frontiers.clone(), self.patience.clone());
+        Semaphore::create(self.allocator, self.proactor, initial, registration, frontiers, patience)
+    }
+
     /// Ends everything. Whether it is safe to let go afterwards.
     fn quiesce(&self) -> bool {
         let clock = SystemClock::new();
@@ -459,9 +469,7 @@ impl<D: Device> Table<D> {
                     format!("a semaphore cannot begin at {initial}: the largest value is {MAX_VALUE}");
                 return Err(Failure::new(Code::OutOfRange, message));
             }
-            let registration = state.engine.register(initial);
-            let frontiers = state.frontiers.clone();
-            out.set(Semaphore::create(state.allocator, state.proactor, initial, registration, frontiers)?);
+            out.set(state.semaphore(initial)?);
             Ok(())
         })
     }

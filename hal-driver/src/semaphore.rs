@@ -15,7 +15,7 @@ use crate::object::Counted;
 use crate::status::{Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::teardown;
 use hal_semaphore::timeline::{Points, Registration, Timeline, Watcher};
-use hal_semaphore::{Failure, MAX_VALUE, Point, TimelineKey};
+use hal_semaphore::{Failure, MAX_VALUE, Patience, Point, TimelineKey, look_for};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -25,6 +25,9 @@ use std::sync::{Arc, OnceLock};
 
 /// How many rounds a waiting thread looks before it sleeps.
 const WATCH: u32 = 1;
+
+/// How many rounds a thread looks that asks how far a semaphore is while work is about to raise it.
+const AHEAD: u32 = 2;
 
 /// Who has less time than that, in nanoseconds, does not look.
 const HURRY: i64 = 50_000;
@@ -39,6 +42,7 @@ pub(crate) struct Semaphore {
     allocator: sys::iree_allocator_t,
     registration: Registration,
     frontiers: Arc<Frontiers>,
+    patience: Arc<Patience>,
     failure: OnceLock<Failure>,
 }
 
@@ -50,6 +54,7 @@ impl Semaphore {
         initial: u64,
         registration: Registration,
         frontiers: Arc<Frontiers>,
+        patience: Arc<Patience>,
     ) -> Result<*mut sys::iree_hal_semaphore_t> {
         let (mut offset, mut total) = (0, 0);
         let mut memory: *mut c_void = std::ptr::null_mut();
@@ -77,9 +82,26 @@ impl Semaphore {
             (&raw mut (*semaphore).allocator).write(allocator);
             (&raw mut (*semaphore).registration).write(registration);
             (&raw mut (*semaphore).frontiers).write(frontiers);
+            (&raw mut (*semaphore).patience).write(patience);
             (&raw mut (*semaphore).failure).write(OnceLock::new());
             Ok(semaphore.cast())
         }
+    }
+
+    /// Gives work that is about to signal a moment to do so.
+    fn look_ahead(&self) {
+        let Some(promised) = self.registration.promised() else { return };
+        let over = || self.value() >= promised || self.failure_word().load(Ordering::Acquire) != 0;
+        if !over() {
+            self.patience.look(|| look_for(AHEAD, over));
+        }
+    }
+
+    fn value(&self) -> u64 {
+        // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore. Drivers push
+        // their completions into it.
+        let word = unsafe { AtomicI64::from_ptr((&raw const self.base.timeline_value).cast_mut()) };
+        u64::try_from(word.load(Ordering::Acquire)).unwrap_or(0)
     }
 
     /// The failure of the C structure in our terms, made once.
@@ -424,14 +446,22 @@ unsafe extern "C" fn destroy(base: *mut sys::iree_async_semaphore_t) {
             let allocator = (*semaphore).allocator;
             (&raw mut (*semaphore).registration).drop_in_place();
             (&raw mut (*semaphore).frontiers).drop_in_place();
+            (&raw mut (*semaphore).patience).drop_in_place();
             (&raw mut (*semaphore).failure).drop_in_place();
             sys::iree_allocator_free(allocator, semaphore.cast());
         }
     });
 }
 
+/// IREE's module asks before it sleeps until a fence is reached, and goes to sleep without asking again. So a semaphore that
+/// is about to be raised is looked at for a moment first, as in a wait, as long as that pays.
 unsafe extern "C" fn query(base: *mut sys::iree_async_semaphore_t) -> u64 {
-    // SAFETY: C passes a live semaphore of ours. IREE declares both fields atomic.
+    guard_or((), || {
+        // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
+        let semaphore = unsafe { &*base.cast::<Semaphore>() };
+        semaphore.look_ahead();
+    });
+    // SAFETY: as above. IREE declares both fields atomic.
     unsafe {
         let status = AtomicIsize::from_ptr(&raw mut (*base).failure_status).load(Ordering::Acquire);
         if status != 0 {
@@ -489,7 +519,7 @@ unsafe extern "C" fn wait(
             // Only borrowed: the caller keeps the semaphore for the call.
             let timeline = std::mem::ManuallyDrop::new(IreeTimeline(semaphore));
             let over = || timeline.value() >= value || timeline.failure().is_some();
-            hal_semaphore::look_for(WATCH, over);
+            look_for(WATCH, over);
         }
     });
     // SAFETY: the arrays have one element each and live through the call.

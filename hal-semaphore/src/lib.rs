@@ -82,6 +82,6 @@ pub use error::{CompletionError, EngineError, SignalError, SubmitError, Unfinish
 pub use failure::{Code, Failure, Origin};
 pub use ids::{Affinity, MAX_VALUE, Point, QueueId, Ticket, TimelineKey};
 pub use notification::Pending;
-pub use patience::look_for;
+pub use patience::{Patience, look_for};
 pub use semaphore::Semaphore;
 pub use timeline::Timeline;

@@ -5,6 +5,7 @@
 //! needs it. Even offering it to others (`sched_yield`) is dear, so that is done seldom.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How many looks a round has, before the thread offers its processor to others: 20 to 50 microseconds, depending on how
 /// long a processor takes to do nothing once.
@@ -38,6 +39,38 @@ pub fn look_for(rounds: u32, mut seen: impl FnMut() -> bool) -> bool {
     seen()
 }
 
+/// How many times in a row looking is left out at most.
+const MOST_LEFT_OUT: u32 = 15;
+
+/// A place where looking pays at some times and not at others: after looking in vain it is left out once, then three times,
+/// seven, and fifteen, until it has paid again.
+///
+/// Several threads may share one. Then it is a little off at times, and no more than that.
+#[derive(Debug, Default)]
+pub struct Patience {
+    /// How often looking is to be left out yet.
+    left_out: AtomicU32,
+    /// How often it was left out after the last look, if that was in vain.
+    step: AtomicU32,
+}
+
+impl Patience {
+    /// Looks by means of `look`, unless that has not paid lately. Says whether it was seen.
+    pub fn look(&self, look: impl FnOnce() -> bool) -> bool {
+        let left_out = self.left_out.load(Ordering::Relaxed);
+        if left_out > 0 {
+            self.left_out.store(left_out - 1, Ordering::Relaxed);
+            return false;
+        }
+        let seen = look();
+        let step =
+            if seen { 0 } else { (self.step.load(Ordering::Relaxed) * 2 + 1).min(MOST_LEFT_OUT) };
+        self.step.store(step, Ordering::Relaxed);
+        self.left_out.store(step, Ordering::Relaxed);
+        seen
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +85,25 @@ mod tests {
         assert!(look_for(1, &mut fifth));
         assert!(!look_for(3, || false));
         assert!(!look_for(0, || false) && look_for(0, || true));
+    }
+
+    #[test]
+    fn what_does_not_pay_is_done_seldom_and_what_does_at_once() {
+        let patience = Patience::default();
+        let looks = |times: u32, pays: bool| {
+            let mut looks = 0;
+            for _ in 0..times {
+                let seen = patience.look(|| {
+                    looks += 1;
+                    pays
+                });
+                assert!(!seen || pays);
+            }
+            looks
+        };
+        assert_eq!(looks(100, true), 100);
+        assert_eq!(looks(1 + 1 + 1 + 3 + 1 + 7, false), 3);
+        assert_eq!(looks(160, false), 10);
+        assert_eq!(looks(16, true), 1 + 15, "it pays again: nothing is left out");
     }
 }

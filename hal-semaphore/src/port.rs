@@ -14,6 +14,8 @@ pub(crate) trait Port: Send + Sync {
     fn advanced(&self, timeline: Key, value: u64);
     fn failed(&self, timeline: Key, failure: &Failure);
     fn dropped(&self, timeline: Key);
+    /// See [`Registration::promised`](crate::timeline::Registration::promised).
+    fn promised(&self, timeline: Key) -> Option<u64>;
     /// The key of the callback, or nothing where it was called at once.
     fn subscribe(&self, timeline: Key, value: u64, callback: Callback) -> Option<Key>;
     fn unsubscribe(&self, callback: Key);

@@ -139,6 +139,12 @@ impl Registration {
         self.port.failed(self.key.key, failure);
     }
 
+    /// The value that work which has its place in a queue will bring the timeline to, unless something fails; nothing if
+    /// no such work signals it.
+    pub fn promised(&self) -> Option<u64> {
+        self.port.promised(self.key.key)
+    }
+
     /// Calls `callback` once when the engine has seen the timeline reach `value` or fail. It may be called before
     /// this returns, on any thread, without a lock held, and after the subscription was dropped if it was on its way.
     pub fn subscribe(

@@ -28,7 +28,7 @@ use crate::fault::{Faults, Kind, kind};
 use crate::options::Options;
 use crate::workers::Share;
 use hal_backend::{
-    Command, Completer, Failure, Job, Point, QueueId, Rejected, look_for, processors, scramble,
+    Command, Completer, Failure, Job, Patience, Point, QueueId, Rejected, look_for, processors, scramble,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -50,9 +50,6 @@ const QUIET: Duration = Duration::from_micros(10);
 
 /// How often a worker looks for more jobs of a queue before it reports what it did: for well under a microsecond.
 const LINGER: usize = 16;
-
-/// How many times it does not, after one that was in vain.
-const LULLS: usize = 16;
 
 type MockJob = Job<MockDevice>;
 
@@ -79,8 +76,8 @@ struct Queue {
 struct Progress {
     /// The last epoch that is complete: what native waits look at.
     completed: AtomicU64,
-    /// How often in a row nothing more came while a worker lingered, or would have.
-    lulls: AtomicUsize,
+    /// Whether lingering has paid.
+    patience: Patience,
 }
 
 impl Queue {
@@ -160,6 +157,8 @@ pub(crate) struct Hardware {
     offers: AtomicU64,
     /// Whether a worker watches. Changes under the schedule's lock.
     watched: AtomicBool,
+    /// How many jobs run of which an idle worker could do a fair part.
+    long: AtomicUsize,
     /// How many queues are blocked.
     blocked: AtomicUsize,
     completer: OnceLock<Completer>,
@@ -203,6 +202,7 @@ impl Hardware {
             work: Condvar::new(),
             offers: AtomicU64::new(0),
             watched: AtomicBool::new(false),
+            long: AtomicUsize::new(0),
             blocked: AtomicUsize::new(0),
             completer: OnceLock::new(),
             delays: !options.latency.is_zero() || options.faults.delays(),
@@ -338,16 +338,20 @@ impl Hardware {
                 return task;
             }
             let awake = self.workers - schedule.asleep;
+            let engaged = self.long.load(Ordering::Relaxed) > 0;
             if fresh
                 && !self.watched.load(Ordering::Relaxed)
                 && schedule.delayed.is_empty()
-                && awake <= self.watchers
+                && (engaged || awake <= self.watchers)
             {
                 fresh = false;
                 self.watched.store(true, Ordering::Relaxed);
                 let seen = self.offers.load(Ordering::Relaxed);
                 MutexGuard::unlocked(&mut schedule, || {
-                    look_for(WATCH, || self.offers.load(Ordering::Acquire) != seen)
+                    look_for(WATCH, || {
+                        let over = engaged && self.long.load(Ordering::Relaxed) == 0;
+                        over || self.offers.load(Ordering::Acquire) != seen
+                    })
                 });
                 self.watched.store(false, Ordering::Relaxed);
                 continue;
@@ -418,7 +422,12 @@ impl Hardware {
                     self.report(queue, &mut quiet, batch);
                 }
                 quiet.time = quiet.time.saturating_add(time);
-                if !self.work_on(queue, batch, worker, &mut quiet) {
+                let engages = time >= command::WORTH_WAKING && self.engage(batch.get(quiet.count));
+                let goes_on = self.work_on(queue, batch, worker, &mut quiet);
+                if engages {
+                    self.long.fetch_sub(1, Ordering::Relaxed);
+                }
+                if !goes_on {
                     return;
                 }
             }
@@ -427,19 +436,31 @@ impl Hardware {
         self.leave(queue);
     }
 
+    /// Has another worker at hand while a job runs of which it could do a fair part.
+    fn engage(&self, job: Option<&MockJob>) -> bool {
+        let commands = job.into_iter().flat_map(|job| job.commands.iter());
+        let shareable = commands.map(command::shareable).fold(Duration::ZERO, Duration::saturating_add);
+        if self.workers == 1 || shareable < command::WORTH_WAKING {
+            return false;
+        }
+        let schedule = self.schedule.lock();
+        self.long.fetch_add(1, Ordering::Relaxed);
+        self.call(&schedule, 1);
+        true
+    }
+
     /// Whether more is submitted to a queue that has nothing left, within less than a report would take. Where that was
-    /// not so the last time, it is tried only now and then.
+    /// not so lately, it is tried only now and then.
     fn linger(&self, queue: usize) -> bool {
         let Some(queue) = self.queues.get(queue).filter(|_| self.watchers > 0) else { return false };
-        let lulls = queue.progress.0.lulls.load(Ordering::Relaxed);
-        let done = queue.progress.0.completed.load(Ordering::Relaxed);
-        let more = lulls % LULLS == 0
-            && (0..LINGER).any(|_| {
+        let Progress { completed, patience } = &queue.progress.0;
+        let done = completed.load(Ordering::Relaxed);
+        patience.look(|| {
+            (0..LINGER).any(|_| {
                 std::hint::spin_loop();
                 queue.submitted.load(Ordering::Acquire) > done
-            });
-        queue.progress.0.lulls.store(if more { 0 } else { lulls.wrapping_add(1) }, Ordering::Relaxed);
-        more
+            })
+        })
     }
 
     /// Takes the next jobs of a queue, as far as their waits are reached.

@@ -11,7 +11,7 @@ use crate::allocator::staging;
 use crate::buffer::Slice;
 use crate::object::{Retained, narrow};
 use crate::record::{Record, Reference};
-use crate::semaphore::{IreeTimeline, List, OwnedList, Semaphore};
+use crate::semaphore::{IreeTimeline, List, OwnedList};
 use crate::status::{Result, invalid};
 use crate::work::{Operation, Transfer};
 use hal_backend::Device;
@@ -89,11 +89,8 @@ impl Chain<'_> {
 impl<D: Device> State<D> {
     /// A semaphore of our own.
     pub(super) fn timeline(&self) -> Result<IreeTimeline> {
-        let registration = self.engine.register(0);
-        let frontiers = self.frontiers.clone();
-        let semaphore = Semaphore::create(self.allocator, self.proactor, 0, registration, frontiers)?;
         // SAFETY: fresh, with one reference.
-        unsafe { IreeTimeline::adopt(semaphore) }.ok_or_else(|| invalid("a semaphore is never null"))
+        unsafe { IreeTimeline::adopt(self.semaphore(0)?) }.ok_or_else(|| invalid("a semaphore is never null"))
     }
 
     /// Memory that the host can map.

@@ -694,6 +694,12 @@ impl<B: Backend> Port for Shared<B> {
         self.pump(core);
     }
 
+    fn promised(&self, timeline: Key) -> Option<u64> {
+        let core = self.core.lock();
+        let signals = &core.slots.get(timeline)?.signals;
+        signals.iter().filter_map(|(_, under_way)| under_way.back()).map(|&(value, _)| value).max()
+    }
+
     fn subscribe(&self, timeline: Key, value: u64, callback: Callback) -> Option<Key> {
         let mut core = self.core.lock();
         let state = match core.slots.get(timeline) {
