@@ -26,6 +26,7 @@ use parking_lot::{Condvar, Mutex};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A pool, borrowed: its owner keeps it longer than what is allocated from it.
@@ -61,6 +62,11 @@ pub(crate) struct Alloca {
     pub(crate) may_wait: bool,
     /// The transient buffer that is to get the memory.
     pub(crate) buffer: Retained<sys::iree_hal_buffer_t>,
+    /// How many bytes may be out before the waits of their allocations are reached, this one's included. Nothing where
+    /// the pool is not one of the device's own.
+    pub(crate) ahead: u64,
+    /// Whether the buffer got its memory before the waits were reached.
+    pub(crate) is_early: bool,
 }
 
 /// What came of asking the pool.
@@ -96,10 +102,13 @@ impl Drop for Reservation {
 impl Alloca {
     /// Asks the pool for memory.
     pub(crate) fn attempt(&self) -> Result<Attempt> {
+        self.ask(sys::IREE_HAL_POOL_RESERVE_FLAG_ALLOW_WAIT_FRONTIER as sys::iree_hal_pool_reserve_flags_t)
+    }
+
+    fn ask(&self, flags: sys::iree_hal_pool_reserve_flags_t) -> Result<Attempt> {
         let mut reservation = sys::iree_hal_pool_reservation_t::default();
         let mut info = sys::iree_hal_pool_acquire_info_t::default();
         let mut result = sys::IREE_HAL_POOL_ACQUIRE_EXHAUSTED as sys::iree_hal_pool_acquire_result_t;
-        let flags = sys::IREE_HAL_POOL_RESERVE_FLAG_ALLOW_WAIT_FRONTIER as sys::iree_hal_pool_reserve_flags_t;
         // SAFETY: the pool is alive; the out-parameters are ours.
         unsafe {
             check(sys::iree_hal_pool_acquire_reservation(
@@ -266,6 +275,8 @@ unsafe impl Sync for Parked {}
 pub(crate) struct ParkingLot {
     frontiers: Arc<Frontiers>,
     proactor: Proactor,
+    /// How many bytes are out before the waits of their allocations are reached.
+    early: AtomicU64,
     state: Mutex<Lot>,
     empty: Condvar,
 }
@@ -288,7 +299,29 @@ struct Lot {
 impl ParkingLot {
     pub(crate) fn new(frontiers: Arc<Frontiers>, proactor: *mut sys::iree_async_proactor_t) -> Arc<Self> {
         let state = Mutex::new(Lot::default());
-        Arc::new(Self { frontiers, proactor: Proactor(proactor), state, empty: Condvar::new() })
+        let (proactor, early) = (Proactor(proactor), AtomicU64::new(0));
+        Arc::new(Self { frontiers, proactor, early, state, empty: Condvar::new() })
+    }
+
+    /// Does an allocation before its waits are reached, if there is memory at once and not much is out like that already:
+    /// whoever needs memory now comes before those who will need it soon.
+    pub(crate) fn allocate_ahead(&self, alloca: &mut Alloca) -> Result<bool> {
+        let early = self.early.fetch_add(alloca.length, Ordering::Relaxed);
+        let is_little = early.checked_add(alloca.length).is_some_and(|early| early <= alloca.ahead);
+        let none = sys::IREE_HAL_POOL_RESERVE_FLAG_NONE as sys::iree_hal_pool_reserve_flags_t;
+        let attempt = if is_little { alloca.ask(none) } else { Ok(Attempt::Exhausted) };
+        alloca.is_early = matches!(attempt, Ok(Attempt::Done));
+        if !alloca.is_early {
+            self.early.fetch_sub(alloca.length, Ordering::Relaxed);
+        }
+        attempt.map(|_| alloca.is_early)
+    }
+
+    /// An allocation has ended: whatever it got is not early any more.
+    pub(crate) fn end(&self, alloca: &Alloca) {
+        if alloca.is_early {
+            self.early.fetch_sub(alloca.length, Ordering::Relaxed);
+        }
     }
 
     /// Does an allocation whose waits are reached: now, or when there is memory.

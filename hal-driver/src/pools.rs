@@ -304,11 +304,12 @@ impl Pools {
         Ok(heap)
     }
 
-    /// The default pool for an allocation of that size from a heap.
-    pub(crate) fn select(&self, heap: usize, length: u64) -> Result<*mut sys::iree_hal_pool_t> {
+    /// The default pool for an allocation of that size from a heap, and how many bytes of it may be out ahead of time: a
+    /// slab's worth.
+    pub(crate) fn select(&self, heap: usize, length: u64) -> Result<(*mut sys::iree_hal_pool_t, u64)> {
         let heap = self.heap(heap)?;
         // A block has a header's worth of rounding, so what fills a slab to the brim has one of its own.
-        Ok(if length <= heap.slab / 2 { heap.small.get() } else { heap.large.get() })
+        Ok(if length <= heap.slab / 2 { (heap.small.get(), heap.slab) } else { (heap.large.get(), 0) })
     }
 
     /// Those of what lies in slabs: IREE's TLSF pools.

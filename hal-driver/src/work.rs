@@ -124,6 +124,19 @@ pub(crate) struct Port<D: Device> {
 }
 
 impl<D: Device> Port<D> {
+    /// An operation has its place in its queue, and nothing to do there for the device.
+    fn edge(&self, queue: QueueId, submission: Submission<'_, Self>) -> Result {
+        let point = Point { queue, epoch: submission.epoch };
+        let Some(work) = submission.work else { return Ok(()) };
+        if let Some(trace) = &work.trace {
+            trace.issued(point);
+        }
+        match &mut work.operation {
+            Operation::Dealloca(dealloca) => dealloca.begin(point, &self.frontiers),
+            _ => Err(Failure::new(Code::Internal, "an operation that needs the device was no work for it")),
+        }
+    }
+
     fn job(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result<Job<D>> {
         let point = Point { queue, epoch: submission.epoch };
         let mut observer = None;
@@ -185,6 +198,16 @@ impl<D: Device> Backend for Port<D> {
         let mut accepted = 0;
         let mut stop = None;
         for mut submission in batch.iter() {
+            if submission.rides {
+                match self.edge(queue, submission) {
+                    Ok(()) => accepted += 1,
+                    Err(failure) => {
+                        stop = Some(Submitted::failed(accepted, failure));
+                        break;
+                    }
+                }
+                continue;
+            }
             match self.job(queue, &mut submission).map(|job| self.device.submit(job)) {
                 Ok(Ok(())) => accepted += 1,
                 Err(failure) | Ok(Err(Rejected::Failed(failure))) => {
@@ -212,6 +235,15 @@ impl<D: Device> Backend for Port<D> {
 
     fn create_event(&self, _device: usize) -> Result<D::Event> {
         self.device.create_event()
+    }
+
+    fn ahead(&self, work: &mut Work<D>) -> Result<bool> {
+        let Operation::Alloca(alloca) = &mut work.operation else { return Ok(false) };
+        let done = self.parking.allocate_ahead(alloca)?;
+        if let Some(trace) = work.trace.as_ref().filter(|_| done) {
+            trace.ready();
+        }
+        Ok(done)
     }
 
     fn run(&self, task: HostTask, work: Work<D>) {
@@ -266,6 +298,7 @@ impl<D: Device> Backend for Port<D> {
             }
             match work.operation {
                 Operation::Dealloca(dealloca) => dealloca.end(ended.point, &self.frontiers),
+                Operation::Alloca(alloca) => self.parking.end(&alloca),
                 // The call was never made: its waits failed, or it was cancelled.
                 Operation::HostCall(mut call) => {
                     if let (Some(signals), Err(failure)) = (call.signals.take(), &ended.outcome) {

@@ -114,6 +114,15 @@ pub trait Backend: Send + Sync + Sized + 'static {
         task.finish(Err(Failure::new(Code::Unimplemented, "this backend runs no host operations")));
     }
 
+    /// Does an [`Ahead`](crate::Action::Ahead) operation before its waits are reached, if that can be done here and now.
+    /// They are covered: what will reach them is with its device or has its place in the same queue, so the operation can
+    /// count on it. Says whether it is done; if not, it comes again to [`run`](Backend::run) when they are reached. Done
+    /// or not, the work comes back in the end, as any.
+    fn ahead(&self, work: &mut Self::Work) -> Result<bool, Failure> {
+        let _ = work;
+        Ok(false)
+    }
+
     /// An operation has ended on its queue, and nobody knows yet: unmap, copy back, commit, record the profile.
     /// Only called where [`FINISHES`](Backend::FINISHES) is set, once for each operation that was accepted.
     fn finish(&self, point: Point, work: Option<&mut Self::Work>, outcome: Result<(), &Failure>) {
@@ -163,6 +172,7 @@ pub(crate) struct Item<B: Backend> {
     pub(crate) work: Option<B::Work>,
     pub(crate) event: Option<B::Event>,
     pub(crate) waits: Range<usize>,
+    pub(crate) rides: bool,
 }
 
 /// One piece of work for a queue.
@@ -176,6 +186,9 @@ pub struct Submission<'a, B: Backend> {
     pub waits: &'a [NativeWait<B::Event>],
     /// What to record when the work is done.
     pub event: Option<&'a B::Event>,
+    /// Whether the device has nothing to do with it: an [`Edge`](crate::Action::Edge) that waits for what is before it in
+    /// its queue, and ends with that. It is not put on the queue, and nobody reports it.
+    pub rides: bool,
 }
 
 /// Work for one queue, in order.
@@ -205,6 +218,7 @@ impl<B: Backend> Batch<'_, B> {
             work: item.work.as_mut(),
             waits: waits.get(item.waits.clone()).unwrap_or(&[]),
             event: item.event.as_ref(),
+            rides: item.rides,
         })
     }
 }

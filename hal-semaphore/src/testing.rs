@@ -29,11 +29,18 @@ pub struct Job {
     pub tag: u64,
     /// What the device reports instead of success.
     pub failure: Option<Failure>,
-    /// What the device answers at submission: it cannot take this.
+    /// What the device answers at submission: it cannot take this. Or the host, when it is asked to do it ahead.
     pub refuse: Option<Failure>,
+    /// Whether the host can do it ahead.
+    pub ahead: bool,
 }
 
 impl Job {
+    /// A job that the host does ahead, or says that it cannot.
+    pub fn ahead(tag: u64, ahead: bool) -> Self {
+        Self { tag, ahead, ..Self::default() }
+    }
+
     /// A job that succeeds.
     pub fn new(tag: u64) -> Self {
         Self { tag, ..Self::default() }
@@ -41,12 +48,12 @@ impl Job {
 
     /// A job that fails when it runs.
     pub fn failing(tag: u64, failure: Failure) -> Self {
-        Self { tag, failure: Some(failure), refuse: None }
+        Self { tag, failure: Some(failure), ..Self::default() }
     }
 
     /// A job that its device does not take.
     pub fn refused(tag: u64, failure: Failure) -> Self {
-        Self { tag, failure: None, refuse: Some(failure) }
+        Self { tag, refuse: Some(failure), ..Self::default() }
     }
 }
 
@@ -102,6 +109,8 @@ struct State {
     violations: usize,
     reclaimed: Vec<(u64, Result<(), Failure>)>,
     host: Vec<(HostTask, Job)>,
+    edges: Vec<(QueueId, u64)>,
+    ahead: Vec<u64>,
     native_waits: usize,
     aborted: Vec<usize>,
     transitions: Vec<Transition>,
@@ -226,6 +235,20 @@ impl SoftBackend {
         }
     }
 
+    /// As [`settle`](SoftBackend::settle), and lets the host end well whatever it was given.
+    pub fn settle_with_host(&self) {
+        loop {
+            self.settle();
+            let host = self.take_host();
+            if host.is_empty() {
+                return;
+            }
+            for (task, _) in host {
+                task.finish(Ok(()));
+            }
+        }
+    }
+
     /// Takes a device off the bus: what it had is gone, nobody waits for its points any more, and the engine is told.
     pub fn lose(&self, device: usize, failure: Failure) {
         let mut state = self.state();
@@ -272,6 +295,16 @@ impl SoftBackend {
     /// The jobs that came back, in order, and how they ended.
     pub fn reclaimed(&self) -> Vec<(u64, Result<(), Failure>)> {
         self.state().reclaimed.clone()
+    }
+
+    /// The tags of the edges that came to a queue and did not go to its device, in order.
+    pub fn edges(&self) -> Vec<(QueueId, u64)> {
+        self.state().edges.clone()
+    }
+
+    /// The tags of what was done ahead, in order.
+    pub fn done_ahead(&self) -> Vec<u64> {
+        self.state().ahead.clone()
     }
 
     /// The host jobs that were started and not ended.
@@ -353,6 +386,12 @@ impl Backend for SoftBackend {
                 answer = Submitted::failed(accepted, failure);
                 break;
             }
+            if submission.rides {
+                if let Some(job) = submission.work.filter(|_| !self.quiet) {
+                    state.edges.push((queue, job.tag));
+                }
+                continue;
+            }
             if state.queues.get(queue.index()).is_some_and(|queue| queue.queued.len() >= self.capacity) {
                 answer = Submitted::full(accepted);
                 break;
@@ -403,6 +442,16 @@ impl Backend for SoftBackend {
         } else {
             self.state().host.push((task, work));
         }
+    }
+
+    fn ahead(&self, job: &mut Job) -> Result<bool, Failure> {
+        if let Some(failure) = job.refuse.clone() {
+            return Err(failure);
+        }
+        if job.ahead && !self.quiet {
+            self.state().ahead.push(job.tag);
+        }
+        Ok(job.ahead)
     }
 
     fn reclaim(&self, ended: Ended<Job>) {

@@ -335,6 +335,58 @@ fn twin_of_submit_against_submit() {
 }
 
 /// The host signals and fails a timeline at once: after the failure nothing moves.
+/// What cannot be done ahead waits for its waits after all, and they are reached while the backend is asked.
+fn decline_against_report() {
+    let engine = stepped(1);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || engine.backend().settle())
+    };
+    let action = Action::Ahead(Job::ahead(2, false));
+    engine.submit(0, Affinity::queue(0), &[(x, 1)], &[(y.clone(), 1)], action).unwrap();
+    device.join().unwrap();
+    engine.backend().settle_with_host();
+    assert_eq!(y.query().unwrap(), 1, "the operation still waits for what has happened");
+    assert_eq!(engine.occupancy().operations, 0);
+}
+
+#[test]
+fn a_report_and_a_refusal_to_go_ahead_may_cross() {
+    holds(decline_against_report);
+}
+
+#[test]
+fn twin_of_decline_against_report() {
+    catches(Defect::AheadDoesNotLook, "a_report_and_a_refusal_to_go_ahead_may_cross");
+}
+
+/// What is done ahead takes its place in its queue while what it counts on fails.
+#[test]
+fn going_ahead_and_a_failure_may_cross() {
+    holds(|| {
+        let engine = stepped(1);
+        let (x, y, z) = (semaphore(&engine), semaphore(&engine), semaphore(&engine));
+        submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
+        let failer = {
+            let x = x.clone();
+            thread::spawn(move || x.fail(Failure::new(Code::Aborted, "stop")))
+        };
+        let action = Action::Ahead(Job::ahead(2, true));
+        engine.submit(0, Affinity::queue(0), &[(x, 1)], &[(y.clone(), 1)], action).unwrap();
+        submit(&engine, 0, &[(y.clone(), 1)], &[(z.clone(), 1)], 3);
+        failer.join().unwrap();
+        engine.backend().settle_with_host();
+        assert_eq!(z.query().unwrap_err().code(), Code::Aborted);
+        assert_eq!(y.query().unwrap_err().code(), Code::Aborted);
+        let mut back: Vec<u64> = engine.backend().reclaimed().into_iter().map(|(tag, _)| tag).collect();
+        back.sort_unstable();
+        assert_eq!(back, [1, 2, 3]);
+        assert_eq!(engine.occupancy().operations, 0);
+    });
+}
+
 #[test]
 fn a_signal_and_a_failure_may_cross() {
     holds(|| {

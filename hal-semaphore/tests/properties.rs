@@ -32,6 +32,9 @@ enum Outcome {
 enum Does {
     Queue(Outcome),
     Host,
+    /// On the host, ahead if it can.
+    Ahead(Outcome, bool),
+    Edge(Outcome),
     Barrier,
 }
 
@@ -61,6 +64,10 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Does::Queue(Outcome::Refuse)),
         2 => Just(Does::Host),
         2 => Just(Does::Barrier),
+        2 => any::<bool>().prop_map(|ahead| Does::Ahead(Outcome::Succeed, ahead)),
+        1 => Just(Does::Ahead(Outcome::Refuse, false)),
+        2 => Just(Does::Edge(Outcome::Succeed)),
+        1 => Just(Does::Edge(Outcome::Refuse)),
     ];
     let submit = (0usize..8, any::<u64>(), does, vec(point.clone(), 0..4), vec(point, 0..3)).prop_map(
         |(device, affinity, does, waits, signals)| Event::Submit { device, affinity, does, waits, signals },
@@ -226,6 +233,12 @@ impl World {
                 (Action::Queue(Job::refused(tag, failure.clone())), Some(failure))
             }
             Does::Host => (Action::Host(Job::new(tag)), None),
+            Does::Ahead(Outcome::Refuse, _) => {
+                (Action::Ahead(Job::refused(tag, failure.clone())), Some(failure))
+            }
+            Does::Ahead(_, ahead) => (Action::Ahead(Job::ahead(tag, ahead)), None),
+            Does::Edge(Outcome::Refuse) => (Action::Edge(Job::refused(tag, failure.clone())), Some(failure)),
+            Does::Edge(_) => (Action::Edge(Job::new(tag)), None),
             Does::Barrier => (Action::Barrier, None),
         };
         let placed = self
@@ -375,6 +388,9 @@ impl World {
     }
 
     fn finish(&mut self, task: HostTask, job: &Job, how: u8) {
+        if let Some(failure) = &job.refuse {
+            return task.finish(Err(failure.clone()));
+        }
         let operation = &mut self.operations[usize::try_from(job.tag).unwrap()];
         match how {
             0 => {
@@ -442,6 +458,12 @@ impl World {
             *self.started.entry(job.tag).or_default() += 1;
             self.host.push((task, job));
         }
+        // What was done ahead can count on its waits: somebody has promised each.
+        for tag in self.engine.backend().done_ahead() {
+            let operation = &self.operations[usize::try_from(tag).unwrap()];
+            let promised = |&(semaphore, value): &(usize, u64)| self.semaphores[semaphore].promised >= value;
+            assert!(operation.waits.iter().all(promised), "{tag} was done for nobody");
+        }
         // Everything ends once, and only what was accepted.
         let mut ended: HashMap<u64, usize> = HashMap::new();
         for (tag, _) in self.engine.backend().reclaimed() {
@@ -454,12 +476,19 @@ impl World {
         }
     }
 
-    /// Barriers have no place in the log: they are done when what they wait for is.
+    /// Barriers have no place in the log: they are done when what they wait for is. So are edges, and what the host has
+    /// done ahead.
     fn settle_barriers(&mut self) {
+        let ahead = self.engine.backend().done_ahead();
         loop {
             let done = (0..self.operations.len()).find(|&at| {
                 let operation = &self.operations[at];
-                matches!(operation.does, Does::Barrier)
+                let passes_on = match operation.does {
+                    Does::Barrier | Does::Edge(_) => true,
+                    Does::Ahead(..) => ahead.contains(&(at as u64)),
+                    Does::Queue(_) | Does::Host => false,
+                };
+                passes_on
                     && !operation.counted
                     && operation
                         .waits
@@ -579,11 +608,9 @@ proptest! {
         let occupancy = world.engine.occupancy();
         prop_assert_eq!((occupancy.operations, occupancy.in_flight, occupancy.callbacks), (0, 0, 0));
         prop_assert_eq!(occupancy.events, occupancy.idle_events);
-        let queue_work = |operation: &&Operation| matches!(operation.does, Does::Queue(_));
-        let host_work = |operation: &&Operation| matches!(operation.does, Does::Host);
-        let begun = world.started.len();
-        let expected = world.operations.iter().filter(queue_work).count()
-            + world.operations.iter().filter(host_work).count() - begun;
+        // All work comes back but what the host was given for good.
+        let work = |operation: &&Operation| !matches!(operation.does, Does::Barrier);
+        let expected = world.operations.iter().filter(work).count() - world.started.len();
         prop_assert_eq!(world.engine.backend().reclaimed().len(), expected);
         world.semaphores.clear();
         prop_assert_eq!(world.engine.occupancy().timelines, 0);

@@ -66,9 +66,11 @@ fn soak(random: u64) {
                 let waits = [(start.clone(), 1), (before.clone(), link - 1)];
                 let tag = number * LINKS + link;
                 let failure = Failure::new(Code::DataLoss, format!("{tag}"));
-                let action = match random.below(8) {
+                let action = match random.below(10) {
                     0 => Action::Barrier,
                     1 => Action::Queue(Job::failing(tag, failure)),
+                    2 => Action::Edge(Job::new(tag)),
+                    3 => Action::Ahead(Job::ahead(tag, random.one_in(2))),
                     _ => Action::Queue(Job::new(tag)),
                 };
                 let affinity = Affinity::queue(random.below(2));
@@ -112,7 +114,9 @@ fn soak(random: u64) {
             for _ in 0..60 {
                 let queue = engine.queue(random.below(2), random.below(2)).unwrap();
                 // Reports lag behind, and one queue's may overtake another's.
-                if random.one_in(3) {
+                if random.one_in(8) {
+                    engine.backend().take_host().into_iter().for_each(|(task, _)| task.finish(Ok(())));
+                } else if random.one_in(3) {
                     engine.backend().report(queue);
                 } else {
                     engine.backend().step(queue);
@@ -131,14 +135,14 @@ fn soak(random: u64) {
     // Whatever the devices still have runs while the host waits for it.
     let runner = {
         let engine = engine.clone();
-        thread::spawn(move || engine.backend().settle())
+        thread::spawn(move || engine.backend().settle_with_host())
     };
     for [_, last] in &chains {
         // Reached or failed: either way the wait ends.
         let _ = engine.wait(WaitMode::All, &[(last.clone(), LINKS)], &VirtualClock::new(), None);
     }
     runner.join().unwrap();
-    engine.backend().settle();
+    engine.backend().settle_with_host();
     engine.shut_down(&Endless(VirtualClock::new()), Duration::MAX, Duration::MAX).unwrap();
 
     assert_eq!(engine.backend().violations(), 0);
@@ -195,6 +199,7 @@ fn twins() {
         Defect::CancelIgnoresState,
         Defect::EventNotHeld,
         Defect::RetireOutOfOrder,
+        Defect::AheadDoesNotLook,
     ] {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "random_schedules", "--nocapture"])

@@ -40,8 +40,14 @@ impl<'a> Edges<'a> {
 /// Where an operation runs.
 #[derive(Clone, Copy)]
 pub(super) enum Side {
+    /// On the device.
     Queue,
+    /// On the host, when its waits are reached.
     Host,
+    /// On the host, when its waits are covered, if it can.
+    Ahead,
+    /// In its queue, where the device has nothing to do.
+    Edge,
 }
 
 const ALLOCA_FLAGS: sys::iree_hal_alloca_flags_t = INDETERMINATE | MAY_WAIT;
@@ -93,6 +99,8 @@ impl<D: Device> State<D> {
         let action = match side {
             Side::Queue => Action::Queue(work),
             Side::Host => Action::Host(work),
+            Side::Ahead => Action::Ahead(work),
+            Side::Edge => Action::Edge(work),
         };
         let submitted = self.engine.submit(0, affinity, &edges.waits, &edges.signals, action);
         submitted.map(drop).map_err(|refusal| refused(&refusal.error))
@@ -201,7 +209,7 @@ impl<D: Device> State<D> {
         };
         let mut buffer = std::ptr::null_mut();
         // SAFETY: the out-parameter is ours. A pool outlives what is allocated from it, as its owner promises.
-        let (buffer, pool) = unsafe {
+        let (buffer, pool, ahead) = unsafe {
             check(sys::iree_hal_local_transient_buffer_create(
                 placement,
                 params,
@@ -210,30 +218,34 @@ impl<D: Device> State<D> {
                 self.allocator,
                 &raw mut buffer,
             ))?;
-            let pool = if pool.is_null() {
+            let buffer =
+                Retained::adopt(buffer).ok_or_else(|| invalid("there is no transient buffer"))?;
+            let (pool, ahead) = if pool.is_null() {
                 let heap = allocator::place(&self.properties, &params).map_or(0, |(heap, _)| heap);
                 self.pools.select(heap, length)?
             } else {
-                pool
+                (pool, 0)
             };
-            (Retained::adopt(buffer).ok_or_else(|| invalid("there is no transient buffer"))?, Pool::new(pool))
+            (buffer, Pool::new(pool), ahead)
         };
         let may_wait = flags & MAY_WAIT != 0;
-        let alloca = Alloca { pool, params, length, may_wait, buffer: buffer.clone() };
+        let alloca = Alloca { pool, params, length, may_wait, buffer: buffer.clone(), ahead, is_early: false };
         // What is ready is done here and now, and what goes wrong is the caller's to see.
-        let operation = if edges.waits.reached() {
+        let (side, operation) = if edges.waits.reached() {
             match alloca.attempt()? {
                 Attempt::Done => {
                     self.edge(queue, edges, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA, length)?;
                     return Ok(buffer);
                 }
-                Attempt::Frontier(reservation) => Operation::Await(Box::new((alloca, Some(reservation)))),
-                Attempt::Exhausted => Operation::Await(Box::new((alloca, None))),
+                Attempt::Frontier(reservation) => {
+                    (Side::Host, Operation::Await(Box::new((alloca, Some(reservation)))))
+                }
+                Attempt::Exhausted => (Side::Host, Operation::Await(Box::new((alloca, None)))),
             }
         } else {
-            Operation::Alloca(alloca)
+            (if ahead > 0 { Side::Ahead } else { Side::Host }, Operation::Alloca(alloca))
         };
-        self.submit(queue, edges, Side::Host, operation)?;
+        self.submit(queue, edges, side, operation)?;
         Ok(buffer)
     }
 
@@ -255,7 +267,7 @@ impl<D: Device> State<D> {
         self.submit(
             affinity,
             edges,
-            Side::Queue,
+            Side::Edge,
             Operation::Dealloca(Dealloca::new(buffer, self.pools.own())),
         )
     }

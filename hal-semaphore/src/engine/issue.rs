@@ -20,6 +20,11 @@ use crate::sync::Guard;
 /// How many operations, barriers that ride along included, one turn takes off a queue.
 const TURN: usize = 256;
 
+/// How many of these the device has something to do with.
+fn native<B: Backend>(items: &[Item<B>]) -> usize {
+    items.iter().filter(|item| !item.rides).count()
+}
+
 impl<B: Backend> Shared<B> {
     /// Issues one batch of the next queue that has something to issue.
     pub(super) fn issue_step<'a>(&'a self, mut core: Guard<'a, Core<B>>) -> Guard<'a, Core<B>> {
@@ -42,7 +47,7 @@ impl<B: Backend> Shared<B> {
         let mut answer = Submitted::all();
         if !scratch.items.is_empty() {
             core.stats.batches += 1;
-            core.take_room(index, scratch.items.len());
+            core.take_room(index, native(&scratch.items));
             let shown = scratch.items.last().map_or(0, |item| item.epoch);
             core.queue(index).shown = shown;
             drop(core);
@@ -120,15 +125,22 @@ impl<B: Backend> Core<B> {
                 continue;
             }
             let waits = first_wait..scratch.waits.len();
-            let Some(op) = self.ops.get(key) else { continue };
-            let epoch = op.epoch;
-            if op.lane == Lane::Barrier && waits.is_empty() {
+            let Some(op) = self.ops.get_mut(key) else { continue };
+            let (epoch, lane) = (op.epoch, op.lane);
+            if lane == Lane::Barrier && waits.is_empty() {
                 if all_reached {
                     self.stats.host_barriers += 1;
                     self.end(key, None, None, None);
                 } else {
                     self.ride_along(index, key, epoch);
                 }
+                continue;
+            }
+            // What was done ahead has its work only to be reclaimed.
+            let work = if lane == Lane::Barrier { None } else { op.work.take() };
+            if lane == Lane::Edge && waits.is_empty() {
+                scratch.items.push(Item { epoch, work, event: None, waits, rides: true });
+                self.ride_along(index, key, epoch);
                 continue;
             }
             let mut event = None;
@@ -147,8 +159,8 @@ impl<B: Backend> Core<B> {
             let Some(op) = self.op(key) else { continue };
             op.state = OpState::Issued;
             op.event = number;
-            let work = op.work.take();
-            scratch.items.push(Item { epoch, work, event: event.map(|(_, handle)| handle), waits });
+            let event = event.map(|(_, handle)| handle);
+            scratch.items.push(Item { epoch, work, event, waits, rides: false });
             self.queue(index).in_flight.push_back(InFlight {
                 op: key,
                 epoch,
@@ -160,8 +172,8 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// A barrier that waits for nothing but earlier work of its queue needs no work of its own: it ends with the
-    /// work before it, and whoever wants to wait for it natively waits for that.
+    /// A barrier or an edge that waits for nothing but earlier work of its queue needs no work of its own: it ends with
+    /// the work before it, and whoever wants to wait for it natively waits for that.
     fn ride_along(&mut self, index: u32, key: Key, epoch: u64) {
         let queue = self.queue(index);
         let (cover, event) = match queue.in_flight.back() {
@@ -308,7 +320,7 @@ impl<B: Backend> Core<B> {
             let work = item.work.take();
             if let Some(entry) = self.queue_ref(index).in_flight_at(item.epoch) {
                 let key = entry.op;
-                if let Some(op) = self.op(key) {
+                if let Some(op) = self.op(key).filter(|_| work.is_some()) {
                     op.work = work;
                 }
             }
@@ -322,7 +334,7 @@ impl<B: Backend> Core<B> {
             }
         }
         let refused = scratch.items.get(accepted).map(|item| item.epoch);
-        let refusals = scratch.items.len() - accepted;
+        let refusals = native(scratch.items.get(accepted..).unwrap_or(&[]));
         scratch.items.clear();
         scratch.waits.clear();
 

@@ -72,15 +72,23 @@ const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 /// What an operation does once its waits are reached or covered.
 ///
-/// The kinds of queue action in HAL terms: launches and transfers are [`Queue`](Action::Queue) work; so are
-/// stream-ordered allocations and deallocations where the queue itself gives and takes the memory, else they are
-/// [`Host`](Action::Host) work, like host calls.
+/// The kinds of queue action in HAL terms: launches and transfers are [`Queue`](Action::Queue) work, host calls
+/// [`Host`](Action::Host) work. Stream-ordered allocations and deallocations are `Queue` work where the queue itself gives
+/// and takes the memory; where the host does, an allocation is work that may be done [`Ahead`](Action::Ahead) and a
+/// deallocation an [`Edge`](Action::Edge).
 #[derive(Debug)]
 pub enum Action<W> {
     /// Goes to the device's queue, in queue order.
     Queue(W),
     /// Runs on the host, once every wait is reached, in no order but its waits'.
     Host(W),
+    /// Runs on the host, and may do so as soon as its waits are reached or covered, if the backend finds that it
+    /// [can](crate::Backend::ahead). Then it takes its place in its queue, as a barrier does, and what comes after it there
+    /// goes to the device without the host. Otherwise it is like `Host`.
+    Ahead(W),
+    /// Goes to its queue, in queue order, where the backend sees it and the device has nothing to do but to wait and
+    /// signal.
+    Edge(W),
     /// Nothing: signals when its waits are reached.
     Barrier,
 }
@@ -585,6 +593,13 @@ impl<B: Backend> Shared<B> {
                 if let Some(this) = self.this.upgrade() {
                     self.backend.run(HostTask::new(this, Ticket(key)), work);
                 }
+            }
+            Effect::Ahead(key, mut work) => {
+                let answer = self.foreign(|| self.backend.ahead(&mut work));
+                let mut core = self.core.lock();
+                core.stats.panics += u64::from(answer.is_err());
+                // What this sets free is seen to by whoever performs effects, next.
+                core.end_ahead(key, work, answer.flatten());
             }
             Effect::Watch(timeline, value, key) => {
                 let port: Weak<dyn Port> = self.this.clone();

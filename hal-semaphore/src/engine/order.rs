@@ -3,6 +3,7 @@
 use super::state::{
     Core, Effect, HOST, Lane, NOBODY, Op, OpState, Publication, SPARE, SignalRecord, Target, WaitRecord,
 };
+use super::stop::shutdown_failure;
 use super::{Action, Placement, WaitCounts};
 use crate::backend::{Backend, Ended, Transition, WaitClass};
 use crate::error::SubmitError;
@@ -152,6 +153,8 @@ impl<B: Backend> Core<B> {
         let (lane, work) = match action {
             Action::Queue(work) => (Lane::Queue, Some(work)),
             Action::Host(work) => (Lane::Host, Some(work)),
+            Action::Ahead(work) => (Lane::Ahead, Some(work)),
+            Action::Edge(work) => (Lane::Edge, Some(work)),
             Action::Barrier => (Lane::Barrier, None),
         };
         let spare = if signals.len() > 1 { self.spare.signals.pop() } else { None };
@@ -317,17 +320,68 @@ impl<B: Backend> Core<B> {
             return;
         }
         let lane = op.lane;
-        if lane == Lane::Host {
-            op.state = OpState::Running;
-            if let Some(work) = op.work.take() {
-                self.running += 1;
-                self.effects.then(Effect::Run(key, work));
+        match lane {
+            Lane::Queue | Lane::Edge => self.order(key),
+            Lane::Host => self.run(key, Effect::Run),
+            Lane::Ahead if self.is_reached(key) => self.run(key, Effect::Run),
+            Lane::Ahead => self.run(key, Effect::Ahead),
+            Lane::Barrier if self.is_reached(key) => {
+                self.stats.host_barriers += 1;
+                self.end(key, None, None, None);
             }
-        } else if lane == Lane::Barrier && self.is_reached(key) {
-            self.stats.host_barriers += 1;
-            self.end(key, None, None, None);
-        } else {
-            self.order(key);
+            Lane::Barrier => self.order(key),
+        }
+    }
+
+    /// Gives an operation to the host.
+    fn run(&mut self, key: Key, how: impl FnOnce(Key, B::Work) -> Effect<B>) {
+        let Some(op) = self.op(key) else { return };
+        op.state = OpState::Running;
+        if let Some(work) = op.work.take() {
+            self.running += 1;
+            self.effects.then(how(key, work));
+        }
+    }
+
+    /// The backend was asked to do an operation before its waits are reached, and said whether it has.
+    pub(super) fn end_ahead(&mut self, key: Key, work: B::Work, answer: Result<bool, Failure>) {
+        let closing = self.closing;
+        let Some(op) = self.op(key) else { return };
+        op.work = Some(work);
+        let queue = op.queue;
+        let lost = self.device_of(queue).lost.clone();
+        let done = match (answer, lost) {
+            (Ok(done), None) => done,
+            (Err(failure), _) | (Ok(_), Some(failure)) => return self.end(key, Some(failure), None, None),
+        };
+        self.running -= 1;
+        let mut held = 0;
+        let mut doom = closing.then(shutdown_failure);
+        if !done {
+            let waits = self.ops.get(key).map_or_else(SmallVec::new, |op| op.waits.clone());
+            for WaitRecord { slot: at, value, .. } in waits {
+                let looks = !sabotaged(Defect::AheadDoesNotLook);
+                let Some(slot) = self.slots.get(at).filter(|slot| slot.value < value || !looks) else {
+                    continue;
+                };
+                if let Some(failure) = &slot.failure {
+                    doom.get_or_insert(failure.clone());
+                } else {
+                    held += 1;
+                    self.park(at, HOST, value, Target::Op(key));
+                }
+            }
+        }
+        let Some(op) = self.op(key) else { return };
+        op.state = OpState::Held;
+        op.lane = if done { Lane::Barrier } else { Lane::Host };
+        op.remaining = held;
+        match doom {
+            Some(failure) => {
+                self.doom(key, &failure);
+            }
+            None if held == 0 => self.runnable.push_back(key),
+            None => {}
         }
     }
 

@@ -10,6 +10,7 @@
 //!              │  Host actions: all reached         │   backend took it    retired in queue order
 //!              ├──────────────► Running ──────────────────────────────────────────────► ended
 //!              │                                    │        HostTask::finish
+//!              ├─► Running ──► Held: done ahead, and a barrier from here on; or not, and a Host action
 //!              ├────────────────────────────────────┴─────────────────────────────────► ended
 //!              │         a wait failed · cancelled · device lost · shut down
 //!              └── barrier whose waits are all reached ───────────────────────────────► ended
@@ -72,6 +73,10 @@ pub(super) enum Lane {
     Queue,
     /// Runs on the host.
     Host,
+    /// Runs on the host, perhaps before its waits are reached.
+    Ahead,
+    /// Has its place in its queue, where the device has nothing to do.
+    Edge,
     /// Does not run: waits, then signals.
     Barrier,
 }
@@ -328,6 +333,7 @@ pub(super) enum Effect<B: Backend> {
     Wake(Pending),
     Call(Callback, Result<u64, Failure>),
     Run(Key, B::Work),
+    Ahead(Key, B::Work),
     Watch(B::Timeline, u64, Key),
     Unwatch(Watch<B>),
 }

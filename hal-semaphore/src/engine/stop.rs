@@ -106,19 +106,19 @@ impl<B: Backend> Core<B> {
     }
 }
 
-impl<B: Backend> Shared<B> {
-    fn shutdown_failure() -> Failure {
-        Failure::with_origin(
-            Code::Cancelled,
-            Origin::Shutdown,
-            "the engine was shut down before the operation ended",
-        )
-    }
+pub(super) fn shutdown_failure() -> Failure {
+    Failure::with_origin(
+        Code::Cancelled,
+        Origin::Shutdown,
+        "the engine was shut down before the operation ended",
+    )
+}
 
+impl<B: Backend> Shared<B> {
     /// Closes without waiting; what the devices have keeps the engine alive until they have reported it.
     pub(super) fn close(&self) {
         let mut core = self.core.lock();
-        let failure = Self::shutdown_failure();
+        let failure = shutdown_failure();
         core.close(&failure);
         if core.ops.len() > 0
             && let Some(this) = self.this.upgrade()
@@ -147,7 +147,7 @@ impl<B: Backend> Shared<B> {
     }
 
     pub(super) fn shut_down(&self, clock: &dyn Clock, grace: Time, limit: Time) -> Result<(), Unfinished> {
-        let failure = Self::shutdown_failure();
+        let failure = shutdown_failure();
         let mut core = self.core.lock();
         core.close(&failure);
         self.pump(core);
