@@ -1,5 +1,5 @@
 //! Fixed work for counting instructions: from IREE's C call to the completed signal, on one thread, with a device that
-//! does nothing and completes at once.
+//! does nothing and completes at once, or sixteen jobs at a time.
 //!
 //! `cargo xtask instructions` runs this under callgrind, which counts what happens inside each `gate_…` function, and
 //! compares the counts with a budget. Everything runs once before it is counted, so that what is counted is what an
@@ -18,6 +18,10 @@ use hal_backend::{
 use hal_sys as sys;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many jobs the device completes at a time.
+static AT_A_TIME: AtomicU64 = AtomicU64::new(1);
 
 /// How often each gate does its operation.
 const COUNT: u64 = 1000;
@@ -50,6 +54,7 @@ impl Driver for Nothing {
 #[derive(Default)]
 struct NothingDevice {
     completer: OnceLock<Completer>,
+    submitted: AtomicU64,
 }
 
 impl hal_backend::Device for NothingDevice {
@@ -99,7 +104,10 @@ impl hal_backend::Device for NothingDevice {
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
         let (queue, epoch) = (job.queue, job.epoch);
         drop(job);
-        if let Some(completer) = self.completer.get() {
+        let submitted = self.submitted.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some(completer) = self.completer.get()
+            && submitted % AT_A_TIME.load(Ordering::Relaxed) == 0
+        {
             let _ = completer.complete(queue, epoch);
         }
         Ok(())
@@ -141,7 +149,22 @@ impl Rig {
             operation(self, &self.edges(self.at), self.at);
             self.at += 1;
         }
-        assert_eq!(self.timeline.value().unwrap(), self.at, "everything is done at once");
+        self.is_done();
+    }
+
+    /// The same on a device that is behind.
+    fn behind(&mut self, case: fn(&mut Self)) {
+        AT_A_TIME.store(16, Ordering::Relaxed);
+        case(self);
+        AT_A_TIME.store(1, Ordering::Relaxed);
+        self.fill(&self.edges(self.at), 1, &self.target);
+        self.at += 1;
+        self.is_done();
+    }
+
+    fn is_done(&self) {
+        let done = AT_A_TIME.load(Ordering::Relaxed) > 1 || self.timeline.value().unwrap() == self.at;
+        assert!(done, "everything is done at once");
     }
 
     /// From a value of the timeline to the next.
@@ -366,7 +389,15 @@ fn alloca_dealloca(rig: &mut Rig) {
         }
         rig.at += 3;
     }
-    assert_eq!(rig.timeline.value().unwrap(), rig.at, "everything is done at once");
+    rig.is_done();
+}
+
+fn fills_behind(rig: &mut Rig) {
+    rig.behind(fill_chain);
+}
+
+fn allocas_behind(rig: &mut Rig) {
+    rig.behind(alloca_dealloca);
 }
 
 fn execute_100(rig: &mut Rig) {
@@ -422,6 +453,8 @@ gates! {
     gate_update_chain: update_chain,
     gate_held_fills: held_fills,
     gate_alloca_dealloca: alloca_dealloca,
+    gate_fills_behind: fills_behind,
+    gate_allocas_behind: allocas_behind,
     gate_execute_100: execute_100,
     gate_execute_100_bound: execute_100_bound,
     gate_record_100: record_100,

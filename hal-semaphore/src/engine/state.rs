@@ -414,6 +414,7 @@ pub struct Stats {
     pub panics: u64,
 }
 
+#[repr(align(128))]
 pub(super) struct Core<B: Backend> {
     pub(super) engine: u32,
     pub(super) ops: Slab<Op<B>>,
