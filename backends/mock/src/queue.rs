@@ -49,7 +49,7 @@ const WATCH: u32 = 2;
 const QUIET: Duration = Duration::from_micros(10);
 
 /// How often a worker looks for more jobs of a queue before it reports what it did: for well under a microsecond.
-const LINGER: usize = 16;
+const LINGER: usize = 64;
 
 type MockJob = Job<MockDevice>;
 
