@@ -7,6 +7,7 @@
 
 const CHUNK_BITS: u32 = 8;
 const CHUNK: u32 = 1 << CHUNK_BITS;
+const LENGTH: usize = CHUNK as usize;
 const NONE: u32 = u32::MAX;
 
 /// Names one entry of a [`Slab`], and the insertion that filled it.
@@ -24,7 +25,7 @@ struct Entry<T> {
 
 /// Storage for values of one type, addressed by [`Key`].
 pub(crate) struct Slab<T> {
-    chunks: Vec<Box<[Entry<T>]>>,
+    chunks: Vec<Box<[Entry<T>; LENGTH]>>,
     free: u32,
     len: usize,
     generation: u32,
@@ -58,15 +59,14 @@ impl<T> Slab<T> {
         let chunk = u32::try_from(self.chunks.len()).expect("fewer than 2^24 chunks fit in memory");
         let first = chunk << CHUNK_BITS;
         let last = first + (CHUNK - 1);
-        self.chunks.push(
-            (first..=last)
-                .map(|index| Entry {
-                    generation: 0,
-                    next_free: if index == last { self.free } else { index + 1 },
-                    value: None,
-                })
-                .collect(),
-        );
+        let chunk: Box<[Entry<T>]> = (first..=last)
+            .map(|index| Entry {
+                generation: 0,
+                next_free: if index == last { self.free } else { index + 1 },
+                value: None,
+            })
+            .collect();
+        self.chunks.extend(chunk.try_into().ok());
         self.free = first;
     }
 

@@ -59,15 +59,23 @@ impl<B: Backend> Shared<B> {
                 Submitted::lost(failure)
             });
         }
-        core.settle(index, &mut scratch, answer, reports);
+        if scratch.items.is_empty() {
+            core.announce(index);
+        } else {
+            core.settle(index, &mut scratch, answer, reports);
+        }
         core.issuers -= 1;
+        let lost = core.device_of(index).lost.is_some();
         let queue = core.queue(index);
         queue.scratch = scratch;
         queue.issuing = false;
-        if !queue.ready.is_empty() {
+        let (more, due) = (!queue.ready.is_empty(), queue.is_due());
+        if more {
             core.mark_issuable(index);
         }
-        core.mark_dirty(index);
+        if due || lost {
+            core.mark_dirty(index);
+        }
         core
     }
 
@@ -216,6 +224,17 @@ impl<B: Backend> Core<B> {
             }
             if let Some(failure) = slot.failure.clone() {
                 return Err(failure);
+            }
+            if wait.via == index {
+                *all_reached = false;
+                self.stats.same_queue += 1;
+                if B::OBSERVES
+                    && let Some(cover) = self.coverage(wait.slot, wait.value, index, epoch)
+                {
+                    debug_assert_eq!(cover.queue, index, "a wait lost its place in the queue's order");
+                    self.observe_wait(key, wait.slot, wait.value, cover.class);
+                }
+                continue;
             }
             let Some(cover) = self.coverage(wait.slot, wait.value, index, epoch) else {
                 debug_assert!(false, "an ordered operation has a wait that nothing covers");

@@ -53,7 +53,7 @@ use crate::slab::{Key, Slab};
 use crate::sync::{Guard, Mutex};
 use crate::timeline::{Points, Registration, Timeline, Watcher};
 use room::Room;
-use state::{CallbackRecord, Core, Device, Effect, Effects, HOST, OpState, Queue, Scratch, Spare, Target};
+use state::{Answer, CallbackRecord, Core, Device, Effect, Effects, HOST, OpState, Queue, Scratch, Spare, Target};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -550,6 +550,9 @@ impl<B: Backend> Shared<B> {
         let panics = self.perform(&mut effects);
         core = self.core.lock();
         core.stats.panics += panics;
+        for answer in effects.answers.drain(..) {
+            core.end_ahead(answer);
+        }
         core.spare_effects = Some(effects);
         core.publishing = false;
         core
@@ -576,7 +579,16 @@ impl<B: Backend> Shared<B> {
         }
         effects.publications.clear();
         for effect in effects.others.drain(..) {
-            count(self.foreign(|| self.perform_one(effect)));
+            match effect {
+                Effect::Ahead(op, mut work) => {
+                    let mut done = Ok(false);
+                    let asked = self.foreign(|| done = self.backend.ahead(&mut work));
+                    done = asked.clone().and(done);
+                    count(asked);
+                    effects.answers.push(Answer { op, work, done });
+                }
+                effect => count(self.foreign(|| self.perform_one(effect))),
+            }
         }
         for ended in effects.reclaims.drain(..) {
             count(self.foreign(|| self.backend.reclaim(ended)));
@@ -594,13 +606,6 @@ impl<B: Backend> Shared<B> {
                     self.backend.run(HostTask::new(this, Ticket(key)), work);
                 }
             }
-            Effect::Ahead(key, mut work) => {
-                let answer = self.foreign(|| self.backend.ahead(&mut work));
-                let mut core = self.core.lock();
-                core.stats.panics += u64::from(answer.is_err());
-                // What this sets free is seen to by whoever performs effects, next.
-                core.end_ahead(key, work, answer.flatten());
-            }
             Effect::Watch(timeline, value, key) => {
                 let port: Weak<dyn Port> = self.this.clone();
                 let watch = timeline.watch(value, Watcher::new(port, key));
@@ -613,7 +618,7 @@ impl<B: Backend> Shared<B> {
                 drop(core);
                 drop(unneeded);
             }
-            Effect::Unwatch(_) => {}
+            Effect::Unwatch(_) | Effect::Ahead(..) => {}
         }
     }
 

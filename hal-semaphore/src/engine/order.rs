@@ -1,7 +1,7 @@
 //! Taking operations in, classifying their waits, and giving them their place in a queue.
 
 use super::state::{
-    Core, Effect, HOST, Lane, NOBODY, Op, OpState, Publication, SPARE, SignalRecord, Target, WaitRecord,
+    Answer, Core, Effect, HOST, Lane, NOBODY, Op, OpState, Publication, SPARE, SignalRecord, Target, WaitRecord,
 };
 use super::stop::shutdown_failure;
 use super::{Action, Placement, WaitCounts};
@@ -205,10 +205,17 @@ impl<B: Backend> Core<B> {
                         }
                     };
                     self.use_slot(slot);
-                    wait_records.push(WaitRecord { slot, value, via: NOBODY, event: None });
-                    match self.coverage(slot, value, queue, u64::MAX) {
-                        Some(cover) if lane != Lane::Host => cover.class,
-                        _ => {
+                    let cover = match lane {
+                        Lane::Host => None,
+                        _ => self.coverage(slot, value, queue, u64::MAX),
+                    };
+                    // What the queue's own order takes care of needs no second look: it stays so, whatever happens.
+                    let own = cover.is_some_and(|cover| matches!(cover.class, WaitClass::SameQueue { .. }));
+                    let via = if own { queue } else { NOBODY };
+                    wait_records.push(WaitRecord { slot, value, via, event: None });
+                    match cover {
+                        Some(cover) => cover.class,
+                        None => {
                             held += 1;
                             self.park(slot, list, value, Target::Op(key));
                             WaitClass::Held
@@ -344,13 +351,14 @@ impl<B: Backend> Core<B> {
     }
 
     /// The backend was asked to do an operation before its waits are reached, and said whether it has.
-    pub(super) fn end_ahead(&mut self, key: Key, work: B::Work, answer: Result<bool, Failure>) {
+    pub(super) fn end_ahead(&mut self, answer: Answer<B>) {
+        let Answer { op: key, work, done } = answer;
         let closing = self.closing;
         let Some(op) = self.op(key) else { return };
         op.work = Some(work);
         let queue = op.queue;
         let lost = self.device_of(queue).lost.clone();
-        let done = match (answer, lost) {
+        let done = match (done, lost) {
             (Ok(done), None) => done,
             (Err(failure), _) | (Ok(_), Some(failure)) => return self.end(key, Some(failure), None, None),
         };

@@ -153,8 +153,7 @@ impl<B: Backend> Core<B> {
             return None;
         }
         let entry = queue.in_flight.get(at)?;
-        let ended = entry.epoch <= queue.completed || entry.failure.is_some() || !entry.native;
-        if entry.epoch > queue.issued || !ended {
+        if entry.epoch > queue.issued || !entry.has_ended(queue.completed) {
             return None;
         }
         let (key, point, native) = (entry.op, queue.point(entry.epoch), entry.native);

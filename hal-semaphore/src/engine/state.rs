@@ -205,6 +205,13 @@ pub(super) struct InFlight {
     pub(super) failure: Option<Failure>,
 }
 
+impl InFlight {
+    /// Whether the device is done with it, having completed so much of the queue.
+    pub(super) fn has_ended(&self, completed: u64) -> bool {
+        self.epoch <= completed || self.failure.is_some() || !self.native
+    }
+}
+
 /// An operation taken off its queue to be retired.
 pub(super) struct Retiring<W> {
     pub(super) op: Key,
@@ -270,6 +277,11 @@ impl<B: Backend> Queue<B> {
                 self.in_flight.get(at).filter(|entry| entry.epoch == epoch)
             }
         }
+    }
+
+    /// Whether the oldest operation in flight has ended, as far as the queue itself can tell.
+    pub(super) fn is_due(&self) -> bool {
+        self.in_flight.front().is_some_and(|entry| entry.has_ended(self.completed))
     }
 
     pub(super) fn point(&self, epoch: u64) -> Point {
@@ -343,11 +355,20 @@ pub(super) struct Effects<B: Backend> {
     pub(super) publications: Vec<Publication<B::Timeline>>,
     pub(super) others: Vec<Effect<B>>,
     pub(super) reclaims: Vec<Ended<B::Work>>,
+    /// What the backend said to those that it was asked to do ahead.
+    pub(super) answers: Vec<Answer<B>>,
+}
+
+/// An operation, its work, and whether the work is done ahead.
+pub(super) struct Answer<B: Backend> {
+    pub(super) op: Key,
+    pub(super) work: B::Work,
+    pub(super) done: Result<bool, Failure>,
 }
 
 impl<B: Backend> Default for Effects<B> {
     fn default() -> Self {
-        Self { publications: Vec::new(), others: Vec::new(), reclaims: Vec::new() }
+        Self { publications: Vec::new(), others: Vec::new(), reclaims: Vec::new(), answers: Vec::new() }
     }
 }
 
