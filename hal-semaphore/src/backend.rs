@@ -34,6 +34,7 @@ use crate::error::CompletionError;
 use crate::failure::{Code, Failure};
 use crate::ids::{Point, QueueId, Ticket, TimelineKey};
 use crate::port::Port;
+use crate::slab::Key;
 use crate::timeline::Timeline;
 use std::fmt;
 use std::ops::Range;
@@ -168,6 +169,7 @@ pub struct NativeWait<E> {
 }
 
 pub(crate) struct Item<B: Backend> {
+    pub(crate) op: Key,
     pub(crate) epoch: u64,
     pub(crate) work: Option<B::Work>,
     pub(crate) event: Option<B::Event>,

@@ -70,20 +70,24 @@ impl<T> Slab<T> {
         self.free = first;
     }
 
-    pub(crate) fn insert(&mut self, value: T) -> Key {
+    /// What the next insertion will be known as.
+    pub(crate) fn next_key(&mut self) -> Key {
         if self.free == NONE {
             self.grow();
         }
-        let index = self.free;
-        self.generation = self.generation.wrapping_add(1);
-        let generation = self.generation;
-        let entry = self.entry_mut(index).expect("the free list names entries that exist");
+        Key { index: self.free, generation: self.generation.wrapping_add(1) }
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> Key {
+        let key = self.next_key();
+        self.generation = key.generation;
+        let entry = self.entry_mut(key.index).expect("the free list names entries that exist");
         let next_free = entry.next_free;
-        entry.generation = generation;
+        entry.generation = key.generation;
         entry.value = Some(value);
         self.free = next_free;
         self.len += 1;
-        Key { index, generation }
+        key
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<&T> {

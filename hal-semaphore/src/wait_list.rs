@@ -70,6 +70,11 @@ impl<T> WaitList<T> {
         self.alone.is_none() && self.run.is_empty() && self.late.is_empty()
     }
 
+    /// Whether [`pop`](WaitList::pop) would take something.
+    pub(crate) fn releases(&self, reached: u64) -> bool {
+        self.next <= reached && !self.is_empty()
+    }
+
     pub(crate) fn push(&mut self, value: u64, target: T) {
         if self.is_empty() {
             self.next = value;

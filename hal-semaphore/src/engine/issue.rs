@@ -9,7 +9,7 @@
 
 use super::Shared;
 use super::room::BATCH;
-use super::state::{Core, Effect, InFlight, Lane, NOBODY, OpState, Scratch};
+use super::state::{Core, Effect, HOST, InFlight, Lane, NOBODY, OpState, Scratch};
 use crate::backend::{Backend, Batch, Item, NativeWait, NativeWaits, Stop, Submitted, Transition, WaitClass};
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
@@ -147,7 +147,7 @@ impl<B: Backend> Core<B> {
             // What was done ahead has its work only to be reclaimed.
             let work = if lane == Lane::Barrier { None } else { op.work.take() };
             if lane == Lane::Edge && waits.is_empty() {
-                scratch.items.push(Item { epoch, work, event: None, waits, rides: true });
+                scratch.items.push(Item { op: key, epoch, work, event: None, waits, rides: true });
                 self.ride_along(index, key, epoch);
                 continue;
             }
@@ -168,7 +168,7 @@ impl<B: Backend> Core<B> {
             op.state = OpState::Issued;
             op.event = number;
             let event = event.map(|(_, handle)| handle);
-            scratch.items.push(Item { epoch, work, event, waits, rides: false });
+            scratch.items.push(Item { op: key, epoch, work, event, waits, rides: false });
             self.queue(index).in_flight.push_back(InFlight {
                 op: key,
                 epoch,
@@ -336,14 +336,12 @@ impl<B: Backend> Core<B> {
         let accepted = accepted.min(scratch.items.len());
         let lost = self.device_of(index).lost.clone();
         for (position, item) in scratch.items.iter_mut().enumerate() {
-            let work = item.work.take();
-            if let Some(entry) = self.queue_ref(index).in_flight_at(item.epoch) {
-                let key = entry.op;
-                if let Some(op) = self.op(key).filter(|_| work.is_some()) {
-                    op.work = work;
-                }
+            if item.work.is_some()
+                && let Some(op) = self.op(item.op)
+            {
+                op.work = item.work.take();
             }
-            if position < accepted {
+            if position < accepted && !item.waits.is_empty() {
                 for wait in scratch.waits.get(item.waits.clone()).unwrap_or(&[]) {
                     let producer = wait.point.queue.index();
                     if let Some(known) = self.queue(index).known.get_mut(producer) {
@@ -459,8 +457,10 @@ impl<B: Backend> Core<B> {
             }
             let signals = self.ops.get(key).map_or(0, |op| op.signals.len());
             for signal in 0..signals {
-                if let Some((slot, value)) = self.signal(key, signal) {
-                    self.cover_others(slot, index, value);
+                let Some((at, value)) = self.signal(key, signal) else { continue };
+                let others = |waiting| waiting != HOST && waiting != index;
+                if self.slots.get(at).is_some_and(|slot| slot.releases(value, others)) {
+                    self.cover_others(at, index, value);
                 }
             }
         }

@@ -169,18 +169,7 @@ impl<B: Backend> Core<B> {
         let spare = if waits.len() > 2 { self.spare.waits.pop() } else { None };
         let mut wait_records: SmallVec<[WaitRecord; 2]> =
             spare.map_or_else(SmallVec::new, SmallVec::from_vec);
-        let key = self.ops.insert(Op {
-            state: OpState::Held,
-            lane,
-            queue,
-            remaining: 0,
-            epoch: 0,
-            event: None,
-            doom: None,
-            waits: SmallVec::new(),
-            signals: signal_records,
-            work,
-        });
+        let key = self.ops.next_key();
         self.queue(queue).load += 1;
         self.stats.submitted += 1;
 
@@ -244,17 +233,21 @@ impl<B: Backend> Core<B> {
                 }
             }
         }
-        if let Some(op) = self.op(key) {
-            op.waits = wait_records;
-            op.remaining = held;
+        if held == 0 || doom.is_some() {
+            self.runnable.push_back(key);
         }
-        match doom {
-            Some(failure) => {
-                self.doom(key, &failure);
-            }
-            None if held == 0 => self.runnable.push_back(key),
-            None => {}
-        }
+        self.ops.insert(Op {
+            state: OpState::Held,
+            lane,
+            queue,
+            remaining: held,
+            epoch: 0,
+            event: None,
+            doom,
+            waits: wait_records,
+            signals: signal_records,
+            work,
+        });
         Placement { ticket: Ticket(key), queue: self.queue_ref(queue).id, waits: counts }
     }
 
@@ -417,8 +410,9 @@ impl<B: Backend> Core<B> {
         let signals = op.signals.len();
         for position in 0..signals {
             let Some((slot_key, value)) = self.signal(key, position) else { continue };
-            self.put_under_way(slot_key, index, value, epoch);
-            self.cover_own(slot_key, index, value);
+            if self.put_under_way(slot_key, index, value, epoch) {
+                self.cover_own(slot_key, index, value);
+            }
         }
         if B::OBSERVES {
             self.effects.then(Effect::Observe(Transition::Ordered { ticket: Ticket(key), point }));

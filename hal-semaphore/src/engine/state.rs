@@ -167,9 +167,9 @@ impl<B: Backend> Slot<B> {
         }
     }
 
-    /// The signals under way from `queue`, if there are any.
-    pub(super) fn under_way(&mut self, queue: u32) -> Option<&mut UnderWay> {
-        self.signals.iter_mut().find(|(key, _)| *key == queue).map(|(_, signals)| signals)
+    /// Whether reaching or covering `value` releases anything in those lists.
+    pub(super) fn releases(&self, value: u64, which: impl Fn(u32) -> bool) -> bool {
+        self.lists.iter().any(|(waiting, list)| which(*waiting) && list.releases(value))
     }
 
     /// Ready for another timeline; the memory of its lists stays.

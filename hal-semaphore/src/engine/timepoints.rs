@@ -82,6 +82,9 @@ impl<B: Backend> Core<B> {
             return;
         }
         slot.value = value;
+        if !slot.releases(value, |_| true) {
+            return;
+        }
         let mut position = 0;
         let mut lists = slot.lists.len();
         while position < lists {
@@ -180,18 +183,22 @@ impl<B: Backend> Core<B> {
         self.prune(key, position)
     }
 
-    /// A signal of `value` has its place in `queue`, at `epoch`.
-    pub(super) fn put_under_way(&mut self, key: Key, queue: u32, value: u64, epoch: u64) {
-        let Some(slot) = self.slots.get_mut(key) else { return };
-        if slot.under_way(queue).is_none() {
-            let fresh = self.spare.under_way.pop().unwrap_or_default();
-            slot.signals.push((queue, fresh));
-        }
-        if let Some(signals) = slot.under_way(queue)
+    /// A signal of `value` has its place in `queue`, at `epoch`. Says whether the queue has waits that it covers.
+    pub(super) fn put_under_way(&mut self, key: Key, queue: u32, value: u64, epoch: u64) -> bool {
+        let Some(slot) = self.slots.get_mut(key) else { return false };
+        let signals = match slot.signals.iter_mut().position(|(producer, _)| *producer == queue) {
+            Some(position) => slot.signals.get_mut(position),
+            None => {
+                slot.signals.push((queue, self.spare.under_way.pop().unwrap_or_default()));
+                slot.signals.last_mut()
+            }
+        };
+        if let Some((_, signals)) = signals
             && signals.back().is_none_or(|&(last, _)| last < value)
         {
             signals.push_back((value, epoch));
         }
+        slot.releases(value, |waiting| waiting == queue)
     }
 
     /// Nobody needs a signal of `queue` for at most `value` any more.
