@@ -435,16 +435,23 @@ pub struct Stats {
     pub panics: u64,
 }
 
-#[repr(align(128))]
+/// It shares no cache line with the lock's word, which whoever waits for the lock looks at all the time: what did would be
+/// slow to write.
+#[repr(C, align(64))]
 pub(super) struct Core<B: Backend> {
     pub(super) engine: u32,
+    pub(super) closing: bool,
+    pub(super) devices: Vec<Device<B>>,
+    pub(super) notifications: NotificationPool,
+    /// Who waits for the engine to come to rest.
+    pub(super) resting: Vec<Pending>,
+    /// Keeps a closing engine until its devices have reported everything.
+    pub(super) keepalive: Option<Arc<dyn crate::port::Port>>,
+    pub(super) host_waits: Slab<HostWait>,
+    pub(super) callbacks: Slab<CallbackRecord>,
     pub(super) ops: Slab<Op<B>>,
     pub(super) slots: Slab<Slot<B>>,
     pub(super) queues: Vec<Queue<B>>,
-    pub(super) devices: Vec<Device<B>>,
-    pub(super) host_waits: Slab<HostWait>,
-    pub(super) callbacks: Slab<CallbackRecord>,
-    pub(super) notifications: NotificationPool,
     /// Operations with nothing left to wait for, and those that are doomed.
     pub(super) runnable: VecDeque<Key>,
     /// Queues whose oldest operation may have ended.
@@ -457,14 +464,9 @@ pub(super) struct Core<B: Backend> {
     pub(super) publishing: bool,
     pub(super) effects: Box<Effects<B>>,
     pub(super) spare_effects: Option<Box<Effects<B>>>,
-    pub(super) spare: Spare<B>,
     pub(super) stats: Stats,
     pub(super) running: usize,
-    pub(super) closing: bool,
-    /// Who waits for the engine to come to rest.
-    pub(super) resting: Vec<Pending>,
-    /// Keeps a closing engine until its devices have reported everything.
-    pub(super) keepalive: Option<Arc<dyn crate::port::Port>>,
+    pub(super) spare: Spare<B>,
 }
 
 impl<B: Backend> Core<B> {
