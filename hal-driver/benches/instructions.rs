@@ -106,7 +106,7 @@ impl hal_backend::Device for NothingDevice {
         drop(job);
         let submitted = self.submitted.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(completer) = self.completer.get()
-            && submitted % AT_A_TIME.load(Ordering::Relaxed) == 0
+            && submitted.is_multiple_of(AT_A_TIME.load(Ordering::Relaxed))
         {
             let _ = completer.complete(queue, epoch);
         }

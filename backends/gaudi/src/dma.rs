@@ -250,7 +250,11 @@ impl Shared {
         self.submit(&mut lines);
         self.settle(&mut lines);
         drop(lines);
-        Ok(Request { shared: self.clone(), outcome })
+        // What could not even begin was refused.
+        match outcome.get() {
+            Some(Err(failure)) => Err(failure.clone()),
+            _ => Ok(Request { shared: self.clone(), outcome }),
+        }
     }
 
     /// Submits what there is room for.
