@@ -174,6 +174,20 @@ fn a_reset_ends_every_transfer_with_its_cause_and_the_card_opens_again() {
     }
 }
 
+/// Whichever request it is that finds the card gone.
+#[test]
+fn a_card_that_is_gone_begins_nothing_new() {
+    for unplugged_at in 60..100 {
+        let device = open(&machine(&format!("fault=unplug:{unplugged_at}&speed=20")));
+        let dma = device.dma();
+        let memory = device.ipc().allocate(1 << 20).unwrap();
+        let ends = |number| dma.host_to_device(&pattern(4096, number), memory.address())?.wait();
+        assert!((0..100).any(|number| ends(number).is_err()), "{unplugged_at}");
+        let next = dma.device_to_device(memory.address(), memory.address() + 4096, 4096);
+        assert!(next.is_err() && dma.pending() == 0, "{unplugged_at}");
+    }
+}
+
 #[test]
 fn a_kernel_that_has_no_room_now_is_asked_again() {
     for generation in ["gaudi1", "gaudi2"] {
