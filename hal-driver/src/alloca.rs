@@ -101,7 +101,7 @@ impl Drop for Reservation {
 
 impl Alloca {
     /// Asks the pool for memory.
-    pub(crate) fn attempt(&self) -> Result<Attempt> {
+    fn attempt(&self) -> Result<Attempt> {
         self.ask(sys::IREE_HAL_POOL_RESERVE_FLAG_ALLOW_WAIT_FRONTIER as sys::iree_hal_pool_reserve_flags_t)
     }
 
@@ -303,30 +303,47 @@ impl ParkingLot {
         Arc::new(Self { frontiers, proactor, early, state, empty: Condvar::new() })
     }
 
-    /// Does an allocation before its waits are reached, if there is memory at once and not much is out like that already:
-    /// whoever needs memory now comes before those who will need it soon.
-    pub(crate) fn allocate_ahead(&self, alloca: &mut Alloca) -> Result<bool> {
-        let early = self.early.fetch_add(alloca.length, Ordering::Relaxed);
+    /// Does an allocation before its waits are reached, if the pool has memory at hand and not much is out like that
+    /// already: whoever needs memory now comes before those who will need it soon. What goes wrong goes wrong again when
+    /// the waits are reached, or does not.
+    pub(crate) fn allocate_ahead(&self, alloca: &mut Alloca) -> bool {
+        let early = self.early.fetch_add(alloca.length, Ordering::SeqCst);
         let is_little = early.checked_add(alloca.length).is_some_and(|early| early <= alloca.ahead);
-        let none = sys::IREE_HAL_POOL_RESERVE_FLAG_NONE as sys::iree_hal_pool_reserve_flags_t;
-        let attempt = if is_little { alloca.ask(none) } else { Ok(Attempt::Exhausted) };
-        alloca.is_early = matches!(attempt, Ok(Attempt::Done));
+        let at_hand = sys::IREE_HAL_POOL_RESERVE_FLAG_DISALLOW_GROWTH as sys::iree_hal_pool_reserve_flags_t;
+        alloca.is_early = is_little && matches!(alloca.ask(at_hand), Ok(Attempt::Done));
         if !alloca.is_early {
-            self.early.fetch_sub(alloca.length, Ordering::Relaxed);
+            self.early.fetch_sub(alloca.length, Ordering::SeqCst);
         }
-        attempt.map(|_| alloca.is_early)
+        alloca.is_early
     }
 
-    /// An allocation has ended: whatever it got is not early any more.
+    /// Asks the pool for memory that is needed now. If there is none because others were early, theirs will come back.
+    pub(crate) fn attempt(&self, alloca: &Alloca) -> Result<Attempt> {
+        let early = self.early.load(Ordering::SeqCst) > 0;
+        match alloca.attempt() {
+            Err(failure) if early && failure.code() == Code::ResourceExhausted => Ok(Attempt::Exhausted),
+            attempt => attempt,
+        }
+    }
+
+    /// An allocation has ended: whatever it got is not early any more. Whoever waits for memory that was out early finds out
+    /// now whether there is any.
     pub(crate) fn end(&self, alloca: &Alloca) {
-        if alloca.is_early {
-            self.early.fetch_sub(alloca.length, Ordering::Relaxed);
+        if !alloca.is_early || self.early.fetch_sub(alloca.length, Ordering::SeqCst) > alloca.length {
+            return;
+        }
+        // SAFETY: the pool is alive, and keeps its notification.
+        unsafe {
+            let notification = sys::iree_hal_pool_notification(alloca.pool.0);
+            if !notification.is_null() {
+                sys::iree_async_notification_signal_if_observed(notification, i32::MAX);
+            }
         }
     }
 
     /// Does an allocation whose waits are reached: now, or when there is memory.
     pub(crate) fn allocate(self: &Arc<Self>, alloca: Alloca, task: HostTask) {
-        match alloca.attempt() {
+        match self.attempt(&alloca) {
             Ok(Attempt::Done) => task.finish(Ok(())),
             Ok(Attempt::Frontier(reservation)) => self.park_on_frontier(alloca, reservation, task),
             Ok(Attempt::Exhausted) => self.park_on_pool(alloca, task),
@@ -413,7 +430,7 @@ impl ParkingLot {
             }
             // Look again after we have begun to listen, so that no release can slip between.
             let token = sys::iree_async_notification_begin_observe(notification);
-            match alloca.attempt() {
+            match self.attempt(&alloca) {
                 Ok(Attempt::Done) => task.finish(Ok(())),
                 Ok(Attempt::Frontier(reservation)) => self.park_on_frontier(alloca, reservation, task),
                 Ok(Attempt::Exhausted) => self.listen(alloca, notification, token, task),

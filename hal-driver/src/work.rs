@@ -239,7 +239,7 @@ impl<D: Device> Backend for Port<D> {
 
     fn ahead(&self, work: &mut Work<D>) -> Result<bool> {
         let Operation::Alloca(alloca) = &mut work.operation else { return Ok(false) };
-        let done = self.parking.allocate_ahead(alloca)?;
+        let done = self.parking.allocate_ahead(alloca);
         if let Some(trace) = work.trace.as_ref().filter(|_| done) {
             trace.ready();
         }

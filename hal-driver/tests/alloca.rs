@@ -6,6 +6,7 @@
 mod common;
 
 use common::{Buffer, Device, List, Semaphore, check, params};
+use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;
 
@@ -128,4 +129,102 @@ fn nobody_gets_memory_that_is_still_in_use() {
 fn nor_when_everything_is_late() {
     go_round("mock://?memory=8m&latency=30us", true);
     go_round("mock://?memory=8m&fault=late:7&fault=late:40", true);
+}
+
+/// How much memory the device ever had out at once.
+fn peak(device: &Device) -> usize {
+    let mut statistics = sys::iree_hal_allocator_statistics_t::default();
+    unsafe { sys::iree_hal_allocator_query_statistics(device.allocator(), &raw mut statistics) };
+    statistics.device_bytes_peak
+}
+
+const SLAB: usize = 64 << 20;
+
+/// Rounds of memory that is taken, filled and given back, one after the other; the first wait is for `from`. All of them
+/// are submitted long before the device gets to them.
+fn chain(device: &Device, timeline: &Semaphore, from: u64, rounds: u64, length: usize) {
+    for round in 0..rounds {
+        let at = from + round * 3;
+        let buffer = device.alloca(&timeline.at(at), &timeline.at(at + 1), length).unwrap();
+        device.fill_on(1, &timeline.at(at + 1), &timeline.at(at + 2), &buffer, (0, 64), &[7]).unwrap();
+        device.dealloca(&timeline.at(at + 2), &timeline.at(at + 3), &buffer).unwrap();
+    }
+}
+
+#[test]
+fn no_more_than_a_slab_is_taken_ahead_of_time() {
+    const ROUNDS: u64 = 500;
+    for uri in ["mock://?queues=1&latency=20us", "mock://?queues=1", "mock://?latency=20us"] {
+        let device = Device::open_in_group(uri).unwrap();
+        let timeline = device.semaphore(0);
+        chain(&device, &timeline, 1, ROUNDS, 1 << 20);
+        timeline.signal(1).unwrap();
+        timeline.wait(1 + ROUNDS * 3).unwrap();
+        // And once more, submitted while the first link is under way.
+        device
+            .fill_on(1, &timeline.at(1501), &timeline.at(1502), &device.buffer(64 << 10), (0, 65536), &[1])
+            .unwrap();
+        chain(&device, &timeline, 1502, ROUNDS, 1 << 20);
+        timeline.wait(1502 + ROUNDS * 3).unwrap();
+        assert!(peak(&device) <= 3 * SLAB, "{uri}: {} bytes", peak(&device));
+    }
+}
+
+#[test]
+fn what_was_taken_ahead_comes_back_when_what_it_counted_on_fails() {
+    let device = Device::open_in_group("mock://?queues=1&latency=20us&fault=fail:fill:1").unwrap();
+    let buffer = device.buffer(64);
+    let fails = device.semaphore(0);
+    device.fill(&List::none(), &fails.at(1), &buffer, (0, 64), &[1]).unwrap();
+    chain(&device, &fails, 1, 60, 1 << 20);
+    fails.wait(181).unwrap_err();
+    // Whatever was out is back: as much can be had ahead again, many times over.
+    for _ in 0..20 {
+        let timeline = device.semaphore(0);
+        device.fill(&List::none(), &timeline.at(1), &buffer, (0, 64), &[1]).unwrap();
+        chain(&device, &timeline, 1, 60, 1 << 20);
+        timeline.wait(181).unwrap();
+    }
+    assert!(peak(&device) <= 3 * SLAB, "{} bytes", peak(&device));
+}
+
+#[test]
+fn memory_for_one_at_a_time_is_enough_for_a_chain() {
+    // A slab of 8 MiB and nothing else: what is larger than half of it has an allocation of its own, one at a time.
+    for (uri, length) in [("mock://?memory=64m", 3 << 20), ("mock://?memory=64m", 40 << 20)] {
+        let device = Device::open_in_group(uri).unwrap();
+        let timeline = device.semaphore(0);
+        chain(&device, &timeline, 1, 100, length);
+        timeline.signal(1).unwrap();
+        timeline.wait(301).unwrap();
+        assert!(peak(&device) <= 64 << 20);
+    }
+}
+
+/// Memory that is out early stands in the way of who needs some now, who waits for it to come back rather than fail; and
+/// fails if it does not.
+#[test]
+fn who_needs_memory_now_waits_for_what_is_out_early() {
+    const PART: usize = 400 << 10;
+    for comes_back in [true, false] {
+        let device = Device::open_in_group("mock://?memory=8m&queues=1&latency=100ms").unwrap();
+        // All of the device's memory but the pool's one slab.
+        let rest: Vec<Buffer> = (0..7).map(|_| device.buffer(1 << 20)).collect();
+        let (chain, now) = (device.semaphore(0), device.semaphore(0));
+        let word = &rest[0];
+        device.fill(&List::none(), &chain.at(1), word, (0, 64), &[1]).unwrap();
+        let early: Vec<Buffer> =
+            (1..3).map(|at| device.alloca(&chain.at(at), &chain.at(at + 1), PART).unwrap()).collect();
+        let buffer = device.alloca(&List::none(), &now.at(1), PART).unwrap();
+        assert_eq!((chain.value().unwrap(), now.value().unwrap()), (0, 0), "it waits");
+        if comes_back {
+            device.dealloca(&chain.at(3), &chain.at(4), &early[0]).unwrap();
+            now.wait(1).unwrap();
+            device.dealloca(&now.at(1), &now.at(2), &buffer).unwrap();
+            now.wait(2).unwrap();
+        } else {
+            chain.wait(3).unwrap();
+            assert_eq!(now.wait(1).unwrap_err().code, Code::ResourceExhausted);
+        }
+    }
 }

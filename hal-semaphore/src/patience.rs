@@ -63,8 +63,7 @@ impl Patience {
             return false;
         }
         let seen = look();
-        let step =
-            if seen { 0 } else { (self.step.load(Ordering::Relaxed) * 2 + 1).min(MOST_LEFT_OUT) };
+        let step = if seen { 0 } else { (self.step.load(Ordering::Relaxed) * 2 + 1).min(MOST_LEFT_OUT) };
         self.step.store(step, Ordering::Relaxed);
         self.left_out.store(step, Ordering::Relaxed);
         seen

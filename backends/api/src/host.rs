@@ -66,11 +66,7 @@ fn prefer_huge_pages(start: NonNull<u8>, length: usize) {
         // SAFETY: the pages are inside an allocation of ours; the advice changes how they are mapped, and nothing else.
         // A system that knows no huge pages refuses it, and nothing is lost.
         let _ = unsafe {
-            rustix::mm::madvise(
-                start.as_ptr().add(skipped).cast(),
-                pages,
-                rustix::mm::Advice::LinuxHugepage,
-            )
+            rustix::mm::madvise(start.as_ptr().add(skipped).cast(), pages, rustix::mm::Advice::LinuxHugepage)
         };
     }
     #[cfg(not(target_os = "linux"))]

@@ -218,8 +218,7 @@ impl<D: Device> State<D> {
                 self.allocator,
                 &raw mut buffer,
             ))?;
-            let buffer =
-                Retained::adopt(buffer).ok_or_else(|| invalid("there is no transient buffer"))?;
+            let buffer = Retained::adopt(buffer).ok_or_else(|| invalid("there is no transient buffer"))?;
             let (pool, ahead) = if pool.is_null() {
                 let heap = allocator::place(&self.properties, &params).map_or(0, |(heap, _)| heap);
                 self.pools.select(heap, length)?
@@ -229,10 +228,11 @@ impl<D: Device> State<D> {
             (buffer, Pool::new(pool), ahead)
         };
         let may_wait = flags & MAY_WAIT != 0;
-        let alloca = Alloca { pool, params, length, may_wait, buffer: buffer.clone(), ahead, is_early: false };
+        let alloca =
+            Alloca { pool, params, length, may_wait, buffer: buffer.clone(), ahead, is_early: false };
         // What is ready is done here and now, and what goes wrong is the caller's to see.
         let (side, operation) = if edges.waits.reached() {
-            match alloca.attempt()? {
+            match self.parking.attempt(&alloca)? {
                 Attempt::Done => {
                     self.edge(queue, edges, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA, length)?;
                     return Ok(buffer);
@@ -264,12 +264,7 @@ impl<D: Device> State<D> {
         }
         // SAFETY: as above.
         let buffer = unsafe { Retained::retain(buffer) }.ok_or_else(|| invalid("there is no buffer"))?;
-        self.submit(
-            affinity,
-            edges,
-            Side::Edge,
-            Operation::Dealloca(Dealloca::new(buffer, self.pools.own())),
-        )
+        self.submit(affinity, edges, Side::Edge, Operation::Dealloca(Dealloca::new(buffer, self.pools.own())))
     }
 
     /// Bytes between a file and a buffer.

@@ -53,7 +53,9 @@ use crate::slab::{Key, Slab};
 use crate::sync::{Guard, Mutex};
 use crate::timeline::{Points, Registration, Timeline, Watcher};
 use room::Room;
-use state::{Answer, CallbackRecord, Core, Device, Effect, Effects, HOST, OpState, Queue, Scratch, Spare, Target};
+use state::{
+    Answer, CallbackRecord, Core, Device, Effect, Effects, HOST, OpState, Queue, Scratch, Spare, Target,
+};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};

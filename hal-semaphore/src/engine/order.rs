@@ -1,7 +1,8 @@
 //! Taking operations in, classifying their waits, and giving them their place in a queue.
 
 use super::state::{
-    Answer, Core, Effect, HOST, Lane, NOBODY, Op, OpState, Publication, SPARE, SignalRecord, Target, WaitRecord,
+    Answer, Core, Effect, HOST, Lane, NOBODY, Op, OpState, Publication, SPARE, SignalRecord, Target,
+    WaitRecord,
 };
 use super::stop::shutdown_failure;
 use super::{Action, Placement, WaitCounts};
