@@ -50,29 +50,6 @@ impl Drop for Allocation {
     }
 }
 
-/// From here on memory is better off in huge pages: it takes fewer faults when it is touched first, and fewer lookups of
-/// addresses ever after.
-const LARGE: usize = 8 << 20;
-
-/// What an address must divide for the system to take advice on it.
-const PAGE: usize = 4096;
-
-/// Tells the system, where it listens, that a large piece of fresh memory may lie in huge pages.
-fn prefer_huge_pages(start: NonNull<u8>, length: usize) {
-    #[cfg(target_os = "linux")]
-    if length >= LARGE {
-        let skipped = start.align_offset(PAGE);
-        let pages = (length - skipped) / PAGE * PAGE;
-        // SAFETY: the pages are inside an allocation of ours; the advice changes how they are mapped, and nothing else.
-        // A system that knows no huge pages refuses it, and nothing is lost.
-        let _ = unsafe {
-            rustix::mm::madvise(start.as_ptr().add(skipped).cast(), pages, rustix::mm::Advice::LinuxHugepage)
-        };
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = (start, length);
-}
-
 impl HostRange {
     /// Fresh memory, zeroed, aligned to `alignment`, a power of two.
     pub fn allocate(length: u64, alignment: usize) -> Result<Self, Failure> {
@@ -89,7 +66,6 @@ impl HostRange {
         let layout = Layout::from_size_align(padded, natural).map_err(|_| exhausted())?;
         // SAFETY: the layout is not of size zero.
         let first = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
-        prefer_huge_pages(first, padded);
         let owner: Arc<dyn Any + Send + Sync> = Arc::new(Allocation { start: first, layout });
         // SAFETY: the padding has room for as much as the alignment can ask for.
         let start = unsafe { first.add(first.align_offset(alignment)) };
