@@ -180,6 +180,44 @@ unsafe fn store_words(start: NonNull<u8>, word: u64, words: usize) {
     }
 }
 
+/// Stores a word over and over past the caches: in pieces of a large fill processors take the way through them, which
+/// costs a fourth more and leaves the caches full of what nobody will find there again.
+///
+/// # Safety
+///
+/// The range is valid for writes of this many words.
+unsafe fn stream_words(start: NonNull<u8>, word: u64, words: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise; what is streamed begins at a multiple of 16 bytes, and is visible to others before
+    // anybody is told of it.
+    unsafe {
+        use std::arch::x86_64::{_mm_set1_epi64x, _mm_sfence, _mm_stream_si128};
+        // So many bytes are before the first multiple of 16, at most one word and a part of one.
+        let before = start.align_offset(16).min(words * 8);
+        let last = words * 8 - (words * 8 - before) % 16;
+        let bytes = word.to_ne_bytes();
+        let edge = |range: std::ops::Range<usize>| {
+            for (at, &byte) in range.clone().zip(bytes.iter().cycle().skip(range.start % 8)) {
+                start.as_ptr().add(at).write(byte);
+            }
+        };
+        edge(0..before);
+        // After an odd number of bytes the word goes on from there.
+        let word = word.rotate_right(u32::try_from(before % 8).unwrap_or(0) * 8);
+        let pair = _mm_set1_epi64x(word.cast_signed());
+        for at in (before..last).step_by(16) {
+            _mm_stream_si128(start.as_ptr().add(at).cast(), pair);
+        }
+        _mm_sfence();
+        edge(last..words * 8);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        store_words(start, word, words);
+    }
+}
+
 /// A piece of a [`HostRange`], valid while the range is borrowed: what work is done on.
 #[derive(Clone, Copy)]
 pub struct HostPart<'a> {
@@ -257,8 +295,18 @@ impl<'a> HostPart<'a> {
     /// Repeats `pattern` over all of it; a last repetition may be cut short. False for an empty pattern.
     #[must_use]
     pub fn fill(self, pattern: &[u8]) -> bool {
+        self.fill_with(pattern, store_words)
+    }
+
+    /// The same for a piece of something larger than the caches.
+    pub fn fill_past_caches(self, pattern: &[u8]) -> bool {
+        self.fill_with(pattern, stream_words)
+    }
+
+    /// Fills, words at a time by `store` where they are many.
+    fn fill_with(self, pattern: &[u8], store: unsafe fn(NonNull<u8>, u64, usize)) -> bool {
         let Some(&first) = pattern.first() else { return false };
-        if pattern.iter().all(|&byte| byte == first) {
+        if self.length < LONG_FILL && pattern.iter().all(|&byte| byte == first) {
             // SAFETY: the range is valid for this many bytes.
             unsafe { self.start.write_bytes(first, self.length) };
             return true;
@@ -266,7 +314,7 @@ impl<'a> HostPart<'a> {
         if let Some(word) = word(pattern).filter(|_| self.length >= LONG_FILL) {
             let words = self.length / 8;
             // SAFETY: so many words are inside the range.
-            unsafe { store_words(self.start, word, words) };
+            unsafe { store(self.start, word, words) };
             let rest = words * 8..self.length;
             // SAFETY: the rest of the range, and as much of the word.
             unsafe {
@@ -348,10 +396,23 @@ mod tests {
             for pattern in
                 [&[5_u8][..], &[1, 2], &[1, 2, 3], &[1, 2, 3, 4], &[9; 4], &[1, 2, 3, 4, 5, 6, 7, 8]]
             {
-                let range = HostRange::allocate(length as u64, 1).unwrap();
-                assert!(range.fill(pattern));
-                let expected: Vec<u8> = pattern.iter().copied().cycle().take(length).collect();
-                assert_eq!(bytes(&range), expected, "{length} bytes of {pattern:?}");
+                // Wherever it begins, and not a byte more.
+                for (skipped, past_caches) in (0..17).flat_map(|skipped| [(skipped, false), (skipped, true)])
+                {
+                    let range = HostRange::allocate(length as u64 + 32, 16).unwrap();
+                    let part = range.part(skipped, length as u64).unwrap();
+                    let filled =
+                        if past_caches { part.fill_past_caches(pattern) } else { part.fill(pattern) };
+                    assert!(filled);
+                    let skipped = usize::try_from(skipped).unwrap();
+                    let mut expected = vec![0; length + 32];
+                    for (byte, &value) in
+                        expected.iter_mut().skip(skipped).take(length).zip(pattern.iter().cycle())
+                    {
+                        *byte = value;
+                    }
+                    assert!(bytes(&range) == expected, "{length} bytes of {pattern:?} from {skipped}");
+                }
             }
         }
         assert!(!HostRange::allocate(1, 1).unwrap().fill(&[]));

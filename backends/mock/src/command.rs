@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 /// Transfers of this size and more are shared among the workers.
 const SHARED_TRANSFER: u64 = 1 << 20;
 
+/// A fill of this size and more finds none of what it has stored in the caches when it is done.
+const PAST_CACHES: u64 = 64 << 20;
+
 /// What one worker takes of a shared transfer at a time.
 const TRANSFER_CHUNK: u64 = 256 << 10;
 
@@ -96,6 +99,9 @@ pub(crate) fn part(
 ) -> Result<(), Failure> {
     let bytes = |span| host(span)?.part(pieces.start, pieces.end - pieces.start).ok_or_else(misfit);
     match command {
+        Command::Fill { target, pattern } if extent.pieces >= PAST_CACHES => {
+            fits(bytes(target)?.fill_past_caches(pattern.bytes()))
+        }
         Command::Fill { target, pattern } => fits(bytes(target)?.fill(pattern.bytes())),
         Command::Copy { source, target } => fits(bytes(target)?.copy_from(bytes(source)?)),
         Command::Update { source, target } => fits(host(target)?.copy_from(source.whole())),
