@@ -8,7 +8,9 @@
 //!
 //! IREE's TLSF pool, the default one, cannot be told so: when it splits a free block that came together from several, the
 //! rest has no frontier any more, and memory goes out that is still in use. It gets memory back when the deallocation has
-//! ended.
+//! ended. In return it is asked *early*, when the waits of an allocation are certain to be reached, so that what uses the
+//! memory goes to the device without the host. What is out early is bounded, and who needs memory now comes first
+//! ([`ParkingLot::allocate_ahead`], [`ParkingLot::attempt`]).
 //!
 //! A parked operation is counted twice: by IREE until its callback has run, and by the list of what is parked, from which
 //! either the callback or the end of the device takes it. Whoever takes it ends the operation.
