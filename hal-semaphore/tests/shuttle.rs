@@ -18,7 +18,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Runner, thread};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const PRODUCERS: u64 = 3;
@@ -132,15 +132,23 @@ fn soak(random: u64) {
         thread.join().unwrap();
     }
     device.join().unwrap();
-    // Whatever the devices still have runs while the host waits for it.
+    // Whatever the devices and the host still have runs while somebody waits for it: whoever waits may be the one that
+    // hands it to them.
+    let waited = Arc::new(AtomicBool::new(false));
     let runner = {
-        let engine = engine.clone();
-        thread::spawn(move || engine.backend().settle_with_host())
+        let (engine, waited) = (engine.clone(), waited.clone());
+        thread::spawn(move || {
+            while !waited.load(Ordering::SeqCst) {
+                engine.backend().settle_with_host();
+                thread::yield_now();
+            }
+        })
     };
     for [_, last] in &chains {
         // Reached or failed: either way the wait ends.
         let _ = engine.wait(WaitMode::All, &[(last.clone(), LINKS)], &VirtualClock::new(), None);
     }
+    waited.store(true, Ordering::SeqCst);
     runner.join().unwrap();
     engine.backend().settle_with_host();
     engine.shut_down(&Endless(VirtualClock::new()), Duration::MAX, Duration::MAX).unwrap();
