@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 const WATCH: u32 = 1;
 
 /// How many rounds a thread looks that asks how far a semaphore is while work is about to raise it.
-const AHEAD: u32 = 2;
+const AHEAD: u32 = 5;
 
 /// Who has less time than that, in nanoseconds, does not look.
 const HURRY: i64 = 50_000;

@@ -64,6 +64,7 @@ mod patience;
 mod port;
 #[cfg(all(unix, feature = "reactor", not(any(loom, shuttle))))]
 pub mod reactor;
+mod ring;
 #[cfg(any(loom, shuttle))]
 pub mod sabotage;
 #[cfg(not(any(loom, shuttle)))]

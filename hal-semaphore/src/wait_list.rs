@@ -9,6 +9,7 @@
 //! Most timelines have one waiter at a time, and many never have another. The only entry of a list is kept in the list
 //! itself, so that such a timeline needs no memory of its own for it.
 
+use crate::ring::take_first;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -104,7 +105,7 @@ impl<T> WaitList<T> {
         let run = self.run.front().map(|&(value, _)| value);
         let late = self.late.peek().map(|late| late.value);
         let taken = match (run, late) {
-            (Some(run), late) if late.is_none_or(|late| run <= late) => self.run.pop_front(),
+            (Some(run), late) if late.is_none_or(|late| run <= late) => take_first(&mut self.run),
             _ => self.late.pop().map(|late| (late.value, late.target)),
         };
         self.look();

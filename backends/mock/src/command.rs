@@ -21,9 +21,9 @@ const TRANSFER_NS: u64 = 100;
 const BYTES_PER_NS: u64 = 8;
 
 /// A dispatch that one worker does in less is not worth another worker's time: if the other one watches already, and if it
-/// has to be woken, for this or for all such dispatches of a job.
+/// has to be woken.
 const WORTH_SHARING: Duration = Duration::from_micros(10);
-pub(crate) const WORTH_WAKING: Duration = Duration::from_micros(50);
+const WORTH_WAKING: Duration = Duration::from_micros(50);
 
 /// How large a command is and how it is divided.
 #[derive(Clone, Debug)]
@@ -142,18 +142,6 @@ pub(crate) fn time(command: &Command<MockDevice>) -> Duration {
         },
         Command::Barrier => Duration::ZERO,
     }
-}
-
-/// How long the part of it will take, roughly, that a worker which watches would help with.
-pub(crate) fn shareable(command: &Command<MockDevice>) -> Duration {
-    let several = match command {
-        Command::Dispatch(dispatch) => {
-            matches!(&dispatch.workgroups, Workgroups::Count(count) if total(*count) > 1)
-        }
-        _ => false,
-    };
-    let time = if several { time(command) } else { Duration::ZERO };
-    if time < WORTH_SHARING { Duration::ZERO } else { time }
 }
 
 /// A worker did some pieces of a command since `begin`.

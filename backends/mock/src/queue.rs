@@ -158,8 +158,6 @@ pub(crate) struct Hardware {
     offers: AtomicU64,
     /// Whether a worker watches. Changes under the schedule's lock.
     watched: AtomicBool,
-    /// How many jobs run of which an idle worker could do a fair part.
-    long: AtomicUsize,
     /// How many queues are blocked.
     blocked: AtomicUsize,
     completer: OnceLock<Completer>,
@@ -203,7 +201,6 @@ impl Hardware {
             work: Condvar::new(),
             offers: AtomicU64::new(0),
             watched: AtomicBool::new(false),
-            long: AtomicUsize::new(0),
             blocked: AtomicUsize::new(0),
             completer: OnceLock::new(),
             delays: !options.latency.is_zero() || options.faults.delays(),
@@ -339,20 +336,16 @@ impl Hardware {
                 return task;
             }
             let awake = self.workers - schedule.asleep;
-            let engaged = self.long.load(Ordering::Relaxed) > 0;
             if fresh
                 && !self.watched.load(Ordering::Relaxed)
                 && schedule.delayed.is_empty()
-                && (engaged || awake <= self.watchers)
+                && awake <= self.watchers
             {
                 fresh = false;
                 self.watched.store(true, Ordering::Relaxed);
                 let seen = self.offers.load(Ordering::Relaxed);
                 MutexGuard::unlocked(&mut schedule, || {
-                    look_for(WATCH, || {
-                        let over = engaged && self.long.load(Ordering::Relaxed) == 0;
-                        over || self.offers.load(Ordering::Acquire) != seen
-                    })
+                    look_for(WATCH, || self.offers.load(Ordering::Acquire) != seen)
                 });
                 self.watched.store(false, Ordering::Relaxed);
                 continue;
@@ -423,31 +416,13 @@ impl Hardware {
                     self.report(queue, &mut quiet, batch);
                 }
                 quiet.time = quiet.time.saturating_add(time);
-                let engages = time >= command::WORTH_WAKING && self.engage(batch.get(quiet.count));
-                let goes_on = self.work_on(queue, batch, worker, &mut quiet);
-                if engages {
-                    self.long.fetch_sub(1, Ordering::Relaxed);
-                }
-                if !goes_on {
+                if !self.work_on(queue, batch, worker, &mut quiet) {
                     return;
                 }
             }
         }
         self.report(queue, &mut quiet, batch);
         self.leave(queue);
-    }
-
-    /// Has another worker at hand while a job runs of which it could do a fair part.
-    fn engage(&self, job: Option<&MockJob>) -> bool {
-        let commands = job.into_iter().flat_map(|job| job.commands.iter());
-        let shareable = commands.map(command::shareable).fold(Duration::ZERO, Duration::saturating_add);
-        if self.workers == 1 || shareable < command::WORTH_WAKING {
-            return false;
-        }
-        let schedule = self.schedule.lock();
-        self.long.fetch_add(1, Ordering::Relaxed);
-        self.call(&schedule, 1);
-        true
     }
 
     /// Whether more is submitted to a queue that has nothing left, within less than a report would take. Where that was
@@ -470,6 +445,10 @@ impl Hardware {
         let mut jobs = queue.jobs.0.lock();
         let ready = jobs.iter().take(most).take_while(|job| self.all_reached(job)).count();
         batch.extend(jobs.drain(..ready));
+        if jobs.is_empty() {
+            // The next ones lie where these did, which both sides have in their caches, and not further round.
+            jobs.clear();
+        }
     }
 
     /// A worker is done with a queue for now.

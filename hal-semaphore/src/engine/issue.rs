@@ -13,6 +13,7 @@ use super::state::{Core, Effect, HOST, InFlight, Lane, NOBODY, OpState, Scratch}
 use crate::backend::{Backend, Batch, Item, NativeWait, NativeWaits, Stop, Submitted, Transition, WaitClass};
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
+use crate::ring::take_first;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::Guard;
@@ -120,7 +121,7 @@ impl<B: Backend> Core<B> {
             if scratch.items.len() == most {
                 break;
             }
-            let Some(key) = self.queue(index).ready.pop_front() else { break };
+            let Some(key) = take_first(&mut self.queue(index).ready) else { break };
             if self.ops.get(key).is_none_or(|op| op.state != OpState::Ordered) {
                 continue;
             }

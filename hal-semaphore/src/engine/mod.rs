@@ -49,6 +49,7 @@ use crate::ids::{Affinity, QueueId, Ticket, TimelineKey};
 use crate::native_event::EventPool;
 use crate::notification::NotificationPool;
 use crate::port::{Callback, Port};
+use crate::ring::take_first;
 use crate::slab::{Key, Slab};
 use crate::sync::{Guard, Mutex};
 use crate::timeline::{Points, Registration, Timeline, Watcher};
@@ -519,7 +520,7 @@ impl<B: Backend> Shared<B> {
     fn pump<'a>(&'a self, mut core: Guard<'a, Core<B>>) {
         loop {
             for _ in 0..ROUTE_TURN {
-                let Some(key) = core.runnable.pop_front() else { break };
+                let Some(key) = take_first(&mut core.runnable) else { break };
                 core.route(key);
             }
             if !core.dirty.is_empty() {

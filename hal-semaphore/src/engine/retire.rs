@@ -16,6 +16,7 @@ use crate::backend::Backend;
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{Point, QueueId};
+use crate::ring::take_first;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::Guard;
@@ -184,7 +185,7 @@ impl<B: Backend> Core<B> {
     /// The oldest operation in flight is on its way out of its queue.
     fn leave_queue(&mut self, index: u32, point: Point, native: bool) {
         let queue = self.queue(index);
-        queue.in_flight.pop_front();
+        take_first(&mut queue.in_flight);
         queue.retired = point.epoch;
         if native {
             self.give_room(index, 1);

@@ -6,6 +6,7 @@
 use super::state::{Core, Effect, HOST, HostOutcome, KEPT, OpState, SPARE, Slot, Target};
 use crate::backend::Backend;
 use crate::failure::Failure;
+use crate::ring::take_first;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::wait_list::WaitList;
@@ -207,7 +208,7 @@ impl<B: Backend> Core<B> {
         let Some(position) = slot.signals.iter().position(|(producer, _)| *producer == queue) else { return };
         let Some((_, signals)) = slot.signals.get_mut(position) else { return };
         while signals.front().is_some_and(|&(front, _)| front <= value) {
-            signals.pop_front();
+            take_first(signals);
         }
         if signals.is_empty() && slot.signals.len() > KEPT {
             let (_, signals) = slot.signals.swap_remove(position);

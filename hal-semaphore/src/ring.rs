@@ -1,0 +1,35 @@
+//! Rings that stay where they are.
+//!
+//! A ring goes round in all the memory that it ever had. One that was long once, for a burst, would from then on lead
+//! through memory that no cache holds, an entry at a time. Most rings here are empty again and again: then they begin at
+//! their front.
+
+use std::collections::VecDeque;
+
+/// Takes the first entry.
+pub(crate) fn take_first<T>(ring: &mut VecDeque<T>) -> Option<T> {
+    let first = ring.pop_front();
+    if ring.is_empty() {
+        // This is what moves an empty ring to its front.
+        ring.clear();
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_ring_begins_where_it_began() {
+        let mut ring: VecDeque<u64> = (0..100).collect();
+        while take_first(&mut ring).is_some() {}
+        ring.push_back(1);
+        let first = std::ptr::from_ref(&ring[0]);
+        for _ in 0..50 {
+            assert_eq!(take_first(&mut ring), Some(1));
+            ring.push_back(1);
+            assert!(std::ptr::eq(&raw const ring[0], first));
+        }
+    }
+}
