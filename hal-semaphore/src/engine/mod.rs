@@ -553,8 +553,10 @@ impl<B: Backend> Shared<B> {
         let panics = self.perform(&mut effects);
         core = self.core.lock();
         core.stats.panics += panics;
-        for answer in effects.answers.drain(..) {
-            core.end_ahead(answer);
+        if !effects.answers.is_empty() {
+            for answer in effects.answers.drain(..) {
+                core.end_ahead(answer);
+            }
         }
         core.spare_effects = Some(effects);
         core.publishing = false;
@@ -581,20 +583,25 @@ impl<B: Backend> Shared<B> {
             }));
         }
         effects.publications.clear();
-        for effect in effects.others.drain(..) {
-            match effect {
-                Effect::Ahead(op, mut work) => {
-                    let mut done = Ok(false);
-                    let asked = self.foreign(|| done = self.backend.ahead(&mut work));
-                    done = asked.clone().and(done);
-                    count(asked);
-                    effects.answers.push(Answer { op, work, done });
+        // To empty what is empty costs more than to look.
+        if !effects.others.is_empty() {
+            for effect in effects.others.drain(..) {
+                match effect {
+                    Effect::Ahead(op, mut work) => {
+                        let mut done = Ok(false);
+                        let asked = self.foreign(|| done = self.backend.ahead(&mut work));
+                        done = asked.clone().and(done);
+                        count(asked);
+                        effects.answers.push(Answer { op, work, done });
+                    }
+                    effect => count(self.foreign(|| self.perform_one(effect))),
                 }
-                effect => count(self.foreign(|| self.perform_one(effect))),
             }
         }
-        for ended in effects.reclaims.drain(..) {
-            count(self.foreign(|| self.backend.reclaim(ended)));
+        if !effects.reclaims.is_empty() {
+            for ended in effects.reclaims.drain(..) {
+                count(self.foreign(|| self.backend.reclaim(ended)));
+            }
         }
         panics
     }
