@@ -4,6 +4,10 @@
 //! engine's lock. Here growth adds one chunk of 256 entries and copies nothing. A [`Key`] names an entry *and* the
 //! insertion that filled it; a key that outlived its entry finds nothing, which is what makes every stale
 //! reference in the engine (a cancelled operation still named in some wait list) harmless.
+//!
+//! Entries that were given back are used again before others, the last one first, since a cache has it. When all are given
+//! back they are used from the first one on again: after a burst the order in which they came back would lead all over
+//! its memory.
 
 const CHUNK_BITS: u32 = 8;
 const CHUNK: u32 = 1 << CHUNK_BITS;
@@ -26,7 +30,10 @@ struct Entry<T> {
 /// Storage for values of one type, addressed by [`Key`].
 pub(crate) struct Slab<T> {
     chunks: Vec<Box<[Entry<T>; LENGTH]>>,
+    /// The first of those that were given back.
     free: u32,
+    /// The first of those that were not used since the slab was empty.
+    fresh: u32,
     len: usize,
     generation: u32,
 }
@@ -37,7 +44,7 @@ fn split(index: u32) -> (usize, usize) {
 
 impl<T> Slab<T> {
     pub(crate) fn new() -> Self {
-        Self { chunks: Vec::new(), free: NONE, len: 0, generation: 0 }
+        Self { chunks: Vec::new(), free: NONE, fresh: 0, len: 0, generation: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -56,36 +63,39 @@ impl<T> Slab<T> {
 
     #[cold]
     fn grow(&mut self) {
-        let chunk = u32::try_from(self.chunks.len()).expect("fewer than 2^24 chunks fit in memory");
-        let first = chunk << CHUNK_BITS;
-        let last = first + (CHUNK - 1);
-        let chunk: Box<[Entry<T>]> = (first..=last)
-            .map(|index| Entry {
-                generation: 0,
-                next_free: if index == last { self.free } else { index + 1 },
-                value: None,
-            })
-            .collect();
+        assert!(
+            self.chunks.len() < (1 << (u32::BITS - CHUNK_BITS)) - 1,
+            "fewer chunks than that fit in memory"
+        );
+        let chunk: Box<[Entry<T>]> =
+            (0..CHUNK).map(|_| Entry { generation: 0, next_free: NONE, value: None }).collect();
         self.chunks.extend(chunk.try_into().ok());
-        self.free = first;
     }
 
     /// What the next insertion will be known as.
     pub(crate) fn next_key(&mut self) -> Key {
-        if self.free == NONE {
+        let generation = self.generation.wrapping_add(1);
+        if self.free != NONE {
+            return Key { index: self.free, generation };
+        }
+        if split(self.fresh).0 == self.chunks.len() {
             self.grow();
         }
-        Key { index: self.free, generation: self.generation.wrapping_add(1) }
+        Key { index: self.fresh, generation }
     }
 
     pub(crate) fn insert(&mut self, value: T) -> Key {
         let key = self.next_key();
         self.generation = key.generation;
-        let entry = self.entry_mut(key.index).expect("the free list names entries that exist");
+        let entry = self.entry_mut(key.index).expect("the next key names an entry that exists");
         let next_free = entry.next_free;
         entry.generation = key.generation;
         entry.value = Some(value);
-        self.free = next_free;
+        if self.free == NONE {
+            self.fresh += 1;
+        } else {
+            self.free = next_free;
+        }
         self.len += 1;
         key
     }
@@ -114,6 +124,9 @@ impl<T> Slab<T> {
         entry.next_free = free;
         self.free = key.index;
         self.len -= 1;
+        if self.len == 0 {
+            (self.free, self.fresh) = (NONE, 0);
+        }
         Some(value)
     }
 
@@ -130,7 +143,7 @@ impl<T> Slab<T> {
     pub(crate) fn trim(&mut self) {
         if self.len == 0 {
             self.chunks = Vec::new();
-            self.free = NONE;
+            (self.free, self.fresh) = (NONE, 0);
         }
     }
 }
@@ -153,6 +166,26 @@ mod tests {
         slab.trim();
         let third = slab.insert("c");
         assert!(!slab.contains(second) && slab.contains(third));
+    }
+
+    #[test]
+    fn an_empty_slab_is_used_from_its_front_and_a_fuller_one_where_it_was_used_last() {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..1000).map(|n| slab.insert(n)).collect();
+        let indices: Vec<u32> = keys.iter().map(|key| key.index).collect();
+        assert!(indices.iter().copied().eq(0..1000));
+        // Given back in an order that leads all over it.
+        for at in 0..keys.len() {
+            assert!(slab.remove(keys[at * 7 % 1000]).is_some());
+        }
+        let again: Vec<Key> = (0..600).map(|n| slab.insert(n)).collect();
+        assert!(again.iter().map(|key| key.index).eq(0..600), "from the front");
+        assert!(keys.iter().all(|key| !slab.contains(*key)), "and nobody is taken for another");
+        slab.remove(again[5]);
+        slab.remove(again[300]);
+        let next = [slab.next_key(), slab.insert(0), slab.insert(0), slab.insert(0)];
+        assert_eq!(next.map(|key| key.index), [300, 300, 5, 600]);
+        assert_eq!(next[0], next[1]);
     }
 
     #[test]
