@@ -164,26 +164,16 @@ impl<D: Device> State<D> {
                 flags & !ALLOCA_FLAGS
             )));
         }
-        let mut params = *params;
-        let mut size = narrow(length);
-        // SAFETY: the allocator is alive; it adjusts the parameters to what it has.
-        let compatible = unsafe {
-            sys::iree_hal_allocator_query_buffer_compatibility(
-                self.device_allocator(),
-                params,
-                narrow(length),
-                &raw mut params,
-                &raw mut size,
-            )
-        };
-        if compatible
-            & sys::iree_hal_buffer_compatibility_t::from(sys::IREE_HAL_BUFFER_COMPATIBILITY_ALLOCATABLE)
-            == 0
-        {
+        let (heaps, mut params) = (&self.properties.heaps, *params);
+        // SAFETY: parameters of ours, in which what was left open is filled in.
+        unsafe { sys::iree_hal_buffer_params_canonicalize(&raw mut params) };
+        let placed = allocator::place(&self.properties, &params)
+            .filter(|(heap, _)| heaps.get(*heap).is_some_and(|heap| length <= heap.max_allocation));
+        let Some((heap, params)) = placed else {
             return Err(invalid(format!(
                 "this device cannot allocate {length} bytes of the kind that was asked for"
             )));
-        }
+        };
         if length == 0 {
             let mut buffer = std::ptr::null_mut();
             // SAFETY: the allocator is alive; the out-parameter is ours.
@@ -219,12 +209,7 @@ impl<D: Device> State<D> {
                 &raw mut buffer,
             ))?;
             let buffer = Retained::adopt(buffer).ok_or_else(|| invalid("there is no transient buffer"))?;
-            let (pool, ahead) = if pool.is_null() {
-                let heap = allocator::place(&self.properties, &params).map_or(0, |(heap, _)| heap);
-                self.pools.select(heap, length)?
-            } else {
-                (pool, 0)
-            };
+            let (pool, ahead) = if pool.is_null() { self.pools.select(heap, length)? } else { (pool, 0) };
             (buffer, Pool::new(pool), ahead)
         };
         let may_wait = flags & MAY_WAIT != 0;
