@@ -77,6 +77,11 @@ impl Semaphore {
         first
     }
 
+    /// See [`Registration::promised`].
+    pub fn promised(&self) -> Option<u64> {
+        self.0.registration.promised()
+    }
+
     /// Calls `callback` once the timeline reaches `value` or fails; see [`Registration::subscribe`].
     pub fn subscribe(
         &self,

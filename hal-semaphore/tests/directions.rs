@@ -128,3 +128,27 @@ fn host_wait_all_any() {
     });
     assert_eq!(engine.occupancy().host_waits, 0);
 }
+
+#[test]
+fn what_is_promised_is_what_queues_will_bring() {
+    let engine = engine(2);
+    let (x, go) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
+    let submit = |queue, waits: &[(Semaphore, u64)], value| {
+        let action = Action::Queue(Job::new(value));
+        engine.submit(0, Affinity::queue(queue), waits, &[(x.clone(), value)], action).unwrap();
+    };
+    submit(0, &[(go.clone(), 1)], 1);
+    assert_eq!(x.promised(), None, "it is held, and may be for ever");
+    go.signal(1).unwrap();
+    assert_eq!(x.promised(), Some(1));
+    submit(1, &[(x.clone(), 1)], 5);
+    submit(0, &[], 3);
+    assert_eq!(x.promised(), Some(5));
+    engine.backend().settle();
+    assert_eq!((x.value(), x.promised()), (5, None));
+    assert_eq!(go.promised(), None, "the host promises nothing");
+    submit(0, &[], 6);
+    x.fail(Failure::new(Code::Aborted, "stop"));
+    engine.backend().settle();
+    assert_eq!(x.promised(), None);
+}

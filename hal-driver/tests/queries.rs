@@ -1,0 +1,42 @@
+//! Programs that ask how far a semaphore is instead of waiting for it.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+mod common;
+
+use common::{Device, List};
+use hal_semaphore::Code;
+use std::time::{Duration, Instant};
+
+#[test]
+fn to_ask_takes_a_moment_at_most() {
+    let device = Device::open("mock://?latency=2s").unwrap();
+    let (done, never, buffer) = (device.semaphore(0), device.semaphore(3), device.buffer(64));
+    device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[3]).unwrap();
+    let begin = Instant::now();
+    for _ in 0..200 {
+        assert_eq!((done.value().unwrap(), never.value().unwrap()), (0, 3));
+    }
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    done.wait(1).unwrap();
+    assert_eq!(done.value().unwrap(), 1);
+}
+
+#[test]
+fn who_only_asks_sees_values_and_failures() {
+    let device = Device::open("mock://?fault=fail:fill:100").unwrap();
+    let (done, buffer) = (device.semaphore(0), device.buffer(64));
+    for value in 1..100 {
+        device.fill(&done.at(value - 1), &done.at(value), &buffer, (0, 64), &[3]).unwrap();
+        while done.value().unwrap() < value {}
+        assert_eq!(done.value().unwrap(), value);
+    }
+    device.fill(&done.at(99), &done.at(100), &buffer, (0, 64), &[3]).unwrap();
+    let failure = loop {
+        match done.value() {
+            Ok(value) => assert_eq!(value, 99),
+            Err(failure) => break failure,
+        }
+    };
+    assert_eq!(failure.code, Code::DataLoss);
+}
