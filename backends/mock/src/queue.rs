@@ -442,6 +442,12 @@ impl Hardware {
     /// Takes the next jobs of a queue, as far as their waits are reached.
     fn take(&self, queue: usize, most: usize, batch: &mut VecDeque<MockJob>) {
         let Some(queue) = self.queues.get(queue) else { return };
+        let completed = || queue.progress.0.completed.load(Ordering::Relaxed);
+        let taken = batch.back().map_or_else(completed, |job| job.epoch);
+        // The lock is for whoever submits, if nothing was. What comes between is seen by whoever leaves the queue.
+        if queue.submitted.load(Ordering::Acquire) <= taken {
+            return;
+        }
         let mut jobs = queue.jobs.0.lock();
         let ready = jobs.iter().take(most).take_while(|job| self.all_reached(job)).count();
         batch.extend(jobs.drain(..ready));
