@@ -55,7 +55,7 @@ use crate::sync::{Guard, Mutex};
 use crate::timeline::{Points, Registration, Timeline, Watcher};
 use room::Room;
 use state::{
-    Answer, CallbackRecord, Core, Device, Effect, Effects, HOST, OpState, Queue, Scratch, Spare, Target,
+    Ahead, CallbackRecord, Core, Device, Effect, Effects, HOST, OpState, Queue, Scratch, Spare, Target,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -553,9 +553,9 @@ impl<B: Backend> Shared<B> {
         let panics = self.perform(&mut effects);
         core = self.core.lock();
         core.stats.panics += panics;
-        if !effects.answers.is_empty() {
-            for answer in effects.answers.drain(..) {
-                core.end_ahead(answer);
+        if !effects.ahead.is_empty() {
+            for ahead in effects.ahead.drain(..) {
+                core.end_ahead(ahead);
             }
         }
         core.spare_effects = Some(effects);
@@ -586,17 +586,15 @@ impl<B: Backend> Shared<B> {
         // To empty what is empty costs more than to look.
         if !effects.others.is_empty() {
             for effect in effects.others.drain(..) {
-                match effect {
-                    Effect::Ahead(op, mut work) => {
-                        let mut done = Ok(false);
-                        let asked = self.foreign(|| done = self.backend.ahead(&mut work));
-                        done = asked.clone().and(done);
-                        count(asked);
-                        effects.answers.push(Answer { op, work, done });
-                    }
-                    effect => count(self.foreign(|| self.perform_one(effect))),
-                }
+                count(self.foreign(|| self.perform_one(effect)));
             }
+        }
+        for Ahead { work, done, .. } in &mut effects.ahead {
+            let asked = self.foreign(|| *done = self.backend.ahead(work));
+            if let Err(failure) = &asked {
+                *done = Err(failure.clone());
+            }
+            count(asked);
         }
         if !effects.reclaims.is_empty() {
             for ended in effects.reclaims.drain(..) {
@@ -628,7 +626,7 @@ impl<B: Backend> Shared<B> {
                 drop(core);
                 drop(unneeded);
             }
-            Effect::Unwatch(_) | Effect::Ahead(..) => {}
+            Effect::Unwatch(_) => {}
         }
     }
 

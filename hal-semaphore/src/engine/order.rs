@@ -1,7 +1,7 @@
 //! Taking operations in, classifying their waits, and giving them their place in a queue.
 
 use super::state::{
-    Answer, Core, Effect, HOST, Lane, NOBODY, Op, OpState, Publication, SPARE, SignalRecord, Target,
+    Ahead, Core, Effect, HOST, Lane, NOBODY, Op, OpState, Publication, SPARE, SignalRecord, Target,
     WaitRecord,
 };
 use super::stop::shutdown_failure;
@@ -323,9 +323,16 @@ impl<B: Backend> Core<B> {
         let lane = op.lane;
         match lane {
             Lane::Queue | Lane::Edge => self.order(key),
-            Lane::Host => self.run(key, Effect::Run),
-            Lane::Ahead if self.is_reached(key) => self.run(key, Effect::Run),
-            Lane::Ahead => self.run(key, Effect::Ahead),
+            Lane::Ahead if !self.is_reached(key) => {
+                if let Some(work) = self.begin(key) {
+                    self.effects.ahead.push(Ahead { op: key, work, done: Ok(false) });
+                }
+            }
+            Lane::Host | Lane::Ahead => {
+                if let Some(work) = self.begin(key) {
+                    self.effects.then(Effect::Run(key, work));
+                }
+            }
             Lane::Barrier if self.is_reached(key) => {
                 self.stats.host_barriers += 1;
                 self.end(key, None, None, None);
@@ -334,19 +341,17 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Gives an operation to the host.
-    fn run(&mut self, key: Key, how: impl FnOnce(Key, B::Work) -> Effect<B>) {
-        let Some(op) = self.op(key) else { return };
+    /// The host is at an operation from now on.
+    fn begin(&mut self, key: Key) -> Option<B::Work> {
+        let op = self.op(key)?;
         op.state = OpState::Running;
-        if let Some(work) = op.work.take() {
-            self.running += 1;
-            self.effects.then(how(key, work));
-        }
+        let work = op.work.take();
+        self.running += usize::from(work.is_some());
+        work
     }
 
     /// The backend was asked to do an operation before its waits are reached, and said whether it has.
-    pub(super) fn end_ahead(&mut self, answer: Answer<B>) {
-        let Answer { op: key, work, done } = answer;
+    pub(super) fn end_ahead(&mut self, Ahead { op: key, work, done }: Ahead<B>) {
         let closing = self.closing;
         let Some(op) = self.op(key) else { return };
         op.work = Some(work);

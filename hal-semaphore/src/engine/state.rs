@@ -345,7 +345,6 @@ pub(super) enum Effect<B: Backend> {
     Wake(Pending),
     Call(Callback, Result<u64, Failure>),
     Run(Key, B::Work),
-    Ahead(Key, B::Work),
     Watch(B::Timeline, u64, Key),
     Unwatch(Watch<B>),
 }
@@ -355,12 +354,12 @@ pub(super) struct Effects<B: Backend> {
     pub(super) publications: Vec<Publication<B::Timeline>>,
     pub(super) others: Vec<Effect<B>>,
     pub(super) reclaims: Vec<Ended<B::Work>>,
-    /// What the backend said to those that it was asked to do ahead.
-    pub(super) answers: Vec<Answer<B>>,
+    /// What the backend is asked to do ahead, and what it says to that.
+    pub(super) ahead: Vec<Ahead<B>>,
 }
 
 /// An operation, its work, and whether the work is done ahead.
-pub(super) struct Answer<B: Backend> {
+pub(super) struct Ahead<B: Backend> {
     pub(super) op: Key,
     pub(super) work: B::Work,
     pub(super) done: Result<bool, Failure>,
@@ -368,13 +367,16 @@ pub(super) struct Answer<B: Backend> {
 
 impl<B: Backend> Default for Effects<B> {
     fn default() -> Self {
-        Self { publications: Vec::new(), others: Vec::new(), reclaims: Vec::new(), answers: Vec::new() }
+        Self { publications: Vec::new(), others: Vec::new(), reclaims: Vec::new(), ahead: Vec::new() }
     }
 }
 
 impl<B: Backend> Effects<B> {
     pub(super) fn is_empty(&self) -> bool {
-        self.publications.is_empty() && self.others.is_empty() && self.reclaims.is_empty()
+        self.publications.is_empty()
+            && self.others.is_empty()
+            && self.reclaims.is_empty()
+            && self.ahead.is_empty()
     }
 
     pub(super) fn then(&mut self, effect: Effect<B>) {
