@@ -98,10 +98,8 @@ impl Semaphore {
     }
 
     fn value(&self) -> u64 {
-        // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore. Drivers push
-        // their completions into it.
-        let word = unsafe { AtomicI64::from_ptr((&raw const self.base.timeline_value).cast_mut()) };
-        u64::try_from(word.load(Ordering::Acquire)).unwrap_or(0)
+        // SAFETY: alive.
+        unsafe { value(&raw const self.base) }
     }
 
     /// The failure of the C structure in our terms, made once.
@@ -121,6 +119,17 @@ impl Semaphore {
         // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore.
         unsafe { AtomicIsize::from_ptr((&raw const self.base.failure_status).cast_mut()) }
     }
+}
+
+/// The value of a semaphore of whatever driver: they all push their completions into the C structure.
+///
+/// # Safety
+///
+/// The semaphore is alive.
+unsafe fn value(base: *const sys::iree_async_semaphore_t) -> u64 {
+    // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore.
+    let word = unsafe { AtomicI64::from_ptr((&raw const (*base).timeline_value).cast_mut()) };
+    u64::try_from(word.load(Ordering::Acquire)).unwrap_or(0)
 }
 
 /// Whether a semaphore is one of this library's, of whatever device.
@@ -188,10 +197,8 @@ impl Timeline for IreeTimeline {
     }
 
     fn value(&self) -> u64 {
-        // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore. Drivers push
-        // their completions into it, so this is the value for semaphores of every driver.
-        let word = unsafe { AtomicI64::from_ptr(&raw mut (*self.base()).timeline_value) };
-        u64::try_from(word.load(Ordering::Acquire)).unwrap_or(0)
+        // SAFETY: a handle means that the semaphore is alive.
+        unsafe { value(self.base()) }
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -456,19 +463,13 @@ unsafe extern "C" fn destroy(base: *mut sys::iree_async_semaphore_t) {
 /// IREE's module asks before it sleeps until a fence is reached, and goes to sleep without asking again. So a semaphore that
 /// is about to be raised is looked at for a moment first, as in a wait, as long as that pays.
 unsafe extern "C" fn query(base: *mut sys::iree_async_semaphore_t) -> u64 {
-    guard_or((), || {
-        // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
-        let semaphore = unsafe { &*base.cast::<Semaphore>() };
-        semaphore.look_ahead();
-    });
-    // SAFETY: as above. IREE declares both fields atomic.
-    unsafe {
-        let status = AtomicIsize::from_ptr(&raw mut (*base).failure_status).load(Ordering::Acquire);
-        if status != 0 {
-            return sys::iree_hal_status_as_semaphore_failure(status as sys::iree_status_t);
-        }
-        let value = AtomicI64::from_ptr(&raw mut (*base).timeline_value).load(Ordering::Acquire);
-        u64::try_from(value).unwrap_or(0)
+    // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
+    let semaphore = unsafe { &*base.cast::<Semaphore>() };
+    guard_or((), || semaphore.look_ahead());
+    match semaphore.failure_word().load(Ordering::Acquire) {
+        0 => semaphore.value(),
+        // SAFETY: a published failure lives as long as its semaphore.
+        status => unsafe { sys::iree_hal_status_as_semaphore_failure(status as sys::iree_status_t) },
     }
 }
 

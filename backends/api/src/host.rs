@@ -299,6 +299,7 @@ impl<'a> HostPart<'a> {
     }
 
     /// The same for a piece of something larger than the caches.
+    #[must_use]
     pub fn fill_past_caches(self, pattern: &[u8]) -> bool {
         self.fill_with(pattern, stream_words)
     }

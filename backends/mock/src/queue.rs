@@ -425,8 +425,8 @@ impl Hardware {
         self.leave(queue);
     }
 
-    /// Whether more is submitted to a queue that has nothing left, within less than a report would take. Where that was
-    /// not so lately, it is tried only now and then.
+    /// Whether more is submitted soon to a queue that has nothing left. Where that was not so lately, it is tried only now
+    /// and then.
     fn linger(&self, queue: usize) -> bool {
         let Some(queue) = self.queues.get(queue).filter(|_| self.watchers > 0) else { return false };
         let Progress { completed, patience } = &queue.progress.0;
