@@ -103,10 +103,6 @@ impl Drop for Reservation {
 
 impl Alloca {
     /// Asks the pool for memory.
-    fn attempt(&self) -> Result<Attempt> {
-        self.ask(sys::IREE_HAL_POOL_RESERVE_FLAG_ALLOW_WAIT_FRONTIER as sys::iree_hal_pool_reserve_flags_t)
-    }
-
     fn ask(&self, flags: sys::iree_hal_pool_reserve_flags_t) -> Result<Attempt> {
         let mut reservation = sys::iree_hal_pool_reservation_t::default();
         let mut info = sys::iree_hal_pool_acquire_info_t::default();
@@ -322,7 +318,9 @@ impl ParkingLot {
     /// Asks the pool for memory that is needed now. If there is none because others were early, theirs will come back.
     pub(crate) fn attempt(&self, alloca: &Alloca) -> Result<Attempt> {
         let early = self.early.load(Ordering::SeqCst) > 0;
-        match alloca.attempt() {
+        let may_wait =
+            sys::IREE_HAL_POOL_RESERVE_FLAG_ALLOW_WAIT_FRONTIER as sys::iree_hal_pool_reserve_flags_t;
+        match alloca.ask(may_wait) {
             Err(failure) if early && failure.code() == Code::ResourceExhausted => Ok(Attempt::Exhausted),
             attempt => attempt,
         }

@@ -125,9 +125,9 @@ pub(crate) struct Port<D: Device> {
 
 impl<D: Device> Port<D> {
     /// An operation has its place in its queue, and nothing to do there for the device.
-    fn edge(&self, queue: QueueId, submission: Submission<'_, Self>) -> Result {
+    fn edge(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result {
         let point = Point { queue, epoch: submission.epoch };
-        let Some(work) = submission.work else { return Ok(()) };
+        let Some(work) = &mut submission.work else { return Ok(()) };
         if let Some(trace) = &work.trace {
             trace.issued(point);
         }
@@ -198,17 +198,12 @@ impl<D: Device> Backend for Port<D> {
         let mut accepted = 0;
         let mut stop = None;
         for mut submission in batch.iter() {
-            if submission.rides {
-                match self.edge(queue, submission) {
-                    Ok(()) => accepted += 1,
-                    Err(failure) => {
-                        stop = Some(Submitted::failed(accepted, failure));
-                        break;
-                    }
-                }
-                continue;
-            }
-            match self.job(queue, &mut submission).map(|job| self.device.submit(job)) {
+            let placed = if submission.rides {
+                self.edge(queue, &mut submission).map(Ok)
+            } else {
+                self.job(queue, &mut submission).map(|job| self.device.submit(job))
+            };
+            match placed {
                 Ok(Ok(())) => accepted += 1,
                 Err(failure) | Ok(Err(Rejected::Failed(failure))) => {
                     stop = Some(Submitted::failed(accepted, failure));

@@ -9,7 +9,7 @@
 
 use super::Shared;
 use super::room::BATCH;
-use super::state::{Core, Effect, HOST, InFlight, Lane, NOBODY, OpState, Scratch};
+use super::state::{Core, Effect, InFlight, Lane, NOBODY, OpState, Scratch};
 use crate::backend::{Backend, Batch, Item, NativeWait, NativeWaits, Stop, Submitted, Transition, WaitClass};
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
@@ -342,7 +342,7 @@ impl<B: Backend> Core<B> {
             {
                 op.work = item.work.take();
             }
-            if position < accepted && !item.waits.is_empty() {
+            if position < accepted {
                 for wait in scratch.waits.get(item.waits.clone()).unwrap_or(&[]) {
                     let producer = wait.point.queue.index();
                     if let Some(known) = self.queue(index).known.get_mut(producer) {
@@ -458,10 +458,8 @@ impl<B: Backend> Core<B> {
             }
             let signals = self.ops.get(key).map_or(0, |op| op.signals.len());
             for signal in 0..signals {
-                let Some((at, value)) = self.signal(key, signal) else { continue };
-                let others = |waiting| waiting != HOST && waiting != index;
-                if self.slots.get(at).is_some_and(|slot| slot.releases(value, others)) {
-                    self.cover_others(at, index, value);
+                if let Some((slot, value)) = self.signal(key, signal) {
+                    self.cover_others(slot, index, value);
                 }
             }
         }

@@ -158,10 +158,13 @@ impl<B: Backend> Core<B> {
 
     /// A signal of `value` by `queue` is with its device: releases what it covers in the queues that can wait for it.
     pub(super) fn cover_others(&mut self, key: Key, queue: u32, value: u64) {
+        let others = |waiting| waiting != HOST && waiting != queue;
+        if self.slots.get(key).is_none_or(|slot| !slot.releases(value, others)) {
+            return;
+        }
         let mut position = 0;
         while let Some(&(waiting, _)) = self.slots.get(key).and_then(|slot| slot.lists.get(position)) {
-            let reaches = waiting != HOST
-                && waiting != queue
+            let reaches = others(waiting)
                 && self.queue_ref(waiting).reach.get(queue as usize).copied().unwrap_or(false);
             let moved = reaches && self.cover(key, position, value);
             position += usize::from(!moved);
