@@ -22,7 +22,7 @@
 //! take innocent work with it. The same holds for a lost device: peers that wait for its points must go on.
 //!
 //! **Ownership.** The engine owns an operation's work until it has ended; `submit` sees it by reference. It comes
-//! back by value in [`Backend::reclaim`], after the signals, on each path.
+//! back by value in [`Backend::reclaim`], after the signals, on each path. Several threads may be at it at once.
 //!
 //! **Locks.** No lock of the engine is held while backend code runs (rule S8), so a backend may call anything of
 //! the engine from anywhere. `submit` is called by one thread at a time for each queue, never for the same queue
@@ -30,6 +30,7 @@
 //!
 //! **Panics.** A backend that panics loses the device that it was working on: what it had done is unknown.
 
+use crate::engine::Deferred;
 use crate::error::CompletionError;
 use crate::failure::{Code, Failure};
 use crate::ids::{Point, QueueId, Ticket, TimelineKey};
@@ -85,8 +86,6 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// A native event, or `()` where there are none. A handle: cheap to clone.
     type Event: Clone + Send + Sync + 'static;
 
-    /// Whether [`finish`](Backend::finish) does anything.
-    const FINISHES: bool = false;
     /// Whether [`observe`](Backend::observe) does anything.
     const OBSERVES: bool = false;
 
@@ -124,10 +123,11 @@ pub trait Backend: Send + Sync + Sized + 'static {
         Ok(false)
     }
 
-    /// An operation has ended on its queue, and nobody knows yet: unmap, copy back, commit, record the profile.
-    /// Only called where [`FINISHES`](Backend::FINISHES) is set, once for each operation that was accepted.
-    fn finish(&self, point: Point, work: Option<&mut Self::Work>, outcome: Result<(), &Failure>) {
-        let _ = (point, work, outcome);
+    /// Callbacks of the program have become due on a thread that is submitting, which must not run them: it may hold a lock
+    /// that they want. Has them run soon, on a thread that holds nothing of the program's, or on no account before this
+    /// returns. By default this crate keeps threads for it.
+    fn defer(&self, callbacks: Deferred) {
+        callbacks.run_elsewhere();
     }
 
     /// An operation is over and its signals are out; what it held can go.

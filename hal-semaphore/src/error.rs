@@ -43,9 +43,6 @@ pub enum SubmitError {
     /// A timeline only grows.
     #[error("the operation would signal {value}, but the timeline is at {current} already")]
     SignalNotAbove { value: u64, current: u64 },
-    /// The timeline was unregistered: nobody can ever signal it.
-    #[error("the timeline was dropped; nobody can signal it any more")]
-    DroppedTimeline,
     /// The engine was shut down.
     #[error("the engine is shut down and takes no more work")]
     ShutDown,
@@ -79,9 +76,6 @@ pub enum WaitError {
     /// The value can never be reached.
     #[error("value {value} is past the largest a timeline can reach, {MAX_VALUE}")]
     ValueTooLarge { value: u64 },
-    /// The timeline was unregistered: nobody can ever signal it.
-    #[error("timeline {index} of the wait was dropped; nobody can signal it any more")]
-    DroppedTimeline { index: usize },
     /// Nothing was named, so nothing can happen.
     #[error("a wait for any of no timelines can never end")]
     Empty,

@@ -55,13 +55,16 @@ pub struct Point {
 
 /// Names one submitted operation until it has ended, and nothing afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket(pub(crate) Key);
+pub struct Ticket {
+    pub(crate) queue: u32,
+    pub(crate) key: Key,
+}
 
 /// Names one timeline to the engine that it was registered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimelineKey {
     pub(crate) engine: u32,
-    pub(crate) key: Key,
+    pub(crate) number: u64,
 }
 
 /// The queues of a device that an operation may run on, one bit each.

@@ -33,24 +33,27 @@ impl<E> EventPool<E> {
         Self { slots: Vec::new(), idle: Vec::new() }
     }
 
-    pub(crate) fn idle(&self) -> usize {
-        self.idle.len()
-    }
-
-    pub(crate) fn add(&mut self, event: E) {
-        self.slots.push(Slot { event, references: 0 });
-        if let Some(number) = u32::try_from(self.slots.len()).ok().and_then(NonZeroU32::new) {
-            self.idle.push(EventIndex(number));
-        }
+    /// One more event, held once.
+    pub(crate) fn add(&mut self, event: E) -> (EventIndex, E)
+    where
+        E: Clone,
+    {
+        self.slots.push(Slot { event: event.clone(), references: 1 });
+        #[expect(clippy::expect_used, reason = "fewer events than that fit in memory")]
+        let number = u32::try_from(self.slots.len()).ok().and_then(NonZeroU32::new).expect("a number");
+        (EventIndex(number), event)
     }
 
     /// An event that nobody holds, now held once.
-    pub(crate) fn acquire(&mut self) -> Option<(EventIndex, &E)> {
+    pub(crate) fn acquire(&mut self) -> Option<(EventIndex, E)>
+    where
+        E: Clone,
+    {
         let index = self.idle.pop()?;
         let slot = self.slots.get_mut(index.position())?;
         debug_assert_eq!(slot.references, 0, "an idle event is held");
         slot.references = 1;
-        Some((index, &slot.event))
+        Some((index, slot.event.clone()))
     }
 
     pub(crate) fn get(&self, index: EventIndex) -> Option<&E> {
@@ -88,8 +91,7 @@ mod tests {
     fn an_event_rests_only_after_its_last_holder_let_go() {
         let mut pool = EventPool::new();
         assert!(pool.acquire().is_none());
-        pool.add('a');
-        let (event, _) = pool.acquire().unwrap();
+        let (event, _) = pool.add('a');
         pool.retain(event);
         pool.retain(event);
         for _ in 0..2 {

@@ -2,23 +2,25 @@
 //!
 //! One object-safe trait, so that a semaphore or a backend's completion thread does not carry the engine's type.
 
+use crate::engine::Agenda;
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
-use crate::slab::Key;
+use crate::engine::Slot;
+use std::sync::Arc;
 
 /// What is called when a timeline gets somewhere, or fails to.
 pub(crate) type Callback = Box<dyn FnOnce(Result<u64, Failure>) + Send>;
 
 pub(crate) trait Port: Send + Sync {
-    fn advanced(&self, timeline: Key, value: u64);
-    fn failed(&self, timeline: Key, failure: &Failure);
-    fn dropped(&self, timeline: Key);
-    /// See [`Registration::promised`](crate::timeline::Registration::promised).
-    fn promised(&self, timeline: Key) -> Option<u64>;
-    /// The key of the callback, or nothing where it was called at once.
-    fn subscribe(&self, timeline: Key, value: u64, callback: Callback) -> Option<Key>;
-    fn unsubscribe(&self, callback: Key);
+    /// A reference to keep, unless the engine is on its way out.
+    fn share(&self) -> Option<Arc<dyn Port>>;
+    /// Does what an agenda says, and what follows from it. Called without a lock.
+    fn run(&self, agenda: &mut Agenda);
+    /// A slot has lost its registration.
+    fn retire_slot(&self, slot: Arc<Slot>);
+    /// One callback more or less waits for its timeline.
+    fn count_callback(&self, more: bool);
     fn complete(&self, queue: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError>;
     fn unblock(&self, device: usize) -> Result<(), CompletionError>;
     fn lose(&self, device: usize, failure: Failure) -> Result<(), CompletionError>;

@@ -25,7 +25,7 @@ pub enum Defect {
     /// A point can be waited for natively while it is still on its way to its device.
     WaitsForUnissued = 6,
     /// What could not be done ahead is registered for its waits without a look whether they are reached meanwhile.
-    AheadDoesNotLook = 7,
+    EarlyDoesNotLook = 7,
 }
 
 #[cfg(any(loom, shuttle))]

@@ -1,15 +1,15 @@
 //! A slab whose entries never move: chunked storage, and keys that notice when their entry is gone.
 //!
-//! A plain growing vector would copy every record of a million held operations each time it doubles, under the
-//! engine's lock. Here growth adds one chunk of 256 entries and copies nothing. A [`Key`] names an entry *and* the
-//! insertion that filled it; a key that outlived its entry finds nothing, which is what makes every stale
-//! reference in the engine (a cancelled operation still named in some wait list) harmless.
+//! A plain growing vector would copy every record of a million held operations each time it doubles, under a lock. Here
+//! growth adds one chunk of 64 entries and copies nothing. A [`Key`] names an entry *and* the insertion that
+//! filled it; a key that outlived its entry finds nothing, which is what makes every stale reference in the engine (a
+//! cancelled operation still named in some list) harmless.
 //!
 //! Entries that were given back are used again before others, the last one first, since a cache has it. When all are given
 //! back they are used from the first one on again: after a burst the order in which they came back would lead all over
-//! its memory.
+//! its memory. [`trim`](Slab::trim) gives back every chunk that holds nothing, though others hold something.
 
-const CHUNK_BITS: u32 = 8;
+const CHUNK_BITS: u32 = 6;
 const CHUNK: u32 = 1 << CHUNK_BITS;
 const LENGTH: usize = CHUNK as usize;
 const NONE: u32 = u32::MAX;
@@ -27,10 +27,15 @@ struct Entry<T> {
     value: Option<T>,
 }
 
+type Chunk<T> = Box<[Entry<T>; LENGTH]>;
+
 /// Storage for values of one type, addressed by [`Key`].
 pub(crate) struct Slab<T> {
-    chunks: Vec<Box<[Entry<T>; LENGTH]>>,
-    /// The first of those that were given back.
+    /// Nothing where a chunk was given back.
+    chunks: Vec<Option<Chunk<T>>>,
+    /// The numbers of chunks that were given back.
+    missing: Vec<u32>,
+    /// The first of the entries that were given back.
     free: u32,
     /// The first of those that were not used since the slab was empty.
     fresh: u32,
@@ -42,9 +47,15 @@ fn split(index: u32) -> (usize, usize) {
     ((index >> CHUNK_BITS) as usize, (index & (CHUNK - 1)) as usize)
 }
 
+fn new_chunk<T>() -> Option<Chunk<T>> {
+    let chunk: Box<[Entry<T>]> =
+        (0..CHUNK).map(|_| Entry { generation: 0, next_free: NONE, value: None }).collect();
+    chunk.try_into().ok()
+}
+
 impl<T> Slab<T> {
     pub(crate) fn new() -> Self {
-        Self { chunks: Vec::new(), free: NONE, fresh: 0, len: 0, generation: 0 }
+        Self { chunks: Vec::new(), missing: Vec::new(), free: NONE, fresh: 0, len: 0, generation: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -53,40 +64,54 @@ impl<T> Slab<T> {
 
     fn entry(&self, index: u32) -> Option<&Entry<T>> {
         let (chunk, offset) = split(index);
-        self.chunks.get(chunk)?.get(offset)
+        self.chunks.get(chunk)?.as_ref()?.get(offset)
     }
 
     fn entry_mut(&mut self, index: u32) -> Option<&mut Entry<T>> {
         let (chunk, offset) = split(index);
-        self.chunks.get_mut(chunk)?.get_mut(offset)
+        self.chunks.get_mut(chunk)?.as_mut()?.get_mut(offset)
     }
 
     #[cold]
     fn grow(&mut self) {
+        // A chunk that was given back comes first; its entries go to the list of free ones.
+        if let Some(number) = self.missing.pop() {
+            if let Some(place) = self.chunks.get_mut(number as usize) {
+                *place = new_chunk();
+            }
+            for offset in (0..CHUNK).rev() {
+                self.give_back((number << CHUNK_BITS) | offset);
+            }
+            return;
+        }
         assert!(
             self.chunks.len() < (1 << (u32::BITS - CHUNK_BITS)) - 1,
             "fewer chunks than that fit in memory"
         );
-        let chunk: Box<[Entry<T>]> =
-            (0..CHUNK).map(|_| Entry { generation: 0, next_free: NONE, value: None }).collect();
-        self.chunks.extend(chunk.try_into().ok());
+        self.chunks.push(new_chunk());
+    }
+
+    fn give_back(&mut self, index: u32) {
+        let free = self.free;
+        if let Some(entry) = self.entry_mut(index) {
+            entry.next_free = free;
+            self.free = index;
+        }
     }
 
     /// What the next insertion will be known as.
     pub(crate) fn next_key(&mut self) -> Key {
         let generation = self.generation.wrapping_add(1);
-        if self.free != NONE {
-            return Key { index: self.free, generation };
-        }
-        if split(self.fresh).0 == self.chunks.len() {
+        if self.free == NONE && split(self.fresh).0 == self.chunks.len() {
             self.grow();
         }
-        Key { index: self.fresh, generation }
+        Key { index: if self.free == NONE { self.fresh } else { self.free }, generation }
     }
 
     pub(crate) fn insert(&mut self, value: T) -> Key {
         let key = self.next_key();
         self.generation = key.generation;
+        #[expect(clippy::expect_used, reason = "the next key names an entry that exists")]
         let entry = self.entry_mut(key.index).expect("the next key names an entry that exists");
         let next_free = entry.next_free;
         entry.generation = key.generation;
@@ -110,6 +135,7 @@ impl<T> Slab<T> {
         if entry.generation == key.generation { entry.value.as_mut() } else { None }
     }
 
+    #[cfg(test)]
     pub(crate) fn contains(&self, key: Key) -> bool {
         self.get(key).is_some()
     }
@@ -124,26 +150,45 @@ impl<T> Slab<T> {
         entry.next_free = free;
         self.free = key.index;
         self.len -= 1;
-        if self.len == 0 {
+        if self.len == 0 && self.missing.is_empty() {
             (self.free, self.fresh) = (NONE, 0);
         }
         Some(value)
     }
 
-    /// The keys of everything that is in here now, in storage order.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
-        self.chunks.iter().zip(0u32..).flat_map(|(chunk, number)| {
+    /// The keys of what is in one chunk, in storage order; nothing past the last chunk.
+    pub(crate) fn keys_of_chunk(&self, number: u32) -> Option<impl Iterator<Item = Key> + '_> {
+        let chunk = self.chunks.get(number as usize)?;
+        Some(chunk.iter().flat_map(move |chunk| {
             chunk.iter().zip(0u32..).filter(|(entry, _)| entry.value.is_some()).map(move |(entry, offset)| {
                 Key { index: (number << CHUNK_BITS) | offset, generation: entry.generation }
             })
-        })
+        }))
     }
 
-    /// Gives the memory of an empty slab back. Keys handed out before stay unknown.
+    /// Gives back the memory of every chunk that holds nothing. Keys handed out before stay unknown.
     pub(crate) fn trim(&mut self) {
-        if self.len == 0 {
-            self.chunks = Vec::new();
-            (self.free, self.fresh) = (NONE, 0);
+        let holds = |chunk: &Chunk<T>| chunk.iter().any(|entry| entry.value.is_some());
+        while self.chunks.last().is_some_and(|chunk| !chunk.as_ref().is_some_and(holds)) {
+            self.chunks.pop();
+        }
+        self.chunks.shrink_to_fit();
+        self.missing = Vec::new();
+        (self.free, self.fresh) = (NONE, u32::try_from(self.chunks.len()).unwrap_or(u32::MAX) << CHUNK_BITS);
+        for number in (0..self.chunks.len()).rev() {
+            let Some(place) = self.chunks.get_mut(number) else { continue };
+            let number = u32::try_from(number).unwrap_or(u32::MAX);
+            let Some(chunk) = place.take_if(|chunk| !holds(chunk)) else {
+                for offset in (0..CHUNK).rev() {
+                    let index = (number << CHUNK_BITS) | offset;
+                    if self.entry(index).is_some_and(|entry| entry.value.is_none()) {
+                        self.give_back(index);
+                    }
+                }
+                continue;
+            };
+            drop(chunk);
+            self.missing.push(number);
         }
     }
 }
@@ -196,9 +241,34 @@ mod tests {
         for key in keys.iter().step_by(2) {
             slab.remove(*key);
         }
-        assert_eq!(slab.keys().count(), 500);
+        let numbers = 0..u32::try_from(slab.chunks.len()).unwrap();
+        assert_eq!(numbers.filter_map(|number| Some(slab.keys_of_chunk(number)?.count())).sum::<usize>(), 500);
         for (n, key) in keys.iter().enumerate() {
             assert_eq!(slab.get(*key).copied(), (n % 2 == 1).then_some(n));
         }
+    }
+
+    #[test]
+    fn one_entry_that_stays_keeps_one_chunk() {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..10_000).map(|n| slab.insert(n)).collect();
+        for (n, key) in keys.iter().enumerate() {
+            if n != 5_000 {
+                slab.remove(*key);
+            }
+        }
+        slab.trim();
+        assert_eq!(slab.chunks.iter().flatten().count(), 1);
+        assert_eq!(slab.get(keys[5_000]), Some(&5_000));
+        let again: Vec<Key> = (0..10_000).map(|n| slab.insert(n)).collect();
+        assert_eq!(slab.len(), 10_001);
+        assert!(again.iter().zip(0..).all(|(key, n)| slab.get(*key) == Some(&n)));
+        assert_eq!(slab.get(keys[5_000]), Some(&5_000));
+        assert!(keys.iter().enumerate().all(|(n, key)| n == 5_000 || !slab.contains(*key)));
+        for key in again.iter().chain([&keys[5_000]]) {
+            assert!(slab.remove(*key).is_some());
+        }
+        slab.trim();
+        assert_eq!((slab.len(), slab.chunks.capacity()), (0, 0));
     }
 }

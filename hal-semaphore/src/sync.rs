@@ -1,6 +1,6 @@
 //! The few primitives the engine synchronises with, and their model-checked stand-ins.
 //!
-//! Everything that orders two threads in this crate comes from here: one [`Mutex`], the atomics, and [`Event`].
+//! Everything that orders two threads in this crate comes from here: [`Mutex`], the atomics, fences, and [`Event`].
 //! Under `--cfg loom` and `--cfg shuttle` the same names are the checkers' versions, so that the code they explore
 //! is the code that ships. Reference counts are the standard library's everywhere: no decision of the engine is
 //! taken on one.
@@ -8,7 +8,8 @@
 #[cfg(not(any(loom, shuttle)))]
 mod imp {
     pub(crate) use parking_lot::MutexGuard as Guard;
-    pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+    pub(crate) use std::thread_local as local;
 
     use crate::patience::look_for;
     use std::time::Duration;
@@ -23,6 +24,10 @@ mod imp {
     impl<T> Mutex<T> {
         pub(crate) fn new(value: T) -> Self {
             Self(parking_lot::Mutex::new(value))
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+            self.0.try_lock()
         }
 
         pub(crate) fn lock(&self) -> Guard<'_, T> {
@@ -75,7 +80,8 @@ mod imp {
     use shuttle as checker;
 
     pub(crate) use checker::sync::MutexGuard as Guard;
-    pub(crate) use checker::sync::atomic::{AtomicU64, Ordering};
+    pub(crate) use checker::sync::atomic::{AtomicU64, Ordering, fence};
+    pub(crate) use checker::thread_local as local;
 
     use std::sync::{Arc, PoisonError};
     use std::time::Duration;
@@ -86,6 +92,10 @@ mod imp {
     impl<T> Mutex<T> {
         pub(crate) fn new(value: T) -> Self {
             Self(checker::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+            self.0.try_lock().ok()
         }
 
         pub(crate) fn lock(&self) -> Guard<'_, T> {

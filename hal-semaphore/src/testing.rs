@@ -13,6 +13,7 @@
 use crate::backend::{
     Backend, Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted, Transition,
 };
+use crate::engine::Deferred;
 use crate::failure::{Code, Failure};
 use crate::ids::QueueId;
 use crate::semaphore::Semaphore;
@@ -114,6 +115,7 @@ struct State {
     native_waits: usize,
     aborted: Vec<usize>,
     transitions: Vec<Transition>,
+    deferred: Vec<Deferred>,
 }
 
 /// Devices made of software. See the [module documentation](self).
@@ -204,7 +206,27 @@ impl SoftBackend {
     }
 
     /// Reports the oldest thing that ran on a queue and was not reported. Says whether there was one.
+    ///
+    /// Whoever reports is a thread of the device, and first runs the callbacks that a submitting thread had to leave.
     pub fn report(&self, queue: QueueId) -> bool {
+        self.call_back();
+        self.report_one(queue)
+    }
+
+    /// Runs the callbacks that became due on a submitting thread.
+    pub fn call_back(&self) {
+        loop {
+            let deferred = std::mem::take(&mut self.state().deferred);
+            if deferred.is_empty() {
+                return;
+            }
+            for callbacks in deferred {
+                callbacks.run();
+            }
+        }
+    }
+
+    fn report_one(&self, queue: QueueId) -> bool {
         let ran = self.state().queues.get_mut(queue.index()).and_then(|queue| queue.ran.pop_front());
         let Some((epoch, failure)) = ran else { return false };
         let completer = self.completer();
@@ -218,6 +240,12 @@ impl SoftBackend {
 
     /// Runs and reports everything that can run, until nothing can.
     pub fn settle(&self) {
+        self.call_back();
+        self.settle_queues();
+        self.call_back();
+    }
+
+    fn settle_queues(&self) {
         loop {
             let ids = self.ids.lock().clone();
             let mut moved = false;
@@ -225,7 +253,7 @@ impl SoftBackend {
                 while matches!(self.step(queue), Step::Ran(_)) {
                     moved = true;
                 }
-                while self.report(queue) {
+                while self.report_one(queue) {
                     moved = true;
                 }
             }
@@ -422,7 +450,7 @@ impl Backend for SoftBackend {
         }
         drop(state);
         if self.eager {
-            self.settle();
+            self.settle_queues();
         }
         answer
     }
@@ -454,6 +482,15 @@ impl Backend for SoftBackend {
         Ok(job.ahead)
     }
 
+    fn defer(&self, callbacks: Deferred) {
+        if self.eager && !cfg!(any(loom, shuttle)) {
+            // Nobody steps such a device.
+            callbacks.run_elsewhere();
+        } else {
+            self.state().deferred.push(callbacks);
+        }
+    }
+
     fn reclaim(&self, ended: Ended<Job>) {
         if let Some(job) = ended.work
             && !self.quiet
@@ -463,7 +500,7 @@ impl Backend for SoftBackend {
     }
 
     fn poll(&self, _device: usize) {
-        self.settle();
+        self.settle_queues();
     }
 
     fn abort(&self, device: usize, _why: &Failure) {

@@ -1,19 +1,22 @@
-//! Where a semaphore keeps its value: the engine's only view of one.
+//! A timeline as the engine sees it, and a timeline's place in an engine.
 //!
-//! The engine does not own timelines. [`Semaphore`](crate::Semaphore) is the one of this crate; a C ABI has its own
-//! layout with the value, the failure and the host's waiters inside it, and adapts it by implementing [`Timeline`].
-//! The contract is *push*: whoever moves a registered timeline (a host signal, a host failure) tells the engine
-//! afterwards through its [`Registration`]; the engine never asks in a loop.
+//! The truth about a timeline that is registered with an engine (its value, its failure and the order in which they
+//! changed) is kept by the engine, behind its [`Registration`]. [`Semaphore`](crate::Semaphore) is nothing but that. A C
+//! ABI has a layout of its own, with the value, the failure and the host's waiters inside it; it adapts it by
+//! implementing [`Timeline`], repeats there what the engine [shows](Timeline::show) it, and wakes its own waiters when the
+//! engine [says so](Timeline::notify). Whoever moves such a timeline from the host does so through its
+//! registration.
 //!
-//! **Own and foreign.** A timeline whose [`key`](Timeline::key) names this engine is its own: waits for it are kept
-//! in the engine's ordered lists and can be covered by native events. Every other timeline (another engine's,
-//! another driver's) is foreign: it is never assumed to be anything but this trait, and its waits go through
+//! **Own and foreign.** A timeline that is registered with an engine is that engine's own: waits for it are kept in
+//! the engine's ordered lists and can be covered by native events. Every other timeline (another engine's, another
+//! driver's) is foreign: it is never assumed to be anything but this trait, and its waits go through
 //! [`watch`](Timeline::watch), a callback (rule S9).
 
+use crate::engine::{CallbackRecord, Entry, Slot, Target};
+use crate::error::SignalError;
 use crate::failure::Failure;
 use crate::ids::{Point, TimelineKey};
 use crate::port::Port;
-use crate::slab::Key;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
@@ -22,26 +25,37 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// What [`watch`](Timeline::watch) returns; dropping it ends the watch. `()` where nothing is ever foreign.
     type Watch: Send + 'static;
 
-    /// The engine's name for it, if it was registered with an engine.
-    fn key(&self) -> Option<TimelineKey>;
+    /// Its place in the engine that it was registered with, if it was.
+    fn registration(&self) -> Option<&Registration>;
 
-    /// The value it has reached. Called under the engine's lock: it must be a load, not a lock.
+    /// The value it has reached.
     fn value(&self) -> u64;
 
-    /// What it failed with. Called under the engine's lock.
+    /// What it failed with.
     fn failure(&self) -> Option<Failure>;
 
-    /// Raises the value to at least `value` and wakes the waiters that the engine does not know: an operation has
-    /// completed, at `by` if it ran on a queue. The engine knows already. A value that is reached, or a timeline that
-    /// has failed, stays as it is. Called without a lock held, in completion order.
-    fn publish(&self, value: u64, by: Option<Point>);
+    /// The engine has moved this timeline of its own to a value, or failed it at one: repeats that wherever else it can be
+    /// read. Called in the order of the steps and under a lock of the engine: this must be a store, not a lock.
+    fn show(&self, state: Result<u64, (u64, &Failure)>) {
+        let _ = state;
+    }
 
-    /// Fails the timeline, unless it has failed already, and wakes the waiters that the engine does not know. Called
-    /// without a lock held.
-    fn fail(&self, failure: &Failure);
+    /// Whether anybody waits for this timeline whom the engine does not know. Called after it was shown a step, without a
+    /// lock held; whoever comes later looks at what was shown.
+    fn has_waiters(&self) -> bool {
+        false
+    }
+
+    /// Wakes those whom the engine does not know, whose value is reached or who fail; an operation has ended, at `by`
+    /// if it ran on a queue. Called without a lock held, never on a thread that is submitting something unless
+    /// [nobody waits](Timeline::has_waiters). Several threads may be at it at once, not always in the order of the steps.
+    fn notify(&self, state: Result<u64, &Failure>, by: Option<Point>) {
+        let _ = (state, by);
+    }
 
     /// Signals or fails a timeline that is not the calling engine's: whatever that takes where it belongs. A signal
-    /// that the timeline refuses (it is there already, or has failed) is dropped. Called without a lock held.
+    /// that the timeline refuses (it is there already, or has failed) is dropped. Called without a lock held, never on
+    /// a thread that is submitting something.
     fn deliver(&self, state: Result<u64, &Failure>);
 
     /// Calls `watcher` once, on any thread and possibly before this returns, when `value` is reached or the timeline
@@ -112,79 +126,138 @@ where
     (0..points.len()).filter_map(|index| points.get(index))
 }
 
-/// A timeline's place in its engine. Dropping it tells the engine that nobody can signal the timeline any more:
-/// what still waits for it fails as abandoned.
+/// A timeline's place in its engine, and the truth about it. Dropping it tells the engine that nobody can signal the
+/// timeline any more: what still waits for it fails as abandoned.
 pub struct Registration {
     port: Arc<dyn Port>,
-    key: TimelineKey,
+    slot: Option<Arc<Slot>>,
 }
 
 impl Registration {
-    pub(crate) fn new(port: Arc<dyn Port>, key: TimelineKey) -> Self {
-        Self { port, key }
+    pub(crate) fn new(port: Arc<dyn Port>, slot: Arc<Slot>) -> Self {
+        Self { port, slot: Some(slot) }
     }
 
-    /// What [`Timeline::key`] answers.
+    pub(crate) fn slot(&self) -> &Arc<Slot> {
+        #[expect(clippy::expect_used, reason = "only dropping takes the slot out")]
+        self.slot.as_ref().expect("a registration that lives has its slot")
+    }
+
+    /// The engine's name for the timeline.
     pub fn key(&self) -> TimelineKey {
-        self.key
+        self.slot().key()
     }
 
-    /// The host has raised the timeline to `value`; releases what waited for it. The timeline shows the value already.
-    pub fn advanced(&self, value: u64) {
-        self.port.advanced(self.key.key, value);
+    /// The value reached, or what the timeline failed with.
+    pub fn query(&self) -> Result<u64, Failure> {
+        self.slot().query()
     }
 
-    /// The host has failed the timeline; fails what waited for it. The timeline shows the failure already.
-    pub fn failed(&self, failure: &Failure) {
-        self.port.failed(self.key.key, failure);
+    /// The value reached, whether the timeline has failed or not.
+    pub fn value(&self) -> u64 {
+        self.slot().value()
+    }
+
+    /// Whether the timeline has failed.
+    pub fn has_failed(&self) -> bool {
+        self.slot().has_failed()
+    }
+
+    /// Raises the timeline from the host to `value`, which must be above where it is, and releases what waits for it.
+    pub fn signal(&self, value: u64) -> Result<(), SignalError> {
+        self.signal_and(value, || {})
+    }
+
+    /// As [`signal`](Registration::signal), and does `show` in the same step: under a lock, so it must be a store.
+    pub fn signal_and(&self, value: u64, show: impl FnOnce()) -> Result<(), SignalError> {
+        let mut entry = Entry::new(&*self.port);
+        self.slot().signal(value, show, &mut entry.agenda)
+    }
+
+    /// Fails the timeline for good, and what waits for it. Only the first failure counts; says whether this was it.
+    pub fn fail(&self, failure: &Failure) -> bool {
+        let mut entry = Entry::new(&*self.port);
+        self.slot().fail(failure, |_| {}, &mut entry.agenda)
     }
 
     /// The value that work which has its place in a queue will bring the timeline to, unless something fails; nothing if
     /// no such work signals it.
     pub fn promised(&self) -> Option<u64> {
-        self.port.promised(self.key.key)
+        self.slot().promised()
     }
 
-    /// Calls `callback` once when the engine has seen the timeline reach `value` or fail. It may be called before
-    /// this returns, on any thread, without a lock held, and after the subscription was dropped if it was on its way.
+    /// Calls `callback` once when the timeline reaches `value` or fails: before this returns if it has already, or else on
+    /// a thread that completes or signals something, without a lock held. It may still be called after the subscription was
+    /// dropped if it was on its way.
     pub fn subscribe(
         &self,
         value: u64,
         callback: impl FnOnce(Result<u64, Failure>) + Send + 'static,
     ) -> Subscription {
-        let key = self.port.subscribe(self.key.key, value, Box::new(callback));
-        Subscription { port: Arc::downgrade(&self.port), key }
+        let slot = self.slot();
+        let record = Arc::new(CallbackRecord::new(Box::new(callback)));
+        self.port.count_callback(true);
+        match slot.wait_for(value, Target::Callback(record.clone())) {
+            Ok(order) => {
+                let parked = Parked { slot: slot.clone(), value, order, record };
+                Subscription { port: Arc::downgrade(&self.port), parked: Some(parked) }
+            }
+            Err(state) => {
+                self.port.count_callback(false);
+                if let Some(callback) = record.take() {
+                    callback(state);
+                }
+                Subscription { port: Arc::downgrade(&self.port), parked: None }
+            }
+        }
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.port.dropped(self.key.key);
+        if let Some(slot) = self.slot.take() {
+            let mut entry = Entry::new(&*self.port);
+            slot.abandon(&mut entry.agenda);
+            drop(entry);
+            self.port.retire_slot(slot);
+        }
     }
 }
 
 impl fmt::Debug for Registration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registration").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("Registration").field("state", &self.query()).finish_non_exhaustive()
     }
 }
 
 /// A callback timepoint; dropping it takes the callback back, unless it is on its way already.
 pub struct Subscription {
     port: Weak<dyn Port>,
-    key: Option<Key>,
+    parked: Option<Parked>,
+}
+
+struct Parked {
+    slot: Arc<Slot>,
+    value: u64,
+    order: u32,
+    record: Arc<CallbackRecord>,
 }
 
 impl fmt::Debug for Subscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subscription").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("Subscription").field("parked", &self.parked.is_some()).finish_non_exhaustive()
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        if let (Some(key), Some(port)) = (self.key, self.port.upgrade()) {
-            port.unsubscribe(key);
+        let Some(parked) = self.parked.take() else { return };
+        let callback = parked.record.take();
+        if callback.is_some() {
+            if let Some(port) = self.port.upgrade() {
+                port.count_callback(false);
+            }
+            parked.slot.unpark(crate::engine::HOST, parked.value, parked.order);
         }
     }
 }
@@ -193,26 +266,27 @@ impl Drop for Subscription {
 #[derive(Clone)]
 pub struct Watcher {
     port: Weak<dyn Port>,
-    key: Key,
+    slot: Weak<Slot>,
 }
 
 impl Watcher {
-    pub(crate) fn new(port: Weak<dyn Port>, key: Key) -> Self {
-        Self { port, key }
+    pub(crate) fn new(port: Weak<dyn Port>, slot: &Arc<Slot>) -> Self {
+        Self { port, slot: Arc::downgrade(slot) }
     }
 
     /// The foreign timeline has reached this value, or has failed.
     pub fn notify(&self, state: Result<u64, Failure>) {
-        let Some(port) = self.port.upgrade() else { return };
+        let (Some(port), Some(slot)) = (self.port.upgrade(), self.slot.upgrade()) else { return };
+        let mut entry = Entry::new(&*port);
         match state {
-            Ok(value) => port.advanced(self.key, value),
-            Err(failure) => port.failed(self.key, &failure),
+            Ok(value) => drop(slot.reach(value, || {}, &mut entry.agenda)),
+            Err(failure) => drop(slot.fail(&failure, |_| {}, &mut entry.agenda)),
         }
     }
 }
 
 impl fmt::Debug for Watcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watcher").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("Watcher").finish_non_exhaustive()
     }
 }

@@ -1,74 +1,74 @@
 //! Timepoints of one timeline in the order a signal releases them.
 //!
 //! Waits mostly arrive in growing order of value (a chain waits for 1, 2, 3, …), so the list is a sorted run, where
-//! such a wait is appended in O(1), beside a heap for the ones that arrive out of order, O(log n). Taking what a
-//! signal releases costs as much as what it releases; nothing else is looked at (rule S7). Among equal values the
-//! older one comes first: an entry of the run is always older than an equal one of the heap, because the heap only
-//! takes a value smaller than the run's last.
+//! such a wait is appended in O(1), beside a tree for the few that arrive far out of order. Taking what a signal releases
+//! costs as much as what it releases; nothing else is looked at (rule S7). Among equal values the older one comes first.
+//!
+//! Every entry has a number, by which whoever gives up waiting takes it out again without looking at the others. It leaves
+//! a gap in the run, which is closed when gaps are the larger part.
 //!
 //! Most timelines have one waiter at a time, and many never have another. The only entry of a list is kept in the list
 //! itself, so that such a timeline needs no memory of its own for it.
 
-use crate::ring::take_first;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How far from an end of the run an entry is still put into it.
+const NEAR: usize = 32;
+
+/// Below this many gaps a run is not worth closing up.
+const CLOSE_AT: usize = 32;
 
 #[derive(Debug)]
-struct Late<T> {
-    value: u64,
-    order: u64,
-    target: T,
+struct Entry<T> {
+    value: u32,
+    order: u32,
+    /// Nothing where the waiter has given up.
+    target: Option<T>,
 }
 
-impl<T> Late<T> {
-    fn rank(&self) -> Reverse<(u64, u64)> {
-        Reverse((self.value, self.order))
-    }
-}
-
-impl<T> PartialEq for Late<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.rank() == other.rank()
-    }
-}
-
-impl<T> Eq for Late<T> {}
-
-impl<T> PartialOrd for Late<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T> Ord for Late<T> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.rank().cmp(&other.rank())
+impl<T> Entry<T> {
+    fn rank(&self) -> (u32, u32) {
+        (self.value, self.order)
     }
 }
 
 /// Targets ordered by the value they wait for, then by age.
 #[derive(Debug)]
 pub(crate) struct WaitList<T> {
-    /// The only entry; while it is here the run and the heap are empty.
-    alone: Option<(u64, T)>,
-    run: VecDeque<(u64, T)>,
-    late: BinaryHeap<Late<T>>,
-    order: u64,
+    /// The only entry; while it is here the run and the tree are empty.
+    alone: Option<Entry<T>>,
+    run: VecDeque<Entry<T>>,
+    late: BTreeMap<(u32, u32), T>,
+    /// The number of the last entry. It never starts again: whoever gives up may still name an entry that is gone.
+    order: u32,
+    gaps: usize,
     /// The smallest value in here: most looks at a list end with it.
     next: u64,
 }
 
 impl<T> WaitList<T> {
     pub(crate) fn new() -> Self {
-        Self { alone: None, run: VecDeque::new(), late: BinaryHeap::new(), order: 0, next: u64::MAX }
+        Self {
+            alone: None,
+            run: VecDeque::new(),
+            late: BTreeMap::new(),
+            order: 0,
+            gaps: 0,
+            next: u64::MAX,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
-        usize::from(self.alone.is_some()) + self.run.len() + self.late.len()
+        usize::from(self.alone.is_some()) + self.run.len() - self.gaps + self.late.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.alone.is_none() && self.run.is_empty() && self.late.is_empty()
+        self.next == u64::MAX
+    }
+
+    /// How many entries fit into the memory that the list has.
+    pub(crate) fn capacity(&self) -> usize {
+        self.run.capacity()
     }
 
     /// Whether [`pop`](WaitList::pop) would take something.
@@ -76,55 +76,84 @@ impl<T> WaitList<T> {
         self.next <= reached && !self.is_empty()
     }
 
-    pub(crate) fn push(&mut self, value: u64, target: T) {
+    /// Adds an entry; returns its number. Values are at most [`MAX_VALUE`](crate::MAX_VALUE).
+    pub(crate) fn push(&mut self, value: u64, target: T) -> u32 {
+        let wanted = u32::try_from(value).unwrap_or(u32::MAX);
+        self.order = self.order.wrapping_add(1);
+        let entry = Entry { value: wanted, order: self.order, target: Some(target) };
         if self.is_empty() {
             self.next = value;
-            self.alone = Some((value, target));
-            return;
+            self.alone = Some(entry);
+            return self.order;
         }
         self.run.extend(self.alone.take());
         self.next = self.next.min(value);
         match self.run.back() {
-            Some(&(last, _)) if value < last => {
-                self.order += 1;
-                self.late.push(Late { value, order: self.order, target });
+            Some(last) if entry.rank() < last.rank() => {
+                let at = self.run.partition_point(|other| other.rank() < entry.rank());
+                if at.min(self.run.len() - at) <= NEAR {
+                    self.run.insert(at, entry);
+                } else if let Some(target) = entry.target {
+                    self.late.insert((wanted, self.order), target);
+                }
             }
-            _ => self.run.push_back((value, target)),
+            _ => self.run.push_back(entry),
         }
+        self.order
     }
 
     /// Takes the next target whose value is at most `reached`.
     pub(crate) fn pop(&mut self, reached: u64) -> Option<(u64, T)> {
-        if self.next > reached {
+        if !self.releases(reached) {
             return None;
         }
-        if self.alone.is_some() {
-            self.next = u64::MAX;
-            return self.alone.take();
-        }
-        let run = self.run.front().map(|&(value, _)| value);
-        let late = self.late.peek().map(|late| late.value);
-        let taken = match (run, late) {
-            (Some(run), late) if late.is_none_or(|late| run <= late) => take_first(&mut self.run),
-            _ => self.late.pop().map(|late| (late.value, late.target)),
+        let taken = if let Some(alone) = self.alone.take() {
+            Some((alone.value, alone.target?))
+        } else {
+            let run = self.run.front().map(Entry::rank);
+            let late = self.late.first_key_value().map(|(&rank, _)| rank);
+            match (run, late) {
+                (Some(run), late) if late.is_none_or(|late| run < late) => {
+                    crate::ring::take_first(&mut self.run).and_then(|entry| Some((entry.value, entry.target?)))
+                }
+                _ => self.late.pop_first().map(|((value, _), target)| (value, target)),
+            }
         };
         self.look();
-        taken
+        taken.map(|(value, target)| (u64::from(value), target))
     }
 
+    /// Finds the smallest value again, behind gaps at the front of the run.
     fn look(&mut self) {
-        let alone = self.alone.as_ref().map_or(u64::MAX, |&(value, _)| value);
-        let run = self.run.front().map_or(u64::MAX, |&(value, _)| value);
-        let late = self.late.peek().map_or(u64::MAX, |late| late.value);
-        self.next = alone.min(run).min(late);
+        while self.gaps > 0 && self.run.front().is_some_and(|entry| entry.target.is_none()) {
+            crate::ring::take_first(&mut self.run);
+            self.gaps -= 1;
+        }
+        let alone = self.alone.as_ref().map(|entry| entry.value);
+        let run = self.run.front().map(|entry| entry.value);
+        let late = self.late.first_key_value().map(|(&(value, _), _)| value);
+        let next = [alone, run, late].into_iter().flatten().min();
+        self.next = next.map_or(u64::MAX, u64::from);
     }
 
-    /// Keeps only the targets for which `keep` holds, in their order.
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
-        self.alone = self.alone.take().filter(|(_, target)| keep(target));
-        self.run.retain(|(_, target)| keep(target));
-        self.late.retain(|late| keep(&late.target));
+    /// Takes the entry with this value and number out, if it is still here.
+    pub(crate) fn remove(&mut self, value: u64, order: u32) -> Option<T> {
+        let rank = (u32::try_from(value).unwrap_or(u32::MAX), order);
+        let target = if self.alone.as_ref().is_some_and(|alone| alone.rank() == rank) {
+            self.alone.take().and_then(|alone| alone.target)
+        } else if let Ok(at) = self.run.binary_search_by_key(&rank, Entry::rank) {
+            let target = self.run.get_mut(at).and_then(|entry| entry.target.take());
+            self.gaps += usize::from(target.is_some());
+            target
+        } else {
+            self.late.remove(&rank)
+        };
+        if self.gaps >= CLOSE_AT && self.gaps * 2 > self.run.len() {
+            self.run.retain(|entry| entry.target.is_some());
+            self.gaps = 0;
+        }
         self.look();
+        target
     }
 
     /// Empties the list; its memory stays for the next user.
@@ -132,12 +161,12 @@ impl<T> WaitList<T> {
         self.alone = None;
         self.run.clear();
         self.late.clear();
+        self.gaps = 0;
         self.next = u64::MAX;
     }
 
     pub(crate) fn trim(&mut self) {
         self.run.shrink_to_fit();
-        self.late.shrink_to_fit();
     }
 }
 
@@ -149,35 +178,42 @@ mod tests {
     proptest! {
         /// Against the obvious model: a vector, stably sorted by value.
         #[test]
-        fn releases_what_a_stable_sort_would(steps in prop::collection::vec((0u64..20, 0u8..4), 1..200)) {
+        fn releases_what_a_stable_sort_would(steps in prop::collection::vec((0u64..200, 0u8..6), 1..400)) {
             let mut list = WaitList::new();
-            let mut model: Vec<(u64, usize)> = Vec::new();
+            let mut model: Vec<(u64, u32, usize)> = Vec::new();
             let mut floor = 0;
             for (id, (value, kind)) in steps.into_iter().enumerate() {
                 if kind == 0 {
                     floor = floor.max(value);
                     let mut released = Vec::new();
                     while let Some(entry) = list.pop(floor) { released.push(entry); }
-                    model.sort_by_key(|&(value, _)| value);
-                    let rest = model.split_off(model.partition_point(|&(value, _)| value <= floor));
-                    prop_assert_eq!(released, std::mem::replace(&mut model, rest));
+                    model.sort_by_key(|&(value, ..)| value);
+                    let rest = model.split_off(model.partition_point(|&(value, ..)| value <= floor));
+                    let gone = std::mem::replace(&mut model, rest);
+                    prop_assert_eq!(released, gone.into_iter().map(|(value, _, id)| (value, id)).collect::<Vec<_>>());
+                } else if kind == 1 && !model.is_empty() {
+                    let (value, order, id) = model.remove(id % model.len());
+                    prop_assert_eq!(list.remove(value, order), Some(id));
+                    prop_assert_eq!(list.remove(value, order), None);
                 } else if value > floor {
-                    list.push(value, id);
-                    model.push((value, id));
+                    let order = list.push(value, id);
+                    model.push((value, order, id));
                 }
                 prop_assert_eq!(list.len(), model.len());
+                prop_assert_eq!(list.is_empty(), model.is_empty());
             }
         }
     }
 
     #[test]
-    fn retain_keeps_order() {
+    fn removed_entries_do_not_accumulate() {
         let mut list = WaitList::new();
-        for (id, value) in [5, 9, 3, 3, 7, 11].into_iter().enumerate() {
-            list.push(value, id);
+        list.push(1, 0);
+        for id in 1..10_000 {
+            let order = list.push(1, id);
+            assert_eq!(list.remove(1, order), Some(id));
         }
-        list.retain(|&id| id != 3);
-        let order: Vec<usize> = std::iter::from_fn(|| list.pop(100).map(|(_, id)| id)).collect();
-        assert_eq!(order, [2, 0, 4, 1, 5]);
+        assert_eq!(list.len(), 1);
+        assert!(list.run.len() <= 2 * CLOSE_AT, "{} entries", list.run.len());
     }
 }

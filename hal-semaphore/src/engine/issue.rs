@@ -1,24 +1,39 @@
 //! Handing ordered work to the backend: batches, native waits, events, and what a submission may answer.
 //!
-//! One thread at a time issues for a queue (`Queue::issuing`), without the lock while the backend works. The
-//! entries of a batch are in flight before the backend sees them, so that a completion from inside `submit` finds
-//! them; they cannot retire before the submission has returned (`Queue::issued`).
+//! One thread at a time issues for a queue (`issuing`), without the lock while the backend works. The entries of a
+//! batch are in flight before the backend sees them, so that a completion from inside `submit` finds them; they
+//! cannot retire before the submission has returned (`issued`), and no other queue waits for them natively before.
 //!
 //! A submission may stop short. What was not accepted goes back to the head of the queue, in order, as if it had
-//! never left: the native waits it was given are forgotten, the events it held are let go.
+//! never left: its events are let go, and the native waits it was given are not counted as known.
+//!
+//! # Events
+//!
+//! A batch has its events in hand before it is made up, and takes no more operations than it has events for. Making one is
+//! foreign code and runs without the lock, but what was made or taken from the device's pool for a batch belongs to
+//! it alone. Only when the backend cannot make any more does an operation go without; then its queue never
+//! records one again. So of a queue's signals under way those without an event all come after those with one.
+//!
+//! # A full device
+//!
+//! A queue that was told "full" sleeps until something of its device is reported. The report may come between the answer and
+//! the moment when the queue is known to sleep, so reports are counted: the queue lays itself down, looks at
+//! the count again, and gets up if it has moved; whoever reports counts first and then looks who sleeps. Counting
+//! begins with the first time that the device is full, and that time the queue asks once more.
 
-use super::Shared;
+use super::Device;
+use super::queue::{ActionKind, InFlight, OpState, Queue, Scratch, Turn};
 use super::room::BATCH;
-use super::state::{Core, Effect, InFlight, Lane, NOBODY, OpState, Scratch};
+use super::slot::{Promise, Standing};
 use crate::backend::{Backend, Batch, Item, NativeWait, NativeWaits, Stop, Submitted, Transition, WaitClass};
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
+use crate::native_event::EventIndex;
 use crate::ring::take_first;
-use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
-use crate::sync::Guard;
+use crate::sync::{Ordering, fence};
 
-/// How many operations, barriers that ride along included, one turn takes off a queue.
+/// How many operations, those that ride along included, one batch takes off a queue.
 const TURN: usize = 256;
 
 /// How many of these the device has something to do with.
@@ -26,442 +41,449 @@ fn native<B: Backend>(items: &[Item<B>]) -> usize {
     items.iter().filter(|item| !item.rides).count()
 }
 
-impl<B: Backend> Shared<B> {
-    /// Issues one batch of the next queue that has something to issue.
-    pub(super) fn issue_step<'a>(&'a self, mut core: Guard<'a, Core<B>>) -> Guard<'a, Core<B>> {
-        let Some(index) = core.issuable.pop_front() else { return core };
-        let queue = core.queue(index);
-        queue.in_issuable = false;
-        if queue.issuing || queue.room.is_full() || queue.ready.is_empty() {
-            return core;
-        }
-        queue.issuing = true;
-        let id = queue.id;
-        core.issuers += 1;
-
-        core = self.provide_events(core, index);
-        let mut scratch = std::mem::take(&mut core.queue(index).scratch);
-        if core.device_of(index).lost.is_none() {
-            core.fill(index, &mut scratch);
-        }
-        let reports = core.device_of(index).reports;
-        let mut answer = Submitted::all();
-        if !scratch.items.is_empty() {
-            core.stats.batches += 1;
-            core.take_room(index, native(&scratch.items));
-            let shown = scratch.items.last().map_or(0, |item| item.epoch);
-            core.queue(index).shown = shown;
-            drop(core);
-            let mut batch = Batch { items: &mut scratch.items, waits: &scratch.waits };
-            let result = self.foreign(|| self.backend.submit(id, &mut batch));
-            core = self.core.lock();
-            answer = result.unwrap_or_else(|failure| {
-                core.stats.panics += 1;
-                Submitted::lost(failure)
-            });
-        }
-        if scratch.items.is_empty() {
-            core.announce(index);
-        } else {
-            core.settle(index, &mut scratch, answer, reports);
-        }
-        core.issuers -= 1;
-        let lost = core.device_of(index).lost.is_some();
-        let queue = core.queue(index);
-        queue.scratch = scratch;
-        queue.issuing = false;
-        let (more, due) = (!queue.ready.is_empty(), queue.is_due());
-        if more {
-            core.mark_issuable(index);
-        }
-        if due || lost {
-            core.mark_dirty(index);
-        }
-        core
+impl<B: Backend> Turn<'_, B> {
+    pub(super) fn can_issue(&self) -> bool {
+        let state = &self.state;
+        !state.issuing && !state.ready.is_empty() && !state.room.is_full() && state.lost.is_none()
     }
 
-    /// Makes sure that the next batch finds its events, if its device can make them.
-    fn provide_events<'a>(&'a self, mut core: Guard<'a, Core<B>>, index: u32) -> Guard<'a, Core<B>> {
-        let queue = core.queue(index);
-        if !queue.watched {
-            return core;
+    /// Issues one batch.
+    pub(super) fn issue(mut self) -> Self {
+        self.state.issuing = true;
+        let mut scratch = std::mem::take(&mut self.state.scratch);
+        self = self.provide_events(&mut scratch);
+        let reports = self.device().reports(self.shared.queues());
+        if self.state.lost.is_none() {
+            self.fill(&mut scratch);
         }
-        let wanted = queue.ready.len().min(BATCH);
-        let id = queue.id.device();
-        let device = core.device_of(index);
-        if device.native_waits != NativeWaits::Events || device.events_exhausted {
-            return core;
+        if scratch.items.is_empty() {
+            self.announce();
+        } else {
+            self.state.stats.batches += 1;
+            self.take_room(native(&scratch.items));
+            self.state.shown = scratch.items.last().map_or(0, |item| item.epoch);
+            let id = self.queue.id;
+            let answer;
+            (self, answer) = self.without(|shared, _| {
+                let mut batch = Batch { items: &mut scratch.items, waits: &scratch.waits };
+                shared.foreign_of_device(|| shared.backend.submit(id, &mut batch)).unwrap_or_else(Submitted::lost)
+            });
+            self.settle(&mut scratch, answer, reports);
         }
-        for _ in device.events.idle()..wanted {
-            drop(core);
-            let event = self.foreign(|| self.backend.create_event(id));
-            core = self.core.lock();
-            match event {
-                Ok(Ok(event)) => core.device_of(index).events.add(event),
-                Ok(Err(_)) | Err(_) => {
-                    core.device_of(index).events_exhausted = true;
-                    break;
+        if !scratch.events.is_empty() {
+            let mut pool = self.device().events.lock();
+            for (event, _) in scratch.events.drain(..) {
+                pool.release(event);
+            }
+        }
+        self.state.scratch = scratch;
+        self.state.issuing = false;
+        self
+    }
+
+    fn records_events(&self) -> bool {
+        self.queue.watched && self.device().native_waits == NativeWaits::Events
+    }
+
+    /// Puts events for the next batch into its hands.
+    fn provide_events(mut self, scratch: &mut Scratch<B>) -> Self {
+        if !self.records_events() {
+            return self;
+        }
+        loop {
+            let wanted = self.state.ready.len().min(BATCH);
+            if self.state.eventless || self.state.lost.is_some() || scratch.events.len() >= wanted {
+                return self;
+            }
+            let mut pool = self.device().events.lock();
+            while scratch.events.len() < wanted
+                && let Some(event) = pool.acquire()
+            {
+                scratch.events.push(event);
+            }
+            drop(pool);
+            if scratch.events.len() >= wanted || self.device().is_out_of_events() {
+                return self;
+            }
+            let (id, device) = (self.queue.id.device(), self.device());
+            let made;
+            (self, made) = self.without(|shared, _| shared.foreign_of_device(|| shared.backend.create_event(id)));
+            match made {
+                Ok(Ok(event)) => scratch.events.push(device.events.lock().add(event)),
+                Ok(Err(_)) => device.run_out_of_events(),
+                Err(panic) => {
+                    device.run_out_of_events();
+                    self.lose_device(panic);
                 }
             }
         }
-        core
     }
-}
 
-impl<B: Backend> Core<B> {
     /// Takes ordered operations off the queue into a batch and into flight.
-    fn fill(&mut self, index: u32, scratch: &mut Scratch<B>) {
-        let most = self.queue(index).room.batch();
+    fn fill(&mut self, scratch: &mut Scratch<B>) {
+        let most = self.state.room.batch();
         if most == 0 {
             // Something of the queue's own has yet to end, and makes room.
-            self.device_of(index).any_full = true;
+            self.device().add_full(self.index);
+            self.tell_ready_of_failures();
             return;
         }
         for _ in 0..TURN {
             if scratch.items.len() == most {
                 break;
             }
-            let Some(key) = take_first(&mut self.queue(index).ready) else { break };
-            if self.ops.get(key).is_none_or(|op| op.state != OpState::Ordered) {
+            let needs_event =
+                self.records_events() && !self.state.eventless && !self.device().is_out_of_events();
+            if needs_event && scratch.events.is_empty() {
+                break;
+            }
+            let Some(key) = take_first(&mut self.state.ready) else { break };
+            self.leave_ready(key);
+            if self.state.ops.get(key).is_none_or(|op| op.failure.is_some()) {
                 continue;
             }
             let first_wait = scratch.waits.len();
             let mut all_reached = true;
-            if let Err(failure) = self.resolve(index, key, scratch, &mut all_reached) {
-                self.release_events(key);
+            if let Err(failure) = self.resolve(key, scratch, &mut all_reached) {
                 scratch.waits.truncate(first_wait);
-                self.end(key, Some(failure), None, None);
+                self.end(key, Some(failure), None);
                 continue;
             }
             let waits = first_wait..scratch.waits.len();
-            let Some(op) = self.ops.get_mut(key) else { continue };
-            let (epoch, lane) = (op.epoch, op.lane);
-            if lane == Lane::Barrier && waits.is_empty() {
+            let Some(op) = self.state.ops.get_mut(key) else { continue };
+            let (epoch, kind) = (op.epoch, op.kind);
+            if kind == ActionKind::Barrier && waits.is_empty() {
                 if all_reached {
-                    self.stats.host_barriers += 1;
-                    self.end(key, None, None, None);
+                    self.state.stats.host_barriers += 1;
+                    self.end(key, None, None);
                 } else {
-                    self.ride_along(index, key, epoch);
+                    self.ride_along(key, epoch);
                 }
                 continue;
             }
-            // What was done ahead has its work only to be reclaimed.
-            let work = if lane == Lane::Barrier { None } else { op.work.take() };
-            if lane == Lane::Edge && waits.is_empty() {
+            // What was done early has its work only to be reclaimed.
+            let work = if kind == ActionKind::Barrier { None } else { op.work.take() };
+            if kind == ActionKind::Marker && waits.is_empty() {
                 scratch.items.push(Item { op: key, epoch, work, event: None, waits, rides: true });
-                self.ride_along(index, key, epoch);
+                self.ride_along(key, epoch);
                 continue;
             }
-            let mut event = None;
-            if self.queue_ref(index).watched {
-                let device = self.device_of(index);
-                // Once a device runs out of events its queues do without for good. Then, of a queue's signals under
-                // way, those without an event all follow those with one, and whatever was covered stays covered.
-                if device.native_waits == NativeWaits::Events
-                    && !device.events_exhausted
-                    && let Some((number, handle)) = device.events.acquire()
-                {
-                    event = Some((number, handle.clone()));
-                }
+            let mut recorded = None;
+            if self.records_events() && !self.state.eventless {
+                recorded = scratch.events.pop();
+                self.state.eventless = recorded.is_none();
             }
-            let number = event.as_ref().map(|(number, _)| *number);
-            let Some(op) = self.op(key) else { continue };
-            op.state = OpState::Issued;
-            op.event = number;
-            let event = event.map(|(_, handle)| handle);
+            let (number, event) = recorded.unzip();
+            let cover = if self.records_events() && number.is_none() { 0 } else { epoch };
             scratch.items.push(Item { op: key, epoch, work, event, waits, rides: false });
-            self.queue(index).in_flight.push_back(InFlight {
-                op: key,
-                epoch,
-                native: true,
-                cover: epoch,
-                event: number,
-                failure: None,
-            });
+            self.state.last_native = epoch;
+            self.fly(key, InFlight { op: key, epoch, native: true, cover, event: number, failure: None });
         }
     }
 
-    /// A barrier or an edge that waits for nothing but earlier work of its queue needs no work of its own: it ends with
-    /// the work before it, and whoever wants to wait for it natively waits for that.
-    fn ride_along(&mut self, index: u32, key: Key, epoch: u64) {
-        let queue = self.queue(index);
-        let (cover, event) = match queue.in_flight.back() {
+    /// The operation is in flight from now on.
+    fn fly(&mut self, key: Key, entry: InFlight) {
+        let (epoch, cover, event) = (entry.epoch, entry.cover, entry.event);
+        self.state.in_flight.push_back(entry);
+        let Some(op) = self.state.ops.get_mut(key) else { return };
+        op.state = OpState::Issued;
+        op.event = event;
+        if !self.queue.watched || cover == 0 {
+            return;
+        }
+        for signal in &op.signals {
+            if let Some(slot) = self.shared.own(&signal.timeline) {
+                slot.amend(Promise { value: signal.value, queue: self.index, epoch, cover, event });
+            }
+        }
+    }
+
+    /// A barrier or a marker that waits for nothing but earlier work of its queue needs no work of its own: it ends with
+    /// the work before it, and whoever wants to wait for it natively waits for that. Where nothing is in flight its waits
+    /// are dominated by what the last work of the queue has waited for, so a bare epoch names that; an event of it may
+    /// mean something else by now.
+    fn ride_along(&mut self, key: Key, epoch: u64) {
+        let (cover, event) = match self.state.in_flight.back() {
             Some(before) => (before.cover, before.event),
-            None => (queue.retired, None),
+            None if self.records_events() => (0, None),
+            None => (self.state.last_native, None),
         };
         if let Some(event) = event {
-            self.device_of(index).events.retain(event);
+            self.device().events.lock().retain(event);
         }
-        if let Some(op) = self.op(key) {
-            op.state = OpState::Issued;
-            op.event = event;
-        }
-        self.queue(index).in_flight.push_back(InFlight {
-            op: key,
-            epoch,
-            native: false,
-            cover,
-            event,
-            failure: None,
-        });
+        self.fly(key, InFlight { op: key, epoch, native: false, cover, event, failure: None });
     }
 
     /// Settles what each wait of an operation costs, now that it goes to its device.
-    fn resolve(
-        &mut self,
-        index: u32,
-        key: Key,
-        scratch: &mut Scratch<B>,
-        all_reached: &mut bool,
-    ) -> Result<(), Failure> {
+    fn resolve(&mut self, key: Key, scratch: &mut Scratch<B>, all_reached: &mut bool) -> Result<(), Failure> {
         let first_wait = scratch.waits.len();
-        let (count, epoch) = self.ops.get(key).map_or((0, 0), |op| (op.waits.len(), op.epoch));
-        for position in 0..count {
-            let Some(wait) = self.ops.get(key).and_then(|op| op.waits.get(position)).copied() else { break };
-            let Some(slot) = self.slots.get(wait.slot) else { continue };
-            if slot.value >= wait.value {
-                self.observe_wait(key, wait.slot, wait.value, WaitClass::Reached);
-                continue;
-            }
-            if let Some(failure) = slot.failure.clone() {
-                return Err(failure);
-            }
-            if wait.via == index {
-                *all_reached = false;
-                self.stats.same_queue += 1;
-                if B::OBSERVES
-                    && let Some(cover) = self.coverage(wait.slot, wait.value, index, epoch)
-                {
-                    debug_assert_eq!(cover.queue, index, "a wait lost its place in the queue's order");
-                    self.observe_wait(key, wait.slot, wait.value, cover.class);
+        let count = self.state.ops.get(key).map_or(0, |op| op.waits.len());
+        for number in 0..count {
+            let Some((standing, producer)) = self.standing(key, number) else { break };
+            match standing {
+                Standing::Reached => {
+                    self.observe_wait(key, number, WaitClass::Reached);
+                    continue;
                 }
-                continue;
+                Standing::Failed(failure) => return Err(failure),
+                Standing::Open => *all_reached = false,
             }
-            let Some(cover) = self.coverage(wait.slot, wait.value, index, epoch) else {
+            let Some(producer) = producer else {
                 debug_assert!(false, "an ordered operation has a wait that nothing covers");
-                return Err(Failure::new(
-                    Code::Internal,
-                    "an ordered operation has a wait that nothing covers",
-                ));
+                continue;
             };
-            *all_reached = false;
-            let mut event = None;
-            match cover.class {
-                WaitClass::Native { .. } | WaitClass::Peer { .. } => {
-                    if self.add_native_wait(cover, scratch, first_wait) {
-                        event = cover.event;
-                    }
+            let Some(record) = self.state.ops.get(key).and_then(|op| op.waits.get(number)) else { break };
+            let (epoch, event) = (record.epoch, record.event);
+            let source = self.shared.queue(producer);
+            let point = source.point(epoch);
+            if producer == self.index {
+                self.state.stats.same_queue += 1;
+                self.observe_wait(key, number, WaitClass::SameQueue { producer: point });
+                continue;
+            }
+            let peer = source.id.device != self.queue.id.device;
+            let class = if self.is_dominated(producer, epoch, scratch) {
+                self.state.stats.dominated += 1;
+                WaitClass::Dominated { producer: point }
+            } else {
+                self.add_native_wait(producer, epoch, event, scratch, first_wait);
+                if peer {
+                    self.state.stats.peer += 1;
+                    WaitClass::Peer { producer: point }
+                } else {
+                    self.state.stats.native += 1;
+                    WaitClass::Native { producer: point }
                 }
-                WaitClass::SameQueue { .. } => self.stats.same_queue += 1,
-                _ => self.stats.dominated += 1,
-            }
-            if sabotaged(Defect::EventNotHeld) {
-                event = None;
-            }
-            if let Some(event) = event {
-                self.device_of(cover.queue).events.retain(event);
-            }
-            if let Some(record) = self.op(key).and_then(|op| op.waits.get_mut(position)) {
-                record.via = cover.queue;
-                record.event = event;
-            }
-            self.observe_wait(key, wait.slot, wait.value, cover.class);
+            };
+            self.observe_wait(key, number, class);
         }
         Ok(())
     }
 
-    /// Adds a native wait to the batch, unless the batch waits for that point or a later one already. Says whether
-    /// the operation now depends on the event itself.
+    /// Whether the queue, or the batch that is being made, waits for that epoch or a later one already.
+    fn is_dominated(&self, producer: u32, epoch: u64, scratch: &Scratch<B>) -> bool {
+        self.state.known.get(producer) >= epoch
+            || scratch
+                .waits
+                .iter()
+                .any(|wait| wait.point.queue.index == producer && wait.point.epoch >= epoch)
+    }
+
     fn add_native_wait(
         &mut self,
-        cover: super::order::Cover,
+        producer: u32,
+        epoch: u64,
+        event: Option<EventIndex>,
         scratch: &mut Scratch<B>,
         first_wait: usize,
-    ) -> bool {
-        let source = self.queue_ref(cover.queue);
-        let point = source.point(cover.epoch);
-        let device = source.id.device();
-        let latest = scratch.waits.iter().rev().find(|wait| wait.point.queue == point.queue);
-        if latest.is_some_and(|latest| latest.point.epoch >= point.epoch) {
-            self.stats.dominated += 1;
-            return false;
-        }
-        match cover.class {
-            WaitClass::Peer { .. } => self.stats.peer += 1,
-            _ => self.stats.native += 1,
-        }
-        let event = cover.event.and_then(|event| self.devices.get(device)?.events.get(event).cloned());
+    ) {
+        let point = self.shared.queue(producer).point(epoch);
+        let event = event.and_then(|event| self.shared.device_of(producer).events.lock().get(event).cloned());
         let wait = NativeWait { point, event };
         let own = scratch.waits.get_mut(first_wait..).unwrap_or(&mut []);
         match own.iter_mut().find(|earlier| earlier.point.queue == point.queue) {
             Some(earlier) => *earlier = wait,
             None => scratch.waits.push(wait),
         }
-        true
     }
 
-    fn observe_wait(&mut self, key: Key, slot: Key, value: u64, class: WaitClass) {
-        if B::OBSERVES {
-            let owned = self.slots.get(slot).is_some_and(|slot| !slot.foreign);
-            let timeline = owned.then_some(crate::ids::TimelineKey { engine: self.engine, key: slot });
-            self.effects.then(Effect::Observe(Transition::Wait {
-                ticket: Ticket(key),
-                timeline,
-                value,
-                class,
-            }));
-        }
-    }
-
-    /// Lets go of the events that an operation was to wait for and record.
-    fn release_events(&mut self, key: Key) {
-        let Some(op) = self.ops.get_mut(key) else { return };
-        let own = op.event.take();
-        let queue = op.queue;
-        let count = op.waits.len();
-        if let Some(event) = own {
-            self.device_of(queue).events.release(event);
-        }
-        for position in 0..count {
-            let Some(wait) = self.ops.get_mut(key).and_then(|op| op.waits.get_mut(position)) else { break };
-            let via = std::mem::replace(&mut wait.via, NOBODY);
-            if let Some(event) = wait.event.take() {
-                self.device_of(via).events.release(event);
-            }
+    fn observe_wait(&mut self, key: Key, number: usize, class: WaitClass) {
+        if B::OBSERVES
+            && let Some(record) = self.state.ops.get(key).and_then(|op| op.waits.get(number))
+        {
+            let timeline = (!record.slot.is_foreign()).then(|| record.slot.key());
+            let ticket = Ticket { queue: self.index, key };
+            let transition = Transition::Wait { ticket, timeline, value: record.value, class };
+            self.state.effects.transitions.push(transition);
         }
     }
 
     /// Takes in what the backend answered.
-    fn settle(&mut self, index: u32, scratch: &mut Scratch<B>, answer: Submitted, reports: u64) {
+    fn settle(&mut self, scratch: &mut Scratch<B>, answer: Submitted, reports: Option<u64>) {
         let Submitted { accepted, stop } = answer;
         let accepted = accepted.min(scratch.items.len());
-        let lost = self.device_of(index).lost.clone();
-        for (position, item) in scratch.items.iter_mut().enumerate() {
+        for item in &mut scratch.items {
             if item.work.is_some()
-                && let Some(op) = self.op(item.op)
+                && let Some(op) = self.state.ops.get_mut(item.op)
             {
                 op.work = item.work.take();
             }
-            if position < accepted {
-                for wait in scratch.waits.get(item.waits.clone()).unwrap_or(&[]) {
-                    let producer = wait.point.queue.index();
-                    if let Some(known) = self.queue(index).known.get_mut(producer) {
-                        *known = (*known).max(wait.point.epoch);
-                    }
-                }
+        }
+        for item in scratch.items.get(..accepted).unwrap_or(&[]) {
+            for wait in scratch.waits.get(item.waits.clone()).unwrap_or(&[]) {
+                self.learn(item.epoch, wait.point.queue.index, wait.point.epoch);
             }
         }
         let refused = scratch.items.get(accepted).map(|item| item.epoch);
         let refusals = native(scratch.items.get(accepted..).unwrap_or(&[]));
         scratch.items.clear();
         scratch.waits.clear();
-
-        if lost.is_some() {
-            // Whatever it took, the next look at this queue sweeps it out.
+        if self.state.lost.is_some() {
+            // Whatever it took, the sweep of this queue ends it.
+            self.state.issued = self.state.in_flight.back().map_or(self.state.issued, |entry| entry.epoch);
             return;
         }
         if let Some(refused) = refused {
-            self.give_room(index, refusals);
-            let queue = self.queue(index);
-            queue.shown = queue.shown.min(refused - 1);
+            self.give_room(refusals);
+            self.state.shown = self.state.shown.min(refused - 1);
             let fails = matches!(stop, Some(Stop::Failed(_)));
-            let key = self.take_back(index, refused, fails);
+            let key = self.take_back(refused, fails);
             match stop {
                 Some(Stop::Failed(failure)) => {
                     if let Some(key) = key {
-                        self.doom(key, &failure);
+                        self.fail_unbegun(key, &failure);
                     }
                 }
-                Some(Stop::Lost(failure)) => {
-                    self.announce(index);
-                    self.lose(self.queue_ref(index).id.device(), failure);
-                    return;
-                }
-                Some(Stop::Full) | None => self.wait_for_room(index, reports),
+                Some(Stop::Lost(failure)) => self.lose_device(failure),
+                Some(Stop::Full) | None => self.wait_for_room(reports),
             }
         } else if let Some(Stop::Lost(failure)) = stop {
-            self.lose(self.queue_ref(index).id.device(), failure);
-            return;
+            self.lose_device(failure);
         } else {
-            self.queue(index).room.accepted();
+            self.state.room.accepted();
         }
-        self.announce(index);
+        self.announce();
+    }
+
+    /// Work at `epoch` of this queue waits for that point natively, and so does whatever comes after it here.
+    ///
+    /// What the other queue had waited for by then is known with it, as long as it is one of the same device: a device
+    /// that is lost lets its queues' points pass without having waited, and then only its own queues are lost with it.
+    fn learn(&mut self, epoch: u64, producer: u32, waited: u64) {
+        let shared = self.shared;
+        let retired = |queue: u32| shared.queue(queue).retired.load(Ordering::Relaxed);
+        let mut news = smallvec::SmallVec::<[(u32, u64); 8]>::new();
+        news.push((producer, waited));
+        let source = shared.queue(producer);
+        if source.id.device == self.queue.id.device {
+            news.extend(source.history.lock().until(waited).filter(|&(queue, _)| queue != self.index));
+        }
+        news.retain(|&mut (queue, epoch)| self.state.known.raise(queue, epoch, retired));
+        if self.queue.watched && !news.is_empty() {
+            let mut history = self.queue.history.lock();
+            for (queue, known) in news {
+                history.add(epoch, queue, known);
+            }
+        }
     }
 
     /// Puts everything from `refused` on back at the head of the queue; the first one stays out if it failed.
-    fn take_back(&mut self, index: u32, refused: u64, fails: bool) -> Option<Key> {
-        while self.queue(index).in_flight.back().is_some_and(|entry| entry.epoch >= refused) {
-            let Some(entry) = self.queue(index).in_flight.pop_back() else { break };
-            self.release_events(entry.op);
+    fn take_back(&mut self, refused: u64, fails: bool) -> Option<Key> {
+        let mut failed = None;
+        while self.state.in_flight.back().is_some_and(|entry| entry.epoch >= refused) {
+            let Some(entry) = self.state.in_flight.pop_back() else { break };
+            self.release_event(self.index, entry.event);
+            let fails = entry.epoch == refused && fails;
             if let Some(op) = self.op(entry.op) {
-                op.state = OpState::Ordered;
+                op.state = if fails { OpState::Held } else { OpState::Ordered };
+                op.event = None;
             }
-            if entry.epoch == refused && fails {
-                return Some(entry.op);
+            if fails {
+                failed = Some(entry.op);
+                break;
             }
-            self.queue(index).ready.push_front(entry.op);
+            self.state.ready.push_front(entry.op);
+            self.listen_for_failures_elsewhere(entry.op);
         }
-        None
+        let native = self.state.in_flight.iter().rev().find(|entry| entry.native);
+        self.state.last_native = native.map_or(self.state.last_native.min(refused - 1), |entry| entry.epoch);
+        failed
+    }
+
+    /// What stays in the queue while it is full hears of failures.
+    fn tell_ready_of_failures(&mut self) {
+        // Those farther back were told when they were ordered.
+        let keys: smallvec::SmallVec<[Key; 64]> = self.state.ready.iter().take(2 * BATCH + 2).copied().collect();
+        for key in keys {
+            self.listen_for_failures_elsewhere(key);
+        }
     }
 
     /// The device has no room. Something of it that ends makes room; if nothing can end any more, the next piece of
     /// work is what it cannot take.
-    fn wait_for_room(&mut self, index: u32, reports: u64) {
-        let device = self.device_of(index);
-        if device.outstanding > 0 {
-            device.any_full = true;
-            self.queue(index).room.refused();
+    fn wait_for_room(&mut self, reports: Option<u64>) {
+        let device = self.device();
+        if !device.counts_reports() {
+            // Reports may have come that nobody has counted: asks once more.
+            device.count_reports();
             return;
         }
-        if device.reports != reports {
+        device.add_full(self.index);
+        self.state.room.refused();
+        fence(Ordering::SeqCst);
+        if device.reports(self.shared.queues()) != reports {
             // What took the room has ended meanwhile.
+            self.state.room.resume(true);
             return;
         }
-        let id = self.queue_ref(index).id;
-        if let Some(key) = self.queue(index).ready.pop_front() {
+        if device.outstanding(self.shared.queues()) > 0 {
+            self.tell_ready_of_failures();
+            return;
+        }
+        self.state.room.resume(true);
+        let id = self.queue.id;
+        if let Some(key) = self.state.ready.pop_front() {
             let failure = Failure::with_origin(
                 Code::ResourceExhausted,
                 Origin::Operation,
                 format!("{id} has no room for the operation although nothing is in flight on its device"),
             );
-            self.doom(key, &failure);
+            self.leave_ready(key);
+            self.fail_unbegun(key, &failure);
         }
     }
 
-    /// What was accepted can be waited for natively now: tells the queues that can.
-    fn announce(&mut self, index: u32) {
-        let queue = self.queue(index);
-        let before = queue.issued;
-        let Some(last) = queue.in_flight.back().map(|entry| entry.epoch) else { return };
+    /// What was accepted can be waited for natively now: tells the timelines where somebody might want to.
+    fn announce(&mut self) {
+        let before = self.state.issued;
+        let Some(last) = self.state.in_flight.back().map(|entry| entry.epoch) else { return };
         if last <= before {
             return;
         }
-        queue.issued = last;
-        let watched = queue.watched;
-        let length = queue.in_flight.len();
-        let fresh = queue.in_flight.iter().rev().take_while(|entry| entry.epoch > before).count();
-        let first = length - fresh;
-        if !watched && !B::OBSERVES {
+        self.state.issued = last;
+        self.queue.issued.store(last, Ordering::Release);
+        if !self.queue.watched && !B::OBSERVES {
             return;
         }
-        let needs_events = self.needs_events(self.queue_ref(index).id.device());
-        for position in first..length {
-            let Some(entry) = self.queue_ref(index).in_flight.get(position) else { break };
-            let (key, epoch, recorded) = (entry.op, entry.epoch, entry.event.is_some());
+        // Either whoever registers sees how far the queue is, or is seen; see the documentation of `slot`.
+        fence(Ordering::SeqCst);
+        let state = &mut *self.state;
+        let fresh = state.in_flight.iter().rev().take_while(|entry| entry.epoch > before).count();
+        let first = state.in_flight.len() - fresh;
+        for entry in state.in_flight.range(first..) {
+            let (key, epoch, cover, event) = (entry.op, entry.epoch, entry.cover, entry.event);
             if B::OBSERVES {
-                let point = self.queue_ref(index).point(epoch);
-                self.effects.then(Effect::Observe(Transition::Issued { ticket: Ticket(key), point }));
+                let ticket = Ticket { queue: self.index, key };
+                let point = self.queue.point(epoch);
+                state.effects.transitions.push(Transition::Issued { ticket, point });
             }
-            // Where the event is missing only the host can tell.
-            if !watched || (needs_events && !recorded) {
+            // Where it cannot be waited for natively only the host can tell.
+            if !self.queue.watched || cover == 0 {
                 continue;
             }
-            let signals = self.ops.get(key).map_or(0, |op| op.signals.len());
-            for signal in 0..signals {
-                if let Some((slot, value)) = self.signal(key, signal) {
-                    self.cover_others(slot, index, value);
+            let Some(op) = state.ops.get(key) else { continue };
+            for signal in &op.signals {
+                let Some(slot) = self.shared.own(&signal.timeline) else { continue };
+                if slot.has_listeners() {
+                    let promise = Promise { value: signal.value, queue: self.index, epoch, cover, event };
+                    self.agenda.covers.push_back(super::agenda::Covering { slot: slot.clone(), promise });
                 }
             }
         }
+    }
+}
+
+impl<B: Backend> Device<B> {
+    /// How many reports there were, once they are counted.
+    fn reports(&self, queues: &[Queue<B>]) -> Option<u64> {
+        self.counts_reports().then(|| {
+            self.own_queues(queues).iter().map(|queue| queue.reports.load(Ordering::Acquire)).sum::<u64>()
+                + self.unblocks.load(Ordering::Acquire)
+        })
+    }
+
+    /// Operations that the backend has and has not reported.
+    pub(super) fn outstanding(&self, queues: &[Queue<B>]) -> u64 {
+        self.own_queues(queues).iter().map(|queue| queue.taken.load(Ordering::Acquire)).sum()
     }
 }

@@ -1,77 +1,74 @@
 //! The engine: pending queue actions over timelines, for any number of queues and devices.
 //!
-//! # One lock, and what runs without it
+//! # Who owns what
 //!
-//! Everything the engine knows is behind one mutex (`state::Core`), taken once to submit, once to settle a
-//! submission and once or twice to retire. It is held for bookkeeping only. Whatever is foreign (the backend,
-//! timelines, callbacks, the drop of anything a caller gave us) runs without it (rule S8), as one of four kinds of
-//! step that `Shared::pump` takes until there is nothing left that nobody else is doing:
+//! Each queue has a lock, and under it the operations whose queue it is ([`queue`]). Each timeline has one, and under it
+//! its value, its failure and who waits for it ([`slot`]): that is the one truth about it. Threads that use different queues
+//! and different timelines share nothing that either of them writes (rule S13). Foreign code (the backend, timelines,
+//! callbacks, the drop of anything a caller gave us) runs without any of these locks (rule S8).
 //!
-//! 1. *route* an operation that has become runnable: order it, run it on the host, end it;
-//! 2. *retire* what a queue's device has reported, one thread for each queue;
-//! 3. *issue* a batch of a queue, one thread for each queue;
-//! 4. *perform effects*, one thread for the engine: publish, wake, call back, start host work, reclaim.
+//! # What one lock for everything gave for free
 //!
-//! A thread that finds a step taken leaves its work on the list and goes; whoever is on the step looks again under
-//! the lock before it goes itself, so nothing is left behind. Foreign code may call back into the engine from
-//! anywhere: it adds to the lists, and the step above it on the stack takes care of them. That is why nothing
-//! recurses, however long the chain that one signal sets free: the stack holds at most one issuing step for each
-//! of a fixed number of issuers.
+//! - *Cause before effect.* Operation A signals x, operation B waits for x and signals y: whoever sees y sees x. A's end
+//!   raises x before it lets anybody go on, and B's end comes after B was let go, or, where its wait was left to queue order or
+//!   to a device, after B's queue has seen that x is raised ([`retire`]).
+//! - *No wake-up is lost.* Whoever registers with a timeline looks at it under the lock under which it moves. What only covers
+//!   a wait is looked at across a pair of fences ([`slot`]).
+//! - *No recursion.* What a step sets free is put on the thread's [`Agenda`], never followed.
+//! - *No deadlock.* A thread holds one queue's lock at most, then one timeline's, then one of the small ones.
 //!
-//! # Why effects are performed by one thread
+//! # Who works for whom
 //!
-//! Operation A signals x, operation B waits for x and signals y. Whoever sees y must also see x. The end of A precedes
-//! the end of B under the lock; performing effects in that order, by one thread at a time, carries the order over to
-//! what the world sees. It also gives rule S5 its order: results are visible before an operation ends
-//! (`Backend::finish`), then its signals, then its resources.
+//! A queue has no thread. Whoever brings it something (an operation, a report, a timeline that one of its operations waited
+//! for) looks after it: [`Turn::work`] routes, retires, performs what is to be done without the lock, and issues, until
+//! nothing is left, or until somebody else has come who will do the rest.
 //!
 //! # Refused or failed
 //!
-//! What is wrong with a request itself (values, queues, dropped timelines) is refused, and nothing has changed. Whatever
-//! goes wrong later, a lost device included, is reported through the operation's signals, and only there.
+//! What is wrong with a request itself (values, queues) is refused, and nothing has changed. Whatever goes wrong later,
+//! a lost device included, is reported through the operation's signals, and only there.
 
+mod admit;
+mod agenda;
+mod deferred;
+mod host_wait;
 mod issue;
-mod order;
+mod queue;
 mod retire;
 mod room;
-mod state;
+mod slot;
 mod stop;
-mod timepoints;
 mod wait;
+mod work;
 
-pub use state::Stats;
+use agenda::Cover;
+pub(crate) use agenda::{Agenda, Entry};
+pub use deferred::Deferred;
+pub(crate) use host_wait::CallbackRecord;
+pub(crate) use slot::{HOST, Slot, Target};
 
-use crate::backend::{Backend, Completer, Completion, DeviceSpec, HostTask, NativeWaits, WaitClass};
+use crate::backend::{Backend, Completer, Completion, DeviceSpec, NativeWaits, WaitClass};
 use crate::clock::{Clock, Time};
-use crate::error::{CompletionError, EngineError, SubmitError, Unfinished, WaitError};
-use crate::failure::{Code, Failure, Origin};
+use crate::error::{EngineError, SubmitError, Unfinished, WaitError};
+use crate::failure::Failure;
 use crate::ids::{Affinity, QueueId, Ticket, TimelineKey};
 use crate::native_event::EventPool;
-use crate::notification::NotificationPool;
-use crate::port::{Callback, Port};
-use crate::ring::take_first;
-use crate::slab::{Key, Slab};
-use crate::sync::{Guard, Mutex};
-use crate::timeline::{Points, Registration, Timeline, Watcher};
-use room::Room;
-use state::{
-    Ahead, CallbackRecord, Core, Device, Effect, Effects, HOST, OpState, Queue, Scratch, Spare, Target,
-};
-use std::collections::VecDeque;
+use crate::notification::{NotificationPool, Pending};
+use crate::port::Port;
+use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::timeline::{Points, Registration};
+use queue::Queue;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ops::Range;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How many operations are routed before effects get their turn.
-const ROUTE_TURN: usize = 256;
-
-/// How many threads hand work to the backend at once; also what bounds the stack of a backend that completes from
-/// inside `submit`.
-const ISSUERS: usize = 8;
-
 /// How long a thread that waits for a polled device sleeps first before it looks again.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
+
+/// How many slots are kept for the next timelines.
+const SPARE_SLOTS: usize = 4096;
 
 /// What an operation does once its waits are reached or covered.
 ///
@@ -195,10 +192,194 @@ pub struct Occupancy {
     pub callbacks: usize,
 }
 
+/// Counts since the engine was made. All grow only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Operations accepted.
+    pub submitted: u64,
+    /// Operations that ended well.
+    pub succeeded: u64,
+    /// Operations that ended otherwise.
+    pub failed: u64,
+    /// Waits that were reached when their operation was submitted or issued.
+    pub reached: u64,
+    /// Waits that queue order took care of.
+    pub same_queue: u64,
+    /// Waits that an earlier native wait of the queue took care of.
+    pub dominated: u64,
+    /// Waits left to the device.
+    pub native: u64,
+    /// Waits left to the device for a point of another device.
+    pub peer: u64,
+    /// Waits that made their operation wait on the host for a while.
+    pub held: u64,
+    /// Barriers that ended without their device knowing.
+    pub host_barriers: u64,
+    /// Batches handed to the backend.
+    pub batches: u64,
+    /// Times that foreign code panicked.
+    pub panics: u64,
+}
+
+impl Stats {
+    fn add(&mut self, other: &Stats) {
+        let Stats {
+            submitted,
+            succeeded,
+            failed,
+            reached,
+            same_queue,
+            dominated,
+            native,
+            peer,
+            held,
+            host_barriers,
+            batches,
+            panics,
+        } = other;
+        self.submitted += submitted;
+        self.succeeded += succeeded;
+        self.failed += failed;
+        self.reached += reached;
+        self.same_queue += same_queue;
+        self.dominated += dominated;
+        self.native += native;
+        self.peer += peer;
+        self.held += held;
+        self.host_barriers += host_barriers;
+        self.batches += batches;
+        self.panics += panics;
+    }
+}
+
+/// One device.
+struct Device<B: Backend> {
+    first_queue: u32,
+    queues: u32,
+    native_waits: NativeWaits,
+    completion: Completion,
+    /// The other devices for whose points its queues can wait by its own means, in order.
+    peers: Box<[usize]>,
+    lost: Mutex<Option<Failure>>,
+    events: Mutex<EventPool<B::Event>>,
+    /// The backend could not make an event: who has none from now on does without.
+    out_of_events: AtomicU64,
+    /// The device was full once: reports are counted, so that "is full" can be told from "was full".
+    counts_reports: AtomicU64,
+    /// How often the backend said that there may be room.
+    unblocks: AtomicU64,
+    /// Whether `full` holds anything.
+    any_full: AtomicU64,
+    /// Queues that wait for room.
+    full: Mutex<Vec<u32>>,
+}
+
+impl<B: Backend> Device<B> {
+    fn new(number: usize, first_queue: u32, specs: &[DeviceSpec]) -> Self {
+        let spec = specs.get(number).cloned();
+        let spec = spec.unwrap_or_else(|| unreachable!("devices are made from their own list"));
+        let same_means = |peer: usize| specs.get(peer).is_some_and(|peer| peer.native_waits == spec.native_waits);
+        let mut peers: Vec<usize> =
+            spec.peers.iter().copied().filter(|&peer| peer != number && same_means(peer)).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        Self {
+            first_queue,
+            queues: u32::try_from(spec.queues).unwrap_or(64),
+            native_waits: spec.native_waits,
+            completion: spec.completion,
+            peers: if spec.native_waits == NativeWaits::None { Box::default() } else { peers.into() },
+            lost: Mutex::new(None),
+            events: Mutex::new(EventPool::new()),
+            out_of_events: AtomicU64::new(0),
+            counts_reports: AtomicU64::new(0),
+            unblocks: AtomicU64::new(0),
+            any_full: AtomicU64::new(0),
+            full: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Whether queues of this device, whose number is `own`, can wait natively for those of another.
+    fn reaches(&self, own: usize, producer: usize) -> bool {
+        self.native_waits != NativeWaits::None
+            && (own == producer || self.peers.binary_search(&producer).is_ok())
+    }
+
+    fn own_queues<'a>(&self, queues: &'a [Queue<B>]) -> &'a [Queue<B>] {
+        let first = self.first_queue as usize;
+        queues.get(first..first + self.queues as usize).unwrap_or(&[])
+    }
+
+    fn is_out_of_events(&self) -> bool {
+        self.out_of_events.load(Ordering::Relaxed) != 0
+    }
+
+    fn run_out_of_events(&self) {
+        self.out_of_events.store(1, Ordering::Relaxed);
+    }
+
+    fn counts_reports(&self) -> bool {
+        self.counts_reports.load(Ordering::Acquire) != 0
+    }
+
+    fn count_reports(&self) {
+        self.counts_reports.store(1, Ordering::Release);
+    }
+
+    /// A queue waits for room from now on.
+    fn add_full(&self, queue: u32) {
+        let mut full = self.full.lock();
+        if !full.contains(&queue) {
+            full.push(queue);
+        }
+        self.any_full.store(1, Ordering::Release);
+    }
+
+    /// Queues that wait for room are to look again.
+    fn wake_full(&self, asked: bool, agenda: &mut Agenda) {
+        if self.any_full.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut full = self.full.lock();
+        self.any_full.store(0, Ordering::Release);
+        for queue in full.drain(..) {
+            agenda.released.push_back((Target::Room { queue, asked }, agenda::Release::Reached(0)));
+        }
+    }
+}
+
+/// Who waits for the engine to come to rest.
+#[derive(Default)]
+struct Resting {
+    waiting: Vec<Pending>,
+    /// Keeps a closing engine until its devices have reported everything.
+    keepalive: Option<Arc<dyn Port>>,
+}
+
 pub(crate) struct Shared<B: Backend> {
-    core: Mutex<Core<B>>,
+    id: u32,
     backend: B,
     this: Weak<Shared<B>>,
+    queues: Box<[Queue<B>]>,
+    devices: Box<[Device<B>]>,
+    /// Some device has to be asked what has ended.
+    polled: bool,
+    closing: AtomicU64,
+    resting: Mutex<Resting>,
+    notifications: Mutex<NotificationPool>,
+    spare_slots: Mutex<Vec<Arc<Slot>>>,
+    /// Slots with memory to give back.
+    large: Mutex<Vec<Weak<Slot>>>,
+    /// How many timelines were ever named.
+    named: AtomicU64,
+    timelines: AtomicU64,
+    host_waits: AtomicU64,
+    callbacks: AtomicU64,
+    panics: AtomicU64,
+    /// Callbacks that another thread is to run.
+    deferred: AtomicU64,
+    /// Grows with each report of a polled device.
+    progress: AtomicU64,
 }
 
 /// A handle on an engine. Clones are handles on the same one; when the last is dropped, what has not begun is
@@ -236,33 +417,25 @@ impl<B: Backend> Engine<B> {
     pub fn new(backend: B) -> Result<Self, EngineError> {
         let specs = backend.devices();
         validate(&specs)?;
-        let core = Core {
-            engine: ENGINES.fetch_add(1, Ordering::Relaxed),
-            ops: Slab::new(),
-            slots: Slab::new(),
-            queues: make_queues(&specs),
-            devices: make_devices(&specs),
-            host_waits: Slab::new(),
-            callbacks: Slab::new(),
-            notifications: NotificationPool::default(),
-            runnable: VecDeque::new(),
-            dirty: VecDeque::new(),
-            issuable: VecDeque::new(),
-            issuers: 0,
-            publishing: false,
-            effects: Box::default(),
-            spare_effects: None,
-            spare: Spare::default(),
-            stats: Stats::default(),
-            running: 0,
-            closing: false,
-            resting: Vec::new(),
-            keepalive: None,
-        };
         let shared = Arc::new_cyclic(|this: &Weak<Shared<B>>| Shared {
-            core: Mutex::new(core),
+            id: ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             backend,
             this: this.clone(),
+            queues: make_queues(&specs),
+            devices: make_devices(&specs),
+            polled: specs.iter().any(|spec| spec.completion == Completion::Poll),
+            closing: AtomicU64::new(0),
+            resting: Mutex::new(Resting::default()),
+            notifications: Mutex::new(NotificationPool::default()),
+            spare_slots: Mutex::new(Vec::new()),
+            large: Mutex::new(Vec::new()),
+            named: AtomicU64::new(0),
+            timelines: AtomicU64::new(0),
+            host_waits: AtomicU64::new(0),
+            callbacks: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            deferred: AtomicU64::new(0),
+            progress: AtomicU64::new(0),
         });
         let port: Weak<dyn Port> = shared.this.clone();
         shared.backend.start(Completer::new(port));
@@ -283,13 +456,9 @@ impl<B: Backend> Engine<B> {
         &self.shared().backend
     }
 
-    /// Registers a timeline that stands at `value` now. See [`Timeline`].
+    /// Registers a timeline that stands at `value` now. See [`Timeline`](crate::Timeline).
     pub fn register(&self, value: u64) -> Registration {
-        let mut core = self.shared().core.lock();
-        let key = core.new_slot(true, value);
-        let key = TimelineKey { engine: core.engine, key };
-        drop(core);
-        Registration::new(self.handle.shared.clone(), key)
+        Registration::new(self.handle.shared.clone(), self.shared().new_slot(value))
     }
 
     /// Hands in an operation: once each of `waits` is reached, or covered by something its queue can wait for, do
@@ -309,15 +478,7 @@ impl<B: Backend> Engine<B> {
         W: Points<B::Timeline> + ?Sized,
         S: Points<B::Timeline> + ?Sized,
     {
-        let shared = self.shared();
-        let mut core = shared.core.lock();
-        if let Err(error) = core.check(device, affinity, waits, signals) {
-            drop(core);
-            return Err(Refused { error, action });
-        }
-        let placement = core.admit(device, affinity, waits, signals, action);
-        shared.pump(core);
-        Ok(placement)
+        self.shared().submit(device, affinity, waits, signals, action)
     }
 
     /// Sleeps until all or any of `points` are reached, one that is needed fails, or the time is `until`. Says which
@@ -337,12 +498,7 @@ impl<B: Backend> Engine<B> {
 
     /// Ends an operation that has not begun.
     pub fn cancel(&self, ticket: Ticket) -> Cancel {
-        let failure = Failure::with_origin(Code::Cancelled, Origin::Cancelled, "the operation was cancelled");
-        let shared = self.shared();
-        let mut core = shared.core.lock();
-        let outcome = core.cancel(ticket, &failure);
-        shared.pump(core);
-        outcome
+        self.shared().cancel(ticket)
     }
 
     /// Asks the devices that do not report by themselves what has ended.
@@ -359,67 +515,64 @@ impl<B: Backend> Engine<B> {
 
     /// The queue of a device with that number.
     pub fn queue(&self, device: usize, ordinal: usize) -> Option<QueueId> {
-        let core = self.shared().core.lock();
-        core.queues.iter().map(|queue| queue.id).find(|id| id.device() == device && id.ordinal() == ordinal)
+        let shared = self.shared();
+        let queues = shared.devices.get(device)?.own_queues(&shared.queues);
+        queues.get(ordinal).map(|queue| queue.id)
     }
 
     /// What has happened so far.
     pub fn stats(&self) -> Stats {
-        self.shared().core.lock().stats
+        let shared = self.shared();
+        let mut stats = Stats { panics: shared.panics.load(Ordering::Relaxed), ..Stats::default() };
+        for queue in &shared.queues {
+            stats.add(&queue.lock().stats);
+        }
+        stats
     }
 
     /// What is going on now.
     pub fn occupancy(&self) -> Occupancy {
-        let core = self.shared().core.lock();
-        let (events, idle_events) = core
-            .devices
-            .iter()
-            .map(|device| device.events.count())
-            .fold((0, 0), |(all, idle), (more, resting)| (all + more, idle + resting));
-        Occupancy {
-            operations: core.ops.len(),
-            in_flight: core.queues.iter().map(|queue| queue.in_flight.len()).sum(),
-            running: core.running,
-            timelines: core.slots.len(),
-            events,
-            idle_events,
-            host_waits: core.host_waits.len(),
-            callbacks: core.callbacks.len(),
+        let shared = self.shared();
+        let count = |counter: &AtomicU64| usize::try_from(counter.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        let mut occupancy = Occupancy {
+            timelines: count(&shared.timelines),
+            host_waits: count(&shared.host_waits),
+            callbacks: count(&shared.callbacks),
+            ..Occupancy::default()
+        };
+        for queue in &shared.queues {
+            let state = queue.lock();
+            occupancy.operations += state.ops.len();
+            occupancy.in_flight += state.in_flight.len();
+            occupancy.running += state.running;
         }
+        for device in &shared.devices {
+            let (events, idle) = device.events.lock().count();
+            occupancy.events += events;
+            occupancy.idle_events += idle;
+        }
+        occupancy
     }
 
     /// Why a device is lost, if it is.
     pub fn lost(&self, device: usize) -> Option<Failure> {
-        self.shared().core.lock().devices.get(device)?.lost.clone()
+        self.shared().devices.get(device)?.lost.lock().clone()
     }
 
     /// Gives back memory that a burst has left behind.
     pub fn trim(&self) {
-        let mut core = self.shared().core.lock();
-        core.ops.trim();
-        core.slots.trim();
-        core.host_waits.trim();
-        core.callbacks.trim();
-        core.runnable.shrink_to_fit();
-        let spare = std::mem::take(&mut core.spare);
-        let effects = core.spare_effects.take();
-        for queue in &mut core.queues {
-            queue.ready.shrink_to_fit();
-            queue.in_flight.shrink_to_fit();
+        let shared = self.shared();
+        for queue in &shared.queues {
+            queue.lock().trim();
         }
-        let slots: Vec<Key> = core.slots.keys().collect();
-        for key in slots {
-            if let Some(slot) = core.slots.get_mut(key) {
-                for (_, list) in &mut slot.lists {
-                    list.trim();
-                }
-                for (_, signals) in &mut slot.signals {
-                    signals.shrink_to_fit();
-                }
+        let large = std::mem::take(&mut *shared.large.lock());
+        for slot in large {
+            if let Some(slot) = slot.upgrade() {
+                slot.trim();
             }
         }
-        drop(core);
-        drop((spare, effects));
+        let spare = std::mem::take(&mut *shared.spare_slots.lock());
+        drop(spare);
     }
 }
 
@@ -444,364 +597,89 @@ fn validate(specs: &[DeviceSpec]) -> Result<(), EngineError> {
     Ok(())
 }
 
-fn make_queues<B: Backend>(specs: &[DeviceSpec]) -> Vec<Queue<B>> {
-    let mut ids = Vec::new();
-    for (device, spec) in (0u16..).zip(specs) {
-        for ordinal in (0u16..).take(spec.queues) {
-            ids.push(QueueId { index: u32::try_from(ids.len()).unwrap_or(u32::MAX), device, ordinal });
-        }
-    }
-    let reaches = |waiting: QueueId, producer: QueueId| {
-        waiting != producer
-            && specs.get(waiting.device()).is_some_and(|spec| {
-                spec.native_waits != NativeWaits::None
-                    && (waiting.device == producer.device || spec.peers.contains(&producer.device()))
-            })
-    };
-    ids.iter()
-        .map(|&id| Queue {
-            id,
-            ready: VecDeque::new(),
-            in_flight: VecDeque::new(),
-            ordered: 0,
-            shown: 0,
-            issued: 0,
-            completed: 0,
-            retired: 0,
-            known: vec![0; ids.len()].into(),
-            reach: ids.iter().map(|&producer| reaches(id, producer)).collect(),
-            watched: ids.iter().any(|&waiting| reaches(waiting, id)),
-            load: 0,
-            issuing: false,
-            retiring: false,
-            gated: false,
-            room: Room::default(),
-            in_dirty: false,
-            in_issuable: false,
-            scratch: Scratch::default(),
-            collected: Vec::new(),
-        })
-        .collect()
-}
-
-fn make_devices<B: Backend>(specs: &[DeviceSpec]) -> Vec<Device<B>> {
+fn make_devices<B: Backend>(specs: &[DeviceSpec]) -> Box<[Device<B>]> {
     let mut first_queue = 0;
-    specs
-        .iter()
-        .map(|spec| {
-            let queues = u32::try_from(spec.queues).unwrap_or(64);
-            let device = Device {
-                first_queue,
-                queues,
-                native_waits: spec.native_waits,
-                completion: spec.completion,
-                lost: None,
-                events: EventPool::new(),
-                events_exhausted: false,
-                reports: 0,
-                outstanding: 0,
-                any_full: false,
-            };
-            first_queue += queues;
+    (0..specs.len())
+        .map(|number| {
+            let device = Device::new(number, first_queue, specs);
+            first_queue += device.queues;
             device
         })
         .collect()
 }
 
-impl<B: Backend> Core<B> {
-    /// Whether some device with work in flight has to be asked.
-    fn is_polled(&self) -> bool {
-        self.devices.iter().any(|device| device.completion == Completion::Poll)
+fn make_queues<B: Backend>(specs: &[DeviceSpec]) -> Box<[Queue<B>]> {
+    let devices = make_devices::<B>(specs);
+    // Devices for whose queues another device can wait.
+    let mut waited_for = vec![false; specs.len()];
+    for device in &devices {
+        for &peer in &device.peers {
+            if let Some(waited_for) = waited_for.get_mut(peer) {
+                *waited_for = true;
+            }
+        }
     }
+    let mut queues = Vec::new();
+    for ((number, device), waited_for) in (0u16..).zip(&devices).zip(waited_for) {
+        let watched = waited_for || (device.queues > 1 && device.native_waits != NativeWaits::None);
+        for ordinal in (0u16..).take(device.queues as usize) {
+            let index = u32::try_from(queues.len()).unwrap_or(u32::MAX);
+            queues.push(Queue::new(QueueId { index, device: number, ordinal }, watched));
+        }
+    }
+    queues.into()
 }
 
 impl<B: Backend> Shared<B> {
-    /// Takes steps until there is none left that nobody else is taking. See the module documentation.
-    fn pump<'a>(&'a self, mut core: Guard<'a, Core<B>>) {
-        loop {
-            for _ in 0..ROUTE_TURN {
-                let Some(key) = take_first(&mut core.runnable) else { break };
-                core.route(key);
-            }
-            if !core.dirty.is_empty() {
-                core = self.retire_step(core);
-            } else if !core.issuable.is_empty() && core.issuers < ISSUERS {
-                core = self.issue_step(core);
-            } else if !core.publishing && !core.effects.is_empty() {
-                core = self.effect_step(core);
-            } else if core.runnable.is_empty() {
-                break;
-            }
-        }
-        if core.closing && core.is_at_rest() {
-            let resting = std::mem::take(&mut core.resting);
-            let keepalive = core.keepalive.take();
-            drop(core);
-            for pending in resting {
-                pending.raise();
-            }
-            drop(keepalive);
-        }
+    fn queue(&self, index: u32) -> &Queue<B> {
+        #[expect(
+            clippy::indexing_slicing,
+            reason = "queue numbers come from the engine itself and queues never go away"
+        )]
+        &self.queues[index as usize]
     }
 
-    /// Performs the effects that have gathered, in their order.
-    fn effect_step<'a>(&'a self, mut core: Guard<'a, Core<B>>) -> Guard<'a, Core<B>> {
-        let fresh = core.spare_effects.take().unwrap_or_default();
-        let mut effects = std::mem::replace(&mut core.effects, fresh);
-        core.publishing = true;
-        drop(core);
-        let panics = self.perform(&mut effects);
-        core = self.core.lock();
-        core.stats.panics += panics;
-        if !effects.ahead.is_empty() {
-            for ahead in effects.ahead.drain(..) {
-                core.end_ahead(ahead);
-            }
-        }
-        core.spare_effects = Some(effects);
-        core.publishing = false;
-        core
+    fn queues(&self) -> &[Queue<B>] {
+        &self.queues
     }
 
-    /// Says how often foreign code panicked.
-    fn perform(&self, effects: &mut Effects<B>) -> u64 {
-        let mut panics = 0;
-        let mut count = |result: Result<(), Failure>| panics += u64::from(result.is_err());
-        let mut publications = effects.publications.iter().peekable();
-        while let Some(mut publication) = publications.next() {
-            // Of several values in a row for one timeline the largest says it all.
-            while let Some(next) = publications.next_if(|next| publication.merges(next)) {
-                if next.state.as_ref().ok() >= publication.state.as_ref().ok() {
-                    publication = next;
-                }
-            }
-            let timeline = &publication.timeline;
-            count(self.foreign(|| match &publication.state {
-                state if publication.foreign => timeline.deliver(state.as_ref().copied()),
-                Ok(value) => timeline.publish(*value, publication.by),
-                Err(failure) => timeline.fail(failure),
-            }));
-        }
-        effects.publications.clear();
-        // To empty what is empty costs more than to look.
-        if !effects.others.is_empty() {
-            for effect in effects.others.drain(..) {
-                count(self.foreign(|| self.perform_one(effect)));
-            }
-        }
-        for Ahead { work, done, .. } in &mut effects.ahead {
-            let asked = self.foreign(|| *done = self.backend.ahead(work));
-            if let Err(failure) = &asked {
-                *done = Err(failure.clone());
-            }
-            count(asked);
-        }
-        if !effects.reclaims.is_empty() {
-            for ended in effects.reclaims.drain(..) {
-                count(self.foreign(|| self.backend.reclaim(ended)));
-            }
-        }
-        panics
+    fn indices(&self) -> Range<u32> {
+        0..u32::try_from(self.queues.len()).unwrap_or(u32::MAX)
     }
 
-    fn perform_one(&self, effect: Effect<B>) {
-        match effect {
-            Effect::Observe(transition) => self.backend.observe(transition),
-            Effect::Wake(pending) => pending.raise(),
-            Effect::Call(callback, state) => callback(state),
-            Effect::Run(key, work) => {
-                if let Some(this) = self.this.upgrade() {
-                    self.backend.run(HostTask::new(this, Ticket(key)), work);
-                }
-            }
-            Effect::Watch(timeline, value, key) => {
-                let port: Weak<dyn Port> = self.this.clone();
-                let watch = timeline.watch(value, Watcher::new(port, key));
-                // If what was watched for has happened by now, the watch goes with `unneeded`, without the lock.
-                let mut core = self.core.lock();
-                let unneeded = match core.slots.get_mut(key) {
-                    Some(slot) => slot.watch.replace(watch),
-                    None => Some(watch),
-                };
-                drop(core);
-                drop(unneeded);
-            }
-            Effect::Unwatch(_) => {}
-        }
+    fn device_of(&self, queue: u32) -> &Device<B> {
+        let device = self.queue(queue).id.device();
+        #[expect(clippy::indexing_slicing, reason = "a queue's device exists")]
+        &self.devices[device]
     }
 
-    /// Runs foreign code; a panic becomes a failure. The checkers see panics as they are.
-    fn foreign<R>(&self, call: impl FnOnce() -> R) -> Result<R, Failure> {
-        #[cfg(any(loom, shuttle))]
-        return Ok(call());
-        #[cfg(not(any(loom, shuttle)))]
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).map_err(|payload| {
-            let words = payload
-                .downcast_ref::<&str>()
-                .map(|words| (*words).to_owned())
-                .or_else(|| payload.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "no message".to_owned());
-            Failure::with_origin(Code::Internal, Origin::Device, format!("the backend panicked: {words}"))
-        })
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire) != 0
     }
 
-    fn poll_devices(&self) {
-        let core = self.core.lock();
-        let due: smallvec::SmallVec<[usize; 8]> = core
-            .devices
-            .iter()
-            .enumerate()
-            .filter(|(_, device)| device.completion != Completion::Callback && device.outstanding > 0)
-            .map(|(device, _)| device)
-            .collect();
-        drop(core);
-        for device in due {
-            self.poll_device(device);
-        }
+    fn name(&self) -> TimelineKey {
+        self.timelines.fetch_add(1, Ordering::Relaxed);
+        TimelineKey { engine: self.id, number: self.named.fetch_add(1, Ordering::Relaxed) }
     }
 
-    pub(crate) fn poll_device(&self, device: usize) {
-        if let Err(failure) = self.foreign(|| self.backend.poll(device)) {
-            self.lose_panicked(device, failure);
-        }
-    }
-
-    /// The backend panicked while it was at this device: what it had done is unknown.
-    fn lose_panicked(&self, device: usize, failure: Failure) {
-        let mut core = self.core.lock();
-        core.stats.panics += 1;
-        core.lose(device, failure);
-        self.pump(core);
-    }
-
-    #[cfg(feature = "reactor")]
-    pub(crate) fn lose_device(&self, device: usize, failure: Failure) {
-        let mut core = self.core.lock();
-        core.lose(device, failure);
-        self.pump(core);
-    }
-
-    #[cfg(feature = "reactor")]
-    pub(crate) fn backend(&self) -> &B {
-        &self.backend
-    }
-
-    #[cfg(feature = "reactor")]
-    pub(crate) fn devices(&self) -> usize {
-        self.core.lock().devices.len()
-    }
-}
-
-impl<B: Backend> Port for Shared<B> {
-    fn advanced(&self, timeline: Key, value: u64) {
-        let mut core = self.core.lock();
-        core.reach(timeline, value);
-        self.pump(core);
-    }
-
-    fn failed(&self, timeline: Key, failure: &Failure) {
-        let mut core = self.core.lock();
-        core.fail_slot(timeline, failure);
-        self.pump(core);
-    }
-
-    fn dropped(&self, timeline: Key) {
-        let mut core = self.core.lock();
-        let Some(slot) = core.slots.get_mut(timeline) else { return };
-        slot.owned = false;
-        if slot.users > 0 && slot.failure.is_none() {
-            let failure = Failure::with_origin(
-                Code::Aborted,
-                Origin::Abandoned,
-                format!("the timeline was dropped at {}; nobody can signal what was waited for", slot.value),
-            );
-            core.fail_slot(timeline, &failure);
-        } else {
-            core.collect_slot(timeline);
-        }
-        self.pump(core);
-    }
-
-    fn promised(&self, timeline: Key) -> Option<u64> {
-        let core = self.core.lock();
-        let signals = &core.slots.get(timeline)?.signals;
-        signals.iter().filter_map(|(_, under_way)| under_way.back()).map(|&(value, _)| value).max()
-    }
-
-    fn subscribe(&self, timeline: Key, value: u64, callback: Callback) -> Option<Key> {
-        let mut core = self.core.lock();
-        let state = match core.slots.get(timeline) {
-            Some(slot) if slot.value >= value => Some(Ok(slot.value)),
-            Some(slot) => slot.failure.clone().map(Err),
-            None => Some(Err(Failure::with_origin(Code::Aborted, Origin::Abandoned, "the timeline is gone"))),
-        };
-        let key = match state {
-            Some(state) => {
-                core.effects.then(Effect::Call(callback, state));
-                None
-            }
-            None => {
-                let key = core.callbacks.insert(CallbackRecord { callback, slot: timeline });
-                core.use_slot(timeline);
-                core.park(timeline, HOST, value, Target::Callback(key));
-                Some(key)
-            }
-        };
-        self.pump(core);
-        key
-    }
-
-    fn unsubscribe(&self, callback: Key) {
-        let mut core = self.core.lock();
-        let record = core.callbacks.remove(callback);
-        if let Some(record) = &record {
-            core.leave_stale(record.slot);
-            core.drop_user(record.slot);
-        }
-        self.pump(core);
-        drop(record);
-    }
-
-    fn complete(&self, queue: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError> {
-        let mut core = self.core.lock();
-        core.report(queue, epoch, failure)?;
-        self.pump(core);
-        Ok(())
-    }
-
-    fn unblock(&self, device: usize) -> Result<(), CompletionError> {
-        let mut core = self.core.lock();
-        let devices = core.devices.len();
-        let Some(spec) = core.devices.get_mut(device) else {
-            return Err(CompletionError::UnknownDevice { device, devices });
-        };
-        spec.reports += 1;
-        core.make_room(device, true);
-        self.pump(core);
-        Ok(())
-    }
-
-    fn lose(&self, device: usize, failure: Failure) -> Result<(), CompletionError> {
-        let mut core = self.core.lock();
-        let devices = core.devices.len();
-        if device >= devices {
-            return Err(CompletionError::UnknownDevice { device, devices });
-        }
-        core.lose(device, failure);
-        self.pump(core);
-        Ok(())
-    }
-
-    fn host_done(&self, ticket: Ticket, result: Result<(), Failure>) {
-        let mut core = self.core.lock();
-        if let Some(op) = core.op(ticket.0)
-            && op.state == OpState::Running
+    fn new_slot(&self, value: u64) -> Arc<Slot> {
+        let key = self.name();
+        let spare = self.spare_slots.lock().pop();
+        if let Some(mut slot) = spare
+            && let Some(only) = Arc::get_mut(&mut slot)
         {
-            let queue = op.queue;
-            // A host call that ends well on a device that is lost meanwhile has still lost its device.
-            let lost = core.device_of(queue).lost.clone();
-            core.end(ticket.0, result.err().or(lost), None, None);
+            only.reset(key, value);
+            return slot;
         }
-        self.pump(core);
+        Arc::new(Slot::new(key, false, value))
+    }
+
+    /// A slot that stands in for somebody else's timeline.
+    fn stand_in(&self) -> Arc<Slot> {
+        Arc::new(Slot::new(TimelineKey { engine: 0, number: 0 }, true, 0))
+    }
+
+    fn remember_large(&self, slot: &Arc<Slot>) {
+        self.large.lock().push(Arc::downgrade(slot));
     }
 }

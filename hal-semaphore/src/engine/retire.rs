@@ -7,220 +7,280 @@
 //!
 //! Whether an operation failed is settled here, too: its own report, or else the failure of something it waited for
 //! without the host (its inputs were never made, whatever its device thinks). What has ended is ended here one after the
-//! other, so that everything behind a failure sees what it did; where the backend finishes what its device has ended, a
-//! batch goes to it without the lock, and ends with the first failure for the same reason.
+//! other, so that everything behind a failure sees what it did. It is a bounded number at a time: what they
+//! signal is published, and what waits for it goes on, before the next are looked at.
 
-use super::Shared;
-use super::state::{Core, HOST, NOBODY, Retiring, Target};
-use crate::backend::Backend;
+use super::queue::{ActionKind, InFlight, OpState, PARKED, PARKED_FOR_HOST, Publication, Turn, WaitRecord};
+use super::slot::{HOST, Standing, Target};
+use crate::backend::{Backend, Ended, Transition};
 use crate::error::CompletionError;
 use crate::failure::Failure;
-use crate::ids::{Point, QueueId};
+use crate::ids::{Point, Ticket};
 use crate::ring::take_first;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
-use crate::sync::Guard;
+use crate::sync::{Ordering, fence};
+use crate::timeline::Timeline;
 
-/// How many operations retire in one turn.
-const TURN: usize = 256;
+/// How many operations end in one turn.
+const TURN: usize = 64;
 
-impl<B: Backend> Shared<B> {
-    /// Retires what has ended on the next queue where something may have.
-    pub(super) fn retire_step<'a>(&'a self, mut core: Guard<'a, Core<B>>) -> Guard<'a, Core<B>> {
-        let Some(index) = core.dirty.pop_front() else { return core };
-        let queue = core.queue(index);
-        queue.in_dirty = false;
-        if queue.retiring {
-            return core;
-        }
-        if !B::FINISHES {
-            core.retire(index);
-            return core;
-        }
-        queue.retiring = true;
-        let mut collected = std::mem::take(&mut queue.collected);
-        loop {
-            if core.device_of(index).lost.is_some() {
-                core.sweep(index);
-                break;
-            }
-            core.collect(index, &mut collected);
-            if collected.is_empty() {
-                break;
-            }
-            drop(core);
-            let panicked = self.finish(&mut collected);
-            core = self.core.lock();
-            if let Some(failure) = panicked {
-                core.stats.panics += 1;
-                let device = core.queue_ref(index).id.device();
-                core.lose(device, failure);
-            }
-            core.apply(index, &mut collected);
-        }
-        let queue = core.queue(index);
-        queue.collected = collected;
-        queue.retiring = false;
-        core
-    }
+/// Below this many ended ones among the ready they are not worth looking for.
+const SWEEP_AT: usize = 32;
 
-    fn finish(&self, collected: &mut [Retiring<B::Work>]) -> Option<Failure> {
-        let mut panicked = None;
-        for retiring in collected.iter_mut().filter(|retiring| retiring.native) {
-            let outcome = retiring.failure.as_ref().map_or(Ok(()), Err);
-            let result =
-                self.foreign(|| self.backend.finish(retiring.point, retiring.work.as_mut(), outcome));
-            if let Err(failure) = result {
-                retiring.failure.get_or_insert(failure.clone());
-                panicked = Some(failure);
-            }
-        }
-        panicked
-    }
-}
-
-impl<B: Backend> Core<B> {
+impl<B: Backend> Turn<'_, B> {
     /// A backend's report. See [`Completer`](crate::backend::Completer).
-    pub(super) fn report(
-        &mut self,
-        id: QueueId,
-        epoch: u64,
-        failure: Option<Failure>,
-    ) -> Result<(), CompletionError> {
-        let index = id.index;
-        if self.queues.get(id.index()).is_none_or(|queue| queue.id != id) {
-            return Err(CompletionError::UnknownQueue { index: id.index(), queues: self.queues.len() });
-        }
-        let queue = self.queue(index);
-        if epoch > queue.shown {
-            return Err(CompletionError::NotSubmitted { queue: id, epoch, submitted: queue.shown });
+    pub(super) fn report(&mut self, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError> {
+        let state = &mut *self.state;
+        if epoch > state.shown {
+            return Err(CompletionError::NotSubmitted { queue: self.queue.id, epoch, submitted: state.shown });
         }
         if let Some(failure) = failure {
-            let at = queue.in_flight.partition_point(|entry| entry.epoch < epoch);
-            if let Some(entry) = queue.in_flight.get_mut(at).filter(|entry| entry.epoch == epoch) {
+            let at = state.in_flight.partition_point(|entry| entry.epoch < epoch);
+            if let Some(entry) = state.in_flight.get_mut(at).filter(|entry| entry.epoch == epoch) {
                 entry.failure.get_or_insert(failure);
             }
         }
-        queue.completed = queue.completed.max(epoch);
-        self.device_of(index).reports += 1;
-        self.mark_dirty(index);
+        state.completed = state.completed.max(epoch);
+        if self.device().counts_reports() {
+            let reports = self.queue.reports.load(Ordering::Relaxed);
+            self.queue.reports.store(reports + 1, Ordering::Release);
+            fence(Ordering::SeqCst);
+            self.make_room();
+        }
         Ok(())
     }
 
-    /// The backend is handed so much of a queue.
-    pub(super) fn take_room(&mut self, index: u32, count: usize) {
-        self.queue(index).room.take(count);
-        self.device_of(index).outstanding += count;
+    /// The backend is handed so much of the queue.
+    pub(super) fn take_room(&mut self, count: usize) {
+        self.state.room.take(count);
+        self.queue.taken.store(self.state.room.taken() as u64, Ordering::Release);
     }
 
-    /// So much of a queue came back, or has ended.
-    pub(super) fn give_room(&mut self, index: u32, count: usize) {
-        self.queue(index).room.give(count);
-        self.device_of(index).outstanding -= count;
+    /// So much of the queue came back, or has ended.
+    pub(super) fn give_room(&mut self, count: usize) {
+        self.state.room.give(count);
+        self.queue.taken.store(self.state.room.taken() as u64, Ordering::Release);
     }
 
-    /// The queues of the device may have room again: something has ended, or the device says so (`asked`).
-    pub(super) fn make_room(&mut self, device: usize, asked: bool) {
-        let Some(spec) = self.devices.get_mut(device) else { return };
-        if !std::mem::take(&mut spec.any_full) {
-            return;
-        }
-        for index in spec.first_queue..spec.first_queue + spec.queues {
-            if self.queue(index).room.resume(asked) {
-                self.mark_issuable(index);
-            } else if self.queue(index).room.is_full() {
-                self.device_of(index).any_full = true;
-            }
-        }
+    /// Something of the device has ended: its full queues may have room again.
+    fn make_room(&mut self) {
+        self.device().wake_full(false, self.agenda);
     }
 
-    /// Ends what has ended on a queue.
-    fn retire(&mut self, index: u32) {
-        if self.device_of(index).lost.is_some() {
-            self.sweep(index);
-            return;
-        }
-        while let Some(ended) = self.ended(index, 0) {
-            self.leave_queue(index, ended.point, ended.native);
-            self.end(ended.op, ended.failure, Some(ended.point), None);
-        }
-        self.make_room(self.queue_ref(index).id.device(), false);
-    }
-
-    /// The operation in flight with number `at` of the queue, if it has ended and so has whatever it waited for.
-    fn ended(&mut self, index: u32, at: usize) -> Option<RetiringOp> {
-        let queue = self.queue_ref(index);
-        if queue.gated {
-            return None;
-        }
-        let entry = queue.in_flight.get(at)?;
-        if entry.epoch > queue.issued || !entry.has_ended(queue.completed) {
-            return None;
-        }
-        let (key, point, native) = (entry.op, queue.point(entry.epoch), entry.native);
-        let mut failure = entry.failure.clone();
-        let count = self.ops.get(key).map_or(0, |op| op.waits.len());
-        for position in 0..count {
-            let Some(wait) = self.ops.get(key).and_then(|op| op.waits.get(position)).copied() else {
+    /// Ends what has ended on the queue, a bounded number.
+    pub(super) fn retire(&mut self) {
+        let mut left = TURN;
+        let mut gave = false;
+        while left > 0 && self.state.is_due() {
+            if !self.retire_first() {
                 break;
+            }
+            gave = true;
+            left -= 1;
+        }
+        if self.needs_sweep() {
+            gave = true;
+            self.sweep(left);
+        }
+        if gave {
+            self.make_room();
+        }
+    }
+
+    /// Ends the oldest operation in flight, if what it waited for has ended; else the queue is gated.
+    fn retire_first(&mut self) -> bool {
+        let Some(entry) = self.state.in_flight.front() else { return false };
+        let (key, epoch) = (entry.op, entry.epoch);
+        let mut failure = entry.failure.clone();
+        let count = self.state.ops.get(key).map_or(0, |op| op.waits.len());
+        for number in 0..count {
+            let Some((standing, producer)) = self.standing(key, number) else { break };
+            match standing {
+                Standing::Reached => {}
+                Standing::Failed(cause) => {
+                    failure.get_or_insert(cause);
+                }
+                Standing::Open if failure.is_some() || producer == Some(self.index) => {}
+                Standing::Open => {
+                    if !sabotaged(Defect::RetireOutOfOrder) && self.gate(key, number) {
+                        return false;
+                    }
+                }
+            }
+        }
+        let Some(entry) = take_first(&mut self.state.in_flight) else { return false };
+        self.leave_queue(&entry);
+        self.queue.retired.store(epoch, Ordering::Release);
+        self.end(key, failure, Some(self.queue.point(epoch)));
+        true
+    }
+
+    /// Closes the queue until a wait of its oldest operation is over. Says whether it is still open.
+    fn gate(&mut self, key: Key, number: usize) -> bool {
+        let index = self.index;
+        let Some(record) = self.state.ops.get(key).and_then(|op| op.waits.get(number)) else { return false };
+        let mut slot = record.slot.lock();
+        if record.slot.value() >= record.value || slot.failure().is_some() {
+            // It ended just now: the operation is looked at again.
+            return true;
+        }
+        record.slot.park(&mut slot, HOST, record.value, Target::Gate(index));
+        drop(slot);
+        self.state.gated = true;
+        true
+    }
+
+    fn leave_queue(&mut self, entry: &InFlight) {
+        if entry.native {
+            self.give_room(1);
+        }
+    }
+
+    /// Whether something of a lost device is left here that will not end by itself.
+    pub(super) fn needs_sweep(&self) -> bool {
+        let state = &self.state;
+        state.lost.is_some()
+            && !state.issuing
+            && (!state.ready.is_empty()
+                || state.in_flight.back().is_some_and(|entry| !is_reported(entry, state.completed)))
+    }
+
+    /// Ends what a lost device has not reported, a bounded number.
+    fn sweep(&mut self, most: usize) {
+        let Some(lost) = self.state.lost.clone() else { return };
+        for _ in 0..most {
+            let completed = self.state.completed;
+            // What it had reported retires as ever, when what it waited for has; the rest is behind that.
+            let entry = match self.state.in_flight.front() {
+                Some(first) if !is_reported(first, completed) => take_first(&mut self.state.in_flight),
+                Some(_) if self.state.in_flight.back().is_some_and(|last| !is_reported(last, completed)) => {
+                    self.state.in_flight.pop_back()
+                }
+                _ => None,
             };
-            if wait.via == NOBODY {
-                continue;
-            }
-            let Some(slot) = self.slots.get(wait.slot) else { continue };
-            if slot.value >= wait.value {
-                continue;
-            }
-            if let Some(cause) = &slot.failure {
-                failure.get_or_insert_with(|| cause.clone());
-            } else if wait.via != index && !sabotaged(Defect::RetireOutOfOrder) {
-                self.park(wait.slot, HOST, wait.value, Target::Gate(index));
-                self.queue(index).gated = true;
-                return None;
-            }
+            let Some(entry) = entry else { break };
+            self.leave_queue(&entry);
+            let failure = entry.failure.unwrap_or_else(|| lost.clone());
+            self.end(entry.op, Some(failure), Some(self.queue.point(entry.epoch)));
         }
-        Some(RetiringOp { op: key, point, native, failure })
-    }
-
-    /// The oldest operation in flight is on its way out of its queue.
-    fn leave_queue(&mut self, index: u32, point: Point, native: bool) {
-        let queue = self.queue(index);
-        take_first(&mut queue.in_flight);
-        queue.retired = point.epoch;
-        if native {
-            self.give_room(index, 1);
+        for _ in 0..most {
+            let Some(key) = take_first(&mut self.state.ready) else { break };
+            self.leave_ready(key);
+            self.fail_unbegun(key, &lost);
         }
     }
 
-    /// Takes off the queue's head what has ended, up to and including the first that failed.
-    fn collect(&mut self, index: u32, collected: &mut Vec<Retiring<B::Work>>) {
-        while collected.len() < TURN {
-            let Some(RetiringOp { op, point, native, failure }) = self.ended(index, collected.len()) else {
-                return;
-            };
-            let work = self.op(op).and_then(|op| op.work.take());
-            let last = failure.is_some();
-            collected.push(Retiring { op, point, native, work, failure });
-            if last {
-                return;
+    /// Ends an operation: the one place where it happens, whatever the reason.
+    ///
+    /// Its signals are made here, in order, for everybody who looks; who waits is put on the agenda, who has to be
+    /// told otherwise on the list of effects; its work is reclaimed behind them.
+    pub(super) fn end(&mut self, key: Key, failure: Option<Failure>, point: Option<Point>) {
+        let Some(mut op) = self.state.ops.remove(key) else { return };
+        for record in &op.waits {
+            self.let_go(record);
+        }
+        for record in op.waits.drain(..) {
+            if record.slot.is_foreign() {
+                self.state.effects.garbage.push(record.slot);
             }
+        }
+        self.release_event(self.index, op.event);
+        for signal in op.signals.drain(..) {
+            self.take_effect(signal.timeline, signal.value, failure.as_ref(), point);
+        }
+        match op.state {
+            OpState::Running => self.state.running -= 1,
+            OpState::Ordered => self.leave_gap(),
+            OpState::Held | OpState::Issued => {}
+        }
+        let load = self.queue.load.load(Ordering::Relaxed);
+        self.queue.load.store(load.saturating_sub(1), Ordering::Relaxed);
+        match failure {
+            None => self.state.stats.succeeded += 1,
+            Some(_) => self.state.stats.failed += 1,
+        }
+        let outcome = failure.map_or(Ok(()), Err);
+        if B::OBSERVES {
+            let ticket = Ticket { queue: self.index, key };
+            let transition = Transition::Ended { ticket, point, outcome: outcome.clone() };
+            self.state.effects.transitions.push(transition);
+        }
+        if op.work.is_some() || point.is_some() {
+            self.state.effects.reclaims.push(Ended { point, work: op.work.take(), outcome });
+        }
+        self.keep_spare(op.waits, op.signals);
+    }
+
+    /// Gives up what a wait of an ended operation still holds.
+    fn let_go(&self, record: &WaitRecord) {
+        if let Some(producer) = record.producer() {
+            self.release_event(producer, record.event);
+        }
+        let (reached, failed) = record.slot.look();
+        if failed || reached >= record.value {
+            return;
+        }
+        match record.via {
+            PARKED => record.slot.unpark(self.index, record.value, record.order),
+            PARKED_FOR_HOST => record.slot.unpark(HOST, record.value, record.order),
+            _ => {}
+        }
+        if let Some(order) = record.failure_order {
+            record.slot.unpark(HOST, record.value, order);
         }
     }
 
-    /// Ends what was collected.
-    fn apply(&mut self, index: u32, collected: &mut Vec<Retiring<B::Work>>) {
-        for Retiring { op, point, native, work, failure } in collected.drain(..) {
-            self.leave_queue(index, point, native);
-            self.end(op, failure, Some(point), work);
+    /// What was taken off the ready ones is like one that has no place in the queue yet.
+    pub(super) fn leave_ready(&mut self, key: Key) {
+        match self.op(key) {
+            Some(op) => op.state = OpState::Held,
+            None => self.state.ready_ended = self.state.ready_ended.saturating_sub(1),
         }
-        self.make_room(self.queue_ref(index).id.device(), false);
+    }
+
+    /// An operation that had its place in the queue has ended without being issued.
+    fn leave_gap(&mut self) {
+        let state = &mut *self.state;
+        state.ready_ended += 1;
+        if state.ready_ended >= SWEEP_AT && state.ready_ended * 2 > state.ready.len() {
+            state.ready_ended = 0;
+            let ops = &state.ops;
+            state.ready.retain(|&key| ops.get(key).is_some());
+        }
+    }
+
+    /// One signal of an operation that ends.
+    fn take_effect(&mut self, timeline: B::Timeline, value: u64, failure: Option<&Failure>, by: Option<Point>) {
+        let own = self.shared.own(&timeline);
+        let state = match failure {
+            None => Ok(value),
+            Some(failure) => Err(failure.clone()),
+        };
+        if let Some(slot) = own {
+            match &state {
+                Ok(value) => {
+                    slot.reach(*value, || timeline.show(Ok(*value)), self.agenda);
+                }
+                Err(failure) => {
+                    slot.fail(failure, |reached| timeline.show(Err((reached, failure))), self.agenda);
+                }
+            }
+        }
+        let foreign = own.is_none();
+        self.state.effects.publications.push(Publication { timeline, state, by, foreign });
+    }
+
+    /// Whether an operation was done before its waits were reached, or is one of the device's or the host's: then it can no
+    /// longer be cancelled.
+    pub(super) fn has_begun(&self, key: Key) -> bool {
+        self.state.ops.get(key).is_some_and(|op| {
+            matches!(op.state, OpState::Issued | OpState::Running) || (op.done && op.kind == ActionKind::Barrier)
+        })
     }
 }
 
-/// An operation that can be ended, and how.
-struct RetiringOp {
-    op: Key,
-    point: Point,
-    native: bool,
-    failure: Option<Failure>,
+/// Whether the device has said that it is done with it.
+fn is_reported(entry: &InFlight, completed: u64) -> bool {
+    if entry.native { entry.epoch <= completed } else { entry.cover <= completed }
 }

@@ -32,6 +32,11 @@ impl Room {
         self.resume_at.is_some()
     }
 
+    /// What the device has of this queue.
+    pub(super) fn taken(&self) -> usize {
+        self.taken
+    }
+
     /// How much the next submission may carry. If nothing, the queue is full now.
     pub(super) fn batch(&mut self) -> usize {
         let room = self.known.saturating_sub(self.taken).min(BATCH);

@@ -3,108 +3,22 @@
 //! What nobody has begun (held, or ordered and not yet issued) ends at once. What a device or the host has is theirs
 //! until they say so: a lost device says so for all of its work; a shutdown asks, waits, and in the end lets go of
 //! the signals, so that nobody waits for ever, but never of the resources, which the hardware may still touch.
+//!
+//! All of it goes through a queue a chunk of operations at a time, so that no lock is held for long.
 
-use super::state::{Core, OpState, Publication};
+use super::agenda::Entry;
+use super::queue::{Ending, OpState, Publication, Turn};
 use super::{Cancel, Shared};
-use crate::backend::Backend;
+use crate::backend::{Backend, Completion};
 use crate::clock::{Clock, Time};
 use crate::error::Unfinished;
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
+use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
-
-impl<B: Backend> Core<B> {
-    pub(super) fn cancel(&mut self, ticket: Ticket, failure: &Failure) -> Cancel {
-        if !self.ops.contains(ticket.0) {
-            Cancel::Ended
-        } else if self.doom(ticket.0, failure) {
-            Cancel::Cancelled
-        } else {
-            Cancel::TooLate
-        }
-    }
-
-    /// The device is gone: everything on it ends with this failure, and everything that comes later.
-    pub(super) fn lose(&mut self, device: usize, failure: Failure) {
-        let Some(spec) = self.devices.get_mut(device) else { return };
-        if spec.lost.is_some() {
-            return;
-        }
-        spec.lost = Some(failure.clone());
-        let queues = spec.first_queue..spec.first_queue + spec.queues;
-        for index in queues.clone() {
-            self.queue(index).room.resume(true);
-            self.mark_dirty(index);
-        }
-        let held: Vec<Key> = self
-            .ops
-            .keys()
-            .filter(|&key| {
-                self.ops.get(key).is_some_and(|op| op.state == OpState::Held && queues.contains(&op.queue))
-            })
-            .collect();
-        for key in held {
-            self.doom(key, &failure);
-        }
-    }
-
-    /// Ends everything that a queue of a lost device still has; whoever issues for it right now comes back here.
-    pub(super) fn sweep(&mut self, index: u32) {
-        let Some(failure) = self.device_of(index).lost.clone() else { return };
-        if self.queue(index).issuing {
-            return;
-        }
-        while let Some(entry) = self.queue(index).in_flight.pop_front() {
-            let point = self.queue_ref(index).point(entry.epoch);
-            if entry.native {
-                self.give_room(index, 1);
-            }
-            let failure = entry.failure.unwrap_or_else(|| failure.clone());
-            self.end(entry.op, Some(failure), Some(point), None);
-        }
-        while let Some(key) = self.queue(index).ready.pop_front() {
-            self.doom(key, &failure);
-        }
-    }
-
-    /// Takes no more work and ends everything that has not begun.
-    pub(super) fn close(&mut self, failure: &Failure) {
-        self.closing = true;
-        let waiting: Vec<Key> = self.ops.keys().collect();
-        for key in waiting {
-            self.doom(key, failure);
-        }
-    }
-
-    /// Fails the signals of what has not ended and keeps the rest of it.
-    fn forsake(&mut self, failure: &Failure) -> Unfinished {
-        let keys: Vec<Key> = self.ops.keys().collect();
-        let mut unfinished = Unfinished { in_flight: 0, host: 0 };
-        for key in keys {
-            let Some(op) = self.op(key) else { continue };
-            match op.state {
-                OpState::Issued => unfinished.in_flight += 1,
-                OpState::Running => unfinished.host += 1,
-                OpState::Held | OpState::Ordered => continue,
-            }
-            for signal in std::mem::take(&mut op.signals) {
-                if let Some(slot) = signal.slot {
-                    self.fail_slot(slot, failure);
-                    self.drop_user(slot);
-                }
-                let state = Err(failure.clone());
-                let foreign = signal.slot.is_none();
-                self.effects.publications.push(Publication {
-                    timeline: signal.timeline,
-                    state,
-                    by: None,
-                    foreign,
-                });
-            }
-        }
-        unfinished
-    }
-}
+use crate::sync::Ordering;
+use crate::timeline::Timeline;
+use smallvec::SmallVec;
 
 pub(super) fn shutdown_failure() -> Failure {
     Failure::with_origin(
@@ -114,43 +28,151 @@ pub(super) fn shutdown_failure() -> Failure {
     )
 }
 
+impl<B: Backend> Turn<'_, B> {
+    /// The device of this queue is gone. The others of its queues hear of it through the agenda.
+    pub(super) fn lose_device(&mut self, failure: Failure) {
+        self.agenda.losses.push((self.queue.id.device(), failure));
+    }
+
+    /// The queue's device is gone.
+    fn lose(&mut self, failure: &Failure) {
+        if self.state.lost.is_none() {
+            self.state.lost = Some(failure.clone());
+            self.state.room.resume(true);
+            self.end_unbegun(failure);
+        }
+    }
+
+    fn end_unbegun(&mut self, failure: &Failure) {
+        self.state.ending = Some(Ending { failure: failure.clone(), chunk: 0 });
+    }
+
+    /// Goes on with ending what has not begun, one chunk of operations.
+    pub(super) fn end_chunk(&mut self) {
+        let Some(Ending { failure, chunk }) = self.state.ending.take() else { return };
+        let Some(keys) = self.state.ops.keys_of_chunk(chunk) else { return };
+        let keys: SmallVec<[Key; 64]> = keys.collect();
+        for key in keys {
+            self.fail_unbegun(key, &failure);
+        }
+        self.state.ending = Some(Ending { failure, chunk: chunk + 1 });
+    }
+
+    /// The host is done with an operation.
+    pub(super) fn end_host_work(&mut self, ticket: Ticket, result: Result<(), Failure>) {
+        if self.state.ops.get(ticket.key).is_some_and(|op| op.state == OpState::Running) {
+            // A host call that ends well on a device that is lost meanwhile has still lost its device.
+            let failure = result.err().or(self.state.lost.clone());
+            self.end(ticket.key, failure, None);
+        }
+    }
+
+    fn cancel(&mut self, key: Key, failure: &Failure) -> Cancel {
+        match self.state.ops.get(key) {
+            None => Cancel::Ended,
+            // It is on its way out with another failure.
+            Some(op) if op.failure.is_some() => Cancel::TooLate,
+            Some(_) => {
+                let begun = self.has_begun(key) && !sabotaged(Defect::CancelIgnoresState);
+                if !begun && self.fail_unbegun(key, failure) { Cancel::Cancelled } else { Cancel::TooLate }
+            }
+        }
+    }
+
+    /// Fails the signals of what has begun in one chunk of operations, and keeps the rest of it. Counts what the device
+    /// and the host have; nothing past the last chunk.
+    fn fail_unfinished_signals(&mut self, chunk: u32, failure: &Failure) -> Option<Unfinished> {
+        let keys: SmallVec<[Key; 64]> = self.state.ops.keys_of_chunk(chunk)?.collect();
+        let mut unfinished = Unfinished { in_flight: 0, host: 0 };
+        for key in keys {
+            let Some(op) = self.state.ops.get_mut(key) else { continue };
+            match op.state {
+                OpState::Issued => unfinished.in_flight += 1,
+                OpState::Running => unfinished.host += 1,
+                OpState::Held | OpState::Ordered => continue,
+            }
+            for signal in std::mem::take(&mut op.signals) {
+                let timeline = signal.timeline;
+                let own = self.shared.own(&timeline);
+                if let Some(slot) = own {
+                    slot.fail(failure, |reached| timeline.show(Err((reached, failure))), self.agenda);
+                }
+                let foreign = own.is_none();
+                let state = Err(failure.clone());
+                self.state.effects.publications.push(Publication { timeline, state, by: None, foreign });
+            }
+        }
+        Some(unfinished)
+    }
+}
+
 impl<B: Backend> Shared<B> {
+    pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
+        let failure = Failure::with_origin(Code::Cancelled, Origin::Cancelled, "the operation was cancelled");
+        let mut entry = Entry::submitting(self);
+        let mut turn = Turn::begin(self, ticket.queue, &mut entry.agenda);
+        let outcome = turn.cancel(ticket.key, &failure);
+        drop(turn);
+        entry.agenda.visit(ticket.queue);
+        outcome
+    }
+
+    /// The device is gone: everything on it ends with this failure, and everything that comes later.
+    pub(super) fn lose_now(&self, device: usize, failure: Failure, agenda: &mut super::Agenda) {
+        let Some(spec) = self.devices.get(device) else { return };
+        let mut lost = spec.lost.lock();
+        if lost.is_some() {
+            return;
+        }
+        *lost = Some(failure.clone());
+        drop(lost);
+        for index in spec.first_queue..spec.first_queue + spec.queues {
+            Turn::begin(self, index, agenda).lose(&failure);
+            agenda.visit(index);
+        }
+    }
+
+    /// Takes no more work and ends everything that has not begun.
+    fn stop_taking_work(&self, failure: &Failure) {
+        self.closing.store(1, Ordering::Release);
+        let mut entry = Entry::new(self);
+        for index in self.indices() {
+            let mut turn = Turn::begin(self, index, &mut entry.agenda);
+            if !turn.state.closing {
+                turn.state.closing = true;
+                turn.end_unbegun(failure);
+            }
+            drop(turn);
+            entry.agenda.visit(index);
+            entry.flush();
+        }
+    }
+
     /// Closes without waiting; what the devices have keeps the engine alive until they have reported it.
     pub(super) fn close(&self) {
-        let mut core = self.core.lock();
         let failure = shutdown_failure();
-        core.close(&failure);
-        if core.ops.len() > 0
-            && let Some(this) = self.this.upgrade()
-        {
-            core.keepalive = Some(this);
+        self.stop_taking_work(&failure);
+        if let Some(this) = self.this.upgrade() {
+            self.resting.lock().keepalive = Some(this);
         }
-        self.pump(core);
+        self.wake_resting();
         self.abort_outstanding(&failure);
     }
 
     fn abort_outstanding(&self, failure: &Failure) {
-        let core = self.core.lock();
-        let busy: Vec<usize> = core
-            .devices
-            .iter()
-            .enumerate()
-            .filter(|(_, device)| device.outstanding > 0 && device.lost.is_none())
-            .map(|(device, _)| device)
-            .collect();
-        drop(core);
-        for device in busy {
-            if let Err(panic) = self.foreign(|| self.backend.abort(device, failure)) {
-                self.lose_panicked(device, panic);
+        for (number, device) in self.devices.iter().enumerate() {
+            if device.outstanding(&self.queues) == 0 || device.lost.lock().is_some() {
+                continue;
+            }
+            if let Err(panic) = self.foreign(|| self.backend.abort(number, failure)) {
+                self.lose_panicked(number, panic);
             }
         }
     }
 
     pub(super) fn shut_down(&self, clock: &dyn Clock, grace: Time, limit: Time) -> Result<(), Unfinished> {
         let failure = shutdown_failure();
-        let mut core = self.core.lock();
-        core.close(&failure);
-        self.pump(core);
+        self.stop_taking_work(&failure);
         if self.rest(clock, grace.min(limit)) {
             return Ok(());
         }
@@ -158,40 +180,67 @@ impl<B: Backend> Shared<B> {
         if self.rest(clock, limit) {
             return Ok(());
         }
-        let mut core = self.core.lock();
-        if core.is_at_rest() {
-            return Ok(());
+        let mut unfinished = Unfinished { in_flight: 0, host: 0 };
+        let mut entry = Entry::new(self);
+        for index in self.indices() {
+            for chunk in 0.. {
+                let mut turn = Turn::begin(self, index, &mut entry.agenda);
+                let found = turn.fail_unfinished_signals(chunk, &failure);
+                drop(turn);
+                entry.agenda.visit(index);
+                entry.flush();
+                let Some(found) = found else { break };
+                unfinished.in_flight += found.in_flight;
+                unfinished.host += found.host;
+            }
         }
-        let unfinished = core.forsake(&failure);
-        self.pump(core);
-        Err(unfinished)
+        drop(entry);
+        if self.is_at_rest() { Ok(()) } else { Err(unfinished) }
+    }
+
+    /// Whether nothing is under way anywhere, and no thread is on its way out with a callback.
+    fn is_at_rest(&self) -> bool {
+        let deferred = self.deferred.load(Ordering::Acquire) > 0;
+        let forgets = sabotaged(Defect::ShutdownForgetsCallbacks);
+        (!deferred || forgets)
+            && self.queues.iter().all(|queue| {
+                let state = queue.lock();
+                state.is_idle() || (forgets && state.ops.len() == 0)
+            })
+    }
+
+    /// A queue of a closing engine has come to rest, or something deferred has run: whoever waits for that looks again.
+    pub(super) fn wake_resting(&self) {
+        let mut resting = self.resting.lock();
+        let waiting = std::mem::take(&mut resting.waiting);
+        let kept = resting.keepalive.is_some();
+        drop(resting);
+        for pending in waiting {
+            pending.raise();
+        }
+        if kept && self.is_at_rest() {
+            let keepalive = self.resting.lock().keepalive.take();
+            drop(keepalive);
+        }
     }
 
     /// Waits until nothing is under way, at most until a moment. Says whether it got there.
     fn rest(&self, clock: &dyn Clock, until: Time) -> bool {
         loop {
             self.poll_devices();
-            let mut core = self.core.lock();
-            if core.is_at_rest() {
-                return true;
-            }
-            let pending = core.notifications.acquire();
-            core.resting.push(pending.clone());
-            let polled = core.is_polled();
-            drop(core);
+            let pending = self.notifications.lock().acquire();
+            self.resting.lock().waiting.push(pending.clone());
+            let at_rest = self.is_at_rest();
             let now = clock.now();
-            if now < until {
-                clock.sleep(
-                    &pending,
-                    Some(if polled { until.min(now + super::POLL_INTERVAL) } else { until }),
-                );
+            if !at_rest && now < until {
+                let asks = self.devices.iter().any(|device| {
+                    device.completion != Completion::Callback && device.outstanding(&self.queues) > 0
+                });
+                clock.sleep(&pending, Some(if asks { until.min(now + super::POLL_INTERVAL * 32) } else { until }));
             }
-            let mut core = self.core.lock();
-            core.resting.retain(|resting| !resting.same(&pending));
-            core.notifications.release(pending);
-            let at_rest = core.is_at_rest();
-            drop(core);
-            if at_rest {
+            self.resting.lock().waiting.retain(|waiting| !waiting.same(&pending));
+            self.notifications.lock().release(pending);
+            if at_rest || self.is_at_rest() {
                 return true;
             }
             if clock.now() >= until {

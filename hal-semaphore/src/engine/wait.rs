@@ -1,14 +1,22 @@
 //! Waiting on the host: any or all of some timelines, until a moment.
 
-use super::state::{Effect, HOST, HostOutcome, HostWait, Target};
+use super::agenda::Entry;
+use super::host_wait::{HostOutcome, HostWait};
+use super::slot::{HOST, Slot, Target};
 use super::{POLL_INTERVAL, Shared, WaitMode};
 use crate::backend::Backend;
 use crate::clock::{Clock, Time};
 use crate::error::WaitError;
 use crate::failure::Failure;
 use crate::ids::MAX_VALUE;
+use crate::notification::Pending;
+use crate::sync::Ordering;
 use crate::timeline::{Points, Timeline, iter};
 use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// What a thread that waits is registered with: the slot, the value, and the number of its entry.
+type Places = SmallVec<[(Arc<Slot>, u64, u32); 4]>;
 
 impl<B: Backend> Shared<B> {
     pub(super) fn wait<P>(
@@ -27,62 +35,80 @@ impl<B: Backend> Shared<B> {
         if let Some((_, value)) = iter(points).find(|&(_, value)| value > MAX_VALUE) {
             return Err(WaitError::ValueTooLarge { value });
         }
-        if let Some(result) = seen(mode, points) {
+        if let Some(result) = self.seen(mode, points) {
             return result;
         }
         if until.is_some_and(|until| until <= clock.now()) {
             self.poll_devices();
-            return seen(mode, points).unwrap_or(Err(WaitError::DeadlineExceeded));
+            return self.seen(mode, points).unwrap_or(Err(WaitError::DeadlineExceeded));
         }
 
-        let mut core = self.core.lock();
-        for (index, (timeline, _)) in iter(points).enumerate() {
-            if core.own_slot(timeline).is_some_and(|slot| core.slots.get(slot).is_none_or(|slot| !slot.owned))
-            {
-                return Err(WaitError::DroppedTimeline { index });
+        let pending = self.notifications.lock().acquire();
+        let wait = Arc::new(HostWait::new(mode == WaitMode::Any, points.len(), pending.clone()));
+        self.host_waits.fetch_add(1, Ordering::Relaxed);
+        let mut entry = Entry::submitting(self);
+        let places = self.register_wait(points, &wait);
+        // What calls around this one have put off may be what is waited for.
+        entry.flush();
+        self.sleep(&pending, clock, until);
+        drop(entry);
+
+        for (slot, value, order) in &places {
+            let (reached, failed) = slot.look();
+            if !failed && reached < *value {
+                slot.unpark(HOST, *value, *order);
             }
         }
-        let pending = core.notifications.acquire();
-        let wait = core.host_waits.insert(HostWait {
-            remaining: points.len(),
-            any: mode == WaitMode::Any,
-            pending: pending.clone(),
-            outcome: None,
-            slots: SmallVec::new(),
-        });
+        let raised = pending.is_raised();
+        self.notifications.lock().release(pending);
+        self.host_waits.fetch_sub(1, Ordering::Relaxed);
+        match wait.outcome().filter(|_| raised) {
+            Some(HostOutcome::Reached(index)) => Ok(index),
+            Some(HostOutcome::Failed(index, failure)) => Err(WaitError::Failed { index, failure }),
+            // It may have come while the wake-up was on its way.
+            None => self.seen(mode, points).unwrap_or(Err(WaitError::DeadlineExceeded)),
+        }
+    }
+
+    fn register_wait<P>(&self, points: &P, wait: &Arc<HostWait>) -> Places
+    where
+        P: Points<B::Timeline> + ?Sized,
+    {
+        let mut places = Places::new();
         for (index, (timeline, value)) in iter(points).enumerate() {
-            // A value that the engine has seen reached, or a failure, may not be published yet. The wake-up queues
-            // up behind the publication, so that a thread that has waited also sees what it waited for.
-            match core.state_of(timeline, value) {
-                Some(Ok(())) => core.host_reached(wait, index),
-                Some(Err(failure)) => core.host_failed(wait, index, &failure),
-                None => {
-                    let slot = match core.own_slot(timeline) {
-                        Some(slot) => slot,
-                        None => {
-                            let slot = core.new_slot(false, 0);
-                            core.effects.then(Effect::Watch(timeline.clone(), value, slot));
-                            slot
-                        }
-                    };
-                    core.use_slot(slot);
-                    let index = u32::try_from(index).unwrap_or(u32::MAX);
-                    core.park(slot, HOST, value, Target::Wait { wait, index });
-                    if let Some(record) = core.host_waits.get_mut(wait) {
-                        record.slots.push(slot);
-                    }
-                }
+            let number = u32::try_from(index).unwrap_or(u32::MAX);
+            let target = Target::Wait(wait.clone(), number);
+            let foreign = match self.own(timeline) {
+                Some(_) => None,
+                None => Some(self.stand_in()),
+            };
+            let Some(slot) = foreign.as_ref().or_else(|| self.own(timeline)) else { continue };
+            match slot.wait_for(value, target) {
+                Ok(order) => places.push((slot.clone(), value, order)),
+                Err(Ok(_)) => wait.reached(index),
+                Err(Err(failure)) => wait.failed(index, &failure),
+            }
+            if let Some(slot) = &foreign {
+                self.watch(timeline, value, slot);
             }
         }
-        let polled = core.is_polled();
-        self.pump(core);
+        places
+    }
 
+    /// Sleeps until `pending` is raised or the time is up, and asks polled devices meanwhile.
+    fn sleep(&self, pending: &Pending, clock: &dyn Clock, until: Option<Time>) {
         let mut interval = POLL_INTERVAL;
         while !pending.is_raised() {
-            if polled {
+            if self.polled {
+                let before = self.progress.load(Ordering::Relaxed);
                 self.poll_devices();
                 if pending.is_raised() {
                     break;
+                }
+                if self.progress.load(Ordering::Relaxed) != before {
+                    // What has ended has set something free, which may have ended as well by now.
+                    interval = POLL_INTERVAL;
+                    continue;
                 }
             }
             if pending.spin() {
@@ -92,63 +118,51 @@ impl<B: Backend> Shared<B> {
             if until.is_some_and(|until| until <= now) {
                 break;
             }
-            let next = if polled {
+            let next = if self.polled {
                 interval = (interval * 2).min(POLL_INTERVAL * 32);
                 Some(until.map_or(now + interval, |until| until.min(now + interval)))
             } else {
                 until
             };
-            clock.sleep(&pending, next);
+            clock.sleep(pending, next);
         }
+    }
 
-        let raised = pending.is_raised();
-        let mut core = self.core.lock();
-        let record = core.host_waits.remove(wait);
-        core.notifications.release(pending);
-        let outcome = record.map(|record| {
-            for slot in &record.slots {
-                if !raised || mode == WaitMode::Any {
-                    core.leave_stale(*slot);
+    /// The outcome of a wait as the timelines themselves show it; nothing while it is open.
+    fn seen<P>(&self, mode: WaitMode, points: &P) -> Option<Result<usize, WaitError>>
+    where
+        P: Points<B::Timeline> + ?Sized,
+    {
+        let mut failed: Option<(usize, Failure)> = None;
+        let mut last = 0;
+        let mut all = true;
+        for (index, (timeline, value)) in iter(points).enumerate() {
+            let state = match self.own(timeline) {
+                Some(slot) => slot.query(),
+                None => match timeline.failure() {
+                    Some(failure) => Err(failure),
+                    None => Ok(timeline.value()),
+                },
+            };
+            match state {
+                Ok(reached) if reached >= value => {
+                    if mode == WaitMode::Any {
+                        return Some(Ok(index));
+                    }
+                    last = index;
                 }
-                core.drop_user(*slot);
+                Ok(_) => all = false,
+                Err(failure) => {
+                    all = false;
+                    failed.get_or_insert((index, failure));
+                }
             }
-            record.outcome
-        });
-        self.pump(core);
-        match outcome.flatten() {
-            Some(HostOutcome::Reached(index)) if raised => Ok(index),
-            Some(HostOutcome::Failed(index, failure)) if raised => Err(WaitError::Failed { index, failure }),
-            _ => Err(WaitError::DeadlineExceeded),
+        }
+        match failed {
+            Some((index, failure)) => Some(Err(WaitError::Failed { index, failure })),
+            None if all => Some(Ok(last)),
+            None => None,
         }
     }
 }
 
-/// The outcome of a wait as the timelines themselves show it; nothing while it is open.
-fn seen<T, P>(mode: WaitMode, points: &P) -> Option<Result<usize, WaitError>>
-where
-    T: Timeline,
-    P: Points<T> + ?Sized,
-{
-    let mut failed: Option<(usize, Failure)> = None;
-    let mut last = 0;
-    let mut all = true;
-    for (index, (timeline, value)) in iter(points).enumerate() {
-        let failure = timeline.failure();
-        if timeline.value() >= value {
-            if mode == WaitMode::Any {
-                return Some(Ok(index));
-            }
-            last = index;
-            continue;
-        }
-        all = false;
-        if let Some(failure) = failure {
-            failed.get_or_insert((index, failure));
-        }
-    }
-    match failed {
-        Some((index, failure)) => Some(Err(WaitError::Failed { index, failure })),
-        None if all => Some(Ok(last)),
-        None => None,
-    }
-}

@@ -1,0 +1,577 @@
+//! Taking operations in, classifying their waits, and giving them their place in a queue.
+//!
+//! # What a wait costs
+//!
+//! Each wait that is not reached falls into the cheapest class that is correct (rule S6); [`Turn::coverage`] goes through
+//! them in this order:
+//!
+//! | class | when | what it costs |
+//! |---|---|---|
+//! | same queue | an earlier operation of the queue will signal enough | nothing: queues are in order |
+//! | dominated | the queue waits natively already for that signal, or for a later one of the same queue | nothing |
+//! | native, peer | work that another queue's device has accepted will signal enough | one native wait |
+//! | held | otherwise | an entry in a list; the host wakes |
+//!
+//! Of the signals that are enough the smallest counts. Waiting for a later one would be correct and would serialise what
+//! need not be. What covers a wait is written down with it and stays valid: the point was accepted by its device, and its
+//! event is held for the wait.
+
+use super::agenda::{Cover, Entry};
+use super::queue::{
+    ActionKind, Early, NOBODY, Op, OpState, PARKED, PARKED_FOR_HOST, SPARE, SignalRecord, Turn, WaitRecord,
+};
+use super::room::BATCH;
+use super::slot::{HOST, Promise, Slot, SlotState, Standing, Target};
+use super::{Action, Placement, Refused, Shared, WaitCounts};
+use crate::backend::{Backend, Transition, WaitClass};
+use crate::error::SubmitError;
+use crate::failure::Failure;
+use crate::ids::{Affinity, MAX_VALUE, Ticket};
+use crate::sabotage::{Defect, sabotaged};
+use crate::slab::Key;
+use crate::sync::Ordering;
+use crate::timeline::{Points, Timeline, iter};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// What became of a wait when it was looked at.
+enum Classified {
+    Reached,
+    Failed(Failure),
+    Recorded(WaitRecord, WaitClass),
+}
+
+impl<B: Backend> Shared<B> {
+    /// The slot of one of this engine's timelines; nothing for a foreign one.
+    pub(super) fn own<'a>(&self, timeline: &'a B::Timeline) -> Option<&'a Arc<Slot>> {
+        timeline.registration().map(|registration| registration.slot()).filter(|slot| slot.key().engine == self.id)
+    }
+
+    /// Checks a request before anything changes.
+    fn check<W, S>(&self, device: usize, affinity: Affinity, waits: &W, signals: &S) -> Result<(), SubmitError>
+    where
+        W: Points<B::Timeline> + ?Sized,
+        S: Points<B::Timeline> + ?Sized,
+    {
+        if self.is_closing() {
+            return Err(SubmitError::ShutDown);
+        }
+        let Some(spec) = self.devices.get(device) else {
+            return Err(SubmitError::UnknownDevice { device, devices: self.devices.len() });
+        };
+        let known = if spec.queues == 64 { u64::MAX } else { (1u64 << spec.queues) - 1 };
+        if affinity.0 == 0 {
+            return Err(SubmitError::NoQueue { device, known });
+        }
+        if affinity != Affinity::ANY && affinity.0 & !known != 0 {
+            return Err(SubmitError::UnknownQueue { device, mask: affinity.0, known });
+        }
+        if let Some((_, value)) = iter(waits).find(|&(_, value)| value > MAX_VALUE) {
+            return Err(SubmitError::ValueTooLarge { value });
+        }
+        for (timeline, value) in iter(signals) {
+            if value > MAX_VALUE {
+                return Err(SubmitError::ValueTooLarge { value });
+            }
+            let (current, failed) = match self.own(timeline) {
+                Some(slot) => slot.look(),
+                None => (timeline.value(), timeline.failure().is_some()),
+            };
+            if value <= current && !failed {
+                return Err(SubmitError::SignalNotAbove { value, current });
+            }
+        }
+        Ok(())
+    }
+
+    /// Chooses a queue of the device: the one whose order already covers a wait, else the one with the least to do.
+    fn choose<W: Points<B::Timeline> + ?Sized>(&self, device: usize, affinity: Affinity, waits: &W) -> u32 {
+        let Some(spec) = self.devices.get(device) else { return 0 };
+        let allowed = |queue: u32| {
+            queue.checked_sub(spec.first_queue).is_some_and(|bit| bit < spec.queues && affinity.0 & (1 << bit) != 0)
+        };
+        if spec.queues == 1 {
+            return spec.first_queue;
+        }
+        if affinity.0.is_power_of_two() {
+            return spec.first_queue + affinity.0.trailing_zeros();
+        }
+        for (timeline, value) in iter(waits) {
+            let Some(slot) = self.own(timeline).filter(|slot| slot.value() < value) else { continue };
+            let state = slot.lock();
+            let covering = state.promises_for(value).map(|promise| promise.queue).find(|&queue| allowed(queue));
+            if let Some(queue) = covering {
+                return queue;
+            }
+        }
+        (spec.first_queue..spec.first_queue + spec.queues)
+            .filter(|&queue| allowed(queue))
+            .min_by_key(|&queue| self.queue(queue).load.load(Ordering::Relaxed))
+            .unwrap_or(spec.first_queue)
+    }
+
+    pub(super) fn submit<W, S>(
+        &self,
+        device: usize,
+        affinity: Affinity,
+        waits: &W,
+        signals: &S,
+        action: Action<B::Work>,
+    ) -> Result<Placement, Refused<B::Work>>
+    where
+        W: Points<B::Timeline> + ?Sized,
+        S: Points<B::Timeline> + ?Sized,
+    {
+        if let Err(error) = self.check(device, affinity, waits, signals) {
+            return Err(Refused { error, action });
+        }
+        let index = self.choose(device, affinity, waits);
+        let mut entry = Entry::submitting(self);
+        let nested = entry.is_nested();
+        let mut turn = Turn::begin(self, index, &mut entry.agenda);
+        let refused = turn.state.closing;
+        let placed = if refused {
+            Err(Refused { error: SubmitError::ShutDown, action })
+        } else {
+            Ok(turn.admit(waits, signals, action))
+        };
+        if nested {
+            drop(turn);
+            entry.agenda.visit(index);
+        } else {
+            turn.work();
+        }
+        placed
+    }
+
+    /// Whether a queue of one device can wait natively for work of another one's.
+    pub(super) fn reaches(&self, waiting: usize, producer: usize) -> bool {
+        self.devices.get(waiting).is_some_and(|device| device.reaches(waiting, producer))
+    }
+}
+
+impl<B: Backend> Turn<'_, B> {
+    /// Takes an operation in. Everything was checked: this cannot fail.
+    fn admit<W, S>(&mut self, waits: &W, signals: &S, action: Action<B::Work>) -> Placement
+    where
+        W: Points<B::Timeline> + ?Sized,
+        S: Points<B::Timeline> + ?Sized,
+    {
+        let (kind, work) = match action {
+            Action::Queue(work) => (ActionKind::Queue, Some(work)),
+            Action::Host(work) => (ActionKind::Host, Some(work)),
+            Action::Ahead(work) => (ActionKind::Early, Some(work)),
+            Action::Edge(work) => (ActionKind::Marker, Some(work)),
+            Action::Barrier => (ActionKind::Barrier, None),
+        };
+        let mut signal_records = self.spare_signals(signals.len());
+        for (timeline, value) in iter(signals) {
+            signal_records.push(SignalRecord { timeline: timeline.clone(), value });
+        }
+        let key = self.state.ops.next_key();
+        let ticket = Ticket { queue: self.index, key };
+        self.state.stats.submitted += 1;
+        let load = self.queue.load.load(Ordering::Relaxed);
+        self.queue.load.store(load + 1, Ordering::Relaxed);
+
+        let mut counts = WaitCounts::default();
+        let mut failure = self.state.lost.clone();
+        let mut wait_records = self.spare_waits(waits.len());
+        for (timeline, value) in iter(waits) {
+            let number = u32::try_from(wait_records.len()).unwrap_or(u32::MAX);
+            let classified = match self.shared.own(timeline) {
+                Some(slot) => self.classify(slot, value, kind, key, number),
+                None => self.watch(timeline, value, key, number),
+            };
+            let class = match classified {
+                Classified::Reached => WaitClass::Reached,
+                Classified::Failed(cause) => {
+                    failure.get_or_insert(cause);
+                    continue;
+                }
+                Classified::Recorded(record, class) => {
+                    wait_records.push(record);
+                    class
+                }
+            };
+            counts.count(class);
+            if B::OBSERVES {
+                let timeline = self.shared.own(timeline).map(|slot| slot.key());
+                self.state.effects.transitions.push(Transition::Wait { ticket, timeline, value, class });
+            }
+        }
+        self.state.stats.reached += u64::from(counts.reached);
+        self.state.stats.held += u64::from(counts.held);
+        let told = counts.held > 0 && usize::try_from(counts.held).is_ok_and(|held| held < wait_records.len());
+        let ends = failure.is_some();
+        self.state.ops.insert(Op {
+            state: OpState::Held,
+            kind,
+            done: false,
+            remaining: counts.held,
+            epoch: 0,
+            event: None,
+            failure,
+            waits: wait_records,
+            signals: signal_records,
+            work,
+        });
+        if told && !ends {
+            // The covered waits of an operation that stays held matter to it only if their timeline fails.
+            self.listen_for_failures(key, |_| true);
+        }
+        if counts.held == 0 || ends {
+            self.state.runnable.push_back(key);
+        }
+        Placement { ticket, queue: self.queue.id, waits: counts }
+    }
+
+    fn spare_signals(&mut self, count: usize) -> SmallVec<[SignalRecord<B::Timeline>; 1]> {
+        let spare = if count > 1 { self.state.spare.signals.pop() } else { None };
+        spare.map_or_else(SmallVec::new, SmallVec::from_vec)
+    }
+
+    fn spare_waits(&mut self, count: usize) -> SmallVec<[WaitRecord; 1]> {
+        let spare = if count > 1 { self.state.spare.waits.pop() } else { None };
+        spare.map_or_else(SmallVec::new, SmallVec::from_vec)
+    }
+
+    /// Keeps the memory of a wide operation for the next one.
+    pub(super) fn keep_spare(
+        &mut self,
+        mut waits: SmallVec<[WaitRecord; 1]>,
+        mut signals: SmallVec<[SignalRecord<B::Timeline>; 1]>,
+    ) {
+        let spare = &mut self.state.spare;
+        if waits.spilled() && spare.waits.len() < SPARE {
+            waits.clear();
+            spare.waits.push(waits.into_vec());
+        }
+        if signals.spilled() && spare.signals.len() < SPARE {
+            signals.clear();
+            spare.signals.push(signals.into_vec());
+        }
+    }
+
+    /// Settles what a wait for one of this engine's timelines costs, and registers it.
+    fn classify(&mut self, slot: &Arc<Slot>, value: u64, kind: ActionKind, key: Key, number: u32) -> Classified {
+        if !sabotaged(Defect::RegisterDoesNotLook) {
+            match slot.look() {
+                (reached, false) if reached >= value => return Classified::Reached,
+                _ => {}
+            }
+        }
+        let mut state = slot.lock();
+        if !sabotaged(Defect::RegisterDoesNotLook) {
+            if let Some(failure) = state.failure() {
+                return Classified::Failed(failure.clone());
+            }
+            if slot.value() >= value {
+                return Classified::Reached;
+            }
+        }
+        let mut record = WaitRecord {
+            slot: slot.clone(),
+            value,
+            via: NOBODY,
+            event: None,
+            epoch: 0,
+            order: 0,
+            failure_order: None,
+        };
+        let for_host = kind == ActionKind::Host;
+        if !for_host && state.has_promises() {
+            slot.listen(&state);
+            let coverage = self.coverage(&state, value);
+            if let Some((class, cover)) = coverage {
+                slot.count_listeners(&state);
+                (record.via, record.epoch, record.event) = (cover.queue, cover.epoch, cover.event);
+                return Classified::Recorded(record, class);
+            }
+        }
+        let (list, via) = if for_host { (HOST, PARKED_FOR_HOST) } else { (self.index, PARKED) };
+        record.via = via;
+        record.order = slot.park(&mut state, list, value, Target::Op { queue: self.index, key, wait: number });
+        if state.becomes_large() {
+            self.shared.remember_large(slot);
+        }
+        Classified::Recorded(record, WaitClass::Held)
+    }
+
+    /// Registers a wait for a timeline that is somebody else's.
+    fn watch(&mut self, timeline: &B::Timeline, value: u64, key: Key, number: u32) -> Classified {
+        if let Some(failure) = timeline.failure() {
+            return Classified::Failed(failure);
+        }
+        if timeline.value() >= value {
+            return Classified::Reached;
+        }
+        let slot = self.shared.stand_in();
+        let target = Target::Op { queue: self.index, key, wait: number };
+        let order = slot.park(&mut slot.lock(), HOST, value, target);
+        self.state.effects.watches.push((timeline.clone(), value, slot.clone()));
+        let via = PARKED_FOR_HOST;
+        let record =
+            WaitRecord { slot, value, via, event: None, epoch: 0, order, failure_order: None };
+        Classified::Recorded(record, WaitClass::Held)
+    }
+
+    /// What covers a wait of this queue for a value that is not reached; see the module's table. An event that is
+    /// part of it is held for the caller.
+    fn coverage(&self, slot: &SlotState, value: u64) -> Option<(WaitClass, Cover)> {
+        let mut best: Option<(WaitClass, Cover)> = None;
+        for promise in slot.promises_for(value) {
+            let source = self.shared.queue(promise.queue);
+            if promise.queue == self.index {
+                let class = WaitClass::SameQueue { producer: source.point(promise.epoch) };
+                return Some((class, Cover { queue: self.index, epoch: promise.epoch, event: None }));
+            }
+            if matches!(best, Some((WaitClass::Dominated { .. }, _))) {
+                continue;
+            }
+            let accepted = promise.epoch <= source.issued.load(Ordering::Acquire)
+                || sabotaged(Defect::WaitsForUnissued);
+            let (own, other) = (self.queue.id.device(), source.id.device());
+            if promise.cover == 0 || !accepted || !self.shared.reaches(own, other) {
+                continue;
+            }
+            let producer = source.point(promise.cover);
+            let class = if self.state.known.get(promise.queue) >= promise.cover {
+                WaitClass::Dominated { producer }
+            } else if best.is_some() {
+                continue;
+            } else if own == other {
+                WaitClass::Native { producer }
+            } else {
+                WaitClass::Peer { producer }
+            };
+            best = Some((class, Cover { queue: promise.queue, epoch: promise.cover, event: promise.event }));
+        }
+        let (class, mut cover) = best?;
+        if matches!(class, WaitClass::Dominated { .. }) || sabotaged(Defect::EventNotHeld) {
+            cover.event = None;
+        }
+        if let Some(event) = cover.event {
+            // The promise is still there, so the operation that records the event still holds it.
+            self.shared.device_of(cover.queue).events.lock().retain(event);
+        }
+        Some((class, cover))
+    }
+
+    /// From now on the operation hears of it when a timeline fails on which a covered wait of it depends.
+    pub(super) fn listen_for_failures(&mut self, key: Key, which: impl Fn(u32) -> bool) {
+        let index = self.index;
+        let Some(op) = self.op(key) else { return };
+        let mut failure = None;
+        for record in &mut op.waits {
+            if record.failure_order.is_some() || !record.producer().is_some_and(&which) {
+                continue;
+            }
+            let mut state = record.slot.lock();
+            if record.slot.value() >= record.value {
+                continue;
+            }
+            match state.failure() {
+                Some(cause) => {
+                    failure.get_or_insert(cause.clone());
+                }
+                None => {
+                    let target = Target::Covered { queue: index, key };
+                    record.failure_order = Some(record.slot.park(&mut state, HOST, record.value, target));
+                }
+            }
+        }
+        if let Some(failure) = failure {
+            self.fail_unbegun(key, &failure);
+        }
+    }
+
+    /// Sends an operation on its way: it is to end, or nothing holds it any more.
+    pub(super) fn route(&mut self, key: Key) {
+        let Some(op) = self.op(key) else { return };
+        if matches!(op.state, OpState::Issued | OpState::Running) {
+            return;
+        }
+        if let Some(failure) = op.failure.clone() {
+            self.end(key, Some(failure), None);
+            return;
+        }
+        if op.state != OpState::Held || op.remaining > 0 {
+            return;
+        }
+        let kind = op.kind;
+        match kind {
+            ActionKind::Queue | ActionKind::Marker => self.order(key),
+            ActionKind::Early if !self.is_reached(key) => {
+                if let Some(work) = self.start_on_host(key) {
+                    self.state.effects.early.push(Early { op: key, work, done: Ok(false) });
+                }
+            }
+            ActionKind::Host | ActionKind::Early => {
+                if let Some(work) = self.start_on_host(key) {
+                    self.state.effects.runs.push((key, work));
+                }
+            }
+            ActionKind::Barrier if self.is_reached(key) => {
+                self.state.stats.host_barriers += 1;
+                self.end(key, None, None);
+            }
+            ActionKind::Barrier => self.order(key),
+        }
+    }
+
+    /// The host is at an operation from now on.
+    fn start_on_host(&mut self, key: Key) -> Option<B::Work> {
+        let op = self.op(key)?;
+        op.state = OpState::Running;
+        let work = op.work.take();
+        self.state.running += 1;
+        work
+    }
+
+    fn is_reached(&self, key: Key) -> bool {
+        self.state.ops.get(key).is_some_and(|op| op.waits.iter().all(|wait| wait.slot.value() >= wait.value))
+    }
+
+    /// The backend was asked to do an operation before its waits are reached, and said whether it has.
+    pub(super) fn end_early(&mut self, Early { op: key, work, done }: Early<B>) {
+        let index = self.index;
+        let (closing, lost) = (self.state.closing, self.state.lost.clone());
+        let Some(op) = self.op(key) else { return };
+        op.work = Some(work);
+        let done = match (done, lost) {
+            (Ok(done), None) => done,
+            (Err(failure), _) | (Ok(_), Some(failure)) => return self.end(key, Some(failure), None),
+        };
+        let mut held = 0;
+        let mut failure = closing.then(super::stop::shutdown_failure);
+        let mut events: SmallVec<[_; 2]> = SmallVec::new();
+        for (record, number) in op.waits.iter_mut().zip(0u32..) {
+            if done {
+                break;
+            }
+            let mut state = record.slot.lock();
+            let looks = !sabotaged(Defect::EarlyDoesNotLook);
+            if looks && record.slot.value() >= record.value {
+                continue;
+            }
+            if let Some(cause) = state.failure() {
+                failure.get_or_insert(cause.clone());
+                continue;
+            }
+            if let (Some(event), Some(producer)) = (record.event.take(), record.producer()) {
+                events.push((producer, event));
+            }
+            record.via = PARKED_FOR_HOST;
+            held += 1;
+            let target = Target::Op { queue: index, key, wait: number };
+            record.order = record.slot.park(&mut state, HOST, record.value, target);
+        }
+        op.state = OpState::Held;
+        op.done = done;
+        op.kind = if done { ActionKind::Barrier } else { ActionKind::Host };
+        op.remaining = held;
+        op.failure = failure;
+        let ready = held == 0 || op.failure.is_some();
+        self.state.running -= 1;
+        for (producer, event) in events {
+            self.shared.device_of(producer).events.lock().release(event);
+        }
+        if ready {
+            self.state.runnable.push_back(key);
+        }
+    }
+
+    /// Gives an operation the next place in its queue. From here on whatever follows it there is ordered after it.
+    fn order(&mut self, key: Key) {
+        let state = &mut *self.state;
+        let Some(op) = state.ops.get_mut(key) else { return };
+        state.ordered += 1;
+        let epoch = state.ordered;
+        op.epoch = epoch;
+        op.state = OpState::Ordered;
+        state.ready.push_back(key);
+        let mut covered = SmallVec::new();
+        for signal in &op.signals {
+            let Some(slot) = self.shared.own(&signal.timeline) else { continue };
+            let promise = Promise { value: signal.value, queue: self.index, epoch, cover: 0, event: None };
+            slot.promise(promise, &mut covered, self.agenda);
+        }
+        if B::OBSERVES {
+            let ticket = Ticket { queue: self.index, key };
+            let point = self.queue.point(epoch);
+            self.state.effects.transitions.push(Transition::Ordered { ticket, point });
+        }
+        for (key, number) in covered {
+            self.cover(key, number, Cover { queue: self.index, epoch, event: None });
+        }
+        if self.state.room.is_full() || self.state.ready.len() > BATCH {
+            self.listen_for_failures_elsewhere(key);
+        }
+    }
+
+    /// The operation stays in the queue for a while: it hears of it when what it waits for in another queue fails.
+    pub(super) fn listen_for_failures_elsewhere(&mut self, key: Key) {
+        let own = self.index;
+        self.listen_for_failures(key, |producer| producer != own);
+    }
+
+    /// A wait of a held operation is covered now.
+    pub(super) fn cover(&mut self, key: Key, number: u32, cover: Cover) {
+        let record = self.state.ops.get_mut(key).and_then(|op| op.waits.get_mut(number as usize));
+        let Some(record) = record.filter(|record| record.via == PARKED) else {
+            self.release_event(cover.queue, cover.event);
+            return;
+        };
+        (record.via, record.epoch, record.event) = (cover.queue, cover.epoch, cover.event);
+        self.count_down(key);
+        if self.state.ops.get(key).is_some_and(|op| op.remaining > 0) {
+            self.listen_for_failures(key, |_| true);
+        }
+    }
+
+    pub(super) fn release_event(&self, queue: u32, event: Option<crate::native_event::EventIndex>) {
+        if let Some(event) = event {
+            self.shared.device_of(queue).events.lock().release(event);
+        }
+    }
+
+    /// A wait of an operation is reached.
+    pub(super) fn reach(&mut self, key: Key, number: u32) {
+        let Some(op) = self.op(key) else { return };
+        let Some(record) = op.waits.get_mut(number as usize) else { return };
+        if matches!(record.via, PARKED | PARKED_FOR_HOST) {
+            record.via = NOBODY;
+            self.count_down(key);
+        }
+    }
+
+    /// One wait less; after the last the operation can go.
+    fn count_down(&mut self, key: Key) {
+        let Some(op) = self.op(key) else { return };
+        op.remaining = op.remaining.saturating_sub(1);
+        if op.remaining == 0 && op.failure.is_none() {
+            self.state.runnable.push_back(key);
+        }
+    }
+
+    /// The operation is to end with this failure, unless its device or the host has it already. Says whether.
+    pub(super) fn fail_unbegun(&mut self, key: Key, failure: &Failure) -> bool {
+        let Some(op) = self.op(key) else { return false };
+        let begun = !matches!(op.state, OpState::Held | OpState::Ordered);
+        if begun && !sabotaged(Defect::CancelIgnoresState) {
+            return false;
+        }
+        if op.failure.is_none() {
+            op.failure = Some(failure.clone());
+            self.state.runnable.push_back(key);
+        }
+        true
+    }
+
+    /// How a wait that was left to queues and devices stands.
+    pub(super) fn standing(&self, key: Key, number: usize) -> Option<(Standing, Option<u32>)> {
+        let record = self.state.ops.get(key)?.waits.get(number)?;
+        Some((record.slot.standing(record.value), record.producer()))
+    }
+}

@@ -1,0 +1,185 @@
+//! What one step on a thread has set free and nobody has done yet.
+//!
+//! Nothing in the engine recurses: a step under a lock puts what follows from it on the agenda of its thread, and the
+//! thread works the agenda off without a lock ([`Shared::run`](super::Shared)). Foreign code that runs on the way may call
+//! the engine again, on the same thread; such a call has an agenda of its own and works it off before it returns, so that
+//! whoever calls sees what it did. Only when calls are nested [`DEPTH`] deep is the agenda left to the call around it,
+//! which bounds the stack however long the chain is that a signal sets free.
+//!
+//! # Who may call a program back
+//!
+//! A program may hold a lock of its own while it submits, and take the same lock in a callback. So a thread that is inside
+//! `submit`, or that cancels or waits, runs no callback (rule S8): [`is_submitting`] says so, and what has become due is
+//! [deferred](crate::Backend::defer).
+
+use super::slot::{Promise, Slot, Target};
+use crate::failure::Failure;
+use crate::native_event::EventIndex;
+use crate::port::{Callback, Port};
+use crate::sync::local;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// How deep calls may be nested before the agenda of the innermost is left to the one around it.
+const DEPTH: u32 = 8;
+
+/// How a wait that is not reached can do without the host: wait for `epoch` of `queue` natively.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cover {
+    pub(super) queue: u32,
+    pub(super) epoch: u64,
+    /// Held for whoever has the cover.
+    pub(super) event: Option<EventIndex>,
+}
+
+/// Why a timepoint is released.
+#[derive(Clone, Debug)]
+pub(crate) enum Release {
+    /// The timeline is at this value.
+    Reached(u64),
+    Failed(Failure),
+    Covered(Cover),
+}
+
+/// A promise, and the waits that it covers and that were not told yet.
+#[derive(Debug)]
+pub(crate) struct Covering {
+    pub(super) slot: Arc<Slot>,
+    pub(super) promise: Promise,
+}
+
+/// See the [module documentation](self).
+#[derive(Default)]
+pub(crate) struct Agenda {
+    /// Timepoints that were released, in order.
+    pub(super) released: VecDeque<(Target, Release)>,
+    /// Queues where something may be to do.
+    pub(super) queues: VecDeque<u32>,
+    /// Promises that may cover more waits.
+    pub(super) covers: VecDeque<Covering>,
+    /// Timelines that may release more.
+    pub(super) drains: VecDeque<Arc<Slot>>,
+    /// Devices that are gone, and why.
+    pub(super) losses: Vec<(usize, Failure)>,
+    /// Callbacks that this thread must not run.
+    pub(super) deferred: Vec<(Callback, Result<u64, Failure>)>,
+}
+
+impl Agenda {
+    pub(super) fn visit(&mut self, queue: u32) {
+        if !self.queues.contains(&queue) {
+            self.queues.push_back(queue);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.released.is_empty()
+            && self.queues.is_empty()
+            && self.covers.is_empty()
+            && self.drains.is_empty()
+            && self.losses.is_empty()
+            && self.deferred.is_empty()
+    }
+}
+
+/// How many agendas a thread keeps for its next calls.
+const SPARE: usize = DEPTH as usize;
+
+/// An agenda that grew past this is not kept.
+const LARGE: usize = 4096;
+
+#[derive(Default)]
+struct Local {
+    depth: Cell<u32>,
+    submitting: Cell<u32>,
+    inbox: RefCell<VecDeque<(Arc<dyn Port>, Agenda)>>,
+    spare: RefCell<Vec<Agenda>>,
+}
+
+local! {
+    static LOCAL: Local = Local::default();
+}
+
+/// Nothing on a thread that is on its way out: it then has no calls around this one.
+fn with<R>(look: impl FnOnce(&Local) -> R) -> Option<R> {
+    LOCAL.try_with(look).ok()
+}
+
+/// Whether this thread is inside a call during which it must not call a program back.
+pub(super) fn is_submitting() -> bool {
+    with(|local| local.submitting.get() > 0).unwrap_or(false)
+}
+
+/// A call into the engine on this thread. Dropping it works its agenda off.
+pub(crate) struct Entry<'a> {
+    port: &'a dyn Port,
+    pub(crate) agenda: Agenda,
+    submits: bool,
+}
+
+impl<'a> Entry<'a> {
+    /// The thread completes or signals something.
+    pub(crate) fn new(port: &'a dyn Port) -> Self {
+        Self::begin(port, false)
+    }
+
+    /// The thread submits, or merely comes by.
+    pub(crate) fn submitting(port: &'a dyn Port) -> Self {
+        Self::begin(port, true)
+    }
+
+    fn begin(port: &'a dyn Port, submits: bool) -> Self {
+        let agenda = with(|local| {
+            local.depth.set(local.depth.get() + 1);
+            local.submitting.set(local.submitting.get() + u32::from(submits));
+            local.spare.borrow_mut().pop()
+        });
+        Self { port, agenda: agenda.flatten().unwrap_or_default(), submits }
+    }
+
+    /// Whether what there is to do is left to the call around this one.
+    pub(crate) fn is_nested(&self) -> bool {
+        with(|local| local.depth.get() > DEPTH).unwrap_or(false)
+    }
+
+    /// Does what there is to do now, whatever the depth: the thread is about to sleep.
+    pub(crate) fn flush(&mut self) {
+        self.port.run(&mut self.agenda);
+        drain_inbox();
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        let mut agenda = std::mem::take(&mut self.agenda);
+        let nested = self.is_nested();
+        if !agenda.is_empty() {
+            match nested.then(|| self.port.share()).flatten() {
+                Some(port) => {
+                    let left = std::mem::take(&mut agenda);
+                    let _ = with(|local| local.inbox.borrow_mut().push_back((port, left)));
+                }
+                None => self.port.run(&mut agenda),
+            }
+        }
+        if !nested {
+            drain_inbox();
+        }
+        let _ = with(|local| {
+            local.depth.set(local.depth.get() - 1);
+            local.submitting.set(local.submitting.get() - u32::from(self.submits));
+            let mut spare = local.spare.borrow_mut();
+            if spare.len() < SPARE && agenda.is_empty() && agenda.released.capacity() < LARGE {
+                spare.push(agenda);
+            }
+        });
+    }
+}
+
+/// Works off what calls that were nested too deep have left.
+fn drain_inbox() {
+    while let Some((port, mut agenda)) = with(|local| local.inbox.borrow_mut().pop_front()).flatten() {
+        port.run(&mut agenda);
+    }
+}

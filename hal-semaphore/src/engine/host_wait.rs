@@ -1,0 +1,88 @@
+//! Who waits on the host for a timeline: a thread, or a callback.
+
+use crate::failure::Failure;
+use crate::notification::Pending;
+use crate::port::Callback;
+use crate::sync::Mutex;
+use std::fmt;
+
+/// What decided a wait: a timeline of it, by number.
+#[derive(Clone, Debug)]
+pub(crate) enum HostOutcome {
+    Reached(usize),
+    Failed(usize, Failure),
+}
+
+struct State {
+    /// How many timelines are still to be reached.
+    remaining: usize,
+    outcome: Option<HostOutcome>,
+}
+
+/// A thread that waits for some timelines.
+pub(crate) struct HostWait {
+    /// Any one of them is enough.
+    any: bool,
+    pending: Pending,
+    state: Mutex<State>,
+}
+
+impl HostWait {
+    pub(super) fn new(any: bool, count: usize, pending: Pending) -> Self {
+        Self { any, pending, state: Mutex::new(State { remaining: count, outcome: None }) }
+    }
+
+    pub(super) fn reached(&self, index: usize) {
+        let mut state = self.state.lock();
+        state.remaining = state.remaining.saturating_sub(1);
+        let decided = state.outcome.is_none() && (self.any || state.remaining == 0);
+        if decided {
+            state.outcome = Some(HostOutcome::Reached(index));
+        }
+        drop(state);
+        if decided {
+            self.pending.raise();
+        }
+    }
+
+    pub(super) fn failed(&self, index: usize, failure: &Failure) {
+        let mut state = self.state.lock();
+        let decided = state.outcome.is_none();
+        if decided {
+            state.outcome = Some(HostOutcome::Failed(index, failure.clone()));
+        }
+        drop(state);
+        if decided {
+            self.pending.raise();
+        }
+    }
+
+    pub(super) fn outcome(&self) -> Option<HostOutcome> {
+        self.state.lock().outcome.clone()
+    }
+}
+
+impl fmt::Debug for HostWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostWait").field("any", &self.any).finish_non_exhaustive()
+    }
+}
+
+/// A callback that waits for its timeline. Whoever takes it calls it, or drops it.
+pub(crate) struct CallbackRecord(Mutex<Option<Callback>>);
+
+impl CallbackRecord {
+    pub(crate) fn new(callback: Callback) -> Self {
+        Self(Mutex::new(Some(callback)))
+    }
+
+    pub(crate) fn take(&self) -> Option<Callback> {
+        self.0.lock().take()
+    }
+}
+
+impl fmt::Debug for CallbackRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CallbackRecord")
+    }
+}

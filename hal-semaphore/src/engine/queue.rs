@@ -1,0 +1,494 @@
+//! A queue, and what its lock protects: the operations whose queue it is, whatever their kind.
+//!
+//! # An operation
+//!
+//! ```text
+//!            submit                     last wait reached or covered
+//!              │                                    │
+//!              ▼                                    ▼
+//!            Held ────────────────────────────► Ordered ───────────► Issued ──────────► ended
+//!              │  Host actions: all reached         │   backend took it    retired in queue order
+//!              ├──────────────► Running ──────────────────────────────────────────────► ended
+//!              │                                    │        HostTask::finish
+//!              ├─► Running ──► Held: done early, and a barrier from here on; or not, and a Host action
+//!              ├────────────────────────────────────┴─────────────────────────────────► ended
+//!              │         a wait failed · cancelled · device lost · shut down
+//!              └── barrier whose waits are all reached ───────────────────────────────► ended
+//! ```
+//!
+//! *Ended* is not a state but the removal of the record ([`Turn::end`]), which is why it happens once.
+//!
+//! # A timepoint
+//!
+//! ```text
+//!   registered ──value reached──────────────────────► released
+//!       │      ──an earlier op of the same queue ───► covered ──value reached──► forgotten
+//!       │        was ordered, or one of a queue that     │
+//!       │        can be waited for natively was issued   └──timeline failed──► its operation fails
+//!       └──────timeline failed──► its operation, wait or callback fails
+//! ```
+//!
+//! Timepoints are not objects of their own: they are [`Target`](super::slot::Target)s in the ordered lists of a
+//! [`Slot`], one list for each queue that waits (what can be covered for one queue cannot for another) and one for
+//! everything that only the host can release. That is what keeps a signal from looking at anything it does not
+//! release (rule S7).
+//!
+//! # Locks
+//!
+//! No thread ever holds the locks of two queues. Whoever holds one may take that of a [`Slot`], of a device's events, or
+//! of a queue's [`History`]; under those nothing else is taken. Whatever concerns another queue goes onto the thread's
+//! [`Agenda`] and is done without this lock. A thread that finds the lock taken announces itself (`arriving`), so that
+//! whoever works for the queue can leave the rest to it: nobody is kept for the work of others.
+
+use super::agenda::Agenda;
+use super::room::Room;
+use super::slot::Slot;
+use super::{Device, Shared, Stats};
+use crate::backend::{Backend, Ended, Item, NativeWait, Transition};
+use crate::failure::Failure;
+use crate::ids::{Point, QueueId};
+use crate::native_event::EventIndex;
+use crate::slab::{Key, Slab};
+use crate::sync::{AtomicU64, Guard, Mutex, Ordering};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Instead of a queue's number: the wait was reached, nobody needs to be waited for.
+pub(super) const NOBODY: u32 = u32::MAX;
+
+/// Instead of a queue's number: the wait is in the slot's list for the operation's own queue, since nothing reaches it yet.
+pub(super) const PARKED: u32 = u32::MAX - 1;
+
+/// Instead of a queue's number: the wait is in the slot's list for the host.
+pub(super) const PARKED_FOR_HOST: u32 = u32::MAX - 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OpState {
+    /// Some wait is neither reached nor covered.
+    Held,
+    /// It has its place in its queue; the backend has not seen it.
+    Ordered,
+    /// It was handed to the backend, or rides along with something that was.
+    Issued,
+    /// The host is at it.
+    Running,
+}
+
+/// What an operation does; see [`Action`](super::Action).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ActionKind {
+    Queue,
+    Host,
+    Early,
+    Marker,
+    Barrier,
+}
+
+/// A wait of an operation that was not reached when it was submitted.
+#[derive(Clone, Debug)]
+pub(super) struct WaitRecord {
+    pub(super) slot: Arc<Slot>,
+    pub(super) value: u64,
+    /// The queue whose work reaches the value; or [`PARKED`], [`PARKED_FOR_HOST`], [`NOBODY`].
+    pub(super) via: u32,
+    /// The native event of that queue's device, held for this wait.
+    pub(super) event: Option<EventIndex>,
+    /// The epoch of that queue to wait for natively.
+    pub(super) epoch: u64,
+    /// The number of its entry in the slot's list for the queue, while it is parked there.
+    pub(super) order: u32,
+    /// The number of its entry in the slot's list for the host, while only a failure matters.
+    pub(super) failure_order: Option<u32>,
+}
+
+impl WaitRecord {
+    /// The queue whose work reaches the value, if any does.
+    pub(super) fn producer(&self) -> Option<u32> {
+        (self.via < PARKED_FOR_HOST).then_some(self.via)
+    }
+}
+
+pub(super) struct SignalRecord<T> {
+    pub(super) timeline: T,
+    pub(super) value: u64,
+}
+
+pub(super) struct Op<B: Backend> {
+    pub(super) state: OpState,
+    pub(super) kind: ActionKind,
+    /// Its work was done before its waits were reached.
+    pub(super) done: bool,
+    /// Waits that are neither reached nor covered.
+    pub(super) remaining: u32,
+    pub(super) epoch: u64,
+    /// The event that it records, held until it retires.
+    pub(super) event: Option<EventIndex>,
+    /// Set when it is to end without running.
+    pub(super) failure: Option<Failure>,
+    pub(super) waits: SmallVec<[WaitRecord; 1]>,
+    pub(super) signals: SmallVec<[SignalRecord<B::Timeline>; 1]>,
+    pub(super) work: Option<B::Work>,
+}
+
+/// An operation that its queue's device has, or that rides along with one.
+pub(super) struct InFlight {
+    pub(super) op: Key,
+    pub(super) epoch: u64,
+    /// Whether the backend knows of it. A barrier behind earlier work of its queue rides along instead.
+    pub(super) native: bool,
+    /// What another queue waits for in order to wait for this: its own epoch, or for one that rides along that of the last
+    /// work which the device was given; zero where it cannot be waited for natively.
+    pub(super) cover: u64,
+    pub(super) event: Option<EventIndex>,
+    pub(super) failure: Option<Failure>,
+}
+
+impl InFlight {
+    /// Whether the device is done with it, having completed so much of the queue.
+    pub(super) fn has_ended(&self, completed: u64) -> bool {
+        self.epoch <= completed || self.failure.is_some() || !self.native
+    }
+}
+
+/// What is to be done without the lock, in this order.
+pub(super) struct Effects<B: Backend> {
+    pub(super) publications: Vec<Publication<B::Timeline>>,
+    pub(super) transitions: Vec<Transition>,
+    pub(super) watches: Vec<(B::Timeline, u64, Arc<Slot>)>,
+    /// Operations of the host that can run.
+    pub(super) runs: Vec<(Key, B::Work)>,
+    /// What the backend is asked to do early, and what it says to that.
+    pub(super) early: Vec<Early<B>>,
+    pub(super) reclaims: Vec<Ended<B::Work>>,
+    /// Slots that may end a watch when they go.
+    pub(super) garbage: Vec<Arc<Slot>>,
+}
+
+/// A step of a timeline that somebody may have to be told of.
+pub(super) struct Publication<T> {
+    pub(super) timeline: T,
+    pub(super) state: Result<u64, Failure>,
+    pub(super) by: Option<Point>,
+    pub(super) foreign: bool,
+}
+
+/// An operation, its work, and whether the work was done early.
+pub(super) struct Early<B: Backend> {
+    pub(super) op: Key,
+    pub(super) work: B::Work,
+    pub(super) done: Result<bool, Failure>,
+}
+
+impl<B: Backend> Default for Effects<B> {
+    fn default() -> Self {
+        Self {
+            publications: Vec::new(),
+            transitions: Vec::new(),
+            watches: Vec::new(),
+            runs: Vec::new(),
+            early: Vec::new(),
+            reclaims: Vec::new(),
+            garbage: Vec::new(),
+        }
+    }
+}
+
+impl<B: Backend> Effects<B> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.publications.is_empty()
+            && self.reclaims.is_empty()
+            && self.transitions.is_empty()
+            && self.watches.is_empty()
+            && self.runs.is_empty()
+            && self.early.is_empty()
+            && self.garbage.is_empty()
+    }
+}
+
+/// The buffers of one submission, reused for the next.
+pub(super) struct Scratch<B: Backend> {
+    pub(super) items: Vec<Item<B>>,
+    pub(super) waits: Vec<NativeWait<B::Event>>,
+    /// Events for the batch, held.
+    pub(super) events: Vec<(EventIndex, B::Event)>,
+}
+
+impl<B: Backend> Default for Scratch<B> {
+    fn default() -> Self {
+        Self { items: Vec::new(), waits: Vec::new(), events: Vec::new() }
+    }
+}
+
+/// Memory that wide operations leave behind for the next ones.
+pub(super) struct Spare<B: Backend> {
+    pub(super) waits: Vec<Vec<WaitRecord>>,
+    pub(super) signals: Vec<Vec<SignalRecord<B::Timeline>>>,
+    pub(super) effects: Option<Box<Effects<B>>>,
+}
+
+impl<B: Backend> Default for Spare<B> {
+    fn default() -> Self {
+        Self { waits: Vec::new(), signals: Vec::new(), effects: None }
+    }
+}
+
+/// How many of each kind are kept.
+pub(super) const SPARE: usize = 16;
+
+/// A walk over all operations of a queue, to end what has not begun.
+pub(super) struct Ending {
+    pub(super) failure: Failure,
+    /// The next chunk of the slab.
+    pub(super) chunk: u32,
+}
+
+/// What the lock of a queue protects.
+pub(super) struct QueueState<B: Backend> {
+    pub(super) ops: Slab<Op<B>>,
+    /// Operations with nothing left to wait for, and those that are to end.
+    pub(super) runnable: VecDeque<Key>,
+    /// Ordered, not yet issued. Some of them may have ended.
+    pub(super) ready: VecDeque<Key>,
+    /// How many of those have.
+    pub(super) ready_ended: usize,
+    pub(super) in_flight: VecDeque<InFlight>,
+    /// The last epoch given out.
+    pub(super) ordered: u64,
+    /// The last epoch that the backend was shown.
+    pub(super) shown: u64,
+    /// The last epoch whose submission has returned.
+    pub(super) issued: u64,
+    /// The last epoch that the backend has reported.
+    pub(super) completed: u64,
+    /// The last epoch that is work of the device.
+    pub(super) last_native: u64,
+    /// For other queues, the latest epoch that this one waits for natively.
+    pub(super) known: Frontier,
+    /// A batch is with the backend, or being made.
+    pub(super) issuing: bool,
+    /// The oldest operation in flight waits for what it waited for to retire.
+    pub(super) gated: bool,
+    /// The queue once did without an event, and does from then on.
+    pub(super) eventless: bool,
+    pub(super) room: Room,
+    pub(super) closing: bool,
+    pub(super) lost: Option<Failure>,
+    pub(super) ending: Option<Ending>,
+    /// Threads that perform effects of this queue.
+    pub(super) performing: usize,
+    /// Operations that the host is at.
+    pub(super) running: usize,
+    pub(super) effects: Box<Effects<B>>,
+    pub(super) scratch: Scratch<B>,
+    pub(super) spare: Spare<B>,
+    pub(super) stats: Stats,
+}
+
+impl<B: Backend> QueueState<B> {
+    fn new() -> Self {
+        Self {
+            ops: Slab::new(),
+            runnable: VecDeque::new(),
+            ready: VecDeque::new(),
+            ready_ended: 0,
+            in_flight: VecDeque::new(),
+            ordered: 0,
+            shown: 0,
+            issued: 0,
+            completed: 0,
+            last_native: 0,
+            known: Frontier::default(),
+            issuing: false,
+            gated: false,
+            eventless: false,
+            room: Room::default(),
+            closing: false,
+            lost: None,
+            ending: None,
+            performing: 0,
+            running: 0,
+            effects: Box::default(),
+            scratch: Scratch::default(),
+            spare: Spare::default(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Whether the oldest operation in flight can retire, as far as the queue itself can tell.
+    pub(super) fn is_due(&self) -> bool {
+        !self.gated
+            && self
+                .in_flight
+                .front()
+                .is_some_and(|entry| entry.epoch <= self.issued && entry.has_ended(self.completed))
+    }
+
+    /// Nothing is under way, and no thread is on its way out with something.
+    pub(super) fn is_idle(&self) -> bool {
+        self.ops.len() == 0 && self.performing == 0 && !self.issuing && self.effects.is_empty()
+    }
+
+    pub(super) fn trim(&mut self) {
+        self.ops.trim();
+        self.runnable.shrink_to_fit();
+        self.ready.shrink_to_fit();
+        self.in_flight.shrink_to_fit();
+        self.spare = Spare::default();
+        if self.effects.is_empty() {
+            self.effects = Box::default();
+        }
+        if !self.issuing {
+            self.scratch = Scratch::default();
+        }
+    }
+}
+
+/// The latest epochs of some queues, by queue: a few of them, since forgetting one costs a native wait and no more.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Frontier(SmallVec<[(u32, u64); 4]>);
+
+/// How many queues a frontier remembers.
+const REMEMBERED: usize = 64;
+
+impl Frontier {
+    pub(super) fn get(&self, queue: u32) -> u64 {
+        self.0.binary_search_by_key(&queue, |&(queue, _)| queue).ok().and_then(|at| self.0.get(at)).map_or(0, |&(_, epoch)| epoch)
+    }
+
+    /// Says whether that was news.
+    pub(super) fn raise(&mut self, queue: u32, epoch: u64, retired: impl Fn(u32) -> u64) -> bool {
+        match self.0.binary_search_by_key(&queue, |&(queue, _)| queue) {
+            Ok(at) => match self.0.get_mut(at) {
+                Some((_, known)) if *known < epoch => *known = epoch,
+                _ => return false,
+            },
+            Err(_) if self.0.len() >= REMEMBERED => {
+                self.0.retain(|&mut (queue, epoch)| retired(queue) < epoch);
+                if self.0.len() >= REMEMBERED {
+                    return false;
+                }
+                return self.raise(queue, epoch, retired);
+            }
+            Err(at) => self.0.insert(at, (queue, epoch)),
+        }
+        true
+    }
+}
+
+/// What a queue had come to know at which of its epochs: whoever waits for a later epoch of it knows the same.
+#[derive(Debug, Default)]
+pub(super) struct History(VecDeque<(u64, u32, u64)>);
+
+/// How much of it is remembered.
+const MEMORY: usize = 16;
+
+impl History {
+    /// From `at` on, the queue has waited for `epoch` of `queue`.
+    pub(super) fn add(&mut self, at: u64, queue: u32, epoch: u64) {
+        if self.0.len() >= MEMORY {
+            self.0.pop_front();
+        }
+        self.0.push_back((at, queue, epoch));
+    }
+
+    pub(super) fn until(&self, at: u64) -> impl Iterator<Item = (u32, u64)> {
+        self.0.iter().filter(move |&&(since, ..)| since <= at).map(|&(_, queue, epoch)| (queue, epoch))
+    }
+}
+
+/// One queue. It shares no cache line with another.
+#[repr(align(128))]
+pub(super) struct Queue<B: Backend> {
+    pub(super) id: QueueId,
+    /// Whether any other queue can wait for this one, so that coverage is worth telling and events worth recording.
+    pub(super) watched: bool,
+    /// Threads that wait for the lock and will look after the queue when they have it.
+    arriving: AtomicU64,
+    /// As in the state, for those who do not have the lock.
+    pub(super) issued: AtomicU64,
+    /// The last epoch that has ended here.
+    pub(super) retired: AtomicU64,
+    /// Operations that have not ended.
+    pub(super) load: AtomicU64,
+    /// Operations that the backend has and has not reported.
+    pub(super) taken: AtomicU64,
+    /// Reports so far, counted once the device has ever been full.
+    pub(super) reports: AtomicU64,
+    pub(super) history: Mutex<History>,
+    state: Mutex<QueueState<B>>,
+}
+
+impl<B: Backend> Queue<B> {
+    pub(super) fn new(id: QueueId, watched: bool) -> Self {
+        Self {
+            id,
+            watched,
+            arriving: AtomicU64::new(0),
+            issued: AtomicU64::new(0),
+            retired: AtomicU64::new(0),
+            load: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            reports: AtomicU64::new(0),
+            history: Mutex::new(History::default()),
+            state: Mutex::new(QueueState::new()),
+        }
+    }
+
+    /// For whoever looks and goes.
+    pub(super) fn lock(&self) -> Guard<'_, QueueState<B>> {
+        self.state.lock()
+    }
+
+    /// For whoever looks after the queue when it has the lock, by [`Shared::pump`] or by putting the queue on its agenda.
+    pub(super) fn arrive(&self) -> Guard<'_, QueueState<B>> {
+        if let Some(state) = self.state.try_lock() {
+            return state;
+        }
+        self.arriving.fetch_add(1, Ordering::Relaxed);
+        let state = self.state.lock();
+        self.arriving.fetch_sub(1, Ordering::Relaxed);
+        state
+    }
+
+    /// Whether somebody will look after the queue next, who has not got the lock yet.
+    pub(super) fn has_successor(&self) -> bool {
+        self.arriving.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn point(&self, epoch: u64) -> Point {
+        Point { queue: self.id, epoch }
+    }
+}
+
+/// One thread's hold of a queue.
+pub(super) struct Turn<'a, B: Backend> {
+    pub(super) shared: &'a Shared<B>,
+    pub(super) index: u32,
+    pub(super) queue: &'a Queue<B>,
+    pub(super) state: Guard<'a, QueueState<B>>,
+    pub(super) agenda: &'a mut Agenda,
+}
+
+impl<'a, B: Backend> Turn<'a, B> {
+    pub(super) fn begin(shared: &'a Shared<B>, index: u32, agenda: &'a mut Agenda) -> Self {
+        let queue = shared.queue(index);
+        Self { shared, index, queue, state: queue.arrive(), agenda }
+    }
+
+    /// Lets the lock go while `step` runs.
+    pub(super) fn without<R>(self, step: impl FnOnce(&Shared<B>, &mut Agenda) -> R) -> (Self, R) {
+        let Self { shared, index, queue, state, agenda } = self;
+        drop(state);
+        let result = step(shared, agenda);
+        (Self { shared, index, queue, state: queue.arrive(), agenda }, result)
+    }
+
+    pub(super) fn device(&self) -> &'a Device<B> {
+        self.shared.device_of(self.index)
+    }
+
+    pub(super) fn op(&mut self, key: Key) -> Option<&mut Op<B>> {
+        self.state.ops.get_mut(key)
+    }
+}

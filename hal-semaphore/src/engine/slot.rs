@@ -1,0 +1,505 @@
+//! The engine's part of a timeline, and the one truth about it: its value, its failure and who waits for it.
+//!
+//! # One step at a time
+//!
+//! A timeline moves under the lock of its slot and nowhere else: a host signal, a retired operation, a failure. The order
+//! of those steps decides every question about it (rule S1): a wait that was registered and whose value came before
+//! the failure is fulfilled, a wait that comes after the failure fails, reached or not. `word` repeats the state for
+//! readers that take no lock: the value, and a bit that says that the timeline has failed.
+//!
+//! # Locks
+//!
+//! The lock of a slot is taken while the lock of a queue is held, never the other way round, and never together with that
+//! of another slot. Under it only [`Timeline::show`](crate::timeline::Timeline::show) is called, which must be a store.
+//! What a step releases is put on the [`Agenda`] of the thread that took it, at most [`TURN`] at a time, so
+//! that the lock is held for a bounded time however many wait.
+//!
+//! # Listeners
+//!
+//! A queue that has handed work to its device tells the timelines that the work signals, so that operations of other queues
+//! that wait for it can leave the wait to their device. Most timelines have nobody who would care. `listeners` counts
+//! those who would, so that the queue need not take the lock to find out: whoever registers raises the count and then
+//! looks how far the queue is; the queue moves on and then looks at the count. One of the two sees the other, because
+//! a sequentially consistent fence stands between the store and the load of each.
+
+use super::agenda::{Agenda, Covering, Release};
+use super::host_wait::{CallbackRecord, HostWait};
+use crate::error::SignalError;
+use crate::failure::{Code, Failure, Origin};
+use crate::ids::{MAX_VALUE, TimelineKey};
+use crate::native_event::EventIndex;
+use crate::sabotage::{Defect, sabotaged};
+use crate::slab::Key;
+use crate::sync::{AtomicU64, Guard, Mutex, Ordering, fence};
+use crate::wait_list::WaitList;
+use smallvec::SmallVec;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+const FAILED: u64 = 1 << 63;
+
+/// The list of a slot for what only reaching the value releases.
+pub(crate) const HOST: u32 = u32::MAX;
+
+/// How many waits one hold of a slot's lock releases at most.
+pub(super) const TURN: usize = 64;
+
+/// How many signals a look for one that covers a wait goes through at most.
+pub(super) const SCAN: usize = 16;
+
+/// How many empty lists a slot keeps for the next waits; more of them would only be in the way.
+const KEPT: usize = 2;
+
+/// From this capacity on the memory of a list is worth giving back.
+const LARGE: usize = 1024;
+
+/// What a timepoint releases.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// One wait of a held operation.
+    Op { queue: u32, key: Key, wait: u32 },
+    /// A covered wait of an operation that its device does not have yet: only a failure matters to it.
+    Covered { queue: u32, key: Key },
+    /// A queue whose oldest operation has ended on its device before what it waited for has retired here.
+    Gate(u32),
+    /// A queue whose device was full and may have room again, because the device says so (`asked`) or something has ended.
+    Room { queue: u32, asked: bool },
+    /// One timeline of a host wait.
+    Wait(Arc<HostWait>, u32),
+    /// A callback.
+    Callback(Arc<CallbackRecord>),
+}
+
+/// A signal that work in some queue will make.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Promise {
+    pub(super) value: u64,
+    pub(super) queue: u32,
+    pub(super) epoch: u64,
+    /// The epoch that another queue waits for natively in order to wait for this signal; zero where there is none.
+    pub(super) cover: u64,
+    /// The event that was recorded there.
+    pub(super) event: Option<EventIndex>,
+}
+
+/// What the lock of a slot protects.
+#[derive(Default)]
+pub(crate) struct SlotState {
+    failure: Option<Failure>,
+    /// Timepoints by waiting queue, and [`HOST`].
+    lists: SmallVec<[(u32, WaitList<Target>); 1]>,
+    /// Signals that work with a place in its queue will make, by value.
+    promises: VecDeque<Promise>,
+    /// What watches a foreign timeline on behalf of this slot.
+    watch: Option<Box<dyn Any + Send>>,
+    /// The engine knows that this slot has memory to give back.
+    large: bool,
+}
+
+/// See the [module documentation](self).
+pub(crate) struct Slot {
+    word: AtomicU64,
+    /// How many waits a signal under way might cover.
+    listeners: AtomicU64,
+    key: TimelineKey,
+    /// It stands in for a timeline that belongs to somebody else.
+    foreign: bool,
+    state: Mutex<SlotState>,
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("key", &self.key).field("look", &self.look()).finish_non_exhaustive()
+    }
+}
+
+/// Whether a wait is over.
+#[derive(Clone, Debug)]
+pub(crate) enum Standing {
+    Open,
+    Reached,
+    Failed(Failure),
+}
+
+impl Slot {
+    pub(crate) fn new(key: TimelineKey, foreign: bool, value: u64) -> Self {
+        Self {
+            word: AtomicU64::new(value),
+            listeners: AtomicU64::new(0),
+            key,
+            foreign,
+            state: Mutex::new(SlotState::default()),
+        }
+    }
+
+    /// Makes a slot that nobody else has ready for another timeline; the memory of its lists stays.
+    pub(crate) fn reset(&mut self, key: TimelineKey, value: u64) {
+        self.word = AtomicU64::new(value);
+        self.listeners = AtomicU64::new(0);
+        self.key = key;
+        let mut state = self.state.lock();
+        state.failure = None;
+        for (_, list) in &mut state.lists {
+            list.clear();
+        }
+        state.promises.clear();
+    }
+
+    pub(crate) fn key(&self) -> TimelineKey {
+        self.key
+    }
+
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.foreign
+    }
+
+    pub(super) fn lock(&self) -> Guard<'_, SlotState> {
+        self.state.lock()
+    }
+
+    /// The value reached, whether it has failed or not.
+    pub(crate) fn value(&self) -> u64 {
+        self.word.load(Ordering::Acquire) & !FAILED
+    }
+
+    /// The value reached, or what the timeline failed with.
+    pub(crate) fn query(&self) -> Result<u64, Failure> {
+        let word = self.word.load(Ordering::Acquire);
+        if word & FAILED == 0 { Ok(word) } else { Err(self.recorded()) }
+    }
+
+    /// The value reached, and whether the timeline has failed, at one moment.
+    pub(super) fn look(&self) -> (u64, bool) {
+        let word = self.word.load(Ordering::Acquire);
+        (word & !FAILED, word & FAILED != 0)
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.word.load(Ordering::Acquire) & FAILED != 0
+    }
+
+    /// What a failed timeline failed with.
+    #[cold]
+    fn recorded(&self) -> Failure {
+        #[expect(clippy::expect_used, reason = "the bit is set under the lock that the failure is recorded under")]
+        self.state.lock().failure.clone().expect("a failed timeline has its failure recorded")
+    }
+
+    /// How a wait for `value` stands that was registered before: a value that came before the failure counts.
+    pub(super) fn standing(&self, value: u64) -> Standing {
+        let word = self.word.load(Ordering::Acquire);
+        if word & !FAILED >= value {
+            Standing::Reached
+        } else if word & FAILED != 0 {
+            Standing::Failed(self.recorded())
+        } else {
+            Standing::Open
+        }
+    }
+
+    /// Raises the timeline from the host. `show` runs in the same step.
+    pub(crate) fn signal(
+        self: &Arc<Self>,
+        value: u64,
+        show: impl FnOnce(),
+        agenda: &mut Agenda,
+    ) -> Result<(), SignalError> {
+        if value > MAX_VALUE {
+            return Err(SignalError::ValueTooLarge { value });
+        }
+        let mut state = self.state.lock();
+        if let Some(failure) = &state.failure {
+            return Err(SignalError::Failed { value, failure: failure.clone() });
+        }
+        let current = self.value();
+        if value <= current {
+            return Err(SignalError::NotAbove { value, current });
+        }
+        show();
+        self.raise(&mut state, value, agenda);
+        Ok(())
+    }
+
+    /// Raises the timeline for an operation that has ended. A value that is reached, or a failure, stays as it is.
+    /// Says whether anything has changed.
+    pub(crate) fn reach(self: &Arc<Self>, value: u64, show: impl FnOnce(), agenda: &mut Agenda) -> bool {
+        let mut state = self.state.lock();
+        if state.failure.is_some() || value <= self.value() {
+            return false;
+        }
+        show();
+        self.raise(&mut state, value, agenda);
+        true
+    }
+
+    fn raise(self: &Arc<Self>, state: &mut SlotState, value: u64, agenda: &mut Agenda) {
+        self.word.store(value, Ordering::Release);
+        while state.promises.front().is_some_and(|promise| promise.value <= value) {
+            crate::ring::take_first(&mut state.promises);
+        }
+        self.release(state, agenda);
+    }
+
+    /// Fails the timeline for good; only the first failure counts. `show` runs in the same step, with the value
+    /// that was reached. Says whether this was the first.
+    pub(crate) fn fail(
+        self: &Arc<Self>,
+        failure: &Failure,
+        show: impl FnOnce(u64),
+        agenda: &mut Agenda,
+    ) -> bool {
+        let mut state = self.state.lock();
+        if state.failure.is_some() {
+            return false;
+        }
+        let value = self.value();
+        show(value);
+        state.failure = Some(failure.clone());
+        self.word.store(value | FAILED, Ordering::Release);
+        state.promises.clear();
+        self.release(&mut state, agenda);
+        true
+    }
+
+    /// Goes on releasing what waits; see [`TURN`].
+    pub(super) fn drain(self: &Arc<Self>, agenda: &mut Agenda) {
+        let mut state = self.state.lock();
+        self.release(&mut state, agenda);
+    }
+
+    /// Puts what the state of the timeline sets free on the agenda, and the slot itself if there is more.
+    fn release(self: &Arc<Self>, state: &mut SlotState, agenda: &mut Agenda) {
+        let reached = self.value();
+        let limit = if state.failure.is_some() { u64::MAX } else { reached };
+        if !state.lists.iter().any(|(_, list)| list.releases(limit)) {
+            return;
+        }
+        let mut left = TURN;
+        for (_, list) in &mut state.lists {
+            while left > 0
+                && let Some((value, target)) = list.pop(limit)
+            {
+                left -= 1;
+                let release = match &state.failure {
+                    Some(failure) if value > reached => Release::Failed(failure.clone()),
+                    _ => Release::Reached(reached),
+                };
+                agenda.released.push_back((target, release));
+            }
+        }
+        if left == 0 && state.lists.iter().any(|(_, list)| list.releases(limit)) {
+            agenda.drains.push_back(self.clone());
+        }
+        self.prune(state);
+    }
+
+    /// Adds a timepoint of a wait that is open. Returns the number by which [`unpark`](Slot::unpark) takes it out again.
+    pub(super) fn park(&self, state: &mut SlotState, list: u32, value: u64, target: Target) -> u32 {
+        debug_assert!(state.failure.is_none(), "a failed timeline is not waited for");
+        let order = match state.lists.iter_mut().find(|(queue, _)| *queue == list) {
+            Some((_, list)) => list.push(value, target),
+            None => {
+                let mut fresh = WaitList::new();
+                let order = fresh.push(value, target);
+                state.lists.push((list, fresh));
+                order
+            }
+        };
+        if list != HOST {
+            self.count_listeners(state);
+        }
+        order
+    }
+
+    /// Takes a timepoint out whose owner no longer waits. It may have been released already.
+    pub(crate) fn unpark(&self, list: u32, value: u64, order: u32) {
+        let mut state = self.state.lock();
+        let removed = state
+            .lists
+            .iter_mut()
+            .find(|(queue, _)| *queue == list)
+            .and_then(|(_, list)| list.remove(value, order));
+        self.count_listeners(&state);
+        drop(state);
+        // What the target holds goes without the lock.
+        drop(removed);
+    }
+
+    /// Says that somebody is about to look for a signal that covers a wait, so that queues which hand such a signal
+    /// to their device from now on come by. Ends with [`count_listeners`](Slot::count_listeners) at the latest.
+    pub(super) fn listen(&self, state: &SlotState) {
+        let coverable = coverable(state);
+        self.listeners.store(coverable + 1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn count_listeners(&self, state: &SlotState) {
+        self.listeners.store(coverable(state), Ordering::Relaxed);
+    }
+
+    /// Whether a signal that is with its device now may cover a wait. The caller has moved on and then passed a
+    /// sequentially consistent fence.
+    pub(super) fn has_listeners(&self) -> bool {
+        self.listeners.load(Ordering::Relaxed) > 0
+    }
+
+    /// Puts lists that are empty away if there are many.
+    pub(super) fn prune(&self, state: &mut SlotState) {
+        if state.lists.len() > KEPT {
+            let mut kept = 0;
+            state.lists.retain(|(_, list)| {
+                kept += usize::from(list.is_empty());
+                !list.is_empty() || kept <= KEPT
+            });
+        }
+        self.count_listeners(state);
+    }
+
+    /// Work with a place in a queue will signal `promise`. Releases what that covers in the queue itself, and says
+    /// through the agenda if there is more of it.
+    pub(super) fn promise(
+        self: &Arc<Self>,
+        promise: Promise,
+        covered: &mut SmallVec<[(Key, u32); 4]>,
+        agenda: &mut Agenda,
+    ) {
+        let mut state = self.state.lock();
+        if state.failure.is_some() || promise.value <= self.value() {
+            return;
+        }
+        match state.promises.back() {
+            Some(last) if last.value > promise.value => {
+                let at = state.promises.partition_point(|other| other.value <= promise.value);
+                state.promises.insert(at, promise);
+            }
+            _ => state.promises.push_back(promise),
+        }
+        let own = state.lists.iter_mut().find(|(queue, _)| *queue == promise.queue);
+        let Some((_, list)) = own.filter(|(_, list)| list.releases(promise.value)) else { return };
+        let mut left = TURN;
+        while left > 0
+            && let Some((_, target)) = list.pop(promise.value)
+        {
+            left -= 1;
+            if let Target::Op { key, wait, .. } = target {
+                covered.push((key, wait));
+            }
+        }
+        if list.releases(promise.value) {
+            agenda.covers.push_back(Covering { slot: self.clone(), promise });
+        }
+        self.prune(&mut state);
+    }
+
+    /// How another queue can wait for a promise is known now.
+    pub(super) fn amend(&self, promise: Promise) {
+        let mut state = self.state.lock();
+        if let Some(known) = find(&mut state.promises, promise.value, promise.queue, promise.epoch) {
+            *known = promise;
+        }
+    }
+
+    /// Registers a wait of the host, which nothing but the value releases; or says that it is over.
+    pub(crate) fn wait_for(&self, value: u64, target: Target) -> Result<u32, Result<u64, Failure>> {
+        let mut state = self.state.lock();
+        let reached = self.value();
+        match &state.failure {
+            _ if sabotaged(Defect::RegisterDoesNotLook) => {}
+            Some(failure) => return Err(Err(failure.clone())),
+            None if reached >= value => return Err(Ok(reached)),
+            None => {}
+        }
+        Ok(self.park(&mut state, HOST, value, target))
+    }
+
+    /// Nobody can signal the timeline any more.
+    pub(crate) fn abandon(self: &Arc<Self>, agenda: &mut Agenda) {
+        if !self.has_failed() {
+            let value = self.value();
+            let failure = Failure::with_origin(
+                Code::Aborted,
+                Origin::Abandoned,
+                format!("the timeline was dropped at {value}; nobody can signal what was waited for"),
+            );
+            self.fail(&failure, |_| {}, agenda);
+        }
+    }
+
+    pub(crate) fn set_watch(&self, watch: Box<dyn Any + Send>) -> Option<Box<dyn Any + Send>> {
+        self.state.lock().watch.replace(watch)
+    }
+
+    /// The value that the promises will bring the timeline to.
+    pub(crate) fn promised(&self) -> Option<u64> {
+        self.state.lock().promises.back().map(|promise| promise.value)
+    }
+
+    /// Gives back memory that a burst has left behind.
+    pub(super) fn trim(&self) {
+        let mut state = self.state.lock();
+        for (_, list) in &mut state.lists {
+            list.trim();
+        }
+        state.promises.shrink_to_fit();
+        state.large = false;
+    }
+}
+
+fn coverable(state: &SlotState) -> u64 {
+    state.lists.iter().filter(|(queue, _)| *queue != HOST).map(|(_, list)| list.len() as u64).sum()
+}
+
+fn find(promises: &mut VecDeque<Promise>, value: u64, queue: u32, epoch: u64) -> Option<&mut Promise> {
+    let first = promises.partition_point(|promise| promise.value < value);
+    promises
+        .range_mut(first..)
+        .take_while(|promise| promise.value == value)
+        .find(|promise| (promise.queue, promise.epoch) == (queue, epoch))
+}
+
+impl SlotState {
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    pub(super) fn has_promises(&self) -> bool {
+        !self.promises.is_empty()
+    }
+
+    /// The promises that are enough for `value`, the smallest first, and no more than a look goes through.
+    pub(super) fn promises_for(&self, value: u64) -> impl Iterator<Item = &Promise> {
+        // Mostly it is the last one that is waited for.
+        let last = self.promises.len().wrapping_sub(2);
+        let first = match self.promises.get(last) {
+            Some(before_last) if before_last.value < value => last + 1,
+            _ => self.promises.partition_point(|promise| promise.value < value),
+        };
+        self.promises.range(first.min(self.promises.len())..).take(SCAN)
+    }
+
+    pub(super) fn find(&mut self, value: u64, queue: u32, epoch: u64) -> Option<Promise> {
+        find(&mut self.promises, value, queue, epoch).copied()
+    }
+
+    /// The queues whose waits `value` may cover, by the number of their list.
+    pub(super) fn waiting(&self, value: u64) -> impl Iterator<Item = (usize, u32)> {
+        self.lists
+            .iter()
+            .enumerate()
+            .filter(move |(_, (queue, list))| *queue != HOST && list.releases(value))
+            .map(|(position, (queue, _))| (position, *queue))
+    }
+
+    pub(super) fn pop(&mut self, position: usize, value: u64) -> Option<(u64, Target)> {
+        self.lists.get_mut(position)?.1.pop(value)
+    }
+
+    /// Whether the slot has become large and nobody knows yet.
+    pub(super) fn becomes_large(&mut self) -> bool {
+        let large = self.promises.capacity() > LARGE
+            || self.lists.iter().any(|(_, list)| list.capacity() > LARGE);
+        large && !std::mem::replace(&mut self.large, true)
+    }
+}

@@ -1,0 +1,470 @@
+//! Working off what there is: a thread's agenda, and a queue's turn.
+
+use super::agenda::{Agenda, Covering, Entry, Release, is_submitting};
+use super::deferred::Deferred;
+use super::queue::{Effects, Publication, Turn};
+use super::slot::{Slot, TURN, Target};
+use super::{Cover, Shared};
+use crate::backend::{Backend, Completion, HostTask};
+use crate::error::CompletionError;
+use crate::failure::{Code, Failure, Origin};
+use crate::ids::{QueueId, Ticket};
+use crate::port::{Callback, Port};
+use crate::ring::take_first;
+use crate::sync::Ordering;
+use crate::timeline::{Timeline, Watcher};
+use smallvec::SmallVec;
+use std::sync::{Arc, Weak};
+
+/// How many operations are routed in one round.
+const ROUTE_TURN: usize = 64;
+
+/// How many rounds a thread works for a queue before it leaves the rest to whoever comes next.
+const ROUNDS: usize = 4;
+
+impl<B: Backend> Turn<'_, B> {
+    /// Looks after the queue until nothing is left to do, or until somebody else is there to do it.
+    pub(super) fn work(mut self) {
+        for round in 0.. {
+            if round >= ROUNDS && self.queue.has_successor() {
+                return;
+            }
+            self.route_some();
+            self.retire();
+            self.take_own_releases();
+            if !self.state.effects.is_empty() {
+                self = self.perform();
+            } else if self.can_issue() {
+                self = self.issue();
+            } else if !self.has_more() {
+                break;
+            }
+            if !self.agenda.released.is_empty() {
+                // Others wait for what has been released here: they come first.
+                self.agenda.visit(self.index);
+                return;
+            }
+        }
+        let rests = self.state.closing && self.state.is_idle();
+        let shared = self.shared;
+        drop(self.state);
+        if rests {
+            shared.wake_resting();
+        }
+    }
+
+    fn has_more(&self) -> bool {
+        let state = &self.state;
+        !state.runnable.is_empty() || state.ending.is_some() || state.is_due() || self.needs_sweep()
+    }
+
+    fn route_some(&mut self) {
+        if self.state.ending.is_some() {
+            self.end_chunk();
+        }
+        for _ in 0..ROUTE_TURN {
+            let Some(key) = take_first(&mut self.state.runnable) else { break };
+            self.route(key);
+        }
+    }
+
+    /// Takes in what was released for this queue, while its lock is here.
+    fn take_own_releases(&mut self) {
+        while let Some((target, _)) = self.agenda.released.front() {
+            if queue_of(target) != Some(self.index) {
+                break;
+            }
+            let Some((target, release)) = take_first(&mut self.agenda.released) else { break };
+            self.take_release(target, release);
+        }
+    }
+
+    fn take_release(&mut self, target: Target, release: Release) {
+        match (target, release) {
+            (Target::Op { key, wait, .. }, Release::Reached(_)) => self.reach(key, wait),
+            (Target::Op { key, wait, .. }, Release::Covered(cover)) => self.cover(key, wait, cover),
+            (Target::Op { key, .. } | Target::Covered { key, .. }, Release::Failed(failure)) => {
+                self.fail_unbegun(key, &failure);
+            }
+            (Target::Gate(_), _) => self.state.gated = false,
+            (Target::Room { asked, .. }, _) => {
+                if !self.state.room.resume(asked) && self.state.room.is_full() {
+                    self.device().add_full(self.index);
+                }
+            }
+            (Target::Covered { .. } | Target::Wait(..) | Target::Callback(_), _) => {}
+        }
+    }
+
+    /// Performs the effects that have gathered, without the lock.
+    fn perform(mut self) -> Self {
+        let fresh = self.state.spare.effects.take().unwrap_or_default();
+        let mut effects = std::mem::replace(&mut self.state.effects, fresh);
+        self.state.performing += 1;
+        let index = self.index;
+        (self, ()) = self.without(|shared, agenda| shared.perform(index, &mut effects, agenda));
+        self.state.performing -= 1;
+        if !effects.early.is_empty() {
+            for early in effects.early.drain(..) {
+                self.end_early(early);
+            }
+        }
+        self.state.spare.effects = Some(effects);
+        self
+    }
+}
+
+/// The queue that a release is for.
+fn queue_of(target: &Target) -> Option<u32> {
+    match *target {
+        Target::Op { queue, .. }
+        | Target::Covered { queue, .. }
+        | Target::Gate(queue)
+        | Target::Room { queue, .. } => Some(queue),
+        Target::Wait(..) | Target::Callback(_) => None,
+    }
+}
+
+impl<T: Timeline> Publication<T> {
+    /// Whether both are values of one timeline.
+    fn merges(&self, other: &Self) -> bool {
+        let key = |publication: &Self| publication.timeline.registration().map(|own| own.key());
+        self.state.is_ok() && other.state.is_ok() && key(self).is_some() && key(self) == key(other)
+    }
+
+    fn tell(&self) {
+        let state = self.state.as_ref().copied();
+        if self.foreign {
+            self.timeline.deliver(state);
+        } else {
+            self.timeline.notify(state, self.by);
+        }
+    }
+}
+
+impl<B: Backend> Shared<B> {
+    /// Releases waits of other queues that a promise covers now, and those of its own queue that are left.
+    fn cover(&self, covering: Covering, agenda: &mut Agenda) {
+        let Covering { slot, promise } = &covering;
+        let source = self.queue(promise.queue);
+        let mut state = slot.lock();
+        // What has ended meanwhile is reached, or has failed: then everything is released anyway.
+        let Some(promise) = state.find(promise.value, promise.queue, promise.epoch) else { return };
+        let accepted = promise.epoch <= source.issued.load(Ordering::Acquire);
+        let lists: SmallVec<[(usize, u32); 8]> = state.waiting(promise.value).collect();
+        let mut left = TURN;
+        for (position, waiting) in lists {
+            let cover = if waiting == promise.queue {
+                Cover { queue: promise.queue, epoch: promise.epoch, event: None }
+            } else if accepted
+                && promise.cover != 0
+                && self.reaches(self.queue(waiting).id.device(), source.id.device())
+            {
+                Cover { queue: promise.queue, epoch: promise.cover, event: promise.event }
+            } else {
+                continue;
+            };
+            while left > 0
+                && let Some((_, target)) = state.pop(position, promise.value)
+            {
+                left -= 1;
+                if let Some(event) = cover.event {
+                    self.device_of(cover.queue).events.lock().retain(event);
+                }
+                agenda.released.push_back((target, Release::Covered(cover)));
+            }
+        }
+        slot.prune(&mut state);
+        drop(state);
+        if left == 0 {
+            agenda.covers.push_back(covering);
+        }
+    }
+
+    /// Delivers the next releases: all that are in a row for one queue.
+    fn deliver(&self, target: Target, release: Release, agenda: &mut Agenda) {
+        if let Some(index) = queue_of(&target) {
+            agenda.released.push_front((target, release));
+            Turn::begin(self, index, agenda).take_own_releases();
+            agenda.visit(index);
+            return;
+        }
+        match (target, release) {
+            (Target::Wait(wait, number), Release::Failed(failure)) => wait.failed(number as usize, &failure),
+            (Target::Wait(wait, number), _) => wait.reached(number as usize),
+            (Target::Callback(record), release) => {
+                let Some(callback) = record.take() else { return };
+                self.callbacks.fetch_sub(1, Ordering::Relaxed);
+                let state = match release {
+                    Release::Failed(failure) => Err(failure),
+                    Release::Reached(value) => Ok(value),
+                    Release::Covered(_) => return,
+                };
+                if is_submitting() {
+                    agenda.deferred.push((callback, state));
+                } else {
+                    self.count_panic(self.foreign(|| callback(state)));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Does what has to be done without a lock.
+    fn perform(&self, index: u32, effects: &mut Effects<B>, agenda: &mut Agenda) {
+        let Effects { publications, transitions, watches, runs, early, reclaims, garbage } = effects;
+        if !publications.is_empty() {
+            self.publish(publications);
+        }
+        for transition in transitions.drain(..) {
+            self.count_panic(self.foreign(|| self.backend.observe(transition)));
+        }
+        for (timeline, value, slot) in watches.drain(..) {
+            self.watch(&timeline, value, &slot);
+        }
+        for early in early {
+            let asked = self.foreign(|| early.done = self.backend.ahead(&mut early.work));
+            if let Err(failure) = &asked {
+                early.done = Err(failure.clone());
+            }
+            self.count_panic(asked);
+        }
+        for (key, work) in runs.drain(..) {
+            if let Some(this) = self.this.upgrade() {
+                let task = HostTask::new(this, Ticket { queue: index, key });
+                self.count_panic(self.foreign(|| self.backend.run(task, work)));
+            }
+        }
+        for ended in reclaims.drain(..) {
+            self.count_panic(self.foreign(|| self.backend.reclaim(ended)));
+        }
+        garbage.clear();
+        let _ = agenda;
+    }
+
+    /// Tells those whom the engine does not know, on this thread or on another.
+    fn publish(&self, publications: &mut Vec<Publication<B::Timeline>>) {
+        let submitting = is_submitting();
+        let mut deferred = Vec::new();
+        let mut left = publications.drain(..).peekable();
+        while let Some(mut publication) = left.next() {
+            // Of several values in a row for one timeline the largest says it all.
+            while let Some(next) = left.next_if(|next| publication.merges(next)) {
+                if next.state.as_ref().ok() >= publication.state.as_ref().ok() {
+                    publication = next;
+                }
+            }
+            if submitting && (publication.foreign || publication.timeline.has_waiters()) {
+                deferred.push(publication);
+            } else {
+                self.count_panic(self.foreign(|| publication.tell()));
+            }
+            // The last handle on a timeline may go here.
+        }
+        drop(left);
+        if !deferred.is_empty() {
+            self.defer(move |shared| {
+                for publication in deferred {
+                    shared.count_panic(shared.foreign(|| publication.tell()));
+                }
+            });
+        }
+    }
+
+    /// Has callbacks run on a thread that holds nothing of its program's.
+    fn defer(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
+        let Some(this) = self.this.upgrade() else {
+            // The engine is on its way out, and so is the last thread that could submit.
+            return run(self);
+        };
+        self.deferred.fetch_add(1, Ordering::AcqRel);
+        let deferred = Deferred::new(move || {
+            run(&this);
+            this.deferred.fetch_sub(1, Ordering::AcqRel);
+            if this.is_closing() {
+                this.wake_resting();
+            }
+        });
+        self.count_panic(self.foreign(|| self.backend.defer(deferred)));
+    }
+
+    fn call_back_elsewhere(&self, callbacks: Vec<(Callback, Result<u64, Failure>)>) {
+        self.defer(move |shared| {
+            for (callback, state) in callbacks {
+                shared.count_panic(shared.foreign(|| callback(state)));
+            }
+        });
+    }
+
+    /// Watches somebody else's timeline on behalf of `slot`.
+    pub(super) fn watch(&self, timeline: &B::Timeline, value: u64, slot: &Arc<Slot>) {
+        let port: Weak<dyn Port> = self.this.clone();
+        let watcher = Watcher::new(port, slot);
+        match self.foreign(|| timeline.watch(value, watcher.clone())) {
+            Ok(watch) => drop(slot.set_watch(Box::new(watch))),
+            Err(panic) => {
+                watcher.notify(Err(panic.clone()));
+                self.count_panic(Err(panic));
+            }
+        }
+    }
+
+    fn count_panic(&self, result: Result<(), Failure>) {
+        if result.is_err() {
+            self.panics.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs foreign code; a panic becomes a failure. The checkers see panics as they are.
+    pub(super) fn foreign<R>(&self, call: impl FnOnce() -> R) -> Result<R, Failure> {
+        #[cfg(any(loom, shuttle))]
+        return Ok(call());
+        #[cfg(not(any(loom, shuttle)))]
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).map_err(|payload| {
+            let words = payload
+                .downcast_ref::<&str>()
+                .map(|words| (*words).to_owned())
+                .or_else(|| payload.downcast_ref::<String>().cloned())
+                .unwrap_or_else(|| "no message".to_owned());
+            Failure::with_origin(Code::Internal, Origin::Device, format!("the backend panicked: {words}"))
+        })
+    }
+
+    /// The same for a call that must not panic without its device being lost.
+    pub(super) fn foreign_of_device<R>(&self, call: impl FnOnce() -> R) -> Result<R, Failure> {
+        let result = self.foreign(call);
+        if result.is_err() {
+            self.panics.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+
+    pub(super) fn poll_devices(&self) {
+        for (number, device) in self.devices.iter().enumerate() {
+            if device.completion != Completion::Callback && device.outstanding(&self.queues) > 0 {
+                self.poll_device(number);
+            }
+        }
+    }
+
+    pub(crate) fn poll_device(&self, device: usize) {
+        if let Err(failure) = self.foreign(|| self.backend.poll(device)) {
+            self.lose_panicked(device, failure);
+        }
+    }
+
+    /// The backend panicked while it was at this device: what it had done is unknown.
+    pub(super) fn lose_panicked(&self, device: usize, failure: Failure) {
+        self.panics.fetch_add(1, Ordering::Relaxed);
+        self.lose_device(device, failure);
+    }
+
+    pub(crate) fn lose_device(&self, device: usize, failure: Failure) {
+        let mut entry = Entry::new(self);
+        entry.agenda.losses.push((device, failure));
+    }
+
+    #[cfg(feature = "reactor")]
+    pub(crate) fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    #[cfg(feature = "reactor")]
+    pub(crate) fn devices(&self) -> usize {
+        self.devices.len()
+    }
+}
+
+impl<B: Backend> Port for Shared<B> {
+    fn share(&self) -> Option<Arc<dyn Port>> {
+        self.this.upgrade().map(|this| this as Arc<dyn Port>)
+    }
+
+    fn run(&self, agenda: &mut Agenda) {
+        loop {
+            if let Some((target, release)) = take_first(&mut agenda.released) {
+                self.deliver(target, release, agenda);
+            } else if let Some((device, failure)) = agenda.losses.pop() {
+                self.lose_now(device, failure, agenda);
+            } else if let Some(index) = take_first(&mut agenda.queues) {
+                Turn::begin(self, index, agenda).work();
+            } else if let Some(covering) = take_first(&mut agenda.covers) {
+                self.cover(covering, agenda);
+            } else if let Some(slot) = take_first(&mut agenda.drains) {
+                slot.drain(agenda);
+            } else {
+                break;
+            }
+        }
+        if !agenda.deferred.is_empty() {
+            self.call_back_elsewhere(std::mem::take(&mut agenda.deferred));
+        }
+    }
+
+    fn retire_slot(&self, slot: Arc<Slot>) {
+        self.timelines.fetch_sub(1, Ordering::Relaxed);
+        if Arc::strong_count(&slot) == 1 {
+            let mut spare = self.spare_slots.lock();
+            if spare.len() < super::SPARE_SLOTS {
+                spare.push(slot);
+            }
+        }
+    }
+
+    fn count_callback(&self, more: bool) {
+        if more {
+            self.callbacks.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.callbacks.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn complete(&self, queue: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError> {
+        let known = self.queues.get(queue.index()).is_some_and(|known| known.id == queue);
+        if !known {
+            return Err(CompletionError::UnknownQueue { index: queue.index(), queues: self.queues.len() });
+        }
+        let mut entry = Entry::new(self);
+        let nested = entry.is_nested();
+        let mut turn = Turn::begin(self, queue.index, &mut entry.agenda);
+        let reported = turn.report(epoch, failure);
+        if nested {
+            drop(turn);
+            entry.agenda.visit(queue.index);
+        } else {
+            turn.work();
+        }
+        if self.polled {
+            self.progress.fetch_add(1, Ordering::Relaxed);
+        }
+        reported
+    }
+
+    fn unblock(&self, device: usize) -> Result<(), CompletionError> {
+        let Some(spec) = self.devices.get(device) else {
+            return Err(CompletionError::UnknownDevice { device, devices: self.devices.len() });
+        };
+        let mut entry = Entry::new(self);
+        spec.unblocks.fetch_add(1, Ordering::AcqRel);
+        crate::sync::fence(Ordering::SeqCst);
+        spec.wake_full(true, &mut entry.agenda);
+        Ok(())
+    }
+
+    fn lose(&self, device: usize, failure: Failure) -> Result<(), CompletionError> {
+        let devices = self.devices.len();
+        if device >= devices {
+            return Err(CompletionError::UnknownDevice { device, devices });
+        }
+        self.lose_device(device, failure);
+        Ok(())
+    }
+
+    fn host_done(&self, ticket: Ticket, result: Result<(), Failure>) {
+        let mut entry = Entry::new(self);
+        let mut turn = Turn::begin(self, ticket.queue, &mut entry.agenda);
+        turn.end_host_work(ticket, result);
+        drop(turn);
+        entry.agenda.visit(ticket.queue);
+    }
+}
