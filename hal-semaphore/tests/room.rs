@@ -1,7 +1,6 @@
 //! Devices with little room: nothing is forgotten, nothing spins, and a full queue delays only what needs it (rules
 //! S4, S13).
 #![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 #[path = "common/rig.rs"]
 mod rig;
