@@ -3,7 +3,6 @@
 //! An engine that keeps a second copy of either, or tells the timeline later than its dependants, lets two observers
 //! disagree: about the first failure, about whether a value came before it, about whether it came at all.
 #![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 #[path = "common/rig.rs"]
 mod rig;
