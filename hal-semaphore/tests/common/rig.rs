@@ -393,11 +393,17 @@ impl Devices {
         self.state().returned.iter().map(|(id, _)| *id).collect()
     }
 
-    /// Forgets what ran and what came back.
+    /// Forgets all that was written down so far.
     pub(crate) fn forget(&self) {
         let mut state = self.state();
         state.ran.clear();
+        state.markers.clear();
+        state.early.clear();
         state.returned.clear();
+        state.native_waits.clear();
+        for queue in &mut state.queues {
+            queue.batches.clear();
+        }
     }
 
     /// What queues were told to wait for, and whether an event came with it.
