@@ -145,16 +145,16 @@ struct Noted(Arc<NotedInner>);
 
 struct NotedInner {
     value: AtomicU64,
-    published: Mutex<Vec<(u64, Option<Point>)>>,
     failure: OnceLock<Failure>,
-    registration: Option<Registration>,
+    notified: Mutex<Vec<(u64, Option<Point>)>>,
+    registration: Registration,
 }
 
 impl Timeline for Noted {
     type Watch = ();
 
-    fn key(&self) -> Option<TimelineKey> {
-        self.0.registration.as_ref().map(Registration::key)
+    fn registration(&self) -> Option<&Registration> {
+        Some(&self.0.registration)
     }
 
     fn value(&self) -> u64 {
@@ -165,25 +165,37 @@ impl Timeline for Noted {
         self.0.failure.get().cloned()
     }
 
-    fn publish(&self, value: u64, by: Option<Point>) {
-        self.0.value.fetch_max(value, Ordering::SeqCst);
-        self.0.published.lock().unwrap().push((value, by));
+    fn show(&self, state: Result<u64, (u64, &Failure)>) {
+        match state {
+            Ok(value) => self.0.value.store(value, Ordering::SeqCst),
+            Err((value, failure)) => {
+                assert_eq!(value, self.value(), "a failure does not move the value");
+                assert!(self.0.failure.set(failure.clone()).is_ok(), "a timeline fails once");
+            }
+        }
     }
 
-    fn fail(&self, failure: &Failure) {
-        let _ = self.0.failure.set(failure.clone());
+    fn has_waiters(&self) -> bool {
+        true
+    }
+
+    fn notify(&self, state: Result<u64, &Failure>, by: Option<Point>) {
+        if let Ok(value) = state {
+            assert!(self.value() >= value, "what waiters are told is shown already");
+            self.0.notified.lock().unwrap().push((value, by));
+        }
     }
 
     fn deliver(&self, state: Result<u64, &Failure>) {
         match state {
-            Ok(value) => self.publish(value, None),
-            Err(failure) => self.fail(failure),
+            // Refused means that another signal was there first.
+            Ok(value) => drop(self.0.registration.signal(value)),
+            Err(failure) => drop(self.0.registration.fail(failure)),
         }
     }
 
-    fn watch(&self, value: u64, watcher: Watcher) {
-        // Nothing moves a `Noted` that has no engine: it answers with what it is.
-        watcher.notify(Ok(value.max(self.value())));
+    fn watch(&self, _value: u64, _watcher: Watcher) {
+        unreachable!("each of these timelines is its engine's own")
     }
 }
 
@@ -238,9 +250,9 @@ impl Backend for Bare {
 fn noted(engine: &Engine<Bare>) -> Noted {
     Noted(Arc::new(NotedInner {
         value: AtomicU64::new(0),
-        published: Mutex::default(),
         failure: OnceLock::new(),
-        registration: Some(engine.register(0)),
+        notified: Mutex::default(),
+        registration: engine.register(0),
     }))
 }
 
@@ -255,14 +267,19 @@ fn d_nothing_is_published_before_completion() {
         let signals = [(x.clone(), value)];
         engine.submit(0, Affinity::queue(1), &[], &signals, Action::Queue(work.clone())).unwrap();
     }
-    assert!(x.0.published.lock().unwrap().is_empty());
+    assert!(x.0.notified.lock().unwrap().is_empty());
+    assert_eq!(x.value(), 0);
     let queue = engine.queue(0, 1).unwrap();
     let completer = engine.backend().completer.get().unwrap().clone();
     completer.complete(queue, 1).unwrap();
-    assert_eq!(*x.0.published.lock().unwrap(), [(1, Some(Point { queue, epoch: 1 }))]);
+    assert_eq!(x.value(), 1);
+    assert_eq!(*x.0.notified.lock().unwrap(), [(1, Some(Point { queue, epoch: 1 }))]);
     completer.complete(queue, 3).unwrap();
-    // Of two in one report the last says it all.
-    assert_eq!(x.0.published.lock().unwrap()[1..], [(3, Some(Point { queue, epoch: 3 }))]);
+    assert_eq!(x.value(), 3);
+    // Of two in one report the last may stand for both.
+    let notified = x.0.notified.lock().unwrap();
+    assert_eq!(notified.last(), Some(&(3, Some(Point { queue, epoch: 3 }))));
+    assert!(notified.iter().all(|(value, by)| *by == Some(Point { queue, epoch: *value })), "{notified:?}");
     assert_eq!(work.load(Ordering::SeqCst), 3);
 }
 

@@ -407,3 +407,73 @@ fn a_signal_and_a_failure_may_cross() {
         assert_eq!(engine.occupancy().operations, 0);
     });
 }
+
+/// Of two threads that fail a timeline, the one that comes second finds it failed when it looks (S1, S3).
+#[test]
+fn two_failures_may_cross() {
+    holds(|| {
+        let engine = stepped(1);
+        let x = semaphore(&engine);
+        // Both look, or loom would not know that the order of the two matters.
+        let fail = |x: &Semaphore, words: &str| {
+            let first = x.fail(Failure::new(Code::Aborted, words));
+            let failure = x.query().expect_err("after a failure, whosever it was, the timeline has failed");
+            assert_eq!(first, failure.message() == words, "the first failure is the failure");
+            first
+        };
+        let other = {
+            let x = x.clone();
+            thread::spawn(move || fail(&x, "the other's"))
+        };
+        let first = fail(&x, "mine");
+        assert_ne!(first, other.join().unwrap(), "one of the two was first");
+    });
+}
+
+/// A device's failure and the host's cross: when the device's has been taken in, the timeline shows one of the two, and
+/// its dependant has the same (S1, S3).
+#[test]
+fn a_failed_report_and_a_failure_may_cross() {
+    holds(|| {
+        let engine = stepped(1);
+        let (x, y) = (semaphore(&engine), semaphore(&engine));
+        let job = Job::failing(1, Failure::new(Code::DataLoss, "the device's"));
+        engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(job)).unwrap();
+        engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
+        let host = {
+            let x = x.clone();
+            thread::spawn(move || {
+                x.fail(Failure::new(Code::Aborted, "the host's"));
+                assert!(x.query().is_err(), "the timeline was failed and shows no failure");
+            })
+        };
+        engine.backend().settle();
+        let shown = x.query().expect_err("the report of a failure was taken in, and the timeline shows none");
+        host.join().unwrap();
+        assert!(x.query().unwrap_err().same_root(&shown), "the first failure was replaced");
+        assert!(y.query().unwrap_err().same_root(&shown), "the dependant has another failure");
+    });
+}
+
+/// Two threads submit to a queue whose first events are being made. Whichever operation is left without an event, what
+/// waits for it across queues ends (S2, S6).
+#[test]
+fn two_submissions_and_the_making_of_events_may_cross() {
+    holds(|| {
+        let engine = stepped(2);
+        let (x, y) = (semaphore(&engine), semaphore(&engine));
+        let other = {
+            let (engine, x) = (engine.clone(), x.clone());
+            thread::spawn(move || {
+                submit(&engine, 0, &[(x.clone(), 1)], &[(x, 2)], 2);
+            })
+        };
+        submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
+        submit(&engine, 1, &[(x.clone(), 2)], &[(y.clone(), 1)], 3);
+        other.join().unwrap();
+        submit(&engine, 0, &[(x.clone(), 2)], &[(x.clone(), 3)], 4);
+        engine.backend().settle();
+        assert_eq!((x.query().unwrap(), y.query().unwrap()), (3, 1));
+        assert_eq!(engine.backend().violations(), 0);
+    });
+}

@@ -1,0 +1,513 @@
+//! Devices that a test drives by hand, and the moments at which it can step in.
+//!
+//! [`Devices`] differs from the library's own `SoftBackend` in what a test can do from *inside* the backend: run code
+//! while an event is made, while one piece of a batch is taken, before `submit` answers, while work is reclaimed. From
+//! there it may call the engine, as any backend may. Room is limited for each queue and for each device as a whole.
+//!
+//! Nothing moves by itself: [`step`](Devices::step) runs the head of a queue, [`report`](Devices::report) tells the
+//! engine of the oldest thing that ran. Queues are named by one number, counted over all devices.
+
+use super::Rig;
+use hal_semaphore::backend::{
+    Backend, Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submission, Submitted,
+};
+use hal_semaphore::*;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+/// A failure of an operation's own work.
+pub(crate) fn broken(message: &str) -> Failure {
+    Failure::new(Code::DataLoss, message)
+}
+
+/// The loss of a device.
+pub(crate) fn gone() -> Failure {
+    Failure::with_origin(Code::Unavailable, Origin::Device, "the device is gone")
+}
+
+/// Work with a number.
+#[derive(Debug, Default)]
+pub(crate) struct Job {
+    pub(crate) id: u64,
+    failure: Option<Failure>,
+    refusal: Option<Failure>,
+    early: bool,
+}
+
+impl Job {
+    pub(crate) fn new(id: u64) -> Self {
+        Self { id, ..Self::default() }
+    }
+
+    /// The device, or the host, reports this instead of success.
+    pub(crate) fn fails(self, failure: &Failure) -> Self {
+        Self { failure: Some(failure.clone()), ..self }
+    }
+
+    /// The device cannot take it.
+    pub(crate) fn refused(self, failure: &Failure) -> Self {
+        Self { refusal: Some(failure.clone()), ..self }
+    }
+
+    /// The host can do it before its waits are reached.
+    pub(crate) fn early(self) -> Self {
+        Self { early: true, ..self }
+    }
+}
+
+/// Where in the backend a hook runs. None of the devices' own locks is held there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// The engine has asked for an event, which does not exist yet.
+    EventCreation,
+    /// A batch for this queue has arrived, and nothing of it is taken yet.
+    SubmitBegins(usize),
+    /// The device has just taken the job with this number, and the rest of its batch not yet.
+    Taken(u64),
+    /// The device has taken what it takes of a batch for this queue, and has not answered yet.
+    SubmitEnds(usize),
+    /// The host is asked whether it can do the job with this number early.
+    Early(u64),
+    /// The work of the job with this number has come back.
+    Reclaim(u64),
+}
+
+enum Hook {
+    Once(Box<dyn FnOnce(&Devices) + Send>),
+    Always(Arc<dyn Fn(&Devices) + Send + Sync>),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Recording {
+    event: usize,
+    number: u64,
+}
+
+struct Event {
+    device: usize,
+    number: u64,
+    fired: bool,
+}
+
+struct Queued {
+    epoch: u64,
+    id: Option<u64>,
+    failure: Option<Failure>,
+    waits: Vec<(Point, Option<Recording>)>,
+    records: Option<Recording>,
+}
+
+#[derive(Default)]
+struct HardwareQueue {
+    id: Option<QueueId>,
+    queued: VecDeque<Queued>,
+    ran: VecDeque<(u64, Option<Failure>)>,
+    executed: u64,
+    batches: Vec<usize>,
+}
+
+#[derive(Default)]
+struct State {
+    queues: Vec<HardwareQueue>,
+    events: Vec<Event>,
+    lost: Vec<bool>,
+    answers: Vec<(usize, Submitted)>,
+    host: Vec<(HostTask, Job)>,
+    ran: Vec<u64>,
+    markers: Vec<u64>,
+    early: Vec<u64>,
+    returned: Vec<(u64, Result<(), Failure>)>,
+    native_waits: Vec<(Point, bool)>,
+    stale_events: usize,
+}
+
+/// Devices made of software. See the [module documentation](self).
+pub(crate) struct Devices {
+    pub(super) specs: Vec<DeviceSpec>,
+    queue_capacity: usize,
+    device_capacity: usize,
+    event_limit: usize,
+    state: Mutex<State>,
+    hooks: Mutex<Vec<(Moment, Hook)>>,
+    completer: OnceLock<Completer>,
+}
+
+/// A device with so many queues, which reports by itself.
+pub(crate) fn device(queues: usize, native_waits: NativeWaits) -> DeviceSpec {
+    DeviceSpec { queues, native_waits, peers: Vec::new(), completion: Completion::Callback }
+}
+
+impl Devices {
+    pub(crate) fn new(specs: Vec<DeviceSpec>) -> Self {
+        let queues = specs.iter().map(|spec| spec.queues).sum();
+        let state = State {
+            queues: (0..queues).map(|_| HardwareQueue::default()).collect(),
+            lost: vec![false; specs.len()],
+            ..State::default()
+        };
+        Self {
+            specs,
+            queue_capacity: usize::MAX,
+            device_capacity: usize::MAX,
+            event_limit: usize::MAX,
+            state: Mutex::new(state),
+            hooks: Mutex::default(),
+            completer: OnceLock::new(),
+        }
+    }
+
+    /// Each queue has room for so many jobs that have not run.
+    pub(crate) fn queue_capacity(self, jobs: usize) -> Self {
+        Self { queue_capacity: jobs, ..self }
+    }
+
+    /// The queues of a device share room for so many jobs that have not run.
+    pub(crate) fn device_capacity(self, jobs: usize) -> Self {
+        Self { device_capacity: jobs, ..self }
+    }
+
+    /// So many events can be made.
+    pub(crate) fn event_limit(self, events: usize) -> Self {
+        Self { event_limit: events, ..self }
+    }
+
+    /// An engine for these devices.
+    pub(crate) fn start(self) -> Rig {
+        Rig { engine: Engine::new(self).expect("the devices are well described") }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no hook runs with this lock")
+    }
+
+    /// Where reports go.
+    pub(crate) fn completer(&self) -> &Completer {
+        self.completer.get().expect("the engine has started the backend")
+    }
+
+    /// Runs `hook` the next time that the moment comes.
+    pub(crate) fn once(&self, moment: Moment, hook: impl FnOnce(&Devices) + Send + 'static) {
+        self.add_hook(moment, Hook::Once(Box::new(hook)));
+    }
+
+    /// Runs `hook` each time that the moment comes.
+    pub(crate) fn always(&self, moment: Moment, hook: impl Fn(&Devices) + Send + Sync + 'static) {
+        self.add_hook(moment, Hook::Always(Arc::new(hook)));
+    }
+
+    fn add_hook(&self, moment: Moment, hook: Hook) {
+        self.hooks.lock().expect("no hook runs with this lock").push((moment, hook));
+    }
+
+    fn come(&self, moment: Moment) {
+        let mut hooks = self.hooks.lock().expect("no hook runs with this lock");
+        let kept: Vec<_> = hooks
+            .iter()
+            .filter_map(|(at, hook)| match hook {
+                Hook::Always(hook) if *at == moment => Some(hook.clone()),
+                _ => None,
+            })
+            .collect();
+        let due: Vec<_> =
+            hooks.extract_if(.., |(at, hook)| *at == moment && matches!(hook, Hook::Once(_))).collect();
+        drop(hooks);
+        for hook in kept {
+            hook(self);
+        }
+        for (_, hook) in due {
+            if let Hook::Once(hook) = hook {
+                hook(self);
+            }
+        }
+    }
+
+    /// The next batch for this queue gets this answer, and nothing of it is taken.
+    pub(crate) fn answer_next(&self, queue: usize, answer: Submitted) {
+        self.state().answers.push((queue, answer));
+    }
+
+    /// Lets the head of a queue run, if its native waits allow. True if something ran.
+    pub(crate) fn step(&self, queue: usize) -> bool {
+        let state = &mut *self.state();
+        let Some(head) = state.queues[queue].queued.front() else { return false };
+        for &(point, recording) in &head.waits {
+            let fired = match recording {
+                None => state.queues[point.queue.index()].executed >= point.epoch,
+                Some(Recording { event, number }) => {
+                    state.stale_events += usize::from(state.events[event].number != number);
+                    state.events[event].fired
+                }
+            };
+            if !fired {
+                return false;
+            }
+        }
+        let hardware = &mut state.queues[queue];
+        let Some(job) = hardware.queued.pop_front() else { return false };
+        hardware.executed = job.epoch;
+        hardware.ran.push_back((job.epoch, job.failure));
+        if let Some(Recording { event, number }) = job.records
+            && state.events[event].number == number
+        {
+            state.events[event].fired = true;
+        }
+        state.ran.extend(job.id);
+        true
+    }
+
+    /// Reports the oldest thing that ran on a queue and was not reported. True if there was one.
+    pub(crate) fn report(&self, queue: usize) -> bool {
+        let mut state = self.state();
+        let hardware = &mut state.queues[queue];
+        let (Some(id), Some((epoch, failure))) = (hardware.id, hardware.ran.pop_front()) else {
+            return false;
+        };
+        drop(state);
+        // The engine may be gone by now; then there is nothing to tell.
+        let _ = match failure {
+            None => self.completer().complete(id, epoch),
+            Some(failure) => self.completer().fail(id, epoch, failure),
+        };
+        true
+    }
+
+    /// Runs and reports everything that can run.
+    pub(crate) fn settle(&self) {
+        let queues = self.state().queues.len();
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for queue in 0..queues {
+                while self.step(queue) || self.report(queue) {
+                    moved = true;
+                }
+            }
+        }
+    }
+
+    /// As [`settle`](Devices::settle), and ends what the host was given.
+    pub(crate) fn settle_with_host(&self) {
+        loop {
+            self.settle();
+            let host = self.take_host();
+            if host.is_empty() {
+                return;
+            }
+            for (task, job) in host {
+                task.finish(job.failure.map_or(Ok(()), Err));
+            }
+        }
+    }
+
+    /// A device falls off its bus: what it had is gone, waits for its points are over, and the engine is told.
+    pub(crate) fn lose(&self, device: usize, failure: &Failure) {
+        let mut state = self.state();
+        state.lost[device] = true;
+        for event in state.events.iter_mut().filter(|event| event.device == device) {
+            event.fired = true;
+        }
+        for queue in self.queues_of(device) {
+            let hardware = &mut state.queues[queue];
+            hardware.queued.clear();
+            hardware.ran.clear();
+            hardware.executed = u64::MAX;
+        }
+        drop(state);
+        // The engine may be gone by now; then there is nothing to tell.
+        let _ = self.completer().lose(device, failure.clone());
+    }
+
+    pub(super) fn queues_of(&self, device: usize) -> std::ops::Range<usize> {
+        let first: usize = self.specs[..device].iter().map(|spec| spec.queues).sum();
+        first..first + self.specs[device].queues
+    }
+
+    /// How many jobs a queue holds that have not run.
+    pub(crate) fn queued(&self, queue: usize) -> usize {
+        self.state().queues[queue].queued.len()
+    }
+
+    /// How many pieces each batch for a queue had.
+    pub(crate) fn batches(&self, queue: usize) -> Vec<usize> {
+        self.state().queues[queue].batches.clone()
+    }
+
+    /// The jobs that ran, in order.
+    pub(crate) fn ran(&self) -> Vec<u64> {
+        self.state().ran.clone()
+    }
+
+    /// The markers that came to a queue without going to its device, in order.
+    pub(crate) fn markers(&self) -> Vec<u64> {
+        self.state().markers.clone()
+    }
+
+    /// The jobs that were done early, in order.
+    pub(crate) fn done_early(&self) -> Vec<u64> {
+        self.state().early.clone()
+    }
+
+    /// The jobs that came back, in order, and how they ended.
+    pub(crate) fn returned(&self) -> Vec<(u64, Result<(), Failure>)> {
+        self.state().returned.clone()
+    }
+
+    /// The numbers of the jobs that came back, in order.
+    pub(crate) fn reclaimed(&self) -> Vec<u64> {
+        self.state().returned.iter().map(|(id, _)| *id).collect()
+    }
+
+    /// Forgets all that was written down so far.
+    pub(crate) fn forget(&self) {
+        let mut state = self.state();
+        state.ran.clear();
+        state.markers.clear();
+        state.early.clear();
+        state.returned.clear();
+        state.native_waits.clear();
+        for queue in &mut state.queues {
+            queue.batches.clear();
+        }
+    }
+
+    /// What queues were told to wait for, and whether an event came with it.
+    pub(crate) fn native_waits(&self) -> Vec<(Point, bool)> {
+        self.state().native_waits.clone()
+    }
+
+    /// How often a queue came to a wait whose event had been recorded again since.
+    pub(crate) fn stale_events(&self) -> usize {
+        self.state().stale_events
+    }
+
+    /// The host jobs that were started and not ended.
+    pub(crate) fn take_host(&self) -> Vec<(HostTask, Job)> {
+        std::mem::take(&mut self.state().host)
+    }
+
+    /// Takes one piece of a batch, or says why not.
+    fn take(
+        &self,
+        queue: QueueId,
+        position: usize,
+        piece: Submission<'_, Self>,
+    ) -> Result<Option<u64>, Submitted> {
+        let state = &mut *self.state();
+        if state.lost[queue.device()] {
+            return Err(Submitted::lost(gone()));
+        }
+        if let Some(refusal) = piece.work.as_ref().and_then(|job| job.refusal.clone()) {
+            return Err(Submitted::failed(position, refusal));
+        }
+        let id = piece.work.as_ref().map(|job| job.id);
+        if piece.rides {
+            state.markers.extend(id);
+            return Ok(id);
+        }
+        let shared: usize =
+            self.queues_of(queue.device()).map(|queue| state.queues[queue].queued.len()).sum();
+        let own = state.queues[queue.index()].queued.len();
+        if own >= self.queue_capacity || shared >= self.device_capacity {
+            return Err(Submitted::full(position));
+        }
+        let waits: Vec<_> = piece
+            .waits
+            .iter()
+            .map(|wait| {
+                let recording =
+                    wait.event.map(|event| Recording { event, number: state.events[event].number });
+                (wait.point, recording)
+            })
+            .collect();
+        state.native_waits.extend(waits.iter().map(|(point, recording)| (*point, recording.is_some())));
+        let records = piece.event.map(|&event| {
+            let record = &mut state.events[event];
+            record.number += 1;
+            record.fired = false;
+            Recording { event, number: record.number }
+        });
+        let failure = piece.work.and_then(|job| job.failure.clone());
+        state.queues[queue.index()].queued.push_back(Queued {
+            epoch: piece.epoch,
+            id,
+            failure,
+            waits,
+            records,
+        });
+        Ok(id)
+    }
+}
+
+impl Backend for Devices {
+    type Timeline = Semaphore;
+    type Work = Job;
+    type Event = usize;
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        self.specs.clone()
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+        let mut state = self.state();
+        let hardware = &mut state.queues[queue.index()];
+        hardware.id = Some(queue);
+        hardware.batches.push(batch.len());
+        drop(state);
+        self.come(Moment::SubmitBegins(queue.index()));
+        let mut state = self.state();
+        let scripted = state.answers.iter().position(|(at, _)| *at == queue.index());
+        if let Some(scripted) = scripted {
+            return state.answers.remove(scripted).1;
+        }
+        drop(state);
+        let mut answer = Submitted::all();
+        for (position, piece) in batch.iter().enumerate() {
+            match self.take(queue, position, piece) {
+                Ok(Some(id)) => self.come(Moment::Taken(id)),
+                Ok(None) => {}
+                Err(stopped) => {
+                    answer = stopped;
+                    break;
+                }
+            }
+        }
+        self.come(Moment::SubmitEnds(queue.index()));
+        answer
+    }
+
+    fn create_event(&self, device: usize) -> Result<usize, Failure> {
+        self.come(Moment::EventCreation);
+        let mut state = self.state();
+        if state.events.len() >= self.event_limit {
+            return Err(Failure::new(Code::ResourceExhausted, format!("device {device} is out of events")));
+        }
+        state.events.push(Event { device, number: 0, fired: false });
+        Ok(state.events.len() - 1)
+    }
+
+    fn run(&self, task: HostTask, job: Job) {
+        self.state().host.push((task, job));
+    }
+
+    fn ahead(&self, job: &mut Job) -> Result<bool, Failure> {
+        self.come(Moment::Early(job.id));
+        if let Some(refusal) = job.refusal.clone() {
+            return Err(refusal);
+        }
+        if job.early {
+            self.state().early.push(job.id);
+        }
+        Ok(job.early)
+    }
+
+    fn reclaim(&self, ended: Ended<Job>) {
+        if let Some(job) = ended.work {
+            self.come(Moment::Reclaim(job.id));
+            self.state().returned.push((job.id, ended.outcome));
+        }
+    }
+}

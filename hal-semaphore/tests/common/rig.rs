@@ -1,0 +1,133 @@
+//! An engine over devices that a test drives by hand, with short words for what tests do all the time.
+#![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
+#![expect(clippy::indexing_slicing, reason = "a wrong queue number is a mistake of the test")]
+
+mod devices;
+
+pub(crate) use devices::{Devices, Job, Moment, broken, device, gone};
+
+use hal_semaphore::backend::NativeWaits;
+use hal_semaphore::*;
+use std::ops::Deref;
+use std::panic::resume_unwind;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long a test waits for what should happen at once. Past it the engine hangs.
+pub(crate) const LIMIT: Duration = Duration::from_secs(5);
+
+/// The three ways in which queues may wait for each other.
+pub(crate) const ALL_NATIVE_WAITS: [NativeWaits; 3] =
+    [NativeWaits::None, NativeWaits::Epochs, NativeWaits::Events];
+
+/// Runs `work` on a thread of its own and fails the test if it hangs.
+pub(crate) fn within<R: Send + 'static>(limit: Duration, work: impl FnOnce() -> R + Send + 'static) -> R {
+    let (sender, receiver) = mpsc::channel();
+    let worker = std::thread::spawn(move || {
+        let _ = sender.send(work());
+    });
+    match receiver.recv_timeout(limit) {
+        Ok(result) => result,
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("this did not end within {limit:?}"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => match worker.join() {
+            Err(panic) => resume_unwind(panic),
+            Ok(()) => unreachable!("the worker sends before it ends"),
+        },
+    }
+}
+
+/// Waits until `condition` holds and fails the test if it does not within [`LIMIT`].
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Timelines and a value for each.
+pub(crate) type Values<'a> = &'a [(&'a Semaphore, u64)];
+
+/// An engine over [`Devices`]. Clones are handles on the same one.
+#[derive(Clone)]
+pub(crate) struct Rig {
+    pub(crate) engine: Engine<Devices>,
+}
+
+impl Deref for Rig {
+    type Target = Devices;
+
+    fn deref(&self) -> &Devices {
+        self.engine.backend()
+    }
+}
+
+impl Rig {
+    /// One device with so many queues and no limits.
+    pub(crate) fn new(queues: usize, native_waits: NativeWaits) -> Self {
+        Devices::new(vec![device(queues, native_waits)]).start()
+    }
+
+    pub(crate) fn semaphore(&self) -> Semaphore {
+        Semaphore::new(&self.engine, 0).expect("0 is a value")
+    }
+
+    pub(crate) fn semaphores<const N: usize>(&self) -> [Semaphore; N] {
+        std::array::from_fn(|_| self.semaphore())
+    }
+
+    /// Submits to a queue, counted over all devices.
+    pub(crate) fn submit(
+        &self,
+        queue: usize,
+        waits: Values<'_>,
+        signals: Values<'_>,
+        action: Action<Job>,
+    ) -> Placement {
+        let owned = |values: Values<'_>| -> Vec<(Semaphore, u64)> {
+            values.iter().map(|(semaphore, value)| ((*semaphore).clone(), *value)).collect()
+        };
+        let device = (0..self.specs.len())
+            .find(|&device| self.queues_of(device).contains(&queue))
+            .expect("the queue exists");
+        let affinity = Affinity::queue(queue - self.queues_of(device).start);
+        self.engine
+            .submit(device, affinity, &owned(waits), &owned(signals), action)
+            .expect("the request is sound")
+    }
+
+    /// Submits a job that succeeds.
+    pub(crate) fn job(&self, queue: usize, waits: Values<'_>, signals: Values<'_>, id: u64) -> Placement {
+        self.submit(queue, waits, signals, Action::Queue(Job::new(id)))
+    }
+
+    /// Submits a job that fails on its device.
+    pub(crate) fn failing_job(
+        &self,
+        queue: usize,
+        waits: Values<'_>,
+        signals: Values<'_>,
+        id: u64,
+        failure: &Failure,
+    ) -> Placement {
+        self.submit(queue, waits, signals, Action::Queue(Job::new(id).fails(failure)))
+    }
+
+    /// Submits a barrier.
+    pub(crate) fn barrier(&self, queue: usize, waits: Values<'_>, signals: Values<'_>) -> Placement {
+        self.submit(queue, waits, signals, Action::Barrier)
+    }
+
+    /// Submits work that has a place in its queue and nothing to do on the device.
+    pub(crate) fn marker(&self, queue: usize, waits: Values<'_>, signals: Values<'_>, id: u64) -> Placement {
+        self.submit(queue, waits, signals, Action::Edge(Job::new(id)))
+    }
+
+    /// Fails the test unless every operation has ended and every event is idle.
+    pub(crate) fn assert_idle(&self) {
+        let occupancy = self.engine.occupancy();
+        assert_eq!(occupancy.operations, 0, "{occupancy:?}");
+        assert_eq!(occupancy.events, occupancy.idle_events, "{occupancy:?}");
+        assert_eq!(self.stale_events(), 0, "an event was recycled while a queue waited for it");
+    }
+}

@@ -1,0 +1,280 @@
+//! What must not grow: memory with what has ended, delays with what others do (rules S7, S13).
+//!
+//! A bound is a count of bytes, of operations, or of time on a clock that the test owns, so that a busy machine makes no
+//! difference; the few that need real time are generous and relative to what the machine has just done. The latency of
+//! `submit` beside other threads that submit is left to the benchmark.
+#![cfg(not(any(loom, shuttle)))]
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+#[path = "common/counting.rs"]
+mod counting;
+#[path = "common/rig.rs"]
+mod rig;
+
+use counting::{Counting, counted};
+use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+use hal_semaphore::*;
+use rig::{Devices, LIMIT, Moment, Rig, broken, device, within};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// More than any list needs for what is alive, less than any of these tests would leave behind.
+const SLACK: i64 = 64 << 10;
+
+/// Runs something once when it is asked to sleep.
+struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Clock for Meanwhile {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, pending: &Pending, _until: Option<Duration>) {
+        match self.0.lock().unwrap().take() {
+            Some(meanwhile) => meanwhile(),
+            None => pending.sleep_unless(|| false, Some(Duration::from_millis(1))),
+        }
+    }
+}
+
+/// A request waits for its own semaphore and for one that lives as long as the program; its own is failed, as a server
+/// does when it drops a request. The long-lived semaphore must not remember the wait (S7).
+#[test]
+fn host_wait_that_fails_leaves_nothing_behind() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let never = rig.semaphore();
+    let request = || {
+        let own = rig.semaphore();
+        let clock = Meanwhile(Mutex::new(Some(Box::new({
+            let own = own.clone();
+            move || assert!(own.fail(Failure::new(Code::Aborted, "the request was dropped")))
+        }))));
+        let waited = rig.engine.wait(WaitMode::All, &[(never.clone(), 1), (own, 1)], &clock, None);
+        assert!(matches!(waited, Err(WaitError::Failed { index: 1, .. })), "{waited:?}");
+    };
+    (0..1000).for_each(|_| request());
+    let ((), allocated) = counted(|| (0..20_000).for_each(|_| request()));
+    assert!(allocated.kept < SLACK, "20,000 waits have left {} bytes", allocated.kept);
+}
+
+/// Operations that are cancelled while their queue is full leave the queue's list, too, however long it stays full (S7).
+#[test]
+fn cancelled_operation_of_a_full_queue_leaves_nothing_behind() {
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let long = rig.semaphore();
+    rig.job(0, &[], &[(&long, 1)], 1);
+    let submit_and_cancel = || {
+        let ticket = rig.job(0, &[], &[], 2).ticket;
+        assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
+        rig.forget();
+    };
+    (0..1000).for_each(|_| submit_and_cancel());
+    let ((), allocated) = counted(|| (0..50_000).for_each(|_| submit_and_cancel()));
+    assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
+    rig.settle();
+    assert_eq!(rig.ran(), [1]);
+}
+
+/// The same for cancelled operations that wait for a semaphore (S7).
+#[test]
+fn cancelled_operation_that_was_held_leaves_nothing_behind() {
+    let rig = Rig::new(2, NativeWaits::Events);
+    let never = rig.semaphore();
+    let submit_and_cancel = |queue| {
+        let ticket = rig.job(queue, &[(&never, 1)], &[], 2).ticket;
+        assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
+        rig.forget();
+    };
+    (0..1000).for_each(|round| submit_and_cancel(round % 2));
+    let ((), allocated) = counted(|| (0..50_000).for_each(|round| submit_and_cancel(round % 2)));
+    assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
+}
+
+/// A device that has to be asked, and has ended everything by then.
+#[derive(Default)]
+struct Polled {
+    submitted: Mutex<Vec<(QueueId, u64)>>,
+    completer: OnceLock<Completer>,
+}
+
+impl Backend for Polled {
+    type Timeline = Semaphore;
+    type Work = ();
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![DeviceSpec { completion: Completion::Poll, ..device(2, NativeWaits::None) }]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+        self.submitted.lock().unwrap().extend(batch.iter().map(|piece| (queue, piece.epoch)));
+        Submitted::all()
+    }
+
+    fn poll(&self, _device: usize) {
+        let ended = std::mem::take(&mut *self.submitted.lock().unwrap());
+        for (queue, epoch) in ended {
+            self.completer.get().unwrap().complete(queue, epoch).unwrap();
+        }
+    }
+}
+
+/// A clock that moves only when somebody sleeps, by as much as was asked for.
+#[derive(Default)]
+struct Slept(Mutex<Duration>);
+
+impl Clock for Slept {
+    fn now(&self) -> Duration {
+        *self.0.lock().unwrap()
+    }
+
+    fn sleep(&self, pending: &Pending, until: Option<Duration>) {
+        let Some(until) = until else { return pending.sleep_unless(|| false, None) };
+        let mut now = self.0.lock().unwrap();
+        *now = until.max(*now);
+    }
+}
+
+/// A thread waits for a chain on a polled device, each link of which has ended when it is asked. It sleeps longer while
+/// nothing happens, and shortly again once something has: a long chain costs short sleeps only (S13).
+#[test]
+fn wait_for_a_polled_chain_sleeps_shortly_for_each_link() {
+    within(LIMIT, || {
+        let engine = Engine::new(Polled::default()).unwrap();
+        let x = Semaphore::new(&engine, 0).unwrap();
+        let links = 500;
+        for value in 1..=links {
+            let queue = Affinity::queue(usize::try_from(value % 2).unwrap());
+            let (waits, signals) = ([(x.clone(), value - 1)], [(x.clone(), value)]);
+            engine.submit(0, queue, &waits, &signals, Action::Queue(())).unwrap();
+        }
+        let clock = Slept::default();
+        engine.wait(WaitMode::All, &[(x, links)], &clock, None).unwrap();
+        let each = clock.now() / u32::try_from(links).unwrap();
+        assert!(each <= Duration::from_micros(100), "slept {each:?} for each link");
+    });
+}
+
+/// One signal sets very many operations free, and the device ends each at once. The first one's signal is seen long
+/// before the last one is begun (S7, S13).
+#[test]
+fn first_signal_of_a_long_drain_is_seen_early() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let [gate, first, rest] = rig.semaphores();
+    let (taken, seen_at) = (AtomicUsize::new(0), Arc::new(OnceLock::new()));
+    rig.always(Moment::SubmitEnds(0), {
+        let (first, seen_at) = (first.clone(), seen_at.clone());
+        move |devices| {
+            devices.settle();
+            devices.forget();
+            let taken = taken.fetch_add(1, Ordering::SeqCst);
+            if first.query().unwrap() == 1 {
+                let _ = seen_at.set(taken);
+            }
+        }
+    });
+    rig.job(0, &[(&gate, 1)], &[(&first, 1)], 1);
+    let others = 50_000;
+    for value in 1..=others {
+        rig.job(0, &[(&gate, 1)], &[(&rest, value)], 1 + value);
+    }
+    gate.signal(1).unwrap();
+    assert_eq!(rest.query().unwrap(), others);
+    let seen_at = seen_at.get().copied();
+    assert!(seen_at.is_some_and(|batches| batches <= 50), "seen after batch {seen_at:?} of some 800");
+}
+
+/// How long another thread, which submits to another queue, was kept out at most while one call dealt with a burst; and
+/// how long the burst had taken to submit, which tells how fast this machine is.
+fn kept_out(submit: impl Fn(&Rig, &Semaphore, u64), release: impl FnOnce(&Rig, &Semaphore)) -> [Duration; 2] {
+    let rig = Rig::new(2, NativeWaits::None);
+    let x = rig.semaphore();
+    let begin = Instant::now();
+    for id in 1..=BURST {
+        submit(&rig, &x, id);
+    }
+    let submitted = begin.elapsed();
+    let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let longest = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let mut longest = Duration::ZERO;
+            begun.store(true, Ordering::SeqCst);
+            while !over.load(Ordering::SeqCst) {
+                let asked = Instant::now();
+                let _ = rig.engine.stats();
+                rig.barrier(1, &[], &[]);
+                longest = longest.max(asked.elapsed());
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            longest
+        });
+        while !begun.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        release(&rig, &x);
+        over.store(true, Ordering::SeqCst);
+        asking.join().expect("the engine answers")
+    });
+    [longest, submitted]
+}
+
+const BURST: u64 = 200_000;
+
+/// The asking thread may be unlucky with its machine, so one good round of a few is enough.
+fn assert_answers(what: &str, round: impl Fn() -> [Duration; 2]) {
+    let mut rounds = Vec::new();
+    for _ in 0..5 {
+        let [longest, submitted] = round();
+        if longest < submitted / 50 {
+            return;
+        }
+        rounds.push([longest, submitted]);
+    }
+    panic!("{what}: kept out and submitted for {rounds:?}");
+}
+
+/// One signal releases very many waits: no lock is held for the whole of it, other threads get their answers meanwhile
+/// (S13).
+#[test]
+fn signal_that_releases_a_burst_keeps_nobody_out() {
+    assert_answers("released", || {
+        let submit = |rig: &Rig, x: &Semaphore, id| {
+            rig.job(0, &[(x, 1)], &[], id);
+        };
+        kept_out(submit, |_, x| x.signal(1).unwrap())
+    });
+}
+
+/// The same for a failure (S13).
+#[test]
+fn failure_of_a_burst_keeps_nobody_out() {
+    assert_answers("failed", || {
+        let submit = |rig: &Rig, x: &Semaphore, id| {
+            rig.job(0, &[(x, 1)], &[], id);
+        };
+        kept_out(submit, |_, x| assert!(x.fail(broken("given up"))))
+    });
+}
+
+/// The same for a device with a deep queue that reports everything at once (S13).
+#[test]
+fn report_of_a_burst_keeps_nobody_out() {
+    assert_answers("reported", || {
+        let submit = |rig: &Rig, x: &Semaphore, id| {
+            rig.job(0, &[], &[(x, id)], id);
+        };
+        kept_out(submit, |rig, x| {
+            let queue = rig.engine.queue(0, 0).unwrap();
+            rig.completer().complete(queue, BURST).unwrap();
+            assert_eq!(x.query().unwrap(), BURST);
+        })
+    });
+}

@@ -1,0 +1,206 @@
+//! Operations that end before their time: cancelled, lost with their device, shut down (rules S3, S5, S10).
+#![cfg(not(any(loom, shuttle)))]
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+#[path = "common/rig.rs"]
+mod rig;
+
+use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+use hal_semaphore::*;
+use rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+/// Two devices with one queue each; the second waits natively for the first.
+fn producer_and_consumer() -> (Rig, Semaphore, Semaphore) {
+    let mut waiting = device(1, NativeWaits::Events);
+    waiting.peers.push(0);
+    let rig = Devices::new(vec![device(1, NativeWaits::Events), waiting]).start();
+    let [x, y] = rig.semaphores();
+    (rig, x, y)
+}
+
+/// A device reports a job as completed, which waits only for the report of its producer, and is lost afterwards. What
+/// was completed is completed (S3, S5).
+#[test]
+fn job_reported_before_the_loss_of_its_device_succeeds() {
+    let (rig, x, y) = producer_and_consumer();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
+    assert!(rig.step(0) && rig.step(1) && rig.report(1));
+    rig.lose(1, &gone());
+    rig.report(0);
+    assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
+    assert_eq!(rig.reclaimed(), [1, 2]);
+    rig.assert_idle();
+}
+
+/// The same for a job that was reported as failed: its own failure came first and stays (S3).
+#[test]
+fn job_that_failed_before_the_loss_of_its_device_keeps_its_failure() {
+    let (rig, x, y) = producer_and_consumer();
+    let own = broken("parity");
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.failing_job(1, &[(&x, 1)], &[(&y, 1)], 2, &own);
+    assert!(rig.step(0) && rig.step(1) && rig.report(1));
+    rig.lose(1, &gone());
+    rig.report(0);
+    assert!(y.query().unwrap_err().same_root(&own), "y: {y:?}");
+    assert_eq!(x.query().unwrap(), 1);
+    rig.assert_idle();
+}
+
+/// A producer's device is lost while its consumer, on another device, has run and been reported. The consumer's inputs
+/// were never made, so it fails with the loss, and its device lives on (S3).
+#[test]
+fn loss_of_the_producers_device_fails_a_reported_consumer() {
+    let (rig, x, y) = producer_and_consumer();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
+    assert!(rig.step(0) && rig.step(1) && rig.report(1));
+    let cause = gone();
+    rig.lose(0, &cause);
+    assert!(x.query().unwrap_err().same_root(&cause));
+    assert!(y.query().unwrap_err().same_root(&cause));
+    assert!(rig.engine.lost(1).is_none());
+    rig.assert_idle();
+}
+
+/// "Cancelled" means that an operation does not run. One that was done early has run, so it cannot be cancelled and
+/// keeps its signals (S5).
+#[test]
+fn operation_done_early_is_cancelled_too_late() {
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let [x, y, long] = rig.semaphores();
+    rig.job(0, &[], &[(&long, 1)], 1);
+    // No room: it has its place in the queue, and the device has not seen it.
+    rig.job(0, &[], &[(&x, 1)], 2);
+    let early = Action::Ahead(Job::new(3).early());
+    let ticket = rig.submit(0, &[(&x, 1)], &[(&y, 1)], early).ticket;
+    let done = rig.done_early() == [3];
+    let answer = rig.engine.cancel(ticket);
+    assert_eq!(answer, if done { Cancel::TooLate } else { Cancel::Cancelled });
+    rig.settle_with_host();
+    assert_eq!(y.query().is_ok(), done);
+    assert_eq!(rig.reclaimed().iter().filter(|id| **id == 3).count(), 1);
+    rig.assert_idle();
+}
+
+/// The engine is shut down by the very thread that is asked to do an operation early. The operation ends as cancelled,
+/// and only what the device has is left (S5, S10).
+#[test]
+fn shutdown_while_an_operation_is_done_early_ends_it() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let [x, y] = rig.semaphores();
+        rig.job(0, &[], &[(&x, 1)], 1);
+        rig.once(Moment::Early(2), {
+            let engine = rig.engine.clone();
+            move |_| {
+                let unfinished = engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
+                assert!(unfinished.is_err(), "the device has a job");
+            }
+        });
+        rig.submit(0, &[(&x, 1)], &[(&y, 1)], Action::Ahead(Job::new(2)));
+        assert!(y.query().is_err());
+        assert_eq!(rig.engine.occupancy().operations, 1);
+        rig.settle();
+        assert_eq!(rig.reclaimed(), [2, 1]);
+        rig.assert_idle();
+    });
+}
+
+/// A shutdown that runs out of time fails the signals that are still to come. Callbacks that wait for them are called
+/// before it returns (S5, S10).
+#[test]
+fn forced_shutdown_calls_back_before_it_returns() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let x = rig.semaphore();
+        rig.job(0, &[], &[(&x, 1)], 1);
+        let called = Arc::new(AtomicUsize::new(0));
+        let _subscription = x.subscribe(1, {
+            let called = called.clone();
+            move |state| {
+                assert_eq!(state.unwrap_err().origin(), Origin::Shutdown);
+                called.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
+        assert_eq!(called.load(Ordering::SeqCst), 1);
+        assert!(rig.reclaimed().is_empty(), "the device may still write to it");
+        rig.settle();
+        assert_eq!((rig.reclaimed(), called.load(Ordering::SeqCst)), (vec![1], 1));
+    });
+}
+
+/// A device with a file descriptor that nothing watches; its work ends some polls after it was submitted.
+struct Unwatched {
+    polls: AtomicUsize,
+    latest: Mutex<Option<(QueueId, u64)>>,
+    completer: OnceLock<Completer>,
+}
+
+impl Backend for Unwatched {
+    type Timeline = Semaphore;
+    type Work = ();
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![DeviceSpec { completion: Completion::Descriptor, ..device(1, NativeWaits::None) }]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+        *self.latest.lock().unwrap() = batch.iter().last().map(|piece| (queue, piece.epoch));
+        Submitted::all()
+    }
+
+    fn poll(&self, _device: usize) {
+        if self.polls.fetch_add(1, Ordering::SeqCst) >= 2
+            && let Some((queue, epoch)) = self.latest.lock().unwrap().take()
+        {
+            self.completer.get().unwrap().complete(queue, epoch).unwrap();
+        }
+    }
+}
+
+/// A program need not have a thread that watches descriptors. During a shutdown the engine asks such a device by
+/// itself, or work that has long ended counts as unfinished (S10).
+#[test]
+fn shutdown_asks_a_device_whose_descriptor_is_not_watched() {
+    within(LIMIT, || {
+        let unwatched =
+            Unwatched { polls: AtomicUsize::new(0), latest: Mutex::default(), completer: OnceLock::new() };
+        let engine = Engine::new(unwatched).unwrap();
+        let x = Semaphore::new(&engine, 0).unwrap();
+        engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+        let grace = Duration::from_millis(100);
+        let ended = engine.shut_down(&SystemClock::new(), grace, Duration::from_millis(1500));
+        assert_eq!(ended, Ok(()));
+        assert_eq!(x.query().unwrap(), 1);
+    });
+}
+
+/// A host operation is running when its device is lost and fails a moment later by itself. It ends once, with a failure,
+/// and the loss is not held up by it (S3, S5).
+#[test]
+fn host_operation_of_a_lost_device_ends_once() {
+    for result in [Ok(()), Err(broken("the host's own"))] {
+        let rig = Rig::new(1, NativeWaits::None);
+        let [x, y] = rig.semaphores();
+        rig.submit(0, &[], &[(&x, 1)], Action::Host(Job::new(1)));
+        rig.job(0, &[(&x, 1)], &[(&y, 1)], 2);
+        let (task, job) = rig.take_host().pop().unwrap();
+        rig.lose(0, &gone());
+        assert!(y.query().is_err(), "held work does not wait for the host");
+        task.finish(result);
+        drop(job);
+        eventually("the host operation has ended", || rig.engine.occupancy().operations == 0);
+        assert!(x.query().is_err());
+    }
+}

@@ -1,0 +1,367 @@
+//! Timelines that are not the engine's own semaphores: those of another driver, and those whose value is also kept in a
+//! layout of somebody else's (rules S1, S8, S9).
+//!
+//! The engine keeps the truth about a timeline that is registered with it, and [shows](Timeline::show) each step to the
+//! copy. About any other timeline it knows what [`Timeline::watch`] tells it, and hands it what an operation signals by
+//! [`Timeline::deliver`], which never happens on a thread that is inside `submit`.
+#![cfg(not(any(loom, shuttle)))]
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+#[path = "common/rig.rs"]
+mod rig;
+
+use hal_semaphore::backend::{Batch, Completer, Deferred, DeviceSpec, Ended, NativeWaits, Submitted};
+use hal_semaphore::timeline::{Registration, Watcher};
+use hal_semaphore::*;
+use rig::{LIMIT, broken, device, eventually, within};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// A timeline that is registered with the engine and repeats what it is shown.
+struct Mirrored {
+    registration: Registration,
+    value: AtomicU64,
+    failed_at: OnceLock<(u64, Failure)>,
+    /// All that was shown, in order. No thread holds this lock while it calls the engine.
+    shown: Mutex<Vec<Result<u64, u64>>>,
+    notified: Mutex<Vec<Notified>>,
+}
+
+/// What waiters were told, and where it happened.
+type Notified = (Result<u64, Failure>, Option<Point>);
+
+/// A timeline of some other driver.
+#[derive(Default)]
+struct Elsewhere {
+    value: AtomicU64,
+    delivered: Mutex<Vec<Result<u64, Failure>>>,
+    watchers: Mutex<Vec<(u64, Watcher)>>,
+    /// Watches that were dropped.
+    unwatched: AtomicUsize,
+    refuses_to_be_watched: bool,
+}
+
+#[derive(Clone)]
+enum Either {
+    Mirrored(Arc<Mirrored>),
+    Elsewhere(Arc<Elsewhere>),
+}
+
+/// Ends a watch.
+struct Watch(Arc<Elsewhere>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.unwatched.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Timeline for Either {
+    type Watch = Watch;
+
+    fn registration(&self) -> Option<&Registration> {
+        match self {
+            Either::Mirrored(mirrored) => Some(&mirrored.registration),
+            Either::Elsewhere(_) => None,
+        }
+    }
+
+    fn value(&self) -> u64 {
+        match self {
+            Either::Mirrored(mirrored) => mirrored.value.load(Ordering::SeqCst),
+            Either::Elsewhere(elsewhere) => elsewhere.value.load(Ordering::SeqCst),
+        }
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        match self {
+            Either::Mirrored(mirrored) => mirrored.failed_at.get().map(|(_, failure)| failure.clone()),
+            Either::Elsewhere(_) => None,
+        }
+    }
+
+    fn show(&self, state: Result<u64, (u64, &Failure)>) {
+        let Either::Mirrored(mirrored) = self else { panic!("this timeline is not the engine's") };
+        match state {
+            Ok(value) => mirrored.value.store(value, Ordering::SeqCst),
+            Err((value, failure)) => {
+                assert!(mirrored.failed_at.set((value, failure.clone())).is_ok(), "a timeline fails once")
+            }
+        }
+        mirrored.shown.lock().unwrap().push(state.map_err(|(value, _)| value));
+    }
+
+    fn has_waiters(&self) -> bool {
+        true
+    }
+
+    fn notify(&self, state: Result<u64, &Failure>, by: Option<Point>) {
+        let Either::Mirrored(mirrored) = self else { panic!("this timeline is not the engine's") };
+        mirrored.notified.lock().unwrap().push((state.map_err(Failure::clone), by));
+    }
+
+    fn deliver(&self, state: Result<u64, &Failure>) {
+        match self {
+            Either::Mirrored(_) => panic!("this timeline is the engine's own"),
+            Either::Elsewhere(elsewhere) => {
+                elsewhere.delivered.lock().unwrap().push(state.map_err(Failure::clone))
+            }
+        }
+    }
+
+    fn watch(&self, value: u64, watcher: Watcher) -> Watch {
+        let Either::Elsewhere(elsewhere) = self else { panic!("this timeline is the engine's own") };
+        assert!(!elsewhere.refuses_to_be_watched, "the other driver panics");
+        elsewhere.watchers.lock().unwrap().push((value, watcher));
+        Watch(elsewhere.clone())
+    }
+}
+
+/// A device whose work ends when the test says so. What is deferred runs on a thread of its own, or when the test says
+/// so.
+#[derive(Default)]
+struct Bare {
+    completer: OnceLock<Completer>,
+    keeps_deferred: bool,
+    deferred: Mutex<Vec<Deferred>>,
+    reclaimed: Mutex<Vec<(u64, Result<(), Failure>)>>,
+}
+
+impl Backend for Bare {
+    type Timeline = Either;
+    type Work = u64;
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![device(1, NativeWaits::None)]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
+        Submitted::all()
+    }
+
+    fn defer(&self, callbacks: Deferred) {
+        if self.keeps_deferred {
+            self.deferred.lock().unwrap().push(callbacks);
+        } else {
+            std::thread::spawn(move || callbacks.run());
+        }
+    }
+
+    fn reclaim(&self, ended: Ended<u64>) {
+        if let Some(work) = ended.work {
+            self.reclaimed.lock().unwrap().push((work, ended.outcome));
+        }
+    }
+}
+
+struct Setup {
+    engine: Engine<Bare>,
+}
+
+impl Setup {
+    fn new() -> Self {
+        Self { engine: Engine::new(Bare::default()).unwrap() }
+    }
+
+    fn that_keeps_deferred() -> Self {
+        Self { engine: Engine::new(Bare { keeps_deferred: true, ..Bare::default() }).unwrap() }
+    }
+
+    fn mirrored(&self) -> (Either, Arc<Mirrored>) {
+        let mirrored = Arc::new(Mirrored {
+            registration: self.engine.register(0),
+            value: AtomicU64::new(0),
+            failed_at: OnceLock::new(),
+            shown: Mutex::default(),
+            notified: Mutex::default(),
+        });
+        (Either::Mirrored(mirrored.clone()), mirrored)
+    }
+
+    fn submit(&self, waits: &[(Either, u64)], signals: &[(Either, u64)], action: Action<u64>) -> Ticket {
+        self.engine.submit(0, Affinity::ANY, waits, signals, action).unwrap().ticket
+    }
+
+    fn complete(&self, epoch: u64) {
+        let queue = self.engine.queue(0, 0).unwrap();
+        self.engine.backend().completer.get().unwrap().complete(queue, epoch).unwrap();
+    }
+
+    fn run_deferred(&self) -> usize {
+        let deferred = std::mem::take(&mut *self.engine.backend().deferred.lock().unwrap());
+        let count = deferred.len();
+        deferred.into_iter().for_each(Deferred::run);
+        count
+    }
+}
+
+fn elsewhere() -> (Either, Arc<Elsewhere>) {
+    let elsewhere = Arc::new(Elsewhere::default());
+    (Either::Elsewhere(elsewhere.clone()), elsewhere)
+}
+
+/// Two timelines of other drivers are both unknown to the engine, which is no reason to take them for one (S9).
+#[test]
+fn signals_of_two_foreign_timelines_are_both_delivered() {
+    let setup = Setup::new();
+    let ((a, at_a), (b, at_b)) = (elsewhere(), elsewhere());
+    setup.submit(&[], &[(a, 1), (b, 1)], Action::Barrier);
+    for at in [at_a, at_b] {
+        eventually("the signal is delivered", || at.delivered.lock().unwrap().len() == 1);
+        assert!(matches!(at.delivered.lock().unwrap()[..], [Ok(1)]));
+    }
+}
+
+/// A foreign timeline cannot be watched: its driver panics. The operation that waits for it would never be told, so it
+/// fails instead (S3, S9).
+#[test]
+fn wait_for_a_timeline_that_cannot_be_watched_fails() {
+    let setup = Setup::new();
+    let bad = Either::Elsewhere(Arc::new(Elsewhere { refuses_to_be_watched: true, ..Elsewhere::default() }));
+    let (y, _) = setup.mirrored();
+    setup.submit(&[(bad, 1)], &[(y.clone(), 1)], Action::Queue(1));
+    eventually("the operation has failed", || y.failure().is_some());
+    eventually("its work has come back", || setup.engine.backend().reclaimed.lock().unwrap().len() == 1);
+    assert_eq!((setup.engine.occupancy().operations, setup.engine.stats().panics), (0, 1));
+    assert!(setup.engine.lost(0).is_none(), "the device has nothing to do with it");
+}
+
+/// A foreign wait is watched once, is released by what its watcher is told, and is no longer watched then (S9).
+#[test]
+fn foreign_wait_is_released_by_its_watcher() {
+    for (told, ends_well) in [(Ok(3), true), (Ok(2), false), (Err(broken("the other driver's")), false)] {
+        let setup = Setup::new();
+        let ((x, at_x), (y, _)) = (elsewhere(), setup.mirrored());
+        let ticket = setup.submit(&[(x, 3)], &[(y.clone(), 1)], Action::Barrier);
+        eventually("the timeline is watched", || at_x.watchers.lock().unwrap().len() == 1);
+        let (value, watcher) = at_x.watchers.lock().unwrap()[0].clone();
+        assert_eq!((value, y.value()), (3, 0));
+        watcher.notify(told.clone());
+        eventually("the operation has heard of it", || {
+            y.value() == 1 || y.failure().is_some() || matches!(told, Ok(2))
+        });
+        assert_eq!(y.value() == 1, ends_well);
+        setup.engine.cancel(ticket);
+        eventually("the watch is over", || at_x.unwatched.load(Ordering::SeqCst) == 1);
+        // Late, twice, and after the wait: harmless.
+        watcher.notify(Ok(4));
+        watcher.notify(Err(broken("late")));
+        assert_eq!(setup.engine.occupancy().operations, 0);
+    }
+}
+
+/// What is shown to a copy is shown in the order of the steps, ends with a failure at the value that had been reached,
+/// and is there before the work comes back (S1, S5).
+#[test]
+fn steps_of_a_mirrored_timeline_are_shown_in_order() {
+    let setup = Setup::new();
+    let (x, mirror) = setup.mirrored();
+    for value in 1..=3 {
+        setup.submit(&[], &[(x.clone(), 10 * value)], Action::Queue(value));
+    }
+    assert!(mirror.shown.lock().unwrap().is_empty(), "nothing has completed");
+    setup.complete(1);
+    assert_eq!(x.value(), 10);
+    mirror.registration.signal(15).unwrap();
+    setup.complete(2);
+    let cause = broken("the program gives up");
+    assert!(mirror.registration.fail(&cause));
+    assert!(!mirror.registration.fail(&broken("too late")));
+    setup.complete(3);
+    let shown = mirror.shown.lock().unwrap();
+    let last = shown.last().copied();
+    let moves: Vec<u64> = shown.iter().filter_map(|step| step.ok()).collect();
+    assert_eq!((moves, last), (vec![10, 15, 20], Some(Err(20))));
+    let (failed_at, failure) = mirror.failed_at.get().unwrap();
+    assert!(*failed_at == 20 && failure.same_root(&cause));
+    assert!(mirror.registration.query().unwrap_err().same_root(&cause));
+    assert_eq!(
+        (mirror.registration.value(), setup.engine.backend().reclaimed.lock().unwrap().len()),
+        (20, 3)
+    );
+}
+
+/// Waiters that only the timeline knows are woken after the step is shown, and are told which point of a queue made it
+/// (S1).
+#[test]
+fn waiters_of_a_mirrored_timeline_are_told_of_the_point() {
+    let setup = Setup::new();
+    let (x, mirror) = setup.mirrored();
+    setup.submit(&[], &[(x.clone(), 1)], Action::Queue(1));
+    assert!(mirror.notified.lock().unwrap().is_empty());
+    setup.complete(1);
+    eventually("the waiters are told", || !mirror.notified.lock().unwrap().is_empty());
+    let queue = setup.engine.queue(0, 0).unwrap();
+    let told = mirror.notified.lock().unwrap().clone();
+    assert!(matches!(&told[..], [(Ok(1), Some(point))] if *point == Point { queue, epoch: 1 }), "{told:?}");
+}
+
+/// Of a host step and the engine's own, made at the same time by two threads, the copy and the truth agree in the end:
+/// there is one order of steps (S1).
+#[test]
+fn mirror_and_truth_agree_after_a_race() {
+    within(4 * LIMIT, || {
+        for round in 0..2000 {
+            let setup = Setup::new();
+            let (x, mirror) = setup.mirrored();
+            setup.submit(&[], &[(x.clone(), 2)], Action::Queue(1));
+            std::thread::scope(|scope| {
+                scope.spawn(|| setup.complete(1));
+                match round % 2 {
+                    0 => drop(mirror.registration.fail(&broken("given up"))),
+                    // Refused if the device was first.
+                    _ => drop(mirror.registration.signal(1)),
+                }
+            });
+            let truth = (mirror.registration.value(), mirror.registration.query().is_err());
+            assert_eq!((x.value(), x.failure().is_some()), truth);
+            let shown = mirror.shown.lock().unwrap();
+            assert!(shown.iter().filter_map(|step| step.as_ref().ok()).is_sorted(), "{shown:?}");
+            assert_eq!(shown.iter().filter(|step| step.is_err()).count(), usize::from(truth.1));
+        }
+    });
+}
+
+/// Callbacks and foreign deliveries that become due inside `submit` go to the backend, which runs them where it likes.
+/// The value is there at once; until the backend runs them nothing else has happened (S8).
+#[test]
+fn what_becomes_due_inside_submit_runs_where_the_backend_says() {
+    let setup = Setup::that_keeps_deferred();
+    let ((x, mirror), (y, at_y)) = (setup.mirrored(), elsewhere());
+    let called = Arc::new(AtomicUsize::new(0));
+    let _subscription = mirror.registration.subscribe(1, {
+        let called = called.clone();
+        move |state| {
+            assert_eq!(state.unwrap(), 1);
+            called.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    setup.submit(&[], &[(x.clone(), 1), (y, 1)], Action::Barrier);
+    assert_eq!(x.value(), 1);
+    assert_eq!(called.load(Ordering::SeqCst), 0);
+    assert!(at_y.delivered.lock().unwrap().is_empty());
+    assert!(setup.run_deferred() > 0);
+    assert_eq!(called.load(Ordering::SeqCst), 1);
+    assert!(matches!(at_y.delivered.lock().unwrap()[..], [Ok(1)]));
+    assert_eq!(setup.run_deferred(), 0);
+}
+
+/// What was deferred is dropped by a backend that is going away. That ends nothing else: the operation has ended, and the
+/// engine takes more work (S8, S10).
+#[test]
+fn deferred_callbacks_that_are_dropped_leave_the_engine_whole() {
+    within(LIMIT, || {
+        let setup = Setup::that_keeps_deferred();
+        let (x, mirror) = setup.mirrored();
+        let _subscription = mirror.registration.subscribe(1, |_| {});
+        setup.submit(&[], &[(x.clone(), 1)], Action::Barrier);
+        setup.engine.backend().deferred.lock().unwrap().clear();
+        setup.submit(&[(x.clone(), 1)], &[(x.clone(), 2)], Action::Barrier);
+        assert_eq!((x.value(), setup.engine.occupancy().operations), (2, 0));
+    });
+}

@@ -1,0 +1,257 @@
+//! Waits that are left to a device, and waits that are dropped because something else implies them (rule S6).
+//!
+//! Each test builds the one situation in which an engine is tempted to wait for the wrong thing: an event that another
+//! thread took, an epoch that the device was never given, a signal later than the one that was asked for.
+#![cfg(not(any(loom, shuttle)))]
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+#[path = "common/rig.rs"]
+mod rig;
+
+use hal_semaphore::Semaphore;
+use hal_semaphore::backend::NativeWaits;
+use rig::{Devices, LIMIT, Moment, Rig, broken, device, within};
+use std::time::{Duration, Instant};
+
+/// A marker or barrier that ends with the work before it has no epoch on the device. A queue that is told to wait for
+/// that epoch never runs again, so the wait has to name one that the device was given (S2, S6).
+#[test]
+fn native_wait_behind_marker_names_an_issued_epoch() {
+    let rig = Rig::new(3, NativeWaits::Epochs);
+    let [y, z, x, w] = rig.semaphores();
+    rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
+    rig.job(0, &[(&y, 1)], &[], 2);
+    assert!(rig.step(1) && rig.step(0));
+    y.fail(broken("the program gives y up"));
+    // Job 2 ends before the report of job 1 comes in; queue 0 has nothing in flight.
+    rig.report(0);
+    rig.marker(0, &[], &[], 3);
+    rig.marker(0, &[(&z, 1)], &[(&x, 1)], 4);
+    rig.job(2, &[(&x, 1)], &[(&w, 1)], 5);
+    rig.settle();
+    assert_eq!(w.query().unwrap(), 1);
+    rig.assert_idle();
+}
+
+/// Two queues: job 1 on queue 1 signals y and z, job 2 on queue 0 waits for y, and both have run. `release` moves y on
+/// the host, so that job 2 can end while the report of job 1 is still to come: queue 0 is empty, and yet a barrier on it
+/// that waits for z must wait for queue 1.
+fn empty_queue_behind_late_report(
+    native_waits: NativeWaits,
+    release: impl Fn(&Semaphore),
+) -> (Rig, Semaphore) {
+    let rig = Rig::new(3, native_waits);
+    let [y, z] = rig.semaphores();
+    rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
+    rig.job(0, &[(&y, 1)], &[], 2);
+    assert!(rig.step(1) && rig.step(0));
+    release(&y);
+    rig.report(0);
+    (rig, z)
+}
+
+/// Queue 2 waits for a barrier that has no event of its own. A later signal of the same queue has one, but the wait is
+/// for the barrier's signal, and it must not be lost between the two (S2, S6).
+fn wait_for_barrier_on_empty_queue(native_waits: NativeWaits, release: impl Fn(&Semaphore)) {
+    let (rig, z) = empty_queue_behind_late_report(native_waits, release);
+    let [x, w] = rig.semaphores();
+    rig.barrier(0, &[(&z, 1)], &[(&x, 1)]);
+    rig.job(2, &[(&x, 1)], &[(&w, 1)], 3);
+    rig.job(0, &[], &[(&x, 2)], 4);
+    rig.settle();
+    assert_eq!((x.query().unwrap(), w.query().unwrap()), (2, 1));
+    rig.assert_idle();
+}
+
+#[test]
+fn wait_for_barrier_on_empty_queue_ends_after_host_signal() {
+    wait_for_barrier_on_empty_queue(NativeWaits::Events, |y| y.signal(1).unwrap());
+}
+
+#[test]
+fn wait_for_barrier_on_empty_queue_ends_after_host_failure() {
+    wait_for_barrier_on_empty_queue(NativeWaits::Events, |y| {
+        y.fail(broken("the program gives y up"));
+    });
+}
+
+/// With bare epochs, the barrier on the empty queue is covered by what its queue has waited for already, not by an
+/// epoch of its own queue that has long ended (S6).
+#[test]
+fn wait_for_barrier_on_empty_queue_ends_with_bare_epochs() {
+    let (rig, z) = empty_queue_behind_late_report(NativeWaits::Epochs, |y| {
+        y.fail(broken("the program gives y up"));
+    });
+    let [x, w] = rig.semaphores();
+    rig.barrier(0, &[(&z, 1)], &[(&x, 1)]);
+    rig.job(2, &[(&x, 1)], &[(&w, 1)], 3);
+    rig.settle();
+    assert_eq!(w.query().unwrap(), 1);
+}
+
+/// While the backend makes an event, another submission reaches the same queue and can take the event. The signal that
+/// is left without one must not be passed off as covered by a later one (S6).
+#[test]
+fn submission_while_event_is_made_keeps_its_own_cover() {
+    let rig = Rig::new(3, NativeWaits::Events);
+    let [x, y] = rig.semaphores();
+    rig.once(Moment::EventCreation, {
+        let (rig, x) = (rig.clone(), x.clone());
+        move |_| {
+            rig.job(0, &[(&x, 1)], &[(&x, 2)], 2);
+        }
+    });
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(1, &[(&x, 2)], &[(&y, 1)], 3);
+    rig.job(0, &[(&x, 2)], &[(&x, 3)], 4);
+    rig.settle();
+    assert_eq!((x.query().unwrap(), y.query().unwrap()), (3, 1));
+    rig.assert_idle();
+}
+
+/// The same with plain threads: many submit to one queue whose first events are being made. None of their operations
+/// fails, because nothing failed (S3, S6).
+#[test]
+fn threads_that_submit_while_events_are_made_all_succeed() {
+    for round in 0..500 {
+        let rig = Rig::new(2, NativeWaits::Events);
+        // Making an event takes a while, as it does in a driver.
+        rig.always(Moment::EventCreation, |_| {
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_micros(5) {
+                std::hint::spin_loop();
+            }
+        });
+        let (chains, ends): ([Semaphore; 3], [Semaphore; 3]) = (rig.semaphores(), rig.semaphores());
+        std::thread::scope(|scope| {
+            for (x, y) in chains.iter().zip(&ends) {
+                let rig = &rig;
+                scope.spawn(move || {
+                    for value in 1..=6 {
+                        rig.job(0, &[(x, value - 1)], &[(x, value)], value);
+                        rig.job(1, &[(x, value)], &[(y, value)], 100 + value);
+                    }
+                });
+            }
+        });
+        rig.settle();
+        for y in &ends {
+            assert_eq!(y.query().unwrap(), 6, "in round {round}");
+        }
+        rig.assert_idle();
+    }
+}
+
+/// As above, where the consumers come from a thread of their own and may be there before their producers (S2, S6).
+#[test]
+fn consumers_of_two_racing_producers_all_succeed() {
+    for round in 0..1000 {
+        let rig = Rig::new(2, NativeWaits::Events);
+        let [a, b, y] = rig.semaphores();
+        std::thread::scope(|scope| {
+            let rig = &rig;
+            for x in [&a, &b] {
+                scope.spawn(move || {
+                    for value in 1..=4 {
+                        rig.job(0, &[], &[(x, value)], value);
+                    }
+                });
+            }
+            let (a, b, y) = (&a, &b, &y);
+            scope.spawn(move || {
+                for value in 1..=4 {
+                    rig.job(1, &[(a, value)], &[(y, 2 * value - 1)], 100 + value);
+                    rig.job(1, &[(b, value)], &[(y, 2 * value)], 200 + value);
+                }
+            });
+        });
+        rig.settle();
+        assert_eq!(y.query().unwrap(), 8, "in round {round}");
+        rig.assert_idle();
+    }
+}
+
+/// Two queues signal enough, one of them far more than was asked for. Waiting for the larger value would tie the
+/// consumer to work that it has nothing to do with (S6).
+#[test]
+fn native_wait_takes_the_earliest_signal_across_queues() {
+    let rig = Rig::new(3, NativeWaits::Events);
+    let [x, z, w] = rig.semaphores();
+    rig.job(1, &[], &[(&z, 1)], 100);
+    rig.job(1, &[], &[(&x, 10)], 1);
+    rig.job(0, &[], &[(&x, 3)], 2);
+    rig.job(2, &[(&x, 3)], &[(&w, 1)], 3);
+    assert!(rig.step(0) && rig.report(0));
+    assert_eq!(x.query().unwrap(), 3);
+    assert!(rig.step(2), "the consumer waits for the signal of 10");
+}
+
+/// A device that waits by events has a peer that records none. A native wait without an event means nothing to it, so
+/// such a wait is held on the host (S6).
+#[test]
+fn peer_without_events_is_waited_for_on_the_host() {
+    let mut waiting = device(1, NativeWaits::Events);
+    waiting.peers.push(0);
+    let rig = Devices::new(vec![device(1, NativeWaits::None), waiting]).start();
+    let [x, y] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
+    assert!(rig.native_waits().iter().all(|(_, with_event)| *with_event), "{:?}", rig.native_waits());
+    rig.settle();
+    assert_eq!((rig.ran(), y.query().unwrap()), (vec![1, 2], 1));
+}
+
+/// Job 3 of queue 2 waits for job 2, which waited for job 1. What follows it on queue 2 comes after job 1 anyhow, and
+/// a second native wait for that is paid in vain: domination is transitive (S6).
+#[test]
+fn transitively_implied_wait_costs_nothing() {
+    for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
+        let rig = Rig::new(3, native_waits);
+        let [x, y, z] = rig.semaphores();
+        rig.job(0, &[], &[(&x, 1)], 1);
+        rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
+        rig.job(2, &[(&y, 1)], &[], 3);
+        let placed = rig.job(2, &[(&x, 1)], &[(&z, 1)], 4);
+        assert_eq!(placed.waits.native, 0, "{native_waits:?}");
+        assert_eq!(rig.native_waits().len(), 2, "{native_waits:?}");
+        rig.settle();
+        assert_eq!((rig.ran(), z.query().unwrap()), (vec![1, 2, 3, 4], 1));
+    }
+}
+
+/// A queue that is held back until a producer's report stands in the same list as operations that wait. Cancelling
+/// many of those tidies the list up, and the queue must stay in it (S6, S7).
+#[test]
+fn gated_queue_survives_cancellation_of_its_neighbours() {
+    let rig = Rig::new(2, NativeWaits::Events);
+    let [x, y] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
+    assert!(rig.step(0) && rig.step(1) && rig.report(1));
+    assert_eq!(y.query().unwrap(), 0, "the effect is not seen before its cause");
+    let held: Vec<_> = (0..80).map(|id| rig.job(0, &[(&x, 5)], &[], 100 + id).ticket).collect();
+    for ticket in held {
+        rig.engine.cancel(ticket);
+    }
+    rig.settle();
+    assert_eq!(y.query().unwrap(), 1);
+}
+
+/// Events that cannot be made any more are no reason to hang: waits across queues are held on the host from then on,
+/// also by work that was submitted while the last event was being made (S6, S10).
+#[test]
+fn waits_across_queues_go_on_when_events_run_out() {
+    for limit in 0..6 {
+        within(LIMIT, move || {
+            let rig = Devices::new(vec![device(3, NativeWaits::Events)]).event_limit(limit).start();
+            let [x, y] = rig.semaphores();
+            for value in 1..=8 {
+                rig.job(0, &[(&y, value - 1)], &[(&x, value)], value);
+                rig.job(1, &[(&x, value)], &[(&y, value)], 100 + value);
+            }
+            rig.settle();
+            assert_eq!((x.query().unwrap(), y.query().unwrap()), (8, 8), "with {limit} events");
+            rig.assert_idle();
+        });
+    }
+}

@@ -1,0 +1,142 @@
+//! Devices with little room: nothing is forgotten, nothing spins, and a full queue delays only what needs it (rules
+//! S4, S13).
+#![cfg(not(any(loom, shuttle)))]
+
+#[path = "common/rig.rs"]
+mod rig;
+
+use hal_semaphore::backend::{NativeWaits, Submitted};
+use rig::{Devices, LIMIT, Moment, broken, device, within};
+
+/// The room of a device is shared by its queues. It answers "full" to one of them, and before the engine has taken note
+/// a job of the other one ends: the report must not be lost, or the queue waits although there is room (S13).
+#[test]
+fn report_during_a_full_answer_is_not_forgotten() {
+    let rig = Devices::new(vec![device(2, NativeWaits::None)]).device_capacity(2).start();
+    let [a, b, c] = rig.semaphores();
+    rig.job(1, &[], &[(&a, 1)], 1);
+    rig.job(1, &[], &[(&b, 1)], 2);
+    rig.once(Moment::SubmitEnds(0), |devices| {
+        assert!(devices.step(1) && devices.report(1));
+    });
+    rig.job(0, &[], &[(&c, 1)], 3);
+    assert_eq!(a.query().unwrap(), 1);
+    assert_eq!(rig.queued(0), 1, "there is room, and the queue is not asked again");
+    rig.settle();
+    assert_eq!(c.query().unwrap(), 1);
+}
+
+/// The same for a device that says explicitly that there is room again (S13).
+#[test]
+fn unblock_during_a_full_answer_is_not_forgotten() {
+    let rig = Devices::new(vec![device(2, NativeWaits::None)]).device_capacity(2).start();
+    let [a, c] = rig.semaphores();
+    rig.job(1, &[], &[(&a, 1)], 1);
+    rig.once(Moment::SubmitBegins(0), |devices| devices.completer().unblock(0).unwrap());
+    rig.answer_next(0, Submitted::full(0));
+    rig.job(0, &[], &[(&c, 1)], 2);
+    assert_eq!(rig.queued(0), 1, "the device has said that it has room");
+}
+
+/// The room that a queue waits for appears inside the very `submit` that finds none: its own earlier job ends there
+/// (S13).
+#[test]
+fn report_of_the_queues_own_job_during_a_full_answer_is_not_forgotten() {
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let [x, y] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.once(Moment::SubmitEnds(0), |devices| {
+        assert!(devices.step(0) && devices.report(0));
+    });
+    rig.job(0, &[], &[(&y, 1)], 2);
+    rig.settle();
+    assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
+}
+
+/// A queue has nothing on its device but a barrier that waits for another queue's report, and the shared room is taken.
+/// The barrier looks as if it could end at any moment, but asking again and again does not help: `submit` comes back
+/// (S4, S7).
+#[test]
+fn submit_returns_from_a_full_device_behind_a_gated_barrier() {
+    within(LIMIT, || {
+        let rig = Devices::new(vec![device(3, NativeWaits::Events)]).device_capacity(2).start();
+        let [y, z, x, long] = rig.semaphores();
+        rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
+        rig.job(0, &[(&y, 1)], &[], 2);
+        assert!(rig.step(1) && rig.step(0));
+        y.fail(broken("the program gives y up"));
+        rig.report(0);
+        // Job 1 has run and is not reported: the barrier waits for that.
+        rig.barrier(0, &[(&z, 1)], &[(&x, 1)]);
+        rig.job(2, &[], &[(&long, 1)], 3);
+        rig.job(2, &[], &[(&long, 2)], 4);
+        rig.job(0, &[], &[(&x, 2)], 5);
+        rig.settle();
+        assert_eq!((x.query().unwrap(), long.query().unwrap()), (2, 2));
+        rig.assert_idle();
+    });
+}
+
+/// The same trap for a thread that reports: its report frees an operation that finds no room, and the thread belongs
+/// to a device that has better things to do (S7, S13).
+#[test]
+fn report_returns_from_a_full_device_behind_a_gated_barrier() {
+    within(LIMIT, || {
+        let devices = Devices::new(vec![device(3, NativeWaits::Epochs), device(1, NativeWaits::None)]);
+        let rig = devices.device_capacity(2).start();
+        let [y, z, x, long, elsewhere] = rig.semaphores();
+        rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
+        rig.job(0, &[(&y, 1)], &[], 2);
+        assert!(rig.step(1) && rig.step(0));
+        y.signal(1).unwrap();
+        rig.report(0);
+        rig.barrier(0, &[(&z, 1)], &[(&x, 1)]);
+        rig.job(0, &[(&elsewhere, 1)], &[(&x, 2)], 3);
+        rig.job(3, &[], &[(&elsewhere, 1)], 4);
+        rig.job(2, &[], &[(&long, 1)], 5);
+        rig.job(2, &[], &[(&long, 2)], 6);
+        // The other device sets job 3 free, for which there is no room.
+        assert!(rig.step(3) && rig.report(3));
+        assert_eq!(rig.queued(0), 0);
+        rig.settle();
+        assert_eq!((x.query().unwrap(), long.query().unwrap()), (2, 2));
+        rig.assert_idle();
+    });
+}
+
+/// An operation that has its place in a full queue has not begun. If what it waits for fails it fails at once; the
+/// long job that fills the queue is none of its business (S13).
+#[test]
+fn failure_reaches_an_operation_behind_a_full_queue() {
+    let rig = Devices::new(vec![device(2, NativeWaits::Events)]).queue_capacity(1).start();
+    let [x, y, long] = rig.semaphores();
+    let cause = broken("parity");
+    rig.job(0, &[], &[(&long, 1)], 1);
+    rig.failing_job(1, &[], &[(&x, 1)], 2, &cause);
+    rig.job(0, &[(&x, 1)], &[(&y, 1)], 3);
+    assert!(rig.step(1) && rig.report(1));
+    assert!(x.query().is_err());
+    assert!(y.query().is_err_and(|failure| failure.same_root(&cause)), "y: {y:?}");
+    assert_eq!(rig.reclaimed(), [2, 3]);
+    rig.settle();
+    assert_eq!((long.query().unwrap(), rig.ran()), (1, vec![2, 1]));
+}
+
+/// Queues that share their device's room get by however little there is, and everything keeps its order (S2, S13).
+#[test]
+fn queues_that_share_little_room_all_finish() {
+    for capacity in 1..=3 {
+        within(LIMIT, move || {
+            let rig = Devices::new(vec![device(3, NativeWaits::Events)]).device_capacity(capacity).start();
+            let [x, y, z] = rig.semaphores();
+            for value in 1..=20 {
+                rig.job(0, &[(&z, value - 1)], &[(&x, value)], value);
+                rig.job(1, &[(&x, value)], &[(&y, value)], 100 + value);
+                rig.job(2, &[(&y, value)], &[(&z, value)], 200 + value);
+            }
+            rig.settle();
+            assert_eq!(z.query().unwrap(), 20, "with room for {capacity}");
+            rig.assert_idle();
+        });
+    }
+}
