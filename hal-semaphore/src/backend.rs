@@ -30,7 +30,7 @@
 //!
 //! **Panics.** A backend that panics loses the device that it was working on: what it had done is unknown.
 
-use crate::engine::Deferred;
+pub use crate::engine::Deferred;
 use crate::error::CompletionError;
 use crate::failure::{Code, Failure};
 use crate::ids::{Point, QueueId, Ticket, TimelineKey};

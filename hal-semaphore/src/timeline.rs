@@ -176,8 +176,14 @@ impl Registration {
 
     /// Fails the timeline for good, and what waits for it. Only the first failure counts; says whether this was it.
     pub fn fail(&self, failure: &Failure) -> bool {
+        self.fail_and(failure, |_| {})
+    }
+
+    /// As [`fail`](Registration::fail), and does `show` in the same step, with the value that was reached: under a lock, so
+    /// it must be a store.
+    pub fn fail_and(&self, failure: &Failure, show: impl FnOnce(u64)) -> bool {
         let mut entry = Entry::new(&*self.port);
-        self.slot().fail(failure, |_| {}, &mut entry.agenda)
+        self.slot().fail(failure, show, &mut entry.agenda)
     }
 
     /// The value that work which has its place in a queue will bring the timeline to, unless something fails; nothing if

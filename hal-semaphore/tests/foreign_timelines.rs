@@ -56,6 +56,28 @@ impl Drop for Watch {
     }
 }
 
+impl Mirrored {
+    /// Signals from the host; the copy is shown the step as it is made.
+    fn signal(&self, value: u64) -> Result<(), SignalError> {
+        self.registration.signal_and(value, || self.show(Ok(value)))
+    }
+
+    /// Fails from the host, likewise.
+    fn fail(&self, failure: &Failure) -> bool {
+        self.registration.fail_and(failure, |reached| self.show(Err((reached, failure))))
+    }
+
+    fn show(&self, state: Result<u64, (u64, &Failure)>) {
+        match state {
+            Ok(value) => self.value.store(value, Ordering::SeqCst),
+            Err((value, failure)) => {
+                assert!(self.failed_at.set((value, failure.clone())).is_ok(), "a timeline fails once")
+            }
+        }
+        self.shown.lock().unwrap().push(state.map_err(|(value, _)| value));
+    }
+}
+
 impl Timeline for Either {
     type Watch = Watch;
 
@@ -82,13 +104,7 @@ impl Timeline for Either {
 
     fn show(&self, state: Result<u64, (u64, &Failure)>) {
         let Either::Mirrored(mirrored) = self else { panic!("this timeline is not the engine's") };
-        match state {
-            Ok(value) => mirrored.value.store(value, Ordering::SeqCst),
-            Err((value, failure)) => {
-                assert!(mirrored.failed_at.set((value, failure.clone())).is_ok(), "a timeline fails once")
-            }
-        }
-        mirrored.shown.lock().unwrap().push(state.map_err(|(value, _)| value));
+        mirrored.show(state);
     }
 
     fn has_waiters(&self) -> bool {
@@ -267,11 +283,11 @@ fn steps_of_a_mirrored_timeline_are_shown_in_order() {
     assert!(mirror.shown.lock().unwrap().is_empty(), "nothing has completed");
     setup.complete(1);
     assert_eq!(x.value(), 10);
-    mirror.registration.signal(15).unwrap();
+    mirror.signal(15).unwrap();
     setup.complete(2);
     let cause = broken("the program gives up");
-    assert!(mirror.registration.fail(&cause));
-    assert!(!mirror.registration.fail(&broken("too late")));
+    assert!(mirror.fail(&cause));
+    assert!(!mirror.fail(&broken("too late")));
     setup.complete(3);
     let shown = mirror.shown.lock().unwrap();
     let last = shown.last().copied();
@@ -313,9 +329,9 @@ fn mirror_and_truth_agree_after_a_race() {
             std::thread::scope(|scope| {
                 scope.spawn(|| setup.complete(1));
                 match round % 2 {
-                    0 => drop(mirror.registration.fail(&broken("given up"))),
+                    0 => drop(mirror.fail(&broken("given up"))),
                     // Refused if the device was first.
-                    _ => drop(mirror.registration.signal(1)),
+                    _ => drop(mirror.signal(1)),
                 }
             });
             let truth = (mirror.registration.value(), mirror.registration.query().is_err());

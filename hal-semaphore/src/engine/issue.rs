@@ -188,9 +188,10 @@ impl<B: Backend> Turn<'_, B> {
         let Some(op) = self.state.ops.get_mut(key) else { return };
         op.state = OpState::Issued;
         op.event = event;
-        if !self.queue.watched || cover == 0 {
+        if !self.queue.watched {
             return;
         }
+        // Also where there is no cover: there may have been one before a batch was taken back.
         for signal in &op.signals {
             if let Some(slot) = self.shared.own(&signal.timeline) {
                 slot.amend(Promise { value: signal.value, queue: self.index, epoch, cover, event });

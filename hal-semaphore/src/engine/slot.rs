@@ -471,12 +471,15 @@ impl SlotState {
     /// The promises that are enough for `value`, the smallest first, and no more than a look goes through.
     pub(super) fn promises_for(&self, value: u64) -> impl Iterator<Item = &Promise> {
         // Mostly it is the last one that is waited for.
-        let last = self.promises.len().wrapping_sub(2);
-        let first = match self.promises.get(last) {
-            Some(before_last) if before_last.value < value => last + 1,
-            _ => self.promises.partition_point(|promise| promise.value < value),
+        let count = self.promises.len();
+        let is_enough = |promise: &Promise| promise.value >= value;
+        let before_last = count.checked_sub(2).and_then(|at| self.promises.get(at));
+        let first = if before_last.is_none_or(|promise| !is_enough(promise)) {
+            count - usize::from(self.promises.back().is_some_and(is_enough))
+        } else {
+            self.promises.partition_point(|promise| !is_enough(promise))
         };
-        self.promises.range(first.min(self.promises.len())..).take(SCAN)
+        self.promises.range(first..).take(SCAN)
     }
 
     pub(super) fn find(&mut self, value: u64, queue: u32, epoch: u64) -> Option<Promise> {

@@ -31,7 +31,9 @@ pub(super) fn shutdown_failure() -> Failure {
 impl<B: Backend> Turn<'_, B> {
     /// The device of this queue is gone. The others of its queues hear of it through the agenda.
     pub(super) fn lose_device(&mut self, failure: Failure) {
-        self.agenda.losses.push((self.queue.id.device(), failure));
+        let cause = self.device().lost.lock().get_or_insert(failure).clone();
+        self.lose(&cause);
+        self.agenda.losses.push((self.queue.id.device(), cause));
     }
 
     /// The queue's device is gone.
@@ -120,12 +122,8 @@ impl<B: Backend> Shared<B> {
     /// The device is gone: everything on it ends with this failure, and everything that comes later.
     pub(super) fn lose_now(&self, device: usize, failure: Failure, agenda: &mut super::Agenda) {
         let Some(spec) = self.devices.get(device) else { return };
-        let mut lost = spec.lost.lock();
-        if lost.is_some() {
-            return;
-        }
-        *lost = Some(failure.clone());
-        drop(lost);
+        // The first cause is everybody's.
+        let failure = spec.lost.lock().get_or_insert(failure).clone();
         for index in spec.first_queue..spec.first_queue + spec.queues {
             Turn::begin(self, index, agenda).lose(&failure);
             agenda.visit(index);
