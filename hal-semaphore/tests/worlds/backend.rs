@@ -185,9 +185,12 @@ impl Gpu {
                         wait.event.map(|Event(at)| &state.events[at])
                     )
                 });
-                continue;
+                // Where this is allowed, look for others behind it.
+                if !matches!(rule, "native-wait-event" | "native-wait-stale") {
+                    continue;
+                }
             }
-            let by_event = wait.event.filter(|_| self.waits_by_event(device));
+            let by_event = wait.event.filter(|_| self.waits_by_event(device) && objection.is_none());
             let recording =
                 by_event.map(|Event(event)| Recording { event, number: state.events[event].number });
             waits.push(Wait { queue: producer, epoch, recording });
@@ -400,8 +403,9 @@ impl Backend for Gpu {
                         if matches!(self.machine.abort, Abort::FailsAll) {
                             let mut book = self.ledger.book();
                             for entry in &mut state.queues[queue].queued {
-                                entry.failure.get_or_insert_with(|| failure.clone());
+                                // What has no work of its own cannot fail by itself.
                                 if let Some(op) = entry.op {
+                                    entry.failure.get_or_insert_with(|| failure.clone());
                                     book.operations[op].given.push(failure.clone());
                                 }
                             }
