@@ -9,8 +9,8 @@ use hal_semaphore::{Cancel, Code, Failure, Origin, Semaphore};
 const NEVER: u64 = u64::MAX;
 
 impl World {
-    /// The accepted operations that have not ended and whose waits are all over: nothing may hold them once the devices
-    /// have done everything they can.
+    /// The accepted operations that have not ended and should have, once the devices have done everything they can: their
+    /// waits are all over, or one is broken for good; their device is lost; or they were cancelled.
     pub(crate) fn forgotten(&self) -> Vec<usize> {
         let states: Vec<_> = (0..self.semaphores()).map(|semaphore| self.look(semaphore)).collect();
         let book = self.ledger.book();
@@ -27,7 +27,28 @@ impl World {
                 !open.iter().any(signals)
             }
         };
-        open.iter().copied().filter(|&op| book.operations[op].waits.iter().all(is_over)).collect()
+        // Nobody has signalled it, and the timeline takes no signal any more.
+        let is_broken = |&(semaphore, value): &Mark| {
+            let line = &book.lines[semaphore];
+            let may_have = |&(signalled, signaller): &(u64, Signaller)| {
+                signalled >= value
+                    && match signaller {
+                        Signaller::Host { .. } => true,
+                        Signaller::Operation(by) => book.outcome(by).is_some_and(Result::is_ok),
+                    }
+            };
+            matches!(states[semaphore], Some(Err(_)))
+                && line.initial < value
+                && !line.signallers.iter().any(may_have)
+        };
+        let must_have_ended = |&op: &usize| {
+            let operation = &book.operations[op];
+            operation.waits.iter().all(is_over)
+                || operation.waits.iter().any(is_broken)
+                || book.lost_at(operation.engine, operation.device).is_some()
+                || operation.cancelled == Some(Cancel::Cancelled)
+        };
+        open.iter().copied().filter(must_have_ended).collect()
     }
 
     /// Everything about the end.
