@@ -14,6 +14,9 @@ pub(crate) struct Options {
     /// Run one world and print what happens in it
     #[arg(long, value_name = "S", conflicts_with_all = ["worlds", "seconds"])]
     seed: Option<u64>,
+    /// Begin with this seed
+    #[arg(long, value_name = "S", conflicts_with = "seed", default_value_t = 0)]
+    from: u64,
     /// Run as many worlds as fit into so many seconds, half of them on each driver [default: 60]
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
@@ -39,7 +42,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             .current_dir(workspace::root()?)
             .env_remove("WORLDS")
             .env_remove("WORLD_SEED")
-            .env_remove("WORLDS_SECONDS");
+            .env_remove("WORLDS_SECONDS")
+            .env("WORLDS_FROM", options.from.to_string());
         match (options.seed, options.worlds, options.seconds) {
             (Some(seed), _, _) => drop(command.env("WORLD_SEED", seed.to_string())),
             (None, Some(worlds), None) => drop(command.env("WORLDS", worlds.to_string())),

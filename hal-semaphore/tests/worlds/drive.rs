@@ -94,6 +94,9 @@ pub(crate) fn stepped(seed: u64, loud: bool) -> Vec<Alarm> {
         }
     }
     let clock = SteppingClock { world: &world, now: Cell::default(), silent: plan.silent };
+    if plan.hasty && !ledger.is_alarmed() {
+        shut_down(&world, &clock, Duration::from_millis(2), false);
+    }
     end(&world, &clock, Duration::from_millis(2));
     drop(watched);
     ledger.alarms()
@@ -114,9 +117,16 @@ pub(crate) fn threaded(seed: u64, loud: bool) -> Vec<Alarm> {
             scope.spawn(move || {
                 dice::seed(seed ^ (thread + 1) << 32);
                 let clock = SystemClock::new();
-                for _ in 0..plan.actions {
+                let closes_at = (thread == 0 && plan.hasty).then(|| below(plan.actions));
+                for action in 0..plan.actions {
                     if ledger.is_alarmed() {
                         break;
+                    }
+                    if closes_at == Some(action) {
+                        // The others go on; their work is refused from here on.
+                        world.mute.store(plan.silent, Ordering::SeqCst);
+                        shut_down(world, &clock, Duration::from_millis(3), false);
+                        world.mute.store(false, Ordering::SeqCst);
                     }
                     world.act(&clock, Duration::from_micros(200));
                     if one_in(8) {
@@ -130,7 +140,7 @@ pub(crate) fn threaded(seed: u64, loud: bool) -> Vec<Alarm> {
             scope.spawn(move || {
                 dice::seed(seed ^ (thread + 1) << 40);
                 while busy() {
-                    if !step_devices(world) {
+                    if world.mute.load(Ordering::SeqCst) || !step_devices(world) {
                         std::thread::yield_now();
                     }
                 }
@@ -153,9 +163,6 @@ pub(crate) fn threaded(seed: u64, loud: bool) -> Vec<Alarm> {
 /// Lets everything come to its end, and judges.
 fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
     let ledger = &world.ledger;
-    if world.plan.hasty && !ledger.is_alarmed() {
-        shut_down(world, clock, limit, false);
-    }
     world.quiet();
     if ledger.is_alarmed() {
         // The rest would only say the same again; let go of it without asking.
@@ -212,7 +219,9 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
     if !ledger.is_alarmed() {
         world.judge();
     }
-    shut_down(world, clock, limit, true);
+    if !ledger.is_alarmed() {
+        shut_down(world, clock, limit, true);
+    }
     for engine in &world.engines {
         let panics = engine.stats().panics;
         if panics > 0 {

@@ -9,7 +9,7 @@
 //! - `world.rs`: looking at it while it moves. `oracle.rs`: judging it when it has ended. `ledger.rs`: the facts.
 //! - `drive.rs`: one thread that steps it, or threads. `watchdog.rs`: a hang is a failure with a seed.
 //!
-//! `WORLDS=n` runs so many, `WORLDS_SECONDS=n` as many as fit, `WORLD_SEED=n` one, and prints what happens.
+//! `WORLDS=n` runs so many (from the seed `WORLDS_FROM=n` on), `WORLDS_SECONDS=n` as many as fit, `WORLD_SEED=n` one, and prints what happens.
 //! `WORLDS_SURVEY=1` goes on after failures and counts them; `WORLDS_ALLOW=rule,rule` turns objections off.
 #![cfg(not(any(loom, shuttle)))]
 #![expect(
@@ -70,7 +70,8 @@ fn run(name: &'static str, driver: fn(u64, bool) -> Vec<Alarm>, default: u64) {
     let survey = std::env::var_os("WORLDS_SURVEY").is_some();
     let mut found: BTreeMap<&'static str, (u64, u64, String)> = BTreeMap::new();
     let (start, mut shown) = (Instant::now(), Instant::now());
-    let seeds = one.map_or(0..count, |seed| seed..seed + 1);
+    let from = number("WORLDS_FROM").unwrap_or(0);
+    let seeds = one.map_or(from..from.saturating_add(count), |seed| seed..seed + 1);
     let mut run = 0;
     for seed in seeds {
         if seconds.is_some_and(|seconds| start.elapsed() > seconds) {

@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use hal_semaphore::timeline::Subscription;
 use hal_semaphore::{Engine, Failure, Point, Semaphore};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
@@ -60,6 +60,8 @@ pub(crate) struct World {
     pub(crate) subscriptions: Mutex<Vec<(usize, Subscription)>>,
     /// How often the backend and callbacks may still call the engine by themselves.
     budget: AtomicI64,
+    /// The devices do not answer at the moment.
+    pub(crate) mute: AtomicBool,
     /// The only thread that acts, in a world of one.
     pub(crate) alone: Option<ThreadId>,
 }
@@ -87,7 +89,8 @@ impl World {
         drop(book);
         let budget = AtomicI64::new(4 * plan.actions as i64);
         let subscriptions = Mutex::default();
-        let world = Arc::new(Self { ledger, plan, engines, semaphores, subscriptions, budget, alone });
+        let mute = AtomicBool::new(false);
+        let world = Arc::new(Self { ledger, plan, engines, semaphores, subscriptions, budget, mute, alone });
         for engine in &world.engines {
             let _ = engine.backend().world.set(Arc::downgrade(&world));
         }
