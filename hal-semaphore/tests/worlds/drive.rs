@@ -325,9 +325,17 @@ fn shut_down(world: &Arc<World>, clock: &dyn Clock, limit: Duration, idle: bool)
         if idle && answer.is_err() {
             world.ledger.alarm("shutdown-idle", || format!("engine {number} had nothing to do: {answer:?}"));
         }
-        let open = pending(world, number);
+        let mut rest = pending(world, number);
+        if answer.is_ok() {
+            // Whatever was taken in before has ended, and nothing of it is left.
+            let kept = kept(world, number);
+            if !rest.is_empty() || !kept.is_empty() {
+                world.ledger.alarm("shutdown-unfinished", || {
+                    format!("engine {number} has shut down; signals {rest:?} are pending, the work of {kept:?} is not back")
+                });
+            }
+        }
         let start = Instant::now();
-        let mut rest = open;
         while !rest.is_empty() && start.elapsed() < Duration::from_millis(watchdog::patience_ms()) {
             std::thread::sleep(Duration::from_millis(1));
             rest = pending(world, number);
@@ -358,4 +366,18 @@ fn pending(world: &World, number: usize) -> Vec<(usize, usize, u64)> {
             world.handle(semaphore).is_some_and(|handle| handle.query().is_ok_and(|now| now < value))
         })
         .collect()
+}
+
+/// The operations that were taken in before their engine was asked to shut down, and whose work has not come back.
+fn kept(world: &World, number: usize) -> Vec<usize> {
+    let book = world.ledger.book();
+    let closing = book.closing[number].unwrap_or(0);
+    let is_kept = |op: &usize| {
+        let operation = &book.operations[*op];
+        operation.engine == number
+            && operation.kind != crate::ledger::Kind::Barrier
+            && operation.accepted.is_some_and(|accepted| accepted < closing)
+            && operation.work_back == 0
+    };
+    (0..book.operations.len()).filter(is_kept).collect()
 }

@@ -46,7 +46,7 @@ pub(crate) struct Plan {
     pub(crate) semaphores: Vec<(usize, u64)>,
     pub(crate) actions: usize,
     pub(crate) threads: usize,
-    /// How often work fails, and how often it is refused: once in so many times.
+    /// How often work fails: once in so many times; it is refused half as often.
     pub(crate) failing: usize,
     /// How often a device is lost from outside.
     pub(crate) losing: usize,
@@ -89,7 +89,7 @@ fn machine() -> Machine {
         events: often(&[0, 1, 3, 8, unlimited, unlimited, unlimited]),
         eager: often(&[0, 0, 1, 2, 4]),
         falsely_full: often(&[0, 0, 6, 20]),
-        lost_inside: often(&[0, 0, 0, 0, 40, 150]),
+        lost_inside: often(&[0, 0, 0, 0, 15, 60]),
         meddles: often(&[0, 0, 4, 12, 40]),
         abort: [Abort::Ignores, Abort::RunsAll, Abort::FailsAll, Abort::IsLost][below(4)],
         task_now: often(&[0, 1, 2]),
@@ -108,8 +108,8 @@ impl Plan {
             actions: often(&[15, 30, 60, 120]),
             threads: 2 + below(3),
             failing: often(&[0, 0, 5, 20]),
-            losing: often(&[0, 0, 0, 60, 200]),
-            host_fails: often(&[0, 0, 15, 60]),
+            losing: often(&[0, 0, 0, 4, 15]),
+            host_fails: often(&[0, 0, 2, 10]),
             hasty: one_in(4),
             silent: one_in(3),
             pinned: one_in(2),

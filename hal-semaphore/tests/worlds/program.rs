@@ -29,7 +29,7 @@ impl World {
             6 => self.wait(clock, wait_for),
             7 => self.engines[below(self.engines.len())].poll(),
             _ => {
-                if one_in(8) {
+                if one_in(5) {
                     self.drop_semaphore(semaphore);
                 }
             }
