@@ -222,6 +222,7 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
     if !ledger.is_alarmed() {
         shut_down(world, clock, limit, true);
     }
+    crate::coverage::add(world);
     for engine in &world.engines {
         let panics = engine.stats().panics;
         if panics > 0 {

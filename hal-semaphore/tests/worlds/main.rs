@@ -21,6 +21,7 @@
 mod backend;
 #[path = "../common/mod.rs"]
 mod common;
+mod coverage;
 mod dice;
 mod drive;
 mod gpu;
@@ -100,6 +101,7 @@ fn run(name: &'static str, driver: fn(u64, bool) -> Vec<Alarm>, default: u64) {
         }
     }
     println!("{name}: {run} worlds, {:.0} a second", run as f64 / start.elapsed().as_secs_f64());
+    println!("  both drivers so far: {}", coverage::total());
     for (rule, (times, seed, text)) in &found {
         println!("{times:>7} x {rule}, seed {seed}: {}", text.lines().next().unwrap_or_default());
     }
