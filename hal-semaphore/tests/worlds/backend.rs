@@ -335,7 +335,7 @@ impl Backend for Gpu {
         }
         self.meddle(Place::Run);
         if one_in(self.machine.task_now) {
-            self.end_task(task, op, below(12));
+            self.end_task(task, op, self.task_way());
         } else {
             self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push((task, op));
         }

@@ -80,7 +80,7 @@ pub(crate) fn stepped(seed: u64, loud: bool) -> Vec<Alarm> {
     let watched = watchdog::watch("stepped", seed, &world);
     plan.actions *= 2;
     for _ in 0..plan.actions {
-        if one_in(2) {
+        if !one_in(plan.pace + 1) {
             let clock = SteppingClock { world: &world, now: Cell::default(), silent: false };
             world.act(&clock, Duration::from_millis(1));
         } else {

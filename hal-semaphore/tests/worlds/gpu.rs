@@ -310,6 +310,11 @@ impl Gpu {
         }
     }
 
+    /// How the next host task ends; see [`end_task`](Gpu::end_task).
+    pub(crate) fn task_way(&self) -> usize {
+        if self.machine.task_ways == 1 { 2 } else { below(self.machine.task_ways) }
+    }
+
     /// Ends one of the host tasks that wait, if there is one.
     pub(crate) fn end_some_task(&self, always_well: bool) -> bool {
         let taken = {
@@ -320,7 +325,7 @@ impl Gpu {
             let at = below(tasks.len());
             tasks.swap_remove(at)
         };
-        let how = if always_well { 2 } else { below(12) };
+        let how = if always_well { 2 } else { self.task_way() };
         self.end_task(taken.0, taken.1, how);
         true
     }

@@ -25,8 +25,10 @@ pub(crate) struct Machine {
     pub(crate) meddles: usize,
     /// What a device does when it is asked to stop.
     pub(crate) abort: Abort,
-    /// What becomes of host tasks at once: one in so many.
+    /// How often a host task ends at once: once in so many times.
     pub(crate) task_now: usize,
+    /// Of so many ways in which host tasks end the first is to fail, the second to be dropped; one way is to end well.
+    pub(crate) task_ways: usize,
 }
 
 /// What a device does when it is asked to stop.
@@ -52,6 +54,11 @@ pub(crate) struct Plan {
     pub(crate) losing: usize,
     /// How often the host fails a timeline.
     pub(crate) host_fails: usize,
+    /// How often a program that may cancel does so, or drops a semaphore.
+    pub(crate) cancels: usize,
+    pub(crate) drops: usize,
+    /// How many steps of programs there are for one of the devices, at most.
+    pub(crate) pace: usize,
     /// Shuts down with work pending.
     pub(crate) hasty: bool,
     /// Nobody answers while it shuts down.
@@ -93,13 +100,22 @@ fn machine() -> Machine {
         meddles: often(&[0, 0, 4, 12, 40]),
         abort: [Abort::Ignores, Abort::RunsAll, Abort::FailsAll, Abort::IsLost][below(4)],
         task_now: often(&[0, 1, 2]),
+        task_ways: often(&[4, 12, 40]),
     }
 }
 
 impl Plan {
     /// Draws a plan. Most worlds are small: what goes wrong mostly needs little.
     pub(crate) fn draw() -> Self {
-        let machines: Vec<Machine> = (0..1 + usize::from(one_in(3))).map(|_| machine()).collect();
+        // Failures stick and spread: in half of the worlds there are none, so that there is much to order.
+        let calm = one_in(2);
+        let mut machines: Vec<Machine> = (0..1 + usize::from(one_in(3))).map(|_| machine()).collect();
+        if calm {
+            for machine in &mut machines {
+                (machine.lost_inside, machine.task_ways) = (0, 1);
+            }
+        }
+        let unless_calm = |choices: &[usize]| if calm { 0 } else { often(choices) };
         let semaphores =
             (0..2 + below(5)).map(|_| (below(machines.len()), [0, 0, 0, 0, 3][below(5)])).collect();
         Self {
@@ -107,9 +123,12 @@ impl Plan {
             semaphores,
             actions: often(&[15, 30, 60, 120]),
             threads: 2 + below(3),
-            failing: often(&[0, 0, 5, 20]),
-            losing: often(&[0, 0, 0, 4, 15]),
-            host_fails: often(&[0, 0, 2, 10]),
+            failing: unless_calm(&[0, 5, 20, 50]),
+            losing: unless_calm(&[0, 0, 4, 15, 30]),
+            host_fails: unless_calm(&[0, 0, 2, 10]),
+            cancels: unless_calm(&[0, 1, 3, 10]),
+            drops: unless_calm(&[0, 5, 10]),
+            pace: 1 + below(4),
             hasty: one_in(4),
             silent: one_in(3),
             pinned: one_in(2),

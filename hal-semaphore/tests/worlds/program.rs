@@ -14,8 +14,8 @@ use std::time::Duration;
 impl World {
     /// One random thing that a program may do.
     pub(crate) fn act(self: &Arc<Self>, clock: &dyn Clock, wait_for: Duration) {
-        let semaphore = below(self.semaphores());
-        match weighted(&[40, 10, 4, 6, 3, 8, 3, 3, 3]) {
+        let semaphore = self.pick();
+        match weighted(&[50, 6, 4, 6, 3, 8, 3, 3, 3]) {
             0 => self.submit(),
             1 => self.signal(semaphore),
             2 => {
@@ -25,11 +25,15 @@ impl World {
             }
             3 => self.subscribe(),
             4 => self.unsubscribe(),
-            5 => self.cancel(),
+            5 => {
+                if one_in(self.plan.cancels) {
+                    self.cancel();
+                }
+            }
             6 => self.wait(clock, wait_for),
             7 => self.engines[below(self.engines.len())].poll(),
             _ => {
-                if one_in(5) {
+                if one_in(self.plan.drops) {
                     self.drop_semaphore(semaphore);
                 }
             }
@@ -40,10 +44,10 @@ impl World {
         let count = [0, 1, 1, 1, 2, 3][below(6)];
         (0..count)
             .filter_map(|_| {
-                let semaphore = below(self.semaphores());
+                let semaphore = self.pick();
                 let promised = self.ledger.book().lines[semaphore].promised;
-                let ahead = if one_in(5) { 1 + value_below(2) } else { 0 };
-                let value = promised.saturating_sub([0, 0, 1, 2, 4][below(5)]) + ahead;
+                let ahead = if one_in(8) { 1 + value_below(2) } else { 0 };
+                let value = promised.saturating_sub([0, 0, 0, 1, 2, 4][below(6)]) + ahead;
                 Some(((semaphore, value), self.handle(semaphore)?))
             })
             .collect()
@@ -71,7 +75,7 @@ impl World {
         let waits = self.draw_waits();
         let mut signalled: Vec<(usize, Semaphore)> = Vec::new();
         for _ in 0..[0, 1, 1, 1, 2][below(5)] {
-            let semaphore = below(self.semaphores());
+            let semaphore = self.pick();
             if !signalled.iter().any(|&(other, _)| other == semaphore)
                 && let Some(handle) = self.handle(semaphore)
             {
@@ -203,7 +207,7 @@ impl World {
         let mut book = self.ledger.book();
         let line = &mut book.lines[semaphore];
         let current = state.clone().unwrap_or(line.seen);
-        let value = if one_in(4) { line.promised | 1 } else { (current + 1) | 1 };
+        let value = if one_in(10) { line.promised | 1 } else { (current + 1) | 1 };
         line.promised = line.promised.max(value);
         line.signallers.push((value, Signaller::Host { stamp }));
         drop(book);
@@ -299,7 +303,7 @@ impl World {
 
     /// Asks to be called.
     pub(crate) fn subscribe(self: &Arc<Self>) {
-        let semaphore = below(self.semaphores());
+        let semaphore = self.pick();
         let (Some(state), Some(handle)) = (self.look(semaphore), self.handle(semaphore)) else { return };
         let mut book = self.ledger.book();
         let value = book.lines[semaphore].promised.saturating_sub(value_below(3)) + value_below(2);

@@ -101,6 +101,16 @@ impl World {
         self.semaphores.len()
     }
 
+    /// A semaphore, mostly one that has not failed.
+    pub(crate) fn pick(&self) -> usize {
+        let book = self.ledger.book();
+        let mut at = below(self.semaphores.len());
+        while book.lines[at].failure.is_some() && !one_in(6) {
+            at = below(self.semaphores.len());
+        }
+        at
+    }
+
     pub(crate) fn handle(&self, semaphore: usize) -> Option<Semaphore> {
         lock(&self.semaphores[semaphore]).clone()
     }
@@ -240,15 +250,19 @@ impl World {
         let _within = Within::new(&MEDDLING);
         self.ledger.note(|| format!("inside {place:?}:"));
         match below(9) {
-            0 | 1 => drop(self.look(below(self.semaphores()))),
+            0 | 1 => drop(self.look(self.pick())),
             2 | 3 => self.submit(),
-            4 => self.signal(below(self.semaphores())),
-            5 => self.cancel(),
+            4 => self.signal(self.pick()),
+            5 => {
+                if one_in(self.plan.cancels) {
+                    self.cancel();
+                }
+            }
             6 => self.engines[below(self.engines.len())].poll(),
             7 => self.subscribe(),
             _ => {
-                if one_in(4) {
-                    self.fail(below(self.semaphores()));
+                if one_in(self.plan.host_fails) {
+                    self.fail(self.pick());
                 } else {
                     self.unsubscribe();
                 }
