@@ -105,6 +105,7 @@ fn run(name: &'static str, driver: fn(u64, bool) -> Vec<Alarm>, default: u64) {
     for (rule, (times, seed, text)) in &found {
         println!("{times:>7} x {rule}, seed {seed}: {}", text.lines().next().unwrap_or_default());
     }
+    assert!(found.is_empty(), "{} rules are broken", found.len());
 }
 
 #[test]
