@@ -13,6 +13,7 @@ mod steps;
 mod test;
 mod third_party;
 mod workspace;
+mod worlds;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -53,6 +54,8 @@ enum Command {
     Bench(bench::Options),
     /// What each operation costs in instructions, against a budget
     Instructions,
+    /// Random programs on random devices, judged by the engine's rules
+    Worlds(worlds::Options),
     /// Proves a backend on a real device, and says what was proved
     Hw(hw::Options),
     /// What is here, what is missing, what to do
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Setup => setup::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Instructions => instructions::run(),
+        Command::Worlds(options) => worlds::run(&options),
         Command::Hw(options) => hw::run(&options),
         Command::Doctor => doctor::run(),
     };

@@ -104,6 +104,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             oracle
         }),
         step(
+            "worlds",
+            "a minute of random programs on random devices, judged by the engine's rules",
+            xtask(&["worlds", "--seconds", "60"]),
+        ),
+        step(
             "loom",
             "every interleaving of each race, and the twins that must fail",
             checker("loom", &["test", "-p", engine, "--test", "loom", "--release"]),

@@ -1,0 +1,227 @@
+//! What happened in a world, in the order of one logical clock, and what the judge objected to.
+//!
+//! A stamp is taken before the action that it stands for can have an effect, so that a cause always has a smaller
+//! stamp than its effect, whichever threads they happen on.
+
+use hal_semaphore::{Cancel, Failure, Point, Ticket};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What an operation does; [`Action`](hal_semaphore::Action) without the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Queue,
+    Host,
+    Ahead,
+    Edge,
+    Barrier,
+}
+
+/// A semaphore of the world by its number, and a value.
+pub(crate) type Mark = (usize, u64);
+
+/// Everything known from outside about one operation.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) engine: usize,
+    pub(crate) device: usize,
+    pub(crate) kind: Kind,
+    pub(crate) affinity: u64,
+    pub(crate) waits: Vec<Mark>,
+    pub(crate) signals: Vec<Mark>,
+    /// One of its waits had failed before `submit` was called.
+    pub(crate) must_fail: bool,
+    /// Its engine said that its device was lost before `submit` was called.
+    pub(crate) on_lost: bool,
+    /// When `submit` returned; nothing if it refused, or has not returned.
+    pub(crate) accepted: Option<u64>,
+    pub(crate) refused: bool,
+    pub(crate) ticket: Option<Ticket>,
+    /// The failures that the world gave it: by its work, its device, its host task.
+    pub(crate) given: Vec<Failure>,
+    /// Its failing work ran, or was refused: it can no longer succeed.
+    pub(crate) spoiled: bool,
+    /// Its host task was dropped.
+    pub(crate) task_dropped: bool,
+    pub(crate) cancelled: Option<Cancel>,
+    /// The place at which the device took it.
+    pub(crate) taken: Option<(usize, u64)>,
+    /// For an edge that the device has nothing to do with: the epoch that it came after.
+    pub(crate) rides_behind: Option<(usize, u64)>,
+    pub(crate) ran: Option<u64>,
+    pub(crate) host_began: Option<u64>,
+    pub(crate) host_ended: Option<u64>,
+    pub(crate) ahead_done: Option<u64>,
+    /// How often its work came back, by `reclaim` or by `run`.
+    pub(crate) work_back: u32,
+    pub(crate) reclaimed: Option<Result<(), Failure>>,
+}
+
+/// Who raised a timeline to a value, or was about to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signaller {
+    Host { stamp: u64 },
+    Operation(usize),
+}
+
+/// What is known about a timeline.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    pub(crate) initial: u64,
+    pub(crate) signallers: Vec<(u64, Signaller)>,
+    /// The largest value that anybody was told to signal.
+    pub(crate) promised: u64,
+    /// The program gave its handle away.
+    pub(crate) dropped: bool,
+    /// The largest value seen, and when it had been seen first and last.
+    pub(crate) seen: u64,
+    pub(crate) seen_first: u64,
+    pub(crate) seen_last: u64,
+    /// The failure seen, and when it had been seen first.
+    pub(crate) failure: Option<(Failure, u64)>,
+    /// The failures that the host gave it.
+    pub(crate) given: Vec<Failure>,
+}
+
+/// What is known about a callback.
+#[derive(Debug)]
+pub(crate) struct Called {
+    pub(crate) mark: Mark,
+    /// When `subscribe` returned.
+    pub(crate) registered: Option<u64>,
+    /// The timeline had failed before `subscribe` was called.
+    pub(crate) must_fail: bool,
+    pub(crate) calls: u32,
+    pub(crate) withdrawn: bool,
+    /// The failure it was called with.
+    pub(crate) failure: Option<Failure>,
+}
+
+/// A device that is gone.
+#[derive(Debug)]
+pub(crate) struct Loss {
+    pub(crate) stamp: u64,
+    /// The causes that its engine was told, in any order.
+    pub(crate) told: Vec<Failure>,
+}
+
+/// The facts.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    pub(crate) operations: Vec<Operation>,
+    pub(crate) lines: Vec<Line>,
+    pub(crate) called: Vec<Called>,
+    pub(crate) ended: HashMap<(usize, Ticket), Vec<Result<(), Failure>>>,
+    pub(crate) losses: HashMap<(usize, usize), Loss>,
+    /// When each engine was asked to shut down.
+    pub(crate) closing: Vec<Option<u64>>,
+    /// The last epoch of each queue whose report has begun.
+    pub(crate) reported: HashMap<(usize, usize), u64>,
+}
+
+impl Book {
+    /// How an accepted operation ended, if it has.
+    pub(crate) fn outcome(&self, number: usize) -> Option<&Result<(), Failure>> {
+        let operation = &self.operations[number];
+        self.ended.get(&(operation.engine, operation.ticket?))?.first()
+    }
+
+    pub(crate) fn lost_at(&self, engine: usize, device: usize) -> Option<u64> {
+        self.losses.get(&(engine, device)).map(|loss| loss.stamp)
+    }
+
+    /// Whether the report of an epoch has begun, or its device is gone.
+    pub(crate) fn is_reported(&self, operation: &Operation, (queue, epoch): (usize, u64)) -> bool {
+        self.reported.get(&(operation.engine, queue)).is_some_and(|&last| last >= epoch)
+            || self.lost_at(operation.engine, operation.device).is_some()
+    }
+}
+
+/// An objection of the judge.
+#[derive(Clone, Debug)]
+pub(crate) struct Alarm {
+    /// A short name, for counting and for `WORLDS_ALLOW`.
+    pub(crate) rule: &'static str,
+    pub(crate) text: String,
+}
+
+/// The facts of one world, its clock, and the objections to it.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    clock: AtomicU64,
+    book: Mutex<Book>,
+    alarms: Mutex<Vec<Alarm>>,
+    alarmed: AtomicBool,
+    /// Prints what happens.
+    pub(crate) loud: bool,
+}
+
+impl Ledger {
+    pub(crate) fn new(loud: bool) -> Self {
+        Self {
+            clock: AtomicU64::new(1),
+            book: Mutex::default(),
+            alarms: Mutex::default(),
+            alarmed: AtomicBool::new(false),
+            loud,
+        }
+    }
+
+    pub(crate) fn stamp(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The facts, unless a thread is at them.
+    pub(crate) fn try_book(&self) -> Option<MutexGuard<'_, Book>> {
+        self.book.try_lock().ok()
+    }
+
+    /// Objects, unless objections of this kind are allowed.
+    pub(crate) fn alarm(&self, rule: &'static str, text: impl FnOnce() -> String) {
+        if allowed().iter().any(|allowed| allowed == rule) {
+            return;
+        }
+        let text = text();
+        self.note(|| format!("ALARM {rule}: {text}"));
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner).push(Alarm { rule, text });
+        self.alarmed.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_alarmed(&self) -> bool {
+        self.alarmed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn alarms(&self) -> Vec<Alarm> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn note(&self, text: impl FnOnce() -> String) {
+        if self.loud {
+            eprintln!(
+                "{:>6} {:?} {}",
+                self.clock.load(Ordering::Relaxed),
+                std::thread::current().id(),
+                text()
+            );
+        }
+    }
+}
+
+/// `WORLDS_ALLOW=rule,rule` turns objections off, to look for others behind them.
+fn allowed() -> &'static [String] {
+    static ALLOWED: OnceLock<Vec<String>> = OnceLock::new();
+    ALLOWED.get_or_init(|| {
+        std::env::var("WORLDS_ALLOW")
+            .map_or_else(|_| Vec::new(), |list| list.split(',').map(str::to_owned).collect())
+    })
+}
+
+/// The place of an operation, as the device knows it.
+pub(crate) fn place(point: Point) -> (usize, u64) {
+    (point.queue.index(), point.epoch)
+}

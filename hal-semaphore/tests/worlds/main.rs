@@ -1,0 +1,119 @@
+//! Random worlds: a judge that does not know where the races are.
+//!
+//! A world is made from one seed: engines, devices of every kind, programs that do everything a program can, backends
+//! that call the engine from wherever they are called. The judge looks only from outside and knows only the rules.
+//!
+//! - `plan.rs`: what a world is made of. `dice.rs`: its choices.
+//! - `gpu.rs`, `backend.rs`: its hardware, and what the engine must never ask of it.
+//! - `program.rs`: what its programs do, and what each call must have answered.
+//! - `world.rs`: looking at it while it moves. `oracle.rs`: judging it when it has ended. `ledger.rs`: the facts.
+//! - `drive.rs`: one thread that steps it, or threads. `watchdog.rs`: a hang is a failure with a seed.
+//!
+//! `WORLDS=n` runs so many (from the seed `WORLDS_FROM=n` on), `WORLDS_SECONDS=n` as many as fit, `WORLD_SEED=n` one, and prints what happens.
+//! `WORLDS_SURVEY=1` goes on after failures and counts them; `WORLDS_ALLOW=rule,rule` turns objections off.
+#![cfg(not(any(loom, shuttle)))]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod backend;
+#[path = "../common/mod.rs"]
+mod common;
+mod coverage;
+mod dice;
+mod drive;
+mod gpu;
+mod ledger;
+mod oracle;
+mod plan;
+mod program;
+mod watchdog;
+mod world;
+
+use ledger::Alarm;
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
+/// The command that runs a world again.
+fn repeat(driver: &str, seed: u64) -> String {
+    format!(
+        "again: WORLD_SEED={seed} cargo test -p hal-semaphore --release --test worlds {driver} -- --nocapture"
+    )
+}
+
+fn guarded(driver: fn(u64, bool) -> Vec<Alarm>, seed: u64, loud: bool) -> Vec<Alarm> {
+    catch_unwind(AssertUnwindSafe(|| driver(seed, loud))).unwrap_or_else(|payload| {
+        let words = payload.downcast_ref::<String>().cloned();
+        let words = words.or_else(|| payload.downcast_ref::<&str>().map(|words| (*words).to_owned()));
+        vec![Alarm { rule: "panic", text: words.unwrap_or_default() }]
+    })
+}
+
+/// Runs worlds until enough are run; stops at the first that fails.
+fn run(name: &'static str, driver: fn(u64, bool) -> Vec<Alarm>, default: u64) {
+    let one = number("WORLD_SEED");
+    let seconds = number("WORLDS_SECONDS").map(Duration::from_secs);
+    let count = match (number("WORLDS"), seconds) {
+        (Some(count), _) => count,
+        (None, Some(_)) => u64::MAX,
+        (None, None) => default,
+    };
+    let survey = std::env::var_os("WORLDS_SURVEY").is_some();
+    let mut found: BTreeMap<&'static str, (u64, u64, String)> = BTreeMap::new();
+    let (start, mut shown) = (Instant::now(), Instant::now());
+    let from = number("WORLDS_FROM").unwrap_or(0);
+    let seeds = one.map_or(from..from.saturating_add(count), |seed| seed..seed + 1);
+    let mut run = 0;
+    for seed in seeds {
+        if seconds.is_some_and(|seconds| start.elapsed() > seconds) {
+            break;
+        }
+        // Threads are not repeatable: the same world many times.
+        let times = if one.is_some() && name == "threaded" { 200 } else { 1 };
+        for _ in 0..times {
+            let alarms = guarded(driver, seed, one.is_some() && name == "stepped");
+            run += 1;
+            let Some(first) = alarms.first() else { continue };
+            if !survey {
+                let all: Vec<String> =
+                    alarms.iter().map(|alarm| format!("  {}: {}", alarm.rule, alarm.text)).collect();
+                panic!("world {seed} ({name}) breaks the rules:\n{}\n{}", all.join("\n"), repeat(name, seed));
+            }
+            found.entry(first.rule).or_insert_with(|| (0, seed, first.text.clone())).0 += 1;
+        }
+        if shown.elapsed() > Duration::from_secs(5) {
+            shown = Instant::now();
+            let _ = writeln!(
+                std::io::stderr(),
+                "{name}: {run} worlds in {:.0?}, now at seed {seed}",
+                start.elapsed()
+            );
+        }
+    }
+    println!("{name}: {run} worlds, {:.0} a second", run as f64 / start.elapsed().as_secs_f64());
+    println!("  both drivers so far: {}", coverage::total());
+    for (rule, (times, seed, text)) in &found {
+        println!("{times:>7} x {rule}, seed {seed}: {}", text.lines().next().unwrap_or_default());
+    }
+    assert!(found.is_empty(), "{} rules are broken", found.len());
+}
+
+#[test]
+fn stepped_worlds_keep_the_rules() {
+    run("stepped", drive::stepped, if cfg!(debug_assertions) { 1500 } else { 6000 });
+}
+
+#[test]
+fn threaded_worlds_keep_the_rules() {
+    run("threaded", drive::threaded, if cfg!(debug_assertions) { 100 } else { 400 });
+}

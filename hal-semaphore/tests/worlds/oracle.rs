@@ -1,0 +1,368 @@
+//! The judge of a world that has ended: each operation's outcome has its reason, and each reason its outcome.
+//!
+//! Rules by their numbers in ARCHITECTURE.md. Where several threads ran, only what the stamps prove counts.
+
+use crate::ledger::{Book, Kind, Mark, Operation, Signaller};
+use crate::world::World;
+use hal_semaphore::{Cancel, Code, Failure, Origin, Semaphore};
+
+const NEVER: u64 = u64::MAX;
+
+impl World {
+    /// The accepted operations that have not ended and should have, once the devices have done everything they can: their
+    /// waits are all over, or one is broken for good; their device is lost; or they were cancelled.
+    pub(crate) fn forgotten(&self) -> Vec<usize> {
+        let states: Vec<_> = (0..self.semaphores()).map(|semaphore| self.look(semaphore)).collect();
+        let book = self.ledger.book();
+        let open: Vec<usize> = (0..book.operations.len())
+            .filter(|&op| book.operations[op].accepted.is_some() && book.outcome(op).is_none())
+            .collect();
+        let is_over = |&(semaphore, value): &Mark| match &states[semaphore] {
+            Some(Ok(now)) => *now >= value,
+            Some(Err(_)) => true,
+            // Abandoned, unless an operation holds a handle to signal it.
+            None => {
+                let signals =
+                    |&op: &usize| book.operations[op].signals.iter().any(|&(other, _)| other == semaphore);
+                !open.iter().any(signals)
+            }
+        };
+        // Nobody has signalled it, and the timeline takes no signal any more.
+        let is_broken = |&(semaphore, value): &Mark| {
+            let line = &book.lines[semaphore];
+            let may_have = |&(signalled, signaller): &(u64, Signaller)| {
+                signalled >= value
+                    && match signaller {
+                        Signaller::Host { .. } => true,
+                        Signaller::Operation(by) => book.outcome(by).is_some_and(Result::is_ok),
+                    }
+            };
+            matches!(states[semaphore], Some(Err(_)))
+                && line.initial < value
+                && !line.signallers.iter().any(may_have)
+        };
+        let must_have_ended = |&op: &usize| {
+            let operation = &book.operations[op];
+            operation.waits.iter().all(is_over)
+                || operation.waits.iter().any(is_broken)
+                || book.lost_at(operation.engine, operation.device).is_some()
+                || operation.cancelled == Some(Cancel::Cancelled)
+        };
+        open.iter().copied().filter(must_have_ended).collect()
+    }
+
+    /// Everything about the end.
+    pub(crate) fn judge(&self) {
+        for semaphore in 0..self.semaphores() {
+            self.look(semaphore);
+        }
+        let handles: Vec<Option<Semaphore>> = (0..self.semaphores()).map(|at| self.handle(at)).collect();
+        let book = self.ledger.book();
+        let judge = Judge { world: self, done: done(&book), handles, book: &book };
+        for op in 0..book.operations.len() {
+            judge.operation(op);
+        }
+        judge.callbacks();
+        judge.timelines();
+        judge.losses();
+    }
+}
+
+/// When each operation can be said to have been done, for what waits for it natively or in its queue: when its work ran,
+/// or its device was lost; for an operation without work, when its waits were done.
+fn done(book: &Book) -> Vec<u64> {
+    let start = |operation: &Operation| {
+        let lost = operation.taken.and(book.lost_at(operation.engine, operation.device)).unwrap_or(NEVER);
+        match operation.kind {
+            Kind::Queue => operation.ran.unwrap_or(NEVER).min(lost),
+            Kind::Host | Kind::Ahead => operation.host_ended.unwrap_or(NEVER),
+            Kind::Edge => lost,
+            Kind::Barrier => NEVER,
+        }
+    };
+    let mut done: Vec<u64> = book.operations.iter().map(start).collect();
+    loop {
+        let mut changed = false;
+        for (op, operation) in book.operations.iter().enumerate() {
+            let passes = match operation.kind {
+                Kind::Barrier | Kind::Edge => true,
+                Kind::Ahead => operation.ahead_done.is_some(),
+                Kind::Queue | Kind::Host => false,
+            };
+            if !passes || operation.refused {
+                continue;
+            }
+            let when = operation.waits.iter().map(|&wait| reached_at(book, &done, wait)).max().unwrap_or(0);
+            if when < done[op] {
+                done[op] = when;
+                changed = true;
+            }
+        }
+        if !changed {
+            return done;
+        }
+    }
+}
+
+/// When a wait was over at the earliest, for the devices.
+fn reached_at(book: &Book, done: &[u64], (semaphore, value): Mark) -> u64 {
+    let line = &book.lines[semaphore];
+    if line.initial >= value {
+        return 0;
+    }
+    let signals = line.signallers.iter().filter(|&&(signalled, _)| signalled >= value);
+    let when = |&(_, signaller): &(u64, Signaller)| match signaller {
+        Signaller::Host { stamp } => stamp,
+        Signaller::Operation(op) => done[op],
+    };
+    signals.map(when).min().unwrap_or(NEVER)
+}
+
+struct Judge<'a> {
+    world: &'a World,
+    book: &'a Book,
+    done: Vec<u64>,
+    handles: Vec<Option<Semaphore>>,
+}
+
+impl Judge<'_> {
+    fn alarm(&self, rule: &'static str, text: impl FnOnce() -> String) {
+        self.world.ledger.alarm(rule, text);
+    }
+
+    fn operation(&self, op: usize) {
+        let operation = &self.book.operations[op];
+        if operation.accepted.is_none() {
+            return;
+        }
+        let Some(outcome) = self.book.outcome(op) else {
+            self.alarm("not-ended", || format!("operation {op} has not ended: {operation:?}"));
+            return;
+        };
+        let expected = u32::from(operation.kind != Kind::Barrier);
+        if operation.work_back != expected {
+            self.alarm("reclaim-count", || {
+                format!(
+                    "the work of operation {op} ({:?}) came back {} times",
+                    operation.kind, operation.work_back
+                )
+            });
+        }
+        if let Some(reclaimed) = &operation.reclaimed
+            && reclaimed.is_ok() != outcome.is_ok()
+        {
+            self.alarm("outcome-differs", || format!("operation {op}: {outcome:?} and {reclaimed:?}"));
+        }
+        if operation.cancelled == Some(Cancel::Cancelled) {
+            let began =
+                operation.taken.is_some() || operation.ran.is_some() || operation.host_began.is_some();
+            let as_told = outcome.as_ref().is_err_and(|failure| failure.origin() == Origin::Cancelled);
+            if began || !as_told {
+                self.alarm("cancelled", || {
+                    format!(
+                        "operation {op} was cancelled, began: {began}, ended with {outcome:?}: {operation:?}"
+                    )
+                });
+            }
+        }
+        match outcome {
+            Ok(()) => self.success(op, operation),
+            Err(failure) => self.failure(op, operation, failure),
+        }
+        for &(semaphore, value) in &operation.signals {
+            let Some(handle) = &self.handles[semaphore] else { continue };
+            match (handle.query(), outcome) {
+                (Err(_), _) => {}
+                (Ok(now), Ok(())) if now >= value => {}
+                (Ok(now), _) => self.alarm("signal-lost", || {
+                    format!("operation {op} ended with {outcome:?}; semaphore {semaphore} shows {now}, not {value}")
+                }),
+            }
+        }
+    }
+
+    /// S1, S3, S5, S6: what succeeded had every reason to.
+    fn success(&self, op: usize, operation: &Operation) {
+        let shown = || format!("operation {op} succeeded: {operation:?}");
+        if operation.must_fail {
+            self.alarm("wait-after-failure", || {
+                format!("a wait had failed before it was submitted; {}", shown())
+            });
+        }
+        if operation.on_lost {
+            self.alarm("submit-after-loss", || format!("its device was lost before; {}", shown()));
+        }
+        if operation.spoiled {
+            self.alarm("failure-swallowed", || format!("its work failed; {}", shown()));
+        }
+        let began = match operation.kind {
+            Kind::Queue => Some(operation.ran),
+            Kind::Host => Some(operation.host_began.and(operation.host_ended).and(operation.host_began)),
+            Kind::Edge if operation.taken.is_some() => Some(operation.ran),
+            Kind::Ahead if operation.ahead_done.is_none() => Some(operation.host_began),
+            Kind::Ahead | Kind::Edge | Kind::Barrier => None,
+        };
+        if began == Some(None) {
+            self.alarm("succeeded-unrun", || format!("it never ran; {}", shown()));
+        }
+        for &(semaphore, value) in &operation.waits {
+            let line = &self.book.lines[semaphore];
+            let when = reached_at(self.book, &self.done, (semaphore, value));
+            if began.flatten().is_some_and(|began| when > began) {
+                self.alarm("ran-too-early", || {
+                    format!(
+                        "semaphore {semaphore} {value} was signalled at {when} at the earliest; {}",
+                        shown()
+                    )
+                });
+            }
+            let fulfilled = line.initial >= value
+                || line.signallers.iter().any(|&(signalled, signaller)| {
+                    signalled >= value
+                        && match signaller {
+                            Signaller::Host { .. } => true,
+                            Signaller::Operation(by) => self.book.outcome(by).is_some_and(Result::is_ok),
+                        }
+                });
+            if !fulfilled {
+                self.alarm("input-never-made", || {
+                    format!("everything that could signal semaphore {semaphore} {value} failed; {}", shown())
+                });
+            }
+        }
+    }
+
+    /// S3: what failed has a cause, and its cause is its failure's root.
+    fn failure(&self, op: usize, operation: &Operation, failure: &Failure) {
+        let own =
+            operation.given.iter().any(|given| given.same_root(failure)) && operation.kind != Kind::Barrier;
+        let dropped = operation.task_dropped
+            && failure.origin() == Origin::Operation
+            && failure.code() == Code::Internal;
+        let cancelled =
+            operation.cancelled == Some(Cancel::Cancelled) && failure.origin() == Origin::Cancelled;
+        let lost = self.told(operation.engine, operation.device, failure);
+        let shut = self.book.closing[operation.engine].is_some() && failure.origin() == Origin::Shutdown;
+        if own || dropped || cancelled || lost || shut {
+            return;
+        }
+        let mut fulfilled = None;
+        for &(semaphore, value) in &operation.waits {
+            let line = &self.book.lines[semaphore];
+            let its = match &line.failure {
+                Some((cause, _)) => cause.same_root(failure),
+                None if line.dropped => self.may_have_failed(semaphore, failure),
+                None => false,
+            };
+            if !its {
+                continue;
+            }
+            // Somebody saw the value, without a failure, when the wait was registered already.
+            let over = !operation.must_fail
+                && line.seen >= value
+                && operation.accepted.is_some_and(|accepted| line.seen_last > accepted);
+            if !over {
+                return;
+            }
+            fulfilled = Some((semaphore, value));
+        }
+        match fulfilled {
+            Some((semaphore, value)) => {
+                let foreign = self.world.plan.semaphores[semaphore].0 != operation.engine;
+                let rule = if foreign { "fulfilled-failed-foreign" } else { "fulfilled-failed" };
+                self.alarm(rule, || {
+                    format!(
+                        "operation {op} failed with {failure:?} of semaphore {semaphore}, which had reached {value}: {operation:?}"
+                    )
+                });
+            }
+            None => self.alarm("failed-for-nothing", || {
+                format!("operation {op} failed with {failure:?}, which is none of its causes: {operation:?}")
+            }),
+        }
+    }
+
+    fn told(&self, engine: usize, device: usize, failure: &Failure) -> bool {
+        self.book
+            .losses
+            .get(&(engine, device))
+            .is_some_and(|loss| loss.told.iter().any(|told| told.same_root(failure)))
+    }
+
+    /// Whether a timeline can have failed with this, from all that is known.
+    fn may_have_failed(&self, semaphore: usize, failure: &Failure) -> bool {
+        let line = &self.book.lines[semaphore];
+        let by_host = line.given.iter().any(|given| given.same_root(failure));
+        let abandoned = line.dropped && failure.origin() == Origin::Abandoned;
+        let by_operation = line.signallers.iter().any(|&(_, signaller)| {
+            let Signaller::Operation(op) = signaller else { return false };
+            let engine = self.book.operations[op].engine;
+            let given_up = self.book.closing[engine].is_some() && failure.origin() == Origin::Shutdown;
+            let its = self
+                .book
+                .outcome(op)
+                .is_some_and(|outcome| outcome.as_ref().is_err_and(|cause| cause.same_root(failure)));
+            its || given_up
+        });
+        by_host || abandoned || by_operation
+    }
+
+    /// Callbacks: once, for a reason.
+    fn callbacks(&self) {
+        for (number, called) in self.book.called.iter().enumerate() {
+            let (semaphore, value) = called.mark;
+            let line = &self.book.lines[semaphore];
+            if called.calls == 0 && !called.withdrawn {
+                self.alarm("callback-lost", || format!("callback {number} was never called: {called:?}"));
+            }
+            if let Some(failure) = &called.failure
+                && !called.must_fail
+                && line.seen >= value
+                && called.registered.is_some_and(|registered| line.seen_last > registered)
+            {
+                self.alarm("fulfilled-failed-callback", || {
+                    format!("callback {number} got {failure:?}; semaphore {semaphore} had reached {value}: {called:?}")
+                });
+            }
+        }
+    }
+
+    /// Each failure of a timeline is somebody's.
+    fn timelines(&self) {
+        for (semaphore, line) in self.book.lines.iter().enumerate() {
+            if let Some((failure, _)) = &line.failure
+                && !self.may_have_failed(semaphore, failure)
+            {
+                self.alarm("failure-of-nobody", || {
+                    format!("semaphore {semaphore} failed with {failure:?}, which nobody gave it: {line:?}")
+                });
+            }
+        }
+    }
+
+    /// A lost device has one cause.
+    fn losses(&self) {
+        for (&(engine, device), loss) in &self.book.losses {
+            let Some(cause) = self.world.engines[engine].lost(device) else {
+                self.alarm("loss-ignored", || {
+                    format!("engine {engine} does not know that device {device} is lost")
+                });
+                continue;
+            };
+            if !loss.told.iter().any(|told| told.same_root(&cause)) {
+                self.alarm("loss-cause", || format!("engine {engine} lost device {device} for {cause:?}"));
+            }
+            for (op, operation) in self.book.operations.iter().enumerate() {
+                if let Some(Err(failure)) = self.book.outcome(op)
+                    && (operation.engine, operation.device) == (engine, device)
+                    && self.told(engine, device, failure)
+                    && !failure.same_root(&cause)
+                {
+                    self.alarm("loss-cause", || {
+                        format!("operation {op} failed with {failure:?}, not {cause:?}")
+                    });
+                }
+            }
+        }
+    }
+}

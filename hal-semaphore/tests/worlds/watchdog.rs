@@ -1,0 +1,93 @@
+//! Ends the process when a world does not: a hang is a failure with a seed.
+
+use crate::world::World;
+use std::io::Write as _;
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+struct Watched {
+    driver: &'static str,
+    seed: u64,
+    since: Instant,
+    world: Weak<World>,
+}
+
+static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
+static START: Once = Once::new();
+
+/// How long a world may take, on a machine that others use too.
+fn limit() -> Duration {
+    let seconds = std::env::var("WORLDS_HANG").ok().and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(30))
+}
+
+/// How long the judge waits for something that another thread may still do.
+pub(crate) fn patience_ms() -> u64 {
+    std::env::var("WORLDS_PATIENCE_MS").ok().and_then(|ms| ms.parse().ok()).unwrap_or(3000)
+}
+
+/// Watches a world until the answer is dropped.
+pub(crate) fn watch(driver: &'static str, seed: u64, world: &Arc<World>) -> Watch {
+    START.call_once(|| {
+        std::thread::spawn(|| {
+            loop {
+                std::thread::sleep(Duration::from_millis(250));
+                let watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(hung) = watched.iter().find(|watched| watched.since.elapsed() > limit()) {
+                    give_up(hung);
+                }
+            }
+        });
+    });
+    let watched = Watched { driver, seed, since: Instant::now(), world: Arc::downgrade(world) };
+    WATCHED.lock().unwrap_or_else(PoisonError::into_inner).push(watched);
+    Watch { driver, seed }
+}
+
+/// Drop it when the world has ended.
+pub(crate) struct Watch {
+    driver: &'static str,
+    seed: u64,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|watched| (watched.driver, watched.seed) != (self.driver, self.seed));
+    }
+}
+
+fn give_up(hung: &Watched) -> ! {
+    // Not through the macros, whose output the test harness keeps to itself.
+    let mut out = std::io::stderr().lock();
+    let _ = writeln!(
+        out,
+        "\nworld {} ({}) HANGS: not ended after {:?}\n{}",
+        hung.seed,
+        hung.driver,
+        limit(),
+        crate::repeat(hung.driver, hung.seed)
+    );
+    if let Some(world) = hung.world.upgrade() {
+        for alarm in world.ledger.alarms() {
+            let _ = writeln!(out, "alarm {}: {}", alarm.rule, alarm.text);
+        }
+        match world.ledger.try_book() {
+            Some(book) => {
+                for (op, operation) in book.operations.iter().enumerate() {
+                    if !operation.refused && book.outcome(op).is_none() {
+                        let _ = writeln!(out, "operation {op}: {operation:?}");
+                    }
+                }
+            }
+            None => drop(writeln!(out, "the ledger is locked")),
+        }
+        for engine in &world.engines {
+            let _ = match engine.backend().try_hardware() {
+                Some(state) => writeln!(out, "{state:#?}"),
+                None => writeln!(out, "the hardware is locked"),
+            };
+        }
+    }
+    std::process::exit(101);
+}

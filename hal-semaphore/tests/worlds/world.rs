@@ -1,0 +1,302 @@
+//! A world: engines, their hardware, semaphores, and what is looked at from outside while it moves.
+
+use crate::dice::{below, one_in};
+use crate::gpu::Gpu;
+use crate::ledger::{Book, Ledger, Mark, Signaller, place};
+use crate::plan::Plan;
+use hal_semaphore::timeline::Subscription;
+use hal_semaphore::{Engine, Failure, Point, Semaphore};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+
+/// Where the backend or a callback calls the engine from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Submit,
+    CreateEvent,
+    Run,
+    Ahead,
+    Reclaim,
+    Poll,
+    Abort,
+    Observe,
+    Callback,
+}
+
+thread_local! {
+    /// How many `Engine::submit` calls this thread is inside of.
+    pub(crate) static SUBMITTING: Cell<u32> = const { Cell::new(0) };
+    /// How many calls of the backend or of callbacks into the engine this thread is inside of.
+    pub(crate) static MEDDLING: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Counts up while it lives.
+pub(crate) struct Within(&'static std::thread::LocalKey<Cell<u32>>);
+
+impl Within {
+    pub(crate) fn new(count: &'static std::thread::LocalKey<Cell<u32>>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// How deep calls into the engine nest at most.
+const DEPTH: u32 = 3;
+
+/// One world.
+pub(crate) struct World {
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) plan: Plan,
+    pub(crate) engines: Vec<Engine<Gpu>>,
+    semaphores: Vec<Mutex<Option<Semaphore>>>,
+    pub(crate) subscriptions: Mutex<Vec<(usize, Subscription)>>,
+    /// How often the backend and callbacks may still call the engine by themselves.
+    budget: AtomicI64,
+    /// The devices do not answer at the moment.
+    pub(crate) mute: AtomicBool,
+    /// The only thread that acts, in a world of one.
+    pub(crate) alone: Option<ThreadId>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    pub(crate) fn new(plan: Plan, ledger: Arc<Ledger>, alone: Option<ThreadId>) -> Arc<Self> {
+        ledger.note(|| format!("{plan:#?}"));
+        let engines: Vec<Engine<Gpu>> = (0..)
+            .zip(&plan.machines)
+            .map(|(number, machine)| Engine::new(Gpu::new(number, machine.clone(), ledger.clone())).unwrap())
+            .collect();
+        let mut semaphores = Vec::new();
+        let mut book = ledger.book();
+        for &(engine, initial) in &plan.semaphores {
+            semaphores.push(Mutex::new(Some(Semaphore::new(&engines[engine], initial).unwrap())));
+            let line =
+                crate::ledger::Line { initial, promised: initial, seen: initial, ..Default::default() };
+            book.lines.push(line);
+        }
+        book.closing = engines.iter().map(|_| None).collect();
+        drop(book);
+        let budget = AtomicI64::new(4 * plan.actions as i64);
+        let subscriptions = Mutex::default();
+        let mute = AtomicBool::new(false);
+        let world = Arc::new(Self { ledger, plan, engines, semaphores, subscriptions, budget, mute, alone });
+        for engine in &world.engines {
+            let _ = engine.backend().world.set(Arc::downgrade(&world));
+        }
+        world
+    }
+
+    pub(crate) fn semaphores(&self) -> usize {
+        self.semaphores.len()
+    }
+
+    /// A semaphore, mostly one that has not failed.
+    pub(crate) fn pick(&self) -> usize {
+        let book = self.ledger.book();
+        let mut at = below(self.semaphores.len());
+        while book.lines[at].failure.is_some() && !one_in(6) {
+            at = below(self.semaphores.len());
+        }
+        at
+    }
+
+    pub(crate) fn handle(&self, semaphore: usize) -> Option<Semaphore> {
+        lock(&self.semaphores[semaphore]).clone()
+    }
+
+    /// Gives the program's handle on a semaphore away.
+    pub(crate) fn take_handle(&self, semaphore: usize) -> Option<Semaphore> {
+        lock(&self.semaphores[semaphore]).take()
+    }
+
+    /// Reads a semaphore and checks what it shows against all that was seen before.
+    pub(crate) fn look(&self, semaphore: usize) -> Option<Result<u64, Failure>> {
+        let handle = self.handle(semaphore)?;
+        let before = self.ledger.stamp();
+        let state = handle.query();
+        let after = self.ledger.stamp();
+        self.saw(semaphore, &state, before, after);
+        Some(state)
+    }
+
+    fn saw(&self, semaphore: usize, state: &Result<u64, Failure>, before: u64, after: u64) {
+        let mut book = self.ledger.book();
+        let line = &mut book.lines[semaphore];
+        let failed_before = line.failure.clone().filter(|&(_, first)| first < before);
+        match state {
+            Err(failure) => match &line.failure {
+                Some((first, _)) if !first.same_root(failure) => {
+                    let first = first.clone();
+                    drop(book);
+                    self.ledger.alarm("failure-changed", || {
+                        format!("semaphore {semaphore} failed with {first:?} and then with {failure:?}")
+                    });
+                }
+                Some(_) => {}
+                None => line.failure = Some((failure.clone(), after)),
+            },
+            &Ok(value) => {
+                let back = (value < line.seen && line.seen_first < before).then_some(line.seen);
+                let news = value > line.seen;
+                if news {
+                    (line.seen, line.seen_first, line.seen_last) = (value, after, before);
+                } else if value == line.seen {
+                    line.seen_last = line.seen_last.max(before);
+                }
+                let cause = if news { cause(&book, semaphore, value) } else { Ok(None) };
+                drop(book);
+                if let Some((failure, _)) = failed_before {
+                    self.ledger.alarm("failure-forgotten", || {
+                        format!("semaphore {semaphore} shows {value} after it failed with {failure:?}")
+                    });
+                }
+                if let Some(seen) = back {
+                    self.ledger
+                        .alarm("moved-back", || format!("semaphore {semaphore} went from {seen} to {value}"));
+                }
+                match cause {
+                    Err((rule, text)) => self.ledger.alarm(rule, || text),
+                    Ok(Some((op, waits))) => self.check_visible(&waits, "effect-before-cause", op),
+                    Ok(None) => {}
+                }
+            }
+        }
+    }
+
+    /// Whoever knows that these waits are over can see so.
+    pub(crate) fn check_visible(&self, waits: &[Mark], rule: &'static str, op: usize) {
+        for &(semaphore, value) in waits {
+            let Some(handle) = self.handle(semaphore) else { continue };
+            let state = handle.query();
+            if let Ok(now) = state
+                && now < value
+            {
+                self.ledger.alarm(rule, || {
+                    format!(
+                        "operation {op} is past its wait for semaphore {semaphore} {value}, which shows {now}"
+                    )
+                });
+            }
+        }
+    }
+
+    /// An operation's work comes back after its signals are visible, and after its device let go of it.
+    pub(crate) fn check_reclaim(&self, op: usize, outcome: &Result<(), Failure>, point: Option<Point>) {
+        let mut book = self.ledger.book();
+        let operation = &mut book.operations[op];
+        operation.reclaimed = Some(outcome.clone());
+        let signals = operation.signals.clone();
+        let operation = &book.operations[op];
+        let held = operation.taken.is_some_and(|taken| !book.is_reported(operation, taken));
+        let riding = outcome.is_ok()
+            && operation.rides_behind.is_some_and(|behind| !book.is_reported(operation, behind));
+        let closing = book.closing[operation.engine].is_some();
+        let taken = operation.taken;
+        drop(book);
+        if held {
+            self.ledger
+                .alarm("reclaimed-early", || format!("operation {op} is reclaimed and its device has it"));
+        }
+        if riding {
+            self.ledger.alarm("edge-too-early", || format!("edge {op} ended before what it comes after"));
+        }
+        if let (Some(point), Some(taken)) = (point, taken)
+            && place(point) != taken
+        {
+            self.ledger.alarm("wrong-point", || format!("operation {op} ran at {taken:?}, not at {point:?}"));
+        }
+        for (semaphore, value) in signals {
+            let Some(handle) = self.handle(semaphore) else { continue };
+            match (handle.query(), outcome) {
+                (Err(_), _) => {}
+                (Ok(now), Ok(())) if now >= value => {}
+                // What a shutdown gave up was failed then and there, by its own rule; the outcome came later.
+                (Ok(now), _) if !(closing && outcome.is_ok()) => {
+                    self.ledger.alarm("reclaim-before-signal", || {
+                        format!("operation {op} ({outcome:?}) is reclaimed, and semaphore {semaphore} shows {now}, not {value}")
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// From now on nothing calls the engine by itself.
+    pub(crate) fn quiet(&self) {
+        self.budget.store(0, Ordering::SeqCst);
+    }
+
+    /// The backend or a callback does something with the engine from where it was called.
+    pub(crate) fn meddle(self: &Arc<Self>, place: Place) {
+        let own = self.alone.is_none_or(|alone| alone == std::thread::current().id());
+        if !own
+            || self.ledger.is_alarmed()
+            || MEDDLING.get() >= DEPTH
+            || self.budget.fetch_sub(1, Ordering::Relaxed) <= 0
+        {
+            return;
+        }
+        let _within = Within::new(&MEDDLING);
+        self.ledger.note(|| format!("inside {place:?}:"));
+        match below(9) {
+            0 | 1 => drop(self.look(self.pick())),
+            2 | 3 => self.submit(),
+            4 => self.signal(self.pick()),
+            5 => {
+                if one_in(self.plan.cancels) {
+                    self.cancel();
+                }
+            }
+            6 => self.engines[below(self.engines.len())].poll(),
+            7 => self.subscribe(),
+            _ => {
+                if one_in(self.plan.host_fails) {
+                    self.fail(self.pick());
+                } else {
+                    self.unsubscribe();
+                }
+            }
+        }
+    }
+}
+
+/// The waits of the operation that brought a timeline to this value; nothing if the host did.
+#[expect(clippy::type_complexity, reason = "used once, just above")]
+fn cause(
+    book: &Book,
+    semaphore: usize,
+    value: u64,
+) -> Result<Option<(usize, Vec<Mark>)>, (&'static str, String)> {
+    let line = &book.lines[semaphore];
+    match line.signallers.iter().find(|&&(signalled, _)| signalled == value) {
+        None if value == line.initial => Ok(None),
+        None => {
+            Err(("signalled-by-nobody", format!("semaphore {semaphore} shows {value}, which nobody signals")))
+        }
+        Some((_, Signaller::Host { .. })) => Ok(None),
+        Some(&(_, Signaller::Operation(op))) => {
+            let operation = &book.operations[op];
+            if operation.refused {
+                return Err(("signalled-by-nobody", format!("operation {op} was refused and has signalled")));
+            }
+            if operation.taken.is_some_and(|taken| !book.is_reported(operation, taken)) {
+                return Err((
+                    "signalled-early",
+                    format!("semaphore {semaphore} shows {value}, and operation {op} was not reported"),
+                ));
+            }
+            Ok(Some((op, operation.waits.clone())))
+        }
+    }
+}
