@@ -127,6 +127,8 @@ struct Operation {
     failure: Option<Failure>,
     cancelled: bool,
     counted: bool,
+    /// Waits whose timeline had failed when the operation was submitted.
+    late: Vec<(usize, u64)>,
 }
 
 struct Called {
@@ -241,6 +243,7 @@ impl World {
             Does::Edge(_) => (Action::Edge(Job::new(tag)), None),
             Does::Barrier => (Action::Barrier, None),
         };
+        let late = waits.iter().copied().filter(|&(at, _)| self.semaphores[at].failure.is_some()).collect();
         let placed = self
             .engine
             .submit(device, affinity, &self.points(&waits), &self.points(&promises), action)
@@ -256,6 +259,7 @@ impl World {
             failure,
             cancelled: false,
             counted: false,
+            late,
         });
     }
 
@@ -533,9 +537,9 @@ impl World {
             self.engine.backend().reclaimed().into_iter().collect();
         for (tag, operation) in self.operations.iter().enumerate() {
             let broken: Vec<&(usize, u64)> =
-                operation.waits.iter().filter(|wait| self.failed(wait)).collect();
+                operation.waits.iter().filter(|wait| self.failed(wait) || operation.late.contains(wait)).collect();
             let lost = self.lost.get(&operation.device);
-            let reached = operation.waits.iter().all(|wait| self.reached(wait));
+            let reached = operation.late.is_empty() && operation.waits.iter().all(|wait| self.reached(wait));
             let ended = reached || !broken.is_empty() || operation.cancelled || lost.is_some();
             if !ended {
                 waiting += 1;

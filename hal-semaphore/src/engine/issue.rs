@@ -320,7 +320,13 @@ impl<B: Backend> Turn<'_, B> {
         scratch.items.clear();
         scratch.waits.clear();
         if self.state.lost.is_some() {
-            // Whatever it took, the sweep of this queue ends it.
+            // Whatever it took, the sweep of this queue ends it; what it refused for a reason fails with that.
+            if let (Some(refused), Some(Stop::Failed(failure))) = (refused, stop) {
+                let at = self.state.in_flight.partition_point(|entry| entry.epoch < refused);
+                if let Some(entry) = self.state.in_flight.get_mut(at) {
+                    entry.failure.get_or_insert(failure);
+                }
+            }
             self.state.issued = self.state.in_flight.back().map_or(self.state.issued, |entry| entry.epoch);
             return;
         }

@@ -260,6 +260,8 @@ struct Device<B: Backend> {
     completion: Completion,
     /// The other devices for whose points its queues can wait by its own means, in order.
     peers: Box<[usize]>,
+    /// Whether `lost` holds anything.
+    is_lost: AtomicU64,
     lost: Mutex<Option<Failure>>,
     events: Mutex<EventPool<B::Event>>,
     /// The backend could not make an event: who has none from now on does without.
@@ -289,6 +291,7 @@ impl<B: Backend> Device<B> {
             native_waits: spec.native_waits,
             completion: spec.completion,
             peers: if spec.native_waits == NativeWaits::None { Box::default() } else { peers.into() },
+            is_lost: AtomicU64::new(0),
             lost: Mutex::new(None),
             events: Mutex::new(EventPool::new()),
             out_of_events: AtomicU64::new(0),
@@ -308,6 +311,18 @@ impl<B: Backend> Device<B> {
     fn own_queues<'a>(&self, queues: &'a [Queue<B>]) -> &'a [Queue<B>] {
         let first = self.first_queue as usize;
         queues.get(first..first + self.queues as usize).unwrap_or(&[])
+    }
+
+    /// Why the device is lost, if it is.
+    fn lost(&self) -> Option<Failure> {
+        if self.is_lost.load(Ordering::Acquire) == 0 { None } else { self.lost.lock().clone() }
+    }
+
+    /// The device is lost, with the first cause that anybody has.
+    fn lose(&self, failure: Failure) -> Failure {
+        let cause = self.lost.lock().get_or_insert(failure).clone();
+        self.is_lost.store(1, Ordering::Release);
+        cause
     }
 
     fn is_out_of_events(&self) -> bool {
@@ -556,7 +571,7 @@ impl<B: Backend> Engine<B> {
 
     /// Why a device is lost, if it is.
     pub fn lost(&self, device: usize) -> Option<Failure> {
-        self.shared().devices.get(device)?.lost.lock().clone()
+        self.shared().devices.get(device)?.lost()
     }
 
     /// Gives back memory that a burst has left behind.

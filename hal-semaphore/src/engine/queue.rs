@@ -318,10 +318,11 @@ impl<B: Backend> QueueState<B> {
     /// Whether the oldest operation in flight can retire, as far as the queue itself can tell.
     pub(super) fn is_due(&self) -> bool {
         !self.gated
-            && self
-                .in_flight
-                .front()
-                .is_some_and(|entry| entry.epoch <= self.issued && entry.has_ended(self.completed))
+            && self.in_flight.front().is_some_and(|entry| {
+                // A lost device is done with what it had reported, and with nothing else.
+                let can_end = self.lost.is_none() || entry.epoch <= self.completed;
+                can_end && entry.epoch <= self.issued && entry.has_ended(self.completed)
+            })
     }
 
     /// Nothing is under way, and no thread is on its way out with something.

@@ -185,10 +185,11 @@ impl<B: Backend> Turn<'_, B> {
                 self.state.effects.garbage.push(record.slot);
             }
         }
-        self.release_event(self.index, op.event);
         for signal in op.signals.drain(..) {
             self.take_effect(signal.timeline, signal.value, failure.as_ref(), point);
         }
+        // As long as a promise of the operation is there somebody may take a share in its event.
+        self.release_event(self.index, op.event);
         match op.state {
             OpState::Running => self.state.running -= 1,
             OpState::Ordered => self.leave_gap(),
@@ -280,7 +281,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 }
 
-/// Whether the device has said that it is done with it.
+/// Whether the device has said that it is done with it, or with something that came after it.
 fn is_reported(entry: &InFlight, completed: u64) -> bool {
-    if entry.native { entry.epoch <= completed } else { entry.cover <= completed }
+    entry.epoch <= completed
 }

@@ -416,7 +416,9 @@ impl Slot {
 
     /// Nobody can signal the timeline any more.
     pub(crate) fn abandon(self: &Arc<Self>, agenda: &mut Agenda) {
-        if !self.has_failed() {
+        // Without a handle nobody can come any more.
+        let waited_for = self.state.lock().lists.iter().any(|(_, list)| !list.is_empty());
+        if waited_for && !self.has_failed() {
             let value = self.value();
             let failure = Failure::with_origin(
                 Code::Aborted,

@@ -31,7 +31,7 @@ pub(super) fn shutdown_failure() -> Failure {
 impl<B: Backend> Turn<'_, B> {
     /// The device of this queue is gone. The others of its queues hear of it through the agenda.
     pub(super) fn lose_device(&mut self, failure: Failure) {
-        let cause = self.device().lost.lock().get_or_insert(failure).clone();
+        let cause = self.device().lose(failure);
         self.lose(&cause);
         self.agenda.losses.push((self.queue.id.device(), cause));
     }
@@ -123,7 +123,7 @@ impl<B: Backend> Shared<B> {
     pub(super) fn lose_now(&self, device: usize, failure: Failure, agenda: &mut super::Agenda) {
         let Some(spec) = self.devices.get(device) else { return };
         // The first cause is everybody's.
-        let failure = spec.lost.lock().get_or_insert(failure).clone();
+        let failure = spec.lose(failure);
         for index in spec.first_queue..spec.first_queue + spec.queues {
             Turn::begin(self, index, agenda).lose(&failure);
             agenda.visit(index);
@@ -159,7 +159,7 @@ impl<B: Backend> Shared<B> {
 
     fn abort_outstanding(&self, failure: &Failure) {
         for (number, device) in self.devices.iter().enumerate() {
-            if device.outstanding(&self.queues) == 0 || device.lost.lock().is_some() {
+            if device.outstanding(&self.queues) == 0 || device.lost().is_some() {
                 continue;
             }
             if let Err(panic) = self.foreign(|| self.backend.abort(number, failure)) {

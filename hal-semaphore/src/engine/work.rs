@@ -213,8 +213,18 @@ impl<B: Backend> Shared<B> {
     /// Does what has to be done without a lock.
     fn perform(&self, index: u32, effects: &mut Effects<B>, agenda: &mut Agenda) {
         let Effects { publications, transitions, watches, runs, early, reclaims, garbage } = effects;
-        if !publications.is_empty() {
-            self.publish(publications);
+        let deferred = self.publish(publications);
+        if !deferred.is_empty() {
+            // What the operations hold goes after their signals, so it goes the same way.
+            let reclaims: Vec<_> = reclaims.drain(..).collect();
+            self.defer(move |shared| {
+                for publication in deferred {
+                    shared.count_panic(shared.foreign(|| publication.tell()));
+                }
+                for ended in reclaims {
+                    shared.count_panic(shared.foreign(|| shared.backend.reclaim(ended)));
+                }
+            });
         }
         for transition in transitions.drain(..) {
             self.count_panic(self.foreign(|| self.backend.observe(transition)));
@@ -242,10 +252,13 @@ impl<B: Backend> Shared<B> {
         let _ = agenda;
     }
 
-    /// Tells those whom the engine does not know, on this thread or on another.
-    fn publish(&self, publications: &mut Vec<Publication<B::Timeline>>) {
-        let submitting = is_submitting();
+    /// Tells those whom the engine does not know. Returns what this thread must not do.
+    fn publish(&self, publications: &mut Vec<Publication<B::Timeline>>) -> Vec<Publication<B::Timeline>> {
         let mut deferred = Vec::new();
+        if publications.is_empty() {
+            return deferred;
+        }
+        let submitting = is_submitting();
         let mut left = publications.drain(..).peekable();
         while let Some(mut publication) = left.next() {
             // Of several values in a row for one timeline the largest says it all.
@@ -261,14 +274,7 @@ impl<B: Backend> Shared<B> {
             }
             // The last handle on a timeline may go here.
         }
-        drop(left);
-        if !deferred.is_empty() {
-            self.defer(move |shared| {
-                for publication in deferred {
-                    shared.count_panic(shared.foreign(|| publication.tell()));
-                }
-            });
-        }
+        deferred
     }
 
     /// Has callbacks run on a thread that holds nothing of its program's.
