@@ -58,6 +58,7 @@ use crate::port::Port;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::{Points, Registration};
 use queue::Queue;
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;
@@ -371,6 +372,9 @@ struct Resting {
     keepalive: Option<Arc<dyn Port>>,
 }
 
+/// Callbacks for a thread that may run them.
+type LeftToOthers<B> = Box<dyn FnOnce(&Shared<B>) + Send>;
+
 pub(crate) struct Shared<B: Backend> {
     id: u32,
     backend: B,
@@ -391,7 +395,8 @@ pub(crate) struct Shared<B: Backend> {
     host_waits: AtomicU64,
     callbacks: AtomicU64,
     panics: AtomicU64,
-    /// Callbacks that another thread is to run.
+    /// What submitting threads have left for others, and what of it has not ended.
+    left_to_others: Mutex<VecDeque<LeftToOthers<B>>>,
     deferred: AtomicU64,
     /// Grows with each report of a polled device.
     progress: AtomicU64,
@@ -449,6 +454,7 @@ impl<B: Backend> Engine<B> {
             host_waits: AtomicU64::new(0),
             callbacks: AtomicU64::new(0),
             panics: AtomicU64::new(0),
+            left_to_others: Mutex::new(VecDeque::new()),
             deferred: AtomicU64::new(0),
             progress: AtomicU64::new(0),
         });

@@ -193,6 +193,8 @@ impl<B: Backend> Shared<B> {
             }
         }
         drop(entry);
+        // Nobody may be left to do it.
+        self.run_deferred();
         if self.is_at_rest() { Ok(()) } else { Err(unfinished) }
     }
 

@@ -284,14 +284,23 @@ impl<B: Backend> Shared<B> {
             return run(self);
         };
         self.deferred.fetch_add(1, Ordering::AcqRel);
-        let deferred = Deferred::new(move || {
-            run(&this);
-            this.deferred.fetch_sub(1, Ordering::AcqRel);
-            if this.is_closing() {
-                this.wake_resting();
-            }
-        });
+        self.left_to_others.lock().push_back(Box::new(run));
+        let deferred = Deferred::new(move || this.run_deferred());
         self.count_panic(self.foreign(|| self.backend.defer(deferred)));
+    }
+
+    /// Runs what submitting threads have left, unless somebody else does.
+    pub(super) fn run_deferred(&self) {
+        while let Some(run) = {
+            let mut left = self.left_to_others.lock();
+            left.pop_front()
+        } {
+            run(self);
+            self.deferred.fetch_sub(1, Ordering::AcqRel);
+            if self.is_closing() {
+                self.wake_resting();
+            }
+        }
     }
 
     fn call_back_elsewhere(&self, callbacks: Vec<(Callback, Result<u64, Failure>)>) {

@@ -8,7 +8,7 @@ use crate::world::{Place, World};
 use hal_semaphore::backend::{
     Backend, Batch, Completer, DeviceSpec, Ended, HostTask, NativeWaits, Submission, Submitted, Transition,
 };
-use hal_semaphore::{Cancel, Code, Failure, Origin, QueueId, Semaphore};
+use hal_semaphore::{Cancel, Code, Deferred, Failure, Origin, QueueId, Semaphore};
 use std::sync::{Arc, PoisonError, Weak};
 
 /// The work of one operation. Whoever drops it without having got it back has lost it.
@@ -339,6 +339,10 @@ impl Backend for Gpu {
         } else {
             self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push((task, op));
         }
+    }
+
+    fn defer(&self, callbacks: Deferred) {
+        self.deferred.lock().unwrap_or_else(PoisonError::into_inner).push(callbacks);
     }
 
     fn ahead(&self, work: &mut Job) -> Result<bool, Failure> {

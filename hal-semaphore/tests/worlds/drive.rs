@@ -50,7 +50,7 @@ fn step_devices(world: &Arc<World>) -> bool {
     let engine = &world.engines[below(world.engines.len())];
     let gpu = engine.backend();
     let queue = below(gpu.queues());
-    match weighted(&[6, 5, 2, 1, 1]) {
+    match weighted(&[6, 5, 2, 1, 1, 1]) {
         0 => gpu.step(queue),
         1 if gpu.reports_itself(queue) => gpu.report(queue, 1 + below(4)),
         1 => {
@@ -59,6 +59,7 @@ fn step_devices(world: &Arc<World>) -> bool {
             gpu.moves() != before
         }
         2 => gpu.end_some_task(false),
+        3 | 5 if gpu.run_deferred() => true,
         3 if one_in(4) => {
             gpu.unblock(below(gpu.machine.specs.len()));
             true
@@ -300,6 +301,7 @@ fn settle(world: &Arc<World>) {
                 }
             }
             engine.poll();
+            while gpu.run_deferred() {}
             while gpu.end_some_task(true) {}
         }
         if moves() == before {

@@ -6,7 +6,7 @@
 use crate::dice::{below, one_in};
 use crate::ledger::Ledger;
 use crate::plan::Machine;
-use hal_semaphore::backend::{Completer, Completion, HostTask, NativeWaits};
+use hal_semaphore::backend::{Completer, Completion, Deferred, HostTask, NativeWaits};
 use hal_semaphore::{Code, CompletionError, Failure, Origin, QueueId};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,6 +94,8 @@ pub(crate) struct Gpu {
     pub(crate) world: OnceLock<Weak<World>>,
     pub(crate) completer: OnceLock<Completer>,
     pub(crate) tasks: Mutex<Vec<(HostTask, usize)>>,
+    /// Callbacks that a submitting thread must not run, for a thread of the device.
+    pub(crate) deferred: Mutex<Vec<Deferred>>,
     state: Mutex<Hardware>,
     /// Counts whatever moves, so that a driver sees when nothing does.
     moves: AtomicU64,
@@ -115,9 +117,21 @@ impl Gpu {
             world: OnceLock::new(),
             completer: OnceLock::new(),
             tasks: Mutex::default(),
+            deferred: Mutex::default(),
             state: Mutex::new(Hardware { queues, lost, events: Vec::new() }),
             moves: AtomicU64::new(0),
         }
+    }
+
+    /// Runs the callbacks that submitting threads have left; says whether there were any.
+    pub(crate) fn run_deferred(&self) -> bool {
+        let deferred = std::mem::take(&mut *self.deferred.lock().unwrap_or_else(PoisonError::into_inner));
+        let any = !deferred.is_empty();
+        deferred.into_iter().for_each(Deferred::run);
+        if any {
+            self.moves.fetch_add(1, Ordering::SeqCst);
+        }
+        any
     }
 
     pub(crate) fn hardware(&self) -> MutexGuard<'_, Hardware> {
