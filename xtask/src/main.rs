@@ -8,6 +8,7 @@ mod doctor;
 mod hw;
 mod instructions;
 mod iree;
+mod mutants;
 mod setup;
 mod steps;
 mod test;
@@ -53,6 +54,8 @@ enum Command {
     Bench(bench::Options),
     /// What each operation costs in instructions, against a budget
     Instructions,
+    /// Wrong lines in the engine, and which test notices
+    Mutants(mutants::Options),
     /// Proves a backend on a real device, and says what was proved
     Hw(hw::Options),
     /// What is here, what is missing, what to do
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Setup => setup::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Instructions => instructions::run(),
+        Command::Mutants(options) => mutants::run(&options),
         Command::Hw(options) => hw::run(&options),
         Command::Doctor => doctor::run(),
     };
