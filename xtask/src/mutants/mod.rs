@@ -52,6 +52,9 @@ pub(crate) struct Options {
     /// What survives the tests meets loom's models too, and weakened atomics are among the mutants
     #[arg(long)]
     loom: bool,
+    /// Those that the list accepts as survivors too, which are left out otherwise
+    #[arg(long)]
+    accepted: bool,
     /// How many are tried at a time, each in a copy of its own [default: one for every two cores]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -86,7 +89,11 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let accepted = accepted::read(&folder.join("mutants.toml"))?;
     let stale: Vec<_> =
         accepted.iter().filter(|entry| !every.iter().any(|mutant| entry.covers(mutant))).collect();
-    let chosen = choose(every, options);
+    let is_accepted = |mutant: &Mutant| accepted.iter().any(|entry| entry.covers(mutant));
+    let chosen = choose(
+        every.into_iter().filter(|mutant| options.accepted || !is_accepted(mutant)).collect(),
+        options,
+    );
     if chosen.is_empty() {
         bail!("there is no such mutant; `cargo xtask mutants --list --all` names them");
     }
