@@ -21,6 +21,11 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
+    /// Whether it is accepted only until there is a test.
+    pub(super) fn is_open(&self) -> bool {
+        self.reason.starts_with("open:")
+    }
+
     pub(super) fn covers(&self, mutant: &Mutant) -> bool {
         let is = |pattern: &str, text: &str| pattern == "*" || pattern == text;
         self.file == mutant.file && is(&self.line, &mutant.original) && is(&self.operator, &mutant.operator)
@@ -115,7 +120,7 @@ mod tests {
         let pasted = entry(&mutant());
         assert!(parse(&pasted).is_err(), "a reason is asked for");
         let list = parse(&pasted.replace("reason = \"\"", "reason = 'it\"s so'")).unwrap();
-        assert_eq!(list[0].reason, "it\"s so");
+        assert_eq!((list[0].reason.as_str(), list[0].is_open()), ("it\"s so", false));
         assert!(list[0].covers(&mutant()));
         assert!(!list[0].covers(&Mutant { operator: "< to >".into(), ..mutant() }));
         assert!(!list[0].covers(&Mutant { original: "if a {".into(), ..mutant() }));

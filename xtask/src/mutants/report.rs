@@ -84,6 +84,8 @@ pub(super) fn end(tried: &[Tried], accepted: &[Accepted], stale: &[&Accepted]) -
         );
         unexplained.iter().for_each(|mutant| println!("{}", accepted::entry(mutant)));
     }
+    let open = accepted.iter().filter(|entry| entry.is_open()).count();
+    println!("{} kinds of survivors are accepted, {open} of them until there is a test", accepted.len());
     println!("{}", summary(tried));
     println!("everything: {}", workspace::target()?.join("mutants.json").display());
     Ok(unexplained.is_empty())
