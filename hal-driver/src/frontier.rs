@@ -119,11 +119,14 @@ impl Frontiers {
         Some(frontier)
     }
 
-    /// A point has completed: whoever waits for it goes on. Called in queue order, after the point's signals.
+    /// A point has completed: whoever waits for it goes on. Called after the point's signals.
     pub(crate) fn advance(&self, point: Point) {
         let ordinal = point.queue.ordinal();
         if let Some(completed) = self.completed.get(ordinal) {
-            completed.store(point.epoch, Ordering::Relaxed);
+            // Several threads may be at it: what comes late is known already.
+            if completed.fetch_max(point.epoch, Ordering::Relaxed) >= point.epoch {
+                return;
+            }
         }
         // Either this sees a new member, or the member that joins sees the epoch.
         fence(Ordering::SeqCst);

@@ -1,10 +1,13 @@
 //! IREE's semaphores as timelines of the engine.
 //!
-//! IREE keeps a semaphore's value, its failure and the host's waiters in a structure of its own, and reads them there
-//! without asking the driver. So completion is *pushed*: the engine publishes into that structure, and whoever raises
-//! or fails the semaphore from the host goes through two slots of ours that tell the engine afterwards. What the
-//! device side waits for never goes into IREE's list of timepoints, which is searched from end to end at each signal;
-//! it stays in the engine's ordered lists.
+//! The truth about a semaphore of ours, its value and its failure, is the engine's, behind its registration. IREE keeps a
+//! copy and the host's waiters in a structure of its own, and reads them there without asking the driver. So each step
+//! is *shown* to that structure as it is made, by plain stores, and its waiters are told afterwards, on a thread that
+//! may call a program back. Whoever signals from the host goes through a slot of ours and so through the engine; a failure
+//! from the host is in IREE's structure first, which calls no slot before, and the engine hears of it right after: an
+//! operation that ends in between still succeeds, since the order of steps is the engine's. What the device side
+//! waits for never goes into IREE's list of timepoints, which is searched from end to end at each signal; it
+//! stays in the engine's ordered lists.
 //!
 //! A semaphore of ours is recognised by its vtable, a `static` with one address. Every other one, and one of another
 //! device of ours, is *foreign*: it is watched and signalled through IREE's own interface (rule S9).
@@ -15,7 +18,7 @@ use crate::object::Counted;
 use crate::status::{Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::teardown;
 use hal_semaphore::timeline::{Points, Registration, Timeline, Watcher};
-use hal_semaphore::{Failure, MAX_VALUE, Patience, Point, TimelineKey, look_for};
+use hal_semaphore::{Failure, MAX_VALUE, Patience, Point, SignalError, look_for};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -98,8 +101,75 @@ impl Semaphore {
     }
 
     fn value(&self) -> u64 {
-        // SAFETY: alive.
-        unsafe { value(&raw const self.base) }
+        self.registration.value()
+    }
+
+    /// Repeats a value in the C structure. Called for one step at a time, in their order.
+    fn show(&self, value: u64) {
+        let value = i64::try_from(value).unwrap_or(i64::MAX);
+        self.value_word().store(value, Ordering::Release);
+    }
+
+    fn value_word(&self) -> &AtomicI64 {
+        // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore.
+        unsafe { AtomicI64::from_ptr((&raw const self.base.timeline_value).cast_mut()) }
+    }
+
+    /// Wakes the host's waiters for a value, and tells them and others that nothing unknown led up to it.
+    fn wake(&self, value: u64, by: Option<Point>) {
+        let base = (&raw const self.base).cast_mut();
+        let frontier = by.and_then(|point| self.frontiers.at(point));
+        // SAFETY: the semaphore is alive, and its parts are changed by atomics or under its own lock; the frontier is
+        // read during the call.
+        unsafe {
+            let known = frontier.as_ref().is_none_or(|frontier| {
+                sys::iree_async_semaphore_merge_frontier(base, std::ptr::from_ref(frontier).cast())
+            });
+            if known {
+                let untainted = AtomicI64::from_ptr(&raw mut (*base).last_untainted_value);
+                untainted.fetch_max(i64::try_from(value).unwrap_or(i64::MAX), Ordering::AcqRel);
+            }
+            sys::iree_async_semaphore_dispatch_timepoints(base, value);
+        }
+    }
+
+    /// Fails the C structure, unless the program has failed it already: then says with what. Its waiters are not told.
+    fn show_failure(&self, failure: &Failure) -> Option<Failure> {
+        let status = raw(failure);
+        let ours = status as isize;
+        match self.failure_word().compare_exchange(0, ours, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                // Keeps the identity of the cause.
+                let _ = self.failure.set(failure.clone());
+                None
+            }
+            Err(_) => {
+                // SAFETY: the status is ours, and nobody has seen it.
+                unsafe { sys::iree_status_free(status) };
+                self.cause()
+            }
+        }
+    }
+
+    /// Tells the host's waiters of a failure that was shown; first those whose value came before it.
+    fn wake_failed(&self) {
+        self.wake(self.value(), None);
+        let status = self.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
+        let base = (&raw const self.base).cast_mut();
+        // SAFETY: the semaphore is alive; a published failure lives as long as it, and is only borrowed.
+        unsafe { sys::iree_async_semaphore_dispatch_timepoints_failed(base, status) };
+    }
+
+    /// Whether anybody is in IREE's list of waiters. Whoever comes into it later looks at the value under its lock.
+    fn has_waiters(&self) -> bool {
+        let base = (&raw const self.base).cast_mut();
+        // SAFETY: the list is read under the semaphore's own lock.
+        unsafe {
+            sys::iree_slim_mutex_lock(&raw mut (*base).mutex);
+            let any = !(*base).timepoints_head.is_null();
+            sys::iree_slim_mutex_unlock(&raw mut (*base).mutex);
+            any
+        }
     }
 
     /// The failure of the C structure in our terms, made once.
@@ -192,8 +262,8 @@ impl IreeTimeline {
 impl Timeline for IreeTimeline {
     type Watch = Watch;
 
-    fn key(&self) -> Option<TimelineKey> {
-        Some(self.ours()?.registration.key())
+    fn registration(&self) -> Option<&Registration> {
+        Some(&self.ours()?.registration)
     }
 
     fn value(&self) -> u64 {
@@ -215,26 +285,29 @@ impl Timeline for IreeTimeline {
         }
     }
 
-    fn publish(&self, value: u64, by: Option<Point>) {
-        let _inside = teardown::enter();
-        let frontier = self.ours().zip(by).and_then(|(semaphore, point)| semaphore.frontiers.at(point));
-        let frontier =
-            frontier.as_ref().map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());
-        // SAFETY: the semaphore is alive; the frontier is read during the call. A semaphore that has failed meanwhile
-        // answers with its failure, which its waiters have too.
-        let _ = unsafe { check(sys::iree_async_semaphore_publish_untainted(self.base(), value, frontier)) };
+    fn show(&self, state: std::result::Result<u64, (u64, &Failure)>) -> Option<Failure> {
+        let semaphore = self.ours()?;
+        match state {
+            Ok(value) => {
+                semaphore.show(value);
+                None
+            }
+            Err((_, failure)) => semaphore.show_failure(failure),
+        }
     }
 
-    fn fail(&self, failure: &Failure) {
+    fn has_waiters(&self) -> bool {
+        self.ours().is_some_and(Semaphore::has_waiters)
+    }
+
+    fn notify(&self, state: std::result::Result<u64, &Failure>, by: Option<Point>) {
         let _inside = teardown::enter();
-        if let Some(semaphore) = self.ours()
-            && semaphore.failure_word().load(Ordering::Acquire) == 0
-        {
-            // Keep the identity of the cause; whoever fails it at the same moment has the same right to be first.
-            let _ = semaphore.failure.set(failure.clone());
+        let Some(semaphore) = self.ours() else { return };
+        match state {
+            // A value that was refused, because the semaphore was past it or had failed, is shown nowhere.
+            Ok(value) => semaphore.wake(value.min(semaphore.value()), by),
+            Err(_) => semaphore.wake_failed(),
         }
-        // SAFETY: the semaphore is alive and takes the status over.
-        unsafe { sys::iree_async_semaphore_fail(self.base(), raw(failure)) };
     }
 
     fn deliver(&self, state: std::result::Result<u64, &Failure>) {
@@ -485,10 +558,16 @@ unsafe extern "C" fn signal(
             return Err(invalid(message));
         }
         // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
-        unsafe {
-            check(sys::iree_async_semaphore_signal_untainted(base, value, frontier))?;
-            (*base.cast::<Semaphore>()).registration.advanced(value);
+        let semaphore = unsafe { &*base.cast::<Semaphore>() };
+        semaphore.registration.signal_and(value, || semaphore.show(value)).map_err(|error| match error {
+            SignalError::Failed { failure, .. } => failure,
+            error => invalid(error.to_string()),
+        })?;
+        // SAFETY: as above; the frontier is null or C's for the call.
+        if !frontier.is_null() {
+            unsafe { sys::iree_async_semaphore_merge_frontier(base, frontier) };
         }
+        semaphore.wake(value, None);
         Ok(())
     })
 }
@@ -498,7 +577,7 @@ unsafe extern "C" fn on_fail(base: *mut sys::iree_async_semaphore_t, _code: sys:
         // SAFETY: IREE passes a live semaphore of ours whose failure is published.
         let semaphore = unsafe { &*base.cast::<Semaphore>() };
         if let Some(failure) = semaphore.cause() {
-            semaphore.registration.failed(&failure);
+            semaphore.registration.fail(&failure);
         }
     });
 }

@@ -34,10 +34,14 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// What it failed with.
     fn failure(&self) -> Option<Failure>;
 
-    /// The engine has moved this timeline of its own to a value, or failed it at one: repeats that wherever else it can be
+    /// The engine moves this timeline of its own to a value, or fails it at one: repeats that wherever else it can be
     /// read. Called in the order of the steps and under a lock of the engine: this must be a store, not a lock.
-    fn show(&self, state: Result<u64, (u64, &Failure)>) {
+    ///
+    /// Returns the failure that the timeline has had there already, if somebody failed it there first and has not
+    /// told the engine yet: then that is what it failed with.
+    fn show(&self, state: Result<u64, (u64, &Failure)>) -> Option<Failure> {
         let _ = state;
+        None
     }
 
     /// Whether anybody waits for this timeline whom the engine does not know. Called after it was shown a step, without a
@@ -183,6 +187,10 @@ impl Registration {
     /// it must be a store.
     pub fn fail_and(&self, failure: &Failure, show: impl FnOnce(u64)) -> bool {
         let mut entry = Entry::new(&*self.port);
+        let show = |reached| {
+            show(reached);
+            None
+        };
         self.slot().fail(failure, show, &mut entry.agenda)
     }
 
@@ -286,7 +294,7 @@ impl Watcher {
         let mut entry = Entry::new(&*port);
         match state {
             Ok(value) => drop(slot.reach(value, || {}, &mut entry.agenda)),
-            Err(failure) => drop(slot.fail(&failure, |_| {}, &mut entry.agenda)),
+            Err(failure) => drop(slot.fail(&failure, |_| None, &mut entry.agenda)),
         }
     }
 }

@@ -165,7 +165,7 @@ impl Timeline for Noted {
         self.0.failure.get().cloned()
     }
 
-    fn show(&self, state: Result<u64, (u64, &Failure)>) {
+    fn show(&self, state: Result<u64, (u64, &Failure)>) -> Option<Failure> {
         match state {
             Ok(value) => self.0.value.store(value, Ordering::SeqCst),
             Err((value, failure)) => {
@@ -173,6 +173,7 @@ impl Timeline for Noted {
                 assert!(self.0.failure.set(failure.clone()).is_ok(), "a timeline fails once");
             }
         }
+        None
     }
 
     fn has_waiters(&self) -> bool {

@@ -102,9 +102,10 @@ impl Timeline for Either {
         }
     }
 
-    fn show(&self, state: Result<u64, (u64, &Failure)>) {
+    fn show(&self, state: Result<u64, (u64, &Failure)>) -> Option<Failure> {
         let Either::Mirrored(mirrored) = self else { panic!("this timeline is not the engine's") };
         mirrored.show(state);
+        None
     }
 
     fn has_waiters(&self) -> bool {

@@ -8,6 +8,7 @@ mod doctor;
 mod hw;
 mod instructions;
 mod iree;
+mod mutants;
 mod setup;
 mod steps;
 mod test;
@@ -56,6 +57,8 @@ enum Command {
     Instructions,
     /// Random programs on random devices, judged by the engine's rules
     Worlds(worlds::Options),
+    /// Wrong lines in the engine, and which test notices
+    Mutants(mutants::Options),
     /// Proves a backend on a real device, and says what was proved
     Hw(hw::Options),
     /// What is here, what is missing, what to do
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Instructions => instructions::run(),
         Command::Worlds(options) => worlds::run(&options),
+        Command::Mutants(options) => mutants::run(&options),
         Command::Hw(options) => hw::run(&options),
         Command::Doctor => doctor::run(),
     };

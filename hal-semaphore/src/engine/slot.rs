@@ -243,11 +243,11 @@ impl Slot {
     }
 
     /// Fails the timeline for good; only the first failure counts. `show` runs in the same step, with the value
-    /// that was reached. Says whether this was the first.
+    /// that was reached, and says if it knows of an earlier one. Says whether this was the first that the engine knows.
     pub(crate) fn fail(
         self: &Arc<Self>,
         failure: &Failure,
-        show: impl FnOnce(u64),
+        show: impl FnOnce(u64) -> Option<Failure>,
         agenda: &mut Agenda,
     ) -> bool {
         let mut state = self.state.lock();
@@ -255,8 +255,8 @@ impl Slot {
             return false;
         }
         let value = self.value();
-        show(value);
-        state.failure = Some(failure.clone());
+        let earlier = show(value);
+        state.failure = Some(earlier.unwrap_or_else(|| failure.clone()));
         self.word.store(value | FAILED, Ordering::Release);
         state.promises.clear();
         self.release(&mut state, agenda);
@@ -425,7 +425,7 @@ impl Slot {
                 Origin::Abandoned,
                 format!("the timeline was dropped at {value}; nobody can signal what was waited for"),
             );
-            self.fail(&failure, |_| {}, agenda);
+            self.fail(&failure, |_| None, agenda);
         }
     }
 

@@ -1,0 +1,144 @@
+//! The survivors that somebody looked at and accepts, each with the reason.
+//!
+//! The list is a TOML file of `[[accepted]]` tables, one `key = "text"` a line. It names a line by its text and not by
+//! its number, so that it stays right while lines move. `"*"` stands for every line, or every operator.
+
+use super::catalog::Mutant;
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+
+/// An entry of the list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Accepted {
+    /// Relative to the crate.
+    pub(super) file: String,
+    /// The text of the line as it should be.
+    pub(super) line: String,
+    /// What makes it wrong.
+    pub(super) operator: String,
+    /// Why no test need notice.
+    pub(super) reason: String,
+}
+
+impl Accepted {
+    /// Whether it is accepted only until there is a test.
+    pub(super) fn is_open(&self) -> bool {
+        self.reason.starts_with("open:")
+    }
+
+    pub(super) fn covers(&self, mutant: &Mutant) -> bool {
+        let is = |pattern: &str, text: &str| pattern == "*" || pattern == text;
+        self.file == mutant.file && is(&self.line, &mutant.original) && is(&self.operator, &mutant.operator)
+    }
+}
+
+/// Reads the list; an absent file is an empty one.
+pub(super) fn read(path: &Path) -> Result<Vec<Accepted>> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    parse(&text).with_context(|| format!("in {}", path.display()))
+}
+
+fn parse(text: &str) -> Result<Vec<Accepted>> {
+    let mut list: Vec<Accepted> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if line == "[[accepted]]" {
+            list.push(Accepted::default());
+            continue;
+        }
+        let Some((key, value)) = line.split_once('=') else { bail!("line {number}: no `key = \"text\"`") };
+        let value = unquote(value.trim()).with_context(|| format!("line {number}: text should be quoted"))?;
+        let entry = list.last_mut().with_context(|| format!("line {number} stands before [[accepted]]"))?;
+        match key.trim() {
+            "file" => entry.file = value,
+            "line" => entry.line = value,
+            "operator" => entry.operator = value,
+            "reason" => entry.reason = value,
+            other => bail!("line {number}: there is no {other}; there are file, line, operator and reason"),
+        }
+    }
+    for entry in &list {
+        let Accepted { file, line, operator, reason } = entry;
+        if [file, line, operator, reason].into_iter().any(|text| text.is_empty()) {
+            bail!("an entry needs file, line, operator and reason: {entry:?}");
+        }
+    }
+    Ok(list)
+}
+
+fn unquote(value: &str) -> Option<String> {
+    for quote in ["'''", "'"] {
+        if let Some(text) = value.strip_prefix(quote) {
+            return text.strip_suffix(quote).map(str::to_owned);
+        }
+    }
+    let text = value.strip_prefix('"')?.strip_suffix('"')?;
+    let (mut plain, mut escaped) = (String::new(), false);
+    for c in text.chars() {
+        if c == '\\' && !escaped {
+            escaped = true;
+            continue;
+        }
+        escaped = false;
+        plain.push(c);
+    }
+    Some(plain)
+}
+
+/// An entry to paste into the list; the reason is for the reader to find.
+pub(super) fn entry(mutant: &Mutant) -> String {
+    let quote = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+    format!(
+        "[[accepted]]\nfile = {}\nline = {}\noperator = {}\nreason = \"\"\n",
+        quote(&mutant.file),
+        quote(&mutant.original),
+        quote(&mutant.operator)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mutant() -> Mutant {
+        Mutant {
+            file: "src/a.rs".into(),
+            original: "if a < 'b' && c == \"d\\n\" {".into(),
+            operator: "< to <=".into(),
+            ..Mutant::default()
+        }
+    }
+
+    #[test]
+    fn an_entry_that_is_pasted_covers_its_mutant() {
+        let pasted = entry(&mutant());
+        assert!(parse(&pasted).is_err(), "a reason is asked for");
+        let list = parse(&pasted.replace("reason = \"\"", "reason = 'it\"s so'")).unwrap();
+        assert_eq!((list[0].reason.as_str(), list[0].is_open()), ("it\"s so", false));
+        assert!(list[0].covers(&mutant()));
+        assert!(!list[0].covers(&Mutant { operator: "< to >".into(), ..mutant() }));
+        assert!(!list[0].covers(&Mutant { original: "if a {".into(), ..mutant() }));
+    }
+
+    #[test]
+    fn a_star_is_every_line_of_its_file() {
+        let list =
+            parse("[[accepted]]\nfile = 'src/a.rs'\nline = '*'\noperator = '*'\nreason = 'r'").unwrap();
+        assert!(list[0].covers(&mutant()));
+        assert!(!list[0].covers(&Mutant { file: "src/b.rs".into(), ..mutant() }));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_with_its_line() {
+        let message = |text| format!("{:#}", parse(text).unwrap_err());
+        assert!(message("file = 'a'").contains("line 1"));
+        assert!(message("# fine\n[[accepted]]\nfile = a").contains("line 3"));
+        assert!(message("[[accepted]]\nwhy = 'a'").contains("why"));
+    }
+}

@@ -1,0 +1,316 @@
+//! The copy of the crate in which lines are wrong, and the tests that are run on it.
+//!
+//! Nearly all that a mutant costs is building, so the integration tests are put into one program: a list of `mod`s that is
+//! written into the copy. A mutant is then one link, and what it costs stands at [`stages`].
+
+use super::process::{self, Verdict};
+use crate::workspace;
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// The crate whose lines are made wrong.
+pub(super) const CRATE: &str = "hal-semaphore";
+
+/// Integration tests that come last, since they take long; what is not here comes first, by name.
+const LAST: [&str; 3] = ["dag", "properties", "steady_state"];
+
+/// Parts of the names of tests that take seconds: the first stage goes without.
+const SLOW: [&str; 4] = ["steady_state::", "million", "chain_of_many", "nothing_is_rescanned"];
+
+/// Parts of the names of loom's tests that show that a model can fail. They say nothing about a mutant.
+const TWINS: [&str; 1] = ["twin"];
+
+/// Dependencies that only benchmarks need.
+const FOR_BENCHMARKS: [&str; 1] = ["criterion"];
+
+/// One way of running the tests of the copy.
+pub(super) struct Stage {
+    pub(super) name: &'static str,
+    /// What cargo is told to build.
+    target: &'static [&'static str],
+    /// What the tests are told.
+    environment: &'static [(&'static str, &'static str)],
+    skipped: &'static [&'static str],
+    /// A configuration has a folder of its own for what it builds.
+    configuration: &'static str,
+}
+
+/// What a mutant has to survive, in this order. On two cores the first costs about 1.5 s to build and less than one to
+/// run and notices nearly all that is noticed; survivors pay 2 s, 8 s and 3 s more.
+pub(super) fn stages(loom: bool) -> Vec<Stage> {
+    let mut stages = vec![
+        Stage {
+            name: "quick",
+            target: &["--test", TOGETHER],
+            environment: &[("PROPTEST_CASES", "100"), ("DAG_SEEDS", "40")],
+            skipped: &SLOW,
+            configuration: "",
+        },
+        Stage { name: "unit", target: &["--lib"], environment: &[], skipped: &[], configuration: "" },
+        Stage {
+            name: "thorough",
+            target: &["--test", TOGETHER],
+            environment: &[("PROPTEST_CASES", "1000"), ("DAG_SEEDS", "120")],
+            skipped: &[],
+            configuration: "",
+        },
+    ];
+    if loom {
+        stages.push(Stage {
+            name: "loom",
+            target: &["--test", "loom"],
+            environment: &[("LOOM_MAX_PREEMPTIONS", "3")],
+            skipped: &TWINS,
+            configuration: "loom",
+        });
+    }
+    stages
+}
+
+/// The program that all integration tests are in.
+const TOGETHER: &str = "together";
+
+/// What became of a build.
+enum Built {
+    Program(PathBuf),
+    Not(String),
+}
+
+/// A copy of the crate, alone in a workspace of its own.
+pub(super) struct Copy {
+    folder: PathBuf,
+    threads: usize,
+}
+
+impl Copy {
+    /// Makes the copy, or brings it up to date: what was built there is used again.
+    pub(super) fn new(folder: &Path, threads: usize) -> Result<Self> {
+        let root = workspace::root()?;
+        let mut files = BTreeMap::new();
+        for part in ["src", "tests"] {
+            read_folder(&root.join(CRATE).join(part), &Path::new(CRATE).join(part), &mut files)?;
+        }
+        let read = |name: &str| {
+            let path = root.join(name);
+            std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+        };
+        let together = together(&files);
+        files.insert(Path::new(CRATE).join("tests").join(TOGETHER).with_extension("rs"), together);
+        files.insert("Cargo.toml".into(), workspace_manifest(&read("Cargo.toml")?)?);
+        files.insert(
+            Path::new(CRATE).join("Cargo.toml"),
+            crate_manifest(&read(&format!("{CRATE}/Cargo.toml"))?),
+        );
+        remove_others(&folder.join(CRATE), Path::new(CRATE), &files)?;
+        for (path, text) in &files {
+            write(&folder.join(path), &without_shrinking(text))?;
+        }
+        let lock = folder.join("Cargo.lock");
+        if !lock.exists() {
+            write(&lock, &read("Cargo.lock")?)?;
+        }
+        Ok(Self { folder: folder.to_owned(), threads })
+    }
+
+    /// Writes a file of the crate.
+    pub(super) fn write(&self, file: &str, text: &str) -> Result<()> {
+        write(&self.folder.join(CRATE).join(file), text)
+    }
+
+    /// Runs a stage; nothing if the copy does not compile.
+    pub(super) fn run(&self, stage: &Stage, seed: u64, limit: Duration) -> Result<Option<Verdict>> {
+        match self.build(stage)? {
+            Built::Not(_) => Ok(None),
+            Built::Program(program) => Ok(Some(self.test(stage, &program, seed, limit)?)),
+        }
+    }
+
+    /// Runs a stage with nothing wrong; how long the tests take.
+    pub(super) fn baseline(&self, stage: &Stage, seed: u64) -> Result<Duration> {
+        let program = match self.build(stage)? {
+            Built::Program(program) => program,
+            Built::Not(why) => bail!("the engine does not build with nothing wrong in it:\n{why}"),
+        };
+        let begin = Instant::now();
+        match self.test(stage, &program, seed, Duration::from_secs(600))? {
+            Verdict::Passed => Ok(begin.elapsed()),
+            verdict => {
+                bail!("with nothing wrong in the engine, the {} tests do not pass: {verdict}", stage.name)
+            }
+        }
+    }
+
+    fn build(&self, stage: &Stage) -> Result<Built> {
+        let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+        flags.push_str(" --cap-lints=allow");
+        if !stage.configuration.is_empty() {
+            flags.push_str(" --cfg ");
+            flags.push_str(stage.configuration);
+        }
+        let output = workspace::cargo()
+            .args(["test", "--quiet", "--no-run", "--offline", "--all-features", "--package", CRATE])
+            .args(stage.target)
+            .arg("--message-format=json-render-diagnostics")
+            .env("RUSTFLAGS", flags)
+            .env("CARGO_TARGET_DIR", self.folder.join("target").join(stage.configuration))
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .output()
+            .context("starting cargo")?;
+        if !output.status.success() {
+            return Ok(Built::Not(String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        let program = text.split("\"executable\":\"").nth(1).and_then(|rest| rest.split('"').next());
+        program
+            .map(|program| Built::Program(program.into()))
+            .context("cargo does not say where it put the tests")
+    }
+
+    fn test(&self, stage: &Stage, program: &Path, seed: u64, limit: Duration) -> Result<Verdict> {
+        let mut command = process::limited(program, limit);
+        command.arg(format!("--test-threads={}", self.threads));
+        command.args(stage.skipped.iter().flat_map(|skipped| ["--skip", skipped]));
+        command.envs(stage.environment.iter().copied());
+        command.env("PROPTEST_RNG_SEED", seed.to_string()).env("RUST_BACKTRACE", "0");
+        command.current_dir(self.folder.join(CRATE));
+        process::run(command, limit)
+    }
+}
+
+/// One program of all integration tests that are for no model checker. The test runner goes by name, so that each module
+/// has its turn in its name.
+fn together(files: &BTreeMap<PathBuf, String>) -> String {
+    let folder = Path::new(CRATE).join("tests");
+    let mut names: Vec<_> = files
+        .iter()
+        .filter(|(path, _)| {
+            path.parent() == Some(&folder) && path.file_stem().is_some_and(|name| name != TOGETHER)
+        })
+        .filter(|(_, text)| !text.contains("\n#![cfg(loom)]") && !text.contains("\n#![cfg(shuttle)]"))
+        .filter_map(|(path, _)| Some(path.file_stem()?.to_str()?.to_owned()))
+        .collect();
+    names.sort_by_key(|name| LAST.iter().position(|last| last == name).map_or(0, |at| at + 1));
+    let module =
+        |(turn, name): (usize, &String)| format!("#[path = \"{name}.rs\"]\nmod t{turn:02}_{name};\n");
+    names.iter().enumerate().map(module).collect()
+}
+
+/// The workspace with this crate alone in it. Little is optimised: to build costs more than to run, but for the package
+/// that makes random cases.
+fn workspace_manifest(text: &str) -> Result<String> {
+    let members = text.split_once("members").and_then(|(head, rest)| Some((head, rest.split_once(']')?.1)));
+    let (head, tail) = members.context("Cargo.toml names no members of the workspace")?;
+    let own = tail.lines().filter(|line| !line.contains("path = "));
+    let tail = own.take_while(|line| !line.starts_with("[profile")).collect::<Vec<_>>().join("\n");
+    Ok(format!(
+        "{head}members = [\"{CRATE}\"]{tail}\n\n[profile.dev]\nopt-level = 0\ndebug = false\nincremental = true\n\n\
+         [profile.dev.package.proptest]\nopt-level = 1\n"
+    ))
+}
+
+/// The crate without its benchmarks, which are not copied.
+fn crate_manifest(text: &str) -> String {
+    let mut in_benchmark = false;
+    let is_needed = |line: &&str| {
+        if line.starts_with('[') {
+            in_benchmark = *line == "[[bench]]";
+        }
+        !in_benchmark && !FOR_BENCHMARKS.iter().any(|name| line.starts_with(name))
+    };
+    text.lines().filter(is_needed).map(|line| format!("{line}\n")).collect()
+}
+
+/// A test that fails is enough: to look for the smallest case that fails takes longer than everything else.
+fn without_shrinking(text: &str) -> String {
+    let mut parts = text.split("max_shrink_iters: ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '_');
+        format!("{text}max_shrink_iters: 0{rest}")
+    })
+}
+
+fn read_folder(from: &Path, to: &Path, files: &mut BTreeMap<PathBuf, String>) -> Result<()> {
+    for entry in std::fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let entry = entry?;
+        let (path, name) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            read_folder(&path, &name, files)?;
+        } else if let Ok(text) = std::fs::read_to_string(&path) {
+            files.insert(name, text);
+        }
+    }
+    Ok(())
+}
+
+/// Removes what an earlier copy had and this one has not.
+fn remove_others(folder: &Path, name: &Path, files: &BTreeMap<PathBuf, String>) -> Result<()> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
+    for entry in entries {
+        let entry = entry?;
+        let (path, name) = (entry.path(), name.join(entry.file_name()));
+        if path.is_dir() {
+            remove_others(&path, &name, files)?;
+        } else if !files.contains_key(&name) {
+            std::fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes a file unless that is what it has: cargo goes by times.
+fn write(path: &Path, text: &str) -> Result<()> {
+    if std::fs::read_to_string(path).is_ok_and(|there| there == text) {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    }
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workspace_is_left_with_one_crate() {
+        let text = "[workspace]\nmembers = [\"a\",\n \"b\"]\n\n[workspace.dependencies]\na = { path = \"a\" }\nc = \"1\"\n[profile.release]\ndebug = 1\n";
+        let made = workspace_manifest(text).unwrap();
+        assert!(made.starts_with(
+            "[workspace]\nmembers = [\"hal-semaphore\"]\n\n[workspace.dependencies]\nc = \"1\"\n"
+        ));
+        assert!(!made.contains("release") && made.contains("\n\n[profile.dev]\n"), "{made}");
+    }
+
+    #[test]
+    fn benchmarks_are_left_out() {
+        let text = "[dev-dependencies]\ncriterion.workspace = true\nb = 1\n[[bench]]\nname = \"x\"\n[lints]\na = 1\n";
+        assert_eq!(crate_manifest(text), "[dev-dependencies]\nb = 1\n[lints]\na = 1\n");
+    }
+
+    #[test]
+    fn tests_are_together_in_the_order_that_notices_soonest() {
+        let file = |name: &str, text: &str| (Path::new(CRATE).join("tests").join(name), text.to_owned());
+        let files = BTreeMap::from([
+            file("dag.rs", ""),
+            file("loom.rs", "//! Races.\n#![cfg(loom)]\n"),
+            file("new.rs", "#![cfg(not(any(loom, shuttle)))]\n"),
+            file("common/mod.rs", ""),
+        ]);
+        assert_eq!(
+            together(&files),
+            "#[path = \"new.rs\"]\nmod t00_new;\n#[path = \"dag.rs\"]\nmod t01_dag;\n"
+        );
+    }
+
+    #[test]
+    fn nothing_is_shrunk() {
+        assert_eq!(without_shrinking("{ max_shrink_iters: 20_000, a: 2 }"), "{ max_shrink_iters: 0, a: 2 }");
+        assert_eq!(without_shrinking("a"), "a");
+    }
+}
