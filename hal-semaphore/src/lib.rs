@@ -78,7 +78,9 @@ mod wait_list;
 
 pub use backend::Backend;
 pub use clock::{Clock, SystemClock, VirtualClock};
-pub use engine::{Action, Cancel, Deferred, Engine, Occupancy, Placement, Refused, Stats, WaitCounts, WaitMode};
+pub use engine::{
+    Action, Cancel, Deferred, Engine, Occupancy, Placement, Refused, Stats, WaitCounts, WaitMode,
+};
 pub use error::{CompletionError, EngineError, SignalError, SubmitError, Unfinished, WaitError};
 pub use failure::{Code, Failure, Origin};
 pub use ids::{Affinity, MAX_VALUE, Point, QueueId, Ticket, TimelineKey};

@@ -3,10 +3,10 @@
 //! One object-safe trait, so that a semaphore or a backend's completion thread does not carry the engine's type.
 
 use crate::engine::Agenda;
+use crate::engine::Slot;
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
-use crate::engine::Slot;
 use std::sync::Arc;
 
 /// What is called when a timeline gets somewhere, or fails to.

@@ -242,7 +242,10 @@ mod tests {
             slab.remove(*key);
         }
         let numbers = 0..u32::try_from(slab.chunks.len()).unwrap();
-        assert_eq!(numbers.filter_map(|number| Some(slab.keys_of_chunk(number)?.count())).sum::<usize>(), 500);
+        assert_eq!(
+            numbers.filter_map(|number| Some(slab.keys_of_chunk(number)?.count())).sum::<usize>(),
+            500
+        );
         for (n, key) in keys.iter().enumerate() {
             assert_eq!(slab.get(*key).copied(), (n % 2 == 1).then_some(n));
         }

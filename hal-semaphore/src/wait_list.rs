@@ -48,14 +48,7 @@ pub(crate) struct WaitList<T> {
 
 impl<T> WaitList<T> {
     pub(crate) fn new() -> Self {
-        Self {
-            alone: None,
-            run: VecDeque::new(),
-            late: BTreeMap::new(),
-            order: 0,
-            gaps: 0,
-            next: u64::MAX,
-        }
+        Self { alone: None, run: VecDeque::new(), late: BTreeMap::new(), order: 0, gaps: 0, next: u64::MAX }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -114,7 +107,8 @@ impl<T> WaitList<T> {
             let late = self.late.first_key_value().map(|(&rank, _)| rank);
             match (run, late) {
                 (Some(run), late) if late.is_none_or(|late| run < late) => {
-                    crate::ring::take_first(&mut self.run).and_then(|entry| Some((entry.value, entry.target?)))
+                    crate::ring::take_first(&mut self.run)
+                        .and_then(|entry| Some((entry.value, entry.target?)))
                 }
                 _ => self.late.pop_first().map(|((value, _), target)| (value, target)),
             }

@@ -536,8 +536,11 @@ impl World {
         let outcomes: HashMap<u64, Result<(), Failure>> =
             self.engine.backend().reclaimed().into_iter().collect();
         for (tag, operation) in self.operations.iter().enumerate() {
-            let broken: Vec<&(usize, u64)> =
-                operation.waits.iter().filter(|wait| self.failed(wait) || operation.late.contains(wait)).collect();
+            let broken: Vec<&(usize, u64)> = operation
+                .waits
+                .iter()
+                .filter(|wait| self.failed(wait) || operation.late.contains(wait))
+                .collect();
             let lost = self.lost.get(&operation.device);
             let reached = operation.late.is_empty() && operation.waits.iter().all(|wait| self.reached(wait));
             let ended = reached || !broken.is_empty() || operation.cancelled || lost.is_some();

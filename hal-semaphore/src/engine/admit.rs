@@ -44,11 +44,20 @@ enum Classified {
 impl<B: Backend> Shared<B> {
     /// The slot of one of this engine's timelines; nothing for a foreign one.
     pub(super) fn own<'a>(&self, timeline: &'a B::Timeline) -> Option<&'a Arc<Slot>> {
-        timeline.registration().map(|registration| registration.slot()).filter(|slot| slot.key().engine == self.id)
+        timeline
+            .registration()
+            .map(|registration| registration.slot())
+            .filter(|slot| slot.key().engine == self.id)
     }
 
     /// Checks a request before anything changes.
-    fn check<W, S>(&self, device: usize, affinity: Affinity, waits: &W, signals: &S) -> Result<(), SubmitError>
+    fn check<W, S>(
+        &self,
+        device: usize,
+        affinity: Affinity,
+        waits: &W,
+        signals: &S,
+    ) -> Result<(), SubmitError>
     where
         W: Points<B::Timeline> + ?Sized,
         S: Points<B::Timeline> + ?Sized,
@@ -88,7 +97,9 @@ impl<B: Backend> Shared<B> {
     fn choose<W: Points<B::Timeline> + ?Sized>(&self, device: usize, affinity: Affinity, waits: &W) -> u32 {
         let Some(spec) = self.devices.get(device) else { return 0 };
         let allowed = |queue: u32| {
-            queue.checked_sub(spec.first_queue).is_some_and(|bit| bit < spec.queues && affinity.0 & (1 << bit) != 0)
+            queue
+                .checked_sub(spec.first_queue)
+                .is_some_and(|bit| bit < spec.queues && affinity.0 & (1 << bit) != 0)
         };
         if spec.queues == 1 {
             return spec.first_queue;
@@ -99,7 +110,8 @@ impl<B: Backend> Shared<B> {
         for (timeline, value) in iter(waits) {
             let Some(slot) = self.own(timeline).filter(|slot| slot.value() < value) else { continue };
             let state = slot.lock();
-            let covering = state.promises_for(value).map(|promise| promise.queue).find(|&queue| allowed(queue));
+            let covering =
+                state.promises_for(value).map(|promise| promise.queue).find(|&queue| allowed(queue));
             if let Some(queue) = covering {
                 return queue;
             }
@@ -202,7 +214,8 @@ impl<B: Backend> Turn<'_, B> {
         }
         self.state.stats.reached += u64::from(counts.reached);
         self.state.stats.held += u64::from(counts.held);
-        let told = counts.held > 0 && usize::try_from(counts.held).is_ok_and(|held| held < wait_records.len());
+        let told =
+            counts.held > 0 && usize::try_from(counts.held).is_ok_and(|held| held < wait_records.len());
         let ends = failure.is_some();
         self.state.ops.insert(Op {
             state: OpState::Held,
@@ -254,7 +267,14 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Settles what a wait for one of this engine's timelines costs, and registers it.
-    fn classify(&mut self, slot: &Arc<Slot>, value: u64, kind: ActionKind, key: Key, number: u32) -> Classified {
+    fn classify(
+        &mut self,
+        slot: &Arc<Slot>,
+        value: u64,
+        kind: ActionKind,
+        key: Key,
+        number: u32,
+    ) -> Classified {
         if !sabotaged(Defect::RegisterDoesNotLook) {
             match slot.look() {
                 (reached, false) if reached >= value => return Classified::Reached,
@@ -291,7 +311,8 @@ impl<B: Backend> Turn<'_, B> {
         }
         let (list, via) = if for_host { (HOST, PARKED_FOR_HOST) } else { (self.index, PARKED) };
         record.via = via;
-        record.order = slot.park(&mut state, list, value, Target::Op { queue: self.index, key, wait: number });
+        record.order =
+            slot.park(&mut state, list, value, Target::Op { queue: self.index, key, wait: number });
         if state.becomes_large() {
             self.shared.remember_large(slot);
         }
@@ -311,8 +332,7 @@ impl<B: Backend> Turn<'_, B> {
         let order = slot.park(&mut slot.lock(), HOST, value, target);
         self.state.effects.watches.push((timeline.clone(), value, slot.clone()));
         let via = PARKED_FOR_HOST;
-        let record =
-            WaitRecord { slot, value, via, event: None, epoch: 0, order, failure_order: None };
+        let record = WaitRecord { slot, value, via, event: None, epoch: 0, order, failure_order: None };
         Classified::Recorded(record, WaitClass::Held)
     }
 
@@ -329,8 +349,8 @@ impl<B: Backend> Turn<'_, B> {
             if matches!(best, Some((WaitClass::Dominated { .. }, _))) {
                 continue;
             }
-            let accepted = promise.epoch <= source.issued.load(Ordering::Acquire)
-                || sabotaged(Defect::WaitsForUnissued);
+            let accepted =
+                promise.epoch <= source.issued.load(Ordering::Acquire) || sabotaged(Defect::WaitsForUnissued);
             let (own, other) = (self.queue.id.device(), source.id.device());
             if promise.cover == 0 || !accepted || !self.shared.reaches(own, other) {
                 continue;

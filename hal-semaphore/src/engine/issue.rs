@@ -66,7 +66,9 @@ impl<B: Backend> Turn<'_, B> {
             let answer;
             (self, answer) = self.without(|shared, _| {
                 let mut batch = Batch { items: &mut scratch.items, waits: &scratch.waits };
-                shared.foreign_of_device(|| shared.backend.submit(id, &mut batch)).unwrap_or_else(Submitted::lost)
+                shared
+                    .foreign_of_device(|| shared.backend.submit(id, &mut batch))
+                    .unwrap_or_else(Submitted::lost)
             });
             self.settle(&mut scratch, answer, reports);
         }
@@ -107,7 +109,8 @@ impl<B: Backend> Turn<'_, B> {
             }
             let (id, device) = (self.queue.id.device(), self.device());
             let made;
-            (self, made) = self.without(|shared, _| shared.foreign_of_device(|| shared.backend.create_event(id)));
+            (self, made) =
+                self.without(|shared, _| shared.foreign_of_device(|| shared.backend.create_event(id)));
             match made {
                 Ok(Ok(event)) => scratch.events.push(device.events.lock().add(event)),
                 Ok(Err(_)) => device.run_out_of_events(),
@@ -400,7 +403,8 @@ impl<B: Backend> Turn<'_, B> {
     /// What stays in the queue while it is full hears of failures.
     fn tell_ready_of_failures(&mut self) {
         // Those farther back were told when they were ordered.
-        let keys: smallvec::SmallVec<[Key; 64]> = self.state.ready.iter().take(2 * BATCH + 2).copied().collect();
+        let keys: smallvec::SmallVec<[Key; 64]> =
+            self.state.ready.iter().take(2 * BATCH + 2).copied().collect();
         for key in keys {
             self.listen_for_failures_elsewhere(key);
         }

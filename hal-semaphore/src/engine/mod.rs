@@ -281,7 +281,8 @@ impl<B: Backend> Device<B> {
     fn new(number: usize, first_queue: u32, specs: &[DeviceSpec]) -> Self {
         let spec = specs.get(number).cloned();
         let spec = spec.unwrap_or_else(|| unreachable!("devices are made from their own list"));
-        let same_means = |peer: usize| specs.get(peer).is_some_and(|peer| peer.native_waits == spec.native_waits);
+        let same_means =
+            |peer: usize| specs.get(peer).is_some_and(|peer| peer.native_waits == spec.native_waits);
         let mut peers: Vec<usize> =
             spec.peers.iter().copied().filter(|&peer| peer != number && same_means(peer)).collect();
         peers.sort_unstable();
@@ -554,7 +555,8 @@ impl<B: Backend> Engine<B> {
     /// What is going on now.
     pub fn occupancy(&self) -> Occupancy {
         let shared = self.shared();
-        let count = |counter: &AtomicU64| usize::try_from(counter.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        let count =
+            |counter: &AtomicU64| usize::try_from(counter.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
         let mut occupancy = Occupancy {
             timelines: count(&shared.timelines),
             host_waits: count(&shared.host_waits),

@@ -354,7 +354,11 @@ const REMEMBERED: usize = 64;
 
 impl Frontier {
     pub(super) fn get(&self, queue: u32) -> u64 {
-        self.0.binary_search_by_key(&queue, |&(queue, _)| queue).ok().and_then(|at| self.0.get(at)).map_or(0, |&(_, epoch)| epoch)
+        self.0
+            .binary_search_by_key(&queue, |&(queue, _)| queue)
+            .ok()
+            .and_then(|at| self.0.get(at))
+            .map_or(0, |&(_, epoch)| epoch)
     }
 
     /// Says whether that was news.

@@ -33,7 +33,11 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn report(&mut self, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError> {
         let state = &mut *self.state;
         if epoch > state.shown {
-            return Err(CompletionError::NotSubmitted { queue: self.queue.id, epoch, submitted: state.shown });
+            return Err(CompletionError::NotSubmitted {
+                queue: self.queue.id,
+                epoch,
+                submitted: state.shown,
+            });
         }
         if let Some(failure) = failure {
             let at = state.in_flight.partition_point(|entry| entry.epoch < epoch);
@@ -252,7 +256,13 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// One signal of an operation that ends.
-    fn take_effect(&mut self, timeline: B::Timeline, value: u64, failure: Option<&Failure>, by: Option<Point>) {
+    fn take_effect(
+        &mut self,
+        timeline: B::Timeline,
+        value: u64,
+        failure: Option<&Failure>,
+        by: Option<Point>,
+    ) {
         let own = self.shared.own(&timeline);
         let state = match failure {
             None => Ok(value),
@@ -276,7 +286,8 @@ impl<B: Backend> Turn<'_, B> {
     /// longer be cancelled.
     pub(super) fn has_begun(&self, key: Key) -> bool {
         self.state.ops.get(key).is_some_and(|op| {
-            matches!(op.state, OpState::Issued | OpState::Running) || (op.done && op.kind == ActionKind::Barrier)
+            matches!(op.state, OpState::Issued | OpState::Running)
+                || (op.done && op.kind == ActionKind::Barrier)
         })
     }
 }

@@ -183,7 +183,10 @@ impl Slot {
     /// What a failed timeline failed with.
     #[cold]
     fn recorded(&self) -> Failure {
-        #[expect(clippy::expect_used, reason = "the bit is set under the lock that the failure is recorded under")]
+        #[expect(
+            clippy::expect_used,
+            reason = "the bit is set under the lock that the failure is recorded under"
+        )]
         self.state.lock().failure.clone().expect("a failed timeline has its failure recorded")
     }
 
@@ -503,8 +506,8 @@ impl SlotState {
 
     /// Whether the slot has become large and nobody knows yet.
     pub(super) fn becomes_large(&mut self) -> bool {
-        let large = self.promises.capacity() > LARGE
-            || self.lists.iter().any(|(_, list)| list.capacity() > LARGE);
+        let large =
+            self.promises.capacity() > LARGE || self.lists.iter().any(|(_, list)| list.capacity() > LARGE);
         large && !std::mem::replace(&mut self.large, true)
     }
 }

@@ -236,7 +236,10 @@ impl<B: Backend> Shared<B> {
                 let asks = self.devices.iter().any(|device| {
                     device.completion != Completion::Callback && device.outstanding(&self.queues) > 0
                 });
-                clock.sleep(&pending, Some(if asks { until.min(now + super::POLL_INTERVAL * 32) } else { until }));
+                clock.sleep(
+                    &pending,
+                    Some(if asks { until.min(now + super::POLL_INTERVAL * 32) } else { until }),
+                );
             }
             self.resting.lock().waiting.retain(|waiting| !waiting.same(&pending));
             self.notifications.lock().release(pending);

@@ -165,4 +165,3 @@ impl<B: Backend> Shared<B> {
         }
     }
 }
-
