@@ -73,7 +73,7 @@ impl<B: Backend> Turn<'_, B> {
             self.settle(&mut scratch, answer, reports);
         }
         if !scratch.events.is_empty() {
-            let mut pool = self.device().events.lock();
+            let mut pool = self.queue.events.lock();
             for (event, _) in scratch.events.drain(..) {
                 pool.release(event);
             }
@@ -97,7 +97,7 @@ impl<B: Backend> Turn<'_, B> {
             if self.state.eventless || self.state.lost.is_some() || scratch.events.len() >= wanted {
                 return self;
             }
-            let mut pool = self.device().events.lock();
+            let mut pool = self.queue.events.lock();
             while scratch.events.len() < wanted
                 && let Some(event) = pool.acquire()
             {
@@ -107,12 +107,12 @@ impl<B: Backend> Turn<'_, B> {
             if scratch.events.len() >= wanted || self.device().is_out_of_events() {
                 return self;
             }
-            let (id, device) = (self.queue.id.device(), self.device());
+            let (id, device, queue) = (self.queue.id.device(), self.device(), self.queue);
             let made;
             (self, made) =
                 self.without(|shared, _| shared.foreign_of_device(|| shared.backend.create_event(id)));
             match made {
-                Ok(Ok(event)) => scratch.events.push(device.events.lock().add(event)),
+                Ok(Ok(event)) => scratch.events.push(queue.events.lock().add(event)),
                 Ok(Err(_)) => device.run_out_of_events(),
                 Err(panic) => {
                     device.run_out_of_events();
@@ -213,7 +213,7 @@ impl<B: Backend> Turn<'_, B> {
             None => (self.state.last_native, None),
         };
         if let Some(event) = event {
-            self.device().events.lock().retain(event);
+            self.queue.events.lock().retain(event);
         }
         self.fly(key, InFlight { op: key, epoch, native: false, cover, event, failure: None });
     }
@@ -282,7 +282,7 @@ impl<B: Backend> Turn<'_, B> {
         first_wait: usize,
     ) {
         let point = self.shared.queue(producer).point(epoch);
-        let event = event.and_then(|event| self.shared.device_of(producer).events.lock().get(event).cloned());
+        let event = event.and_then(|event| self.shared.queue(producer).events.lock().get(event).cloned());
         let wait = NativeWait { point, event };
         let own = scratch.waits.get_mut(first_wait..).unwrap_or(&mut []);
         match own.iter_mut().find(|earlier| earlier.point.queue == point.queue) {
@@ -484,9 +484,9 @@ impl<B: Backend> Turn<'_, B> {
     }
 }
 
-impl<B: Backend> Device<B> {
+impl Device {
     /// How many reports there were, once they are counted.
-    fn reports(&self, queues: &[Queue<B>]) -> Option<u64> {
+    fn reports<B: Backend>(&self, queues: &[Queue<B>]) -> Option<u64> {
         self.counts_reports().then(|| {
             self.own_queues(queues).iter().map(|queue| queue.reports.load(Ordering::Acquire)).sum::<u64>()
                 + self.unblocks.load(Ordering::Acquire)
@@ -494,7 +494,7 @@ impl<B: Backend> Device<B> {
     }
 
     /// Operations that the backend has and has not reported.
-    pub(super) fn outstanding(&self, queues: &[Queue<B>]) -> u64 {
+    pub(super) fn outstanding<B: Backend>(&self, queues: &[Queue<B>]) -> u64 {
         self.own_queues(queues).iter().map(|queue| queue.taken.load(Ordering::Acquire)).sum()
     }
 }

@@ -47,7 +47,7 @@ use super::{Device, Shared, Stats};
 use crate::backend::{Backend, Ended, Item, NativeWait, Transition};
 use crate::failure::Failure;
 use crate::ids::{Point, QueueId};
-use crate::native_event::EventIndex;
+use crate::native_event::{EventIndex, EventPool};
 use crate::slab::{Key, Slab};
 use crate::sync::{AtomicU64, Guard, Mutex, Ordering};
 use smallvec::SmallVec;
@@ -421,6 +421,8 @@ pub(super) struct Queue<B: Backend> {
     /// Reports so far, counted once the device has ever been full.
     pub(super) reports: AtomicU64,
     pub(super) history: Mutex<History>,
+    /// The native events that its work records.
+    pub(super) events: Mutex<EventPool<B::Event>>,
     state: Mutex<QueueState<B>>,
 }
 
@@ -436,6 +438,7 @@ impl<B: Backend> Queue<B> {
             taken: AtomicU64::new(0),
             reports: AtomicU64::new(0),
             history: Mutex::new(History::default()),
+            events: Mutex::new(EventPool::new()),
             state: Mutex::new(QueueState::new()),
         }
     }
@@ -489,7 +492,7 @@ impl<'a, B: Backend> Turn<'a, B> {
         (Self { shared, index, queue, state: queue.arrive(), agenda }, result)
     }
 
-    pub(super) fn device(&self) -> &'a Device<B> {
+    pub(super) fn device(&self) -> &'a Device {
         self.shared.device_of(self.index)
     }
 

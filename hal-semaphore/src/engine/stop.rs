@@ -112,10 +112,10 @@ impl<B: Backend> Shared<B> {
     pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
         let failure = Failure::with_origin(Code::Cancelled, Origin::Cancelled, "the operation was cancelled");
         let mut entry = Entry::submitting(self);
-        let mut turn = Turn::begin(self, ticket.queue, &mut entry.agenda);
+        let mut turn = Turn::begin(self, ticket.queue, entry.agenda());
         let outcome = turn.cancel(ticket.key, &failure);
         drop(turn);
-        entry.agenda.visit(ticket.queue);
+        entry.agenda().visit(ticket.queue);
         outcome
     }
 
@@ -135,13 +135,13 @@ impl<B: Backend> Shared<B> {
         self.closing.store(1, Ordering::Release);
         let mut entry = Entry::new(self);
         for index in self.indices() {
-            let mut turn = Turn::begin(self, index, &mut entry.agenda);
+            let mut turn = Turn::begin(self, index, entry.agenda());
             if !turn.state.closing {
                 turn.state.closing = true;
                 turn.end_unbegun(failure);
             }
             drop(turn);
-            entry.agenda.visit(index);
+            entry.agenda().visit(index);
             entry.flush();
         }
     }
@@ -182,10 +182,10 @@ impl<B: Backend> Shared<B> {
         let mut entry = Entry::new(self);
         for index in self.indices() {
             for chunk in 0.. {
-                let mut turn = Turn::begin(self, index, &mut entry.agenda);
+                let mut turn = Turn::begin(self, index, entry.agenda());
                 let found = turn.fail_unfinished_signals(chunk, &failure);
                 drop(turn);
-                entry.agenda.visit(index);
+                entry.agenda().visit(index);
                 entry.flush();
                 let Some(found) = found else { break };
                 unfinished.in_flight += found.in_flight;

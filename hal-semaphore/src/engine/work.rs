@@ -169,7 +169,7 @@ impl<B: Backend> Shared<B> {
             {
                 left -= 1;
                 if let Some(event) = cover.event {
-                    self.device_of(cover.queue).events.lock().retain(event);
+                    self.queue(cover.queue).events.lock().retain(event);
                 }
                 agenda.released.push_back((target, Release::Covered(cover)));
             }
@@ -259,6 +259,16 @@ impl<B: Backend> Shared<B> {
             return deferred;
         }
         let submitting = is_submitting();
+        if let [publication] = publications.as_slice() {
+            // Mostly there is one.
+            if submitting && (publication.foreign || publication.timeline.has_waiters()) {
+                deferred.append(publications);
+            } else {
+                self.count_panic(self.foreign(|| publication.tell()));
+                publications.clear();
+            }
+            return deferred;
+        }
         let mut left = publications.drain(..).peekable();
         while let Some(mut publication) = left.next() {
             // Of several values in a row for one timeline the largest says it all.
@@ -376,7 +386,7 @@ impl<B: Backend> Shared<B> {
 
     pub(crate) fn lose_device(&self, device: usize, failure: Failure) {
         let mut entry = Entry::new(self);
-        entry.agenda.losses.push((device, failure));
+        entry.agenda().losses.push((device, failure));
     }
 
     #[cfg(feature = "reactor")]
@@ -441,11 +451,11 @@ impl<B: Backend> Port for Shared<B> {
         }
         let mut entry = Entry::new(self);
         let nested = entry.is_nested();
-        let mut turn = Turn::begin(self, queue.index, &mut entry.agenda);
+        let mut turn = Turn::begin(self, queue.index, entry.agenda());
         let reported = turn.report(epoch, failure);
         if nested {
             drop(turn);
-            entry.agenda.visit(queue.index);
+            entry.agenda().visit(queue.index);
         } else {
             turn.work();
         }
@@ -462,7 +472,7 @@ impl<B: Backend> Port for Shared<B> {
         let mut entry = Entry::new(self);
         spec.unblocks.fetch_add(1, Ordering::AcqRel);
         crate::sync::fence(Ordering::SeqCst);
-        spec.wake_full(true, &mut entry.agenda);
+        spec.wake_full(true, entry.agenda());
         Ok(())
     }
 
@@ -477,9 +487,9 @@ impl<B: Backend> Port for Shared<B> {
 
     fn host_done(&self, ticket: Ticket, result: Result<(), Failure>) {
         let mut entry = Entry::new(self);
-        let mut turn = Turn::begin(self, ticket.queue, &mut entry.agenda);
+        let mut turn = Turn::begin(self, ticket.queue, entry.agenda());
         turn.end_host_work(ticket, result);
         drop(turn);
-        entry.agenda.visit(ticket.queue);
+        entry.agenda().visit(ticket.queue);
     }
 }
