@@ -7,10 +7,10 @@
 //!
 //! * **bounded** by a reading of the clock, never by a number of looks, whose duration differs tenfold between processors;
 //! * **never yielding**: `sched_yield` hands a whole slice to a busy neighbour;
-//! * **paid back**: a spin in vain is followed by a pause as long as the spin was, and each further one by a pause twice
-//!   as long, up to [`LONGEST_PAUSE`] times. A spin that succeeds ends the pause and halves the next one. The place where
-//!   spinning does not pay therefore loses less than a hundredth of its time to it, and finds out within milliseconds when
-//!   it pays again;
+//! * **left out where it does not pay**: after a spin in vain the next one at the same place is left out, after another one
+//!   the next three, seven, and so on up to [`MOST_LEFT_OUT`]. A spin that succeeds is followed by another at once, and halves
+//!   what the next one in vain costs. This is counted and not timed, since a reading of the clock costs a tenth of the
+//!   shortest of these waits;
 //! * **given up by the whole process** once one of its spinning threads was preempted. Two readings of the clock that lie
 //!   [`PREEMPTED`] or more apart show it: nothing but another program, or another virtual machine, can come between them
 //!   for so long. Nobody spins then for [`PREEMPTION_PAUSE`] times what was lost, and twice as long each time it happens
@@ -24,12 +24,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Looks between two readings of the clock. With the processor's pause between looks this takes 0.1 to 1 microsecond; a
-/// reading takes 20 to 40 nanoseconds.
-const LOOKS: u32 = 16;
+/// Looks between two readings of the clock. With the processor's pause after each this takes one or two microseconds on most
+/// processors. A reading takes 20 to 70 nanoseconds, so that a spin which succeeds among its first looks makes none.
+const LOOKS: u32 = 50;
 
-/// Doublings of the pause after a spin in vain, at most: 128 times what the spin took.
-const LONGEST_PAUSE: u32 = 7;
+/// Spins left out between two spins in vain, at most: so many that the slowest hundredth of all waits has none.
+const MOST_LEFT_OUT: u32 = 255;
 
 /// Nanoseconds between two readings of the clock that only preemption explains. Interrupts, and short work of the kernel,
 /// take a fifth of that at most; the scheduler's shortest slice is close to it.
@@ -43,69 +43,64 @@ const LONGEST_PREEMPTION_PAUSE: u64 = 500_000_000;
 
 /// A place where threads spin, and whether that has paid lately.
 ///
-/// Several threads may share one; their updates are not atomic together, which makes a pause a little longer or shorter.
+/// Several threads may share one. Their updates are not atomic together, so that a turn more or less may be left out.
 #[derive(Debug, Default)]
 pub struct AdaptiveSpin {
-    /// The end of the current pause, in nanoseconds of [`now`]; zero if there is none.
-    resume: AtomicU64,
-    /// How often the pause after the next spin in vain is doubled.
-    doublings: AtomicU32,
+    /// Turns to be left out from now on.
+    left_out: AtomicU32,
+    /// Turns that were left out after the last spin in vain; fewer after spins that succeeded.
+    step: AtomicU32,
 }
 
 impl AdaptiveSpin {
     /// A place where spinning is tried at once.
     pub const fn new() -> Self {
-        Self { resume: AtomicU64::new(0), doublings: AtomicU32::new(0) }
+        Self { left_out: AtomicU32::new(0), step: AtomicU32::new(0) }
     }
 
-    /// Spins until `seen` returns true, for `limit` at most, and returns what it last returned. Looks only once while
-    /// spinning does not pay.
+    /// Spins until `seen` returns true, for `limit` at most, and returns what it last returned. Looks only once where this
+    /// turn is to be left out.
     pub fn spin_until(&self, limit: Duration, mut seen: impl FnMut() -> bool) -> bool {
-        if cfg!(any(loom, shuttle)) || !has_several_processors() {
-            return seen();
-        }
+        seen() || self.take_turn() && self.spin(limit, seen)
+    }
+
+    /// Whether to spin now. Whoever is told so calls [`spin`](Self::spin); this is for places that prepare for it.
+    pub fn take_turn(&self) -> bool {
+        !cfg!(any(loom, shuttle)) && has_several_processors() && self.next_turn(&PREEMPTIONS, now)
+    }
+
+    /// Spins until `seen` returns true, for `limit` at most, and returns what it last returned.
+    pub fn spin(&self, limit: Duration, seen: impl FnMut() -> bool) -> bool {
         let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        self.spin(&PREEMPTIONS, limit, now, seen)
+        self.spin_with(&PREEMPTIONS, limit, now, seen)
     }
 
-    /// Whether [`spin_until`](Self::spin_until) would look only once now.
-    pub fn is_paused(&self) -> bool {
-        if cfg!(any(loom, shuttle)) || !has_several_processors() {
-            return true;
+    fn next_turn(&self, preemptions: &Preemptions, now: impl FnOnce() -> u64) -> bool {
+        if preemptions.have_pause() && preemptions.forbid(now()) {
+            return false;
         }
-        let time = now();
-        PREEMPTIONS.forbid(time) || self.forbids(time)
+        let left_out = self.left_out.load(Ordering::Relaxed);
+        if left_out > 0 {
+            self.left_out.store(left_out - 1, Ordering::Relaxed);
+        }
+        left_out == 0
     }
 
-    fn spin(
+    fn spin_with(
         &self,
         preemptions: &Preemptions,
         limit: u64,
         mut now: impl FnMut() -> u64,
         mut seen: impl FnMut() -> bool,
     ) -> bool {
-        if seen() {
+        if look(&mut seen) {
+            self.succeeded();
             return true;
         }
         let begin = now();
-        if preemptions.forbid(begin) || self.forbids(begin) {
-            return false;
-        }
         let mut last = begin;
         loop {
-            let mut is_seen = false;
-            for _ in 0..LOOKS {
-                std::hint::spin_loop();
-                is_seen = seen();
-                if is_seen {
-                    break;
-                }
-            }
-            if is_seen && last == begin {
-                // The common case, and too short for a preemption to be likely: another reading would cost more.
-                self.succeeded();
-                return true;
-            }
+            let is_seen = look(&mut seen);
             let time = now();
             let gap = time.saturating_sub(last);
             if gap >= PREEMPTED {
@@ -116,43 +111,43 @@ impl AdaptiveSpin {
                 self.succeeded();
                 return true;
             }
-            let spent = time.saturating_sub(begin);
-            if spent >= limit {
-                self.failed(time, spent);
+            if time.saturating_sub(begin) >= limit {
+                self.failed();
                 return seen();
             }
             last = time;
         }
     }
 
-    fn forbids(&self, time: u64) -> bool {
-        time < self.resume.load(Ordering::Relaxed)
-    }
-
     fn succeeded(&self) {
         // Written only when it changes: what two threads write travels between their caches.
-        let doublings = self.doublings.load(Ordering::Relaxed);
-        if doublings > 0 {
-            self.doublings.store(doublings - 1, Ordering::Relaxed);
-        }
-        if self.resume.load(Ordering::Relaxed) > 0 {
-            self.resume.store(0, Ordering::Relaxed);
+        let step = self.step.load(Ordering::Relaxed);
+        if step > 0 {
+            self.step.store(step / 2, Ordering::Relaxed);
         }
     }
 
-    fn failed(&self, time: u64, spent: u64) {
-        let doublings = self.doublings.load(Ordering::Relaxed).min(LONGEST_PAUSE);
-        self.resume.store(time.saturating_add(spent.saturating_mul(1 << doublings)), Ordering::Relaxed);
-        self.doublings.store((doublings + 1).min(LONGEST_PAUSE), Ordering::Relaxed);
+    fn failed(&self) {
+        let step = (self.step.load(Ordering::Relaxed) * 2 + 1).min(MOST_LEFT_OUT);
+        self.step.store(step, Ordering::Relaxed);
+        self.left_out.store(step, Ordering::Relaxed);
     }
+}
+
+/// Looks some times, until `seen` returns true, and returns what it last returned.
+fn look(seen: &mut impl FnMut() -> bool) -> bool {
+    (0..LOOKS).any(|_| {
+        std::hint::spin_loop();
+        seen()
+    })
 }
 
 /// When spinning threads of the process were preempted.
 #[derive(Debug)]
 struct Preemptions {
-    /// The end of the pause, in nanoseconds of [`now`].
+    /// The end of the last pause, in nanoseconds of [`now`]; zero if there was none lately.
     resume: AtomicU64,
-    /// The pause's length.
+    /// That pause's length.
     length: AtomicU64,
 }
 
@@ -163,8 +158,21 @@ impl Preemptions {
         Self { resume: AtomicU64::new(0), length: AtomicU64::new(0) }
     }
 
+    /// Whether there may be a pause: if not, no clock need be read.
+    fn have_pause(&self) -> bool {
+        self.resume.load(Ordering::Relaxed) != 0
+    }
+
     fn forbid(&self, time: u64) -> bool {
-        time < self.resume.load(Ordering::Relaxed)
+        let resume = self.resume.load(Ordering::Relaxed);
+        if time < resume {
+            return true;
+        }
+        if resume != 0 && time >= resume.saturating_add(self.length.load(Ordering::Relaxed)) {
+            // Long enough ago that the next preemption counts as a first one.
+            self.resume.store(0, Ordering::Relaxed);
+        }
+        false
     }
 
     /// A thread noticed at `time` that it had been without a processor for `gap`.
@@ -175,7 +183,7 @@ impl Preemptions {
             return;
         }
         let first = gap.saturating_mul(PREEMPTION_PAUSE);
-        let is_soon = length > 0 && time < resume.saturating_add(length);
+        let is_soon = resume > 0 && time < resume.saturating_add(length);
         let length =
             if is_soon { first.max(length.saturating_mul(2)) } else { first }.min(LONGEST_PREEMPTION_PAUSE);
         self.length.store(length, Ordering::Relaxed);
@@ -202,10 +210,9 @@ mod tests {
     use std::cell::Cell;
 
     const LIMIT: u64 = 20_000;
-    const STEP: u64 = 500;
+    const STEP: u64 = 1000;
 
-    /// A spin on a clock that advances by `STEP` with each reading, and once by `gap`. Returns whether it succeeded, and how
-    /// often it looked.
+    /// Spins on a clock that advances by `STEP` with each reading.
     struct Bench {
         spin: AdaptiveSpin,
         preemptions: Preemptions,
@@ -217,59 +224,57 @@ mod tests {
             Self { spin: AdaptiveSpin::new(), preemptions: Preemptions::new(), time: Cell::new(1) }
         }
 
-        /// Spins for something that is seen at look number `at`, preempted once for `gap` after two readings of the clock.
-        fn spin(&self, at: u32, gap: u64) -> (bool, u32) {
-            let (looks, readings) = (Cell::new(0), Cell::new(0));
-            let now = || {
-                readings.set(readings.get() + 1);
-                self.time.set(self.time.get() + STEP + if readings.get() == 3 { gap } else { 0 });
-                self.time.get()
-            };
-            let seen = || {
-                looks.set(looks.get() + 1);
-                looks.get() >= at
-            };
-            (self.spin.spin(&self.preemptions, LIMIT, now, seen), looks.get())
+        fn pass(&self, time: u64) -> u64 {
+            self.time.set(self.time.get() + time);
+            self.time.get()
         }
 
-        /// Spins in vain every microsecond for `time`, and returns how much of it was spent spinning.
-        fn in_vain_for(&self, time: u64) -> u64 {
-            let (end, mut spent) = (self.time.get() + time, 0);
-            while self.time.get() < end {
-                let begin = self.time.get();
-                let (seen, looks) = self.spin(u32::MAX, 0);
-                assert!(!seen);
-                spent += if looks > 1 { self.time.get() - begin } else { 0 };
-                self.time.set(self.time.get() + 1000);
+        /// Takes a turn at `place`, and spins for something that is seen at look number `at`, preempted for `gap` soon after the
+        /// first reading of the clock. Returns whether it succeeded, and how often it looked.
+        fn spin_at(&self, place: &AdaptiveSpin, at: u32, gap: u64) -> (bool, u32) {
+            if !place.next_turn(&self.preemptions, || self.time.get()) {
+                return (false, 0);
             }
-            spent
+            let looks = Cell::new(0);
+            let seen = || {
+                looks.set(looks.get() + 1);
+                self.pass(if looks.get() == LOOKS + 5 { gap } else { 0 });
+                looks.get() >= at
+            };
+            (place.spin_with(&self.preemptions, LIMIT, || self.pass(STEP), seen), looks.get())
+        }
+
+        fn spin(&self, at: u32, gap: u64) -> (bool, u32) {
+            self.spin_at(&self.spin, at, gap)
+        }
+
+        /// How many of so many turns in vain are not left out.
+        fn in_vain(&self, turns: u32) -> usize {
+            (0..turns).filter(|_| self.spin(u32::MAX, 0).1 > 0).count()
         }
     }
 
     #[test]
     fn spin_ends_when_seen_and_at_its_limit() {
         let bench = Bench::new();
-        assert_eq!(bench.spin(1, 0), (true, 1), "one look, and no clock");
-        assert_eq!(bench.time.get(), 1);
-        assert_eq!(bench.spin(100, 0), (true, 100));
+        assert_eq!(bench.spin(LOOKS, 0), (true, LOOKS));
+        assert_eq!(bench.time.get(), 1, "a short spin reads no clock");
+        assert_eq!(bench.spin(3 * LOOKS, 0), (true, 3 * LOOKS));
         let begin = bench.time.get();
         assert!(!bench.spin(u32::MAX, 0).0);
         assert!(bench.time.get() - begin <= LIMIT + 2 * STEP);
     }
 
     #[test]
-    fn spinning_in_vain_costs_less_and_less_until_it_pays() {
+    fn spinning_in_vain_is_left_out_more_and_more_until_it_pays() {
         let bench = Bench::new();
-        let first = bench.in_vain_for(1_000_000);
-        assert!(first < 200_000, "{first}");
-        let second = bench.in_vain_for(100_000_000);
-        assert!(second < 1_000_000, "less than a hundredth: {second}");
-        // It is tried again within 128 times its limit, and from then on always.
-        bench.time.set(bench.time.get() + 130 * LIMIT);
+        assert_eq!(bench.in_vain(1 + 1 + 1 + 3 + 1 + 7), 3);
+        assert_eq!(bench.in_vain(16 + 32 + 64 + 128 + 256), 5);
+        assert_eq!(bench.in_vain(2560), 10, "no less often than that");
         for _ in 0..20 {
-            assert_eq!(bench.spin(50, 0), (true, 50));
+            assert_eq!(bench.spin(50, 0), (true, 50), "it pays again: nothing is left out");
         }
-        assert_eq!(bench.spin.doublings.load(Ordering::Relaxed), 0);
+        assert_eq!(bench.in_vain(2 + 4), 2, "as in the beginning");
     }
 
     #[test]
@@ -278,16 +283,13 @@ mod tests {
         let bench = Bench::new();
         let other = AdaptiveSpin::new();
         let is_paused_after = |pause: u64| {
-            bench.time.set(bench.time.get() + pause);
-            let mut looks = 0;
-            !other.spin(
-                &bench.preemptions,
-                LIMIT,
-                || bench.time.get(),
-                || std::mem::replace(&mut looks, 1) > 0,
-            )
+            bench.pass(pause);
+            bench.spin_at(&other, 1, 0) == (false, 0)
         };
-        let preempt = || assert_eq!(bench.spin(34, SLICE), (true, 34), "what happened meanwhile is seen");
+        let preempt = || {
+            let seen_after_it = (true, LOOKS + 5);
+            assert_eq!(bench.spin(LOOKS + 5, SLICE), seen_after_it);
+        };
         preempt();
         assert!(is_paused_after(PREEMPTION_PAUSE * SLICE), "other places pause too");
         assert!(!is_paused_after(SLICE));
@@ -303,7 +305,7 @@ mod tests {
             assert!(!is_paused_after(SLICE));
         }
         // Long after: as the first time.
-        bench.time.set(bench.time.get() + 2 * LONGEST_PREEMPTION_PAUSE);
+        bench.pass(2 * LONGEST_PREEMPTION_PAUSE);
         preempt();
         assert!(!is_paused_after((PREEMPTION_PAUSE + 1) * SLICE));
     }
@@ -312,8 +314,8 @@ mod tests {
     fn short_interruption_is_no_preemption() {
         let bench = Bench::new();
         assert!(!bench.spin(u32::MAX, 200_000).0);
-        assert!(!bench.preemptions.forbid(bench.time.get()));
-        assert!(bench.spin.forbids(bench.time.get()), "but that spin was in vain");
+        assert!(!bench.preemptions.have_pause());
+        assert_eq!(bench.spin(1, 0), (false, 0), "but that spin was in vain");
     }
 
     #[test]
@@ -321,6 +323,6 @@ mod tests {
         let spin = AdaptiveSpin::new();
         assert!(spin.spin_until(Duration::ZERO, || true));
         assert!(!spin.spin_until(Duration::from_micros(50), || false));
-        assert!(spin.is_paused());
+        assert!(!spin.take_turn());
     }
 }

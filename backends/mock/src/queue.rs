@@ -50,7 +50,7 @@ const QUIET: Duration = Duration::from_micros(10);
 
 /// How long a worker spins for more jobs of a queue before it reports what it did: about what a program takes from one piece
 /// of work to the next when there is an allocation in between.
-const LINGER: Duration = Duration::from_micros(2);
+const LINGER: Duration = Duration::from_micros(1);
 
 type MockJob = Job<MockDevice>;
 
@@ -343,13 +343,13 @@ impl Hardware {
                 && !self.watched.load(Ordering::Relaxed)
                 && schedule.delayed.is_empty()
                 && awake <= self.watchers
-                && !self.watch.is_paused()
+                && self.watch.take_turn()
             {
                 fresh = false;
                 self.watched.store(true, Ordering::Relaxed);
                 let seen = self.offers.load(Ordering::Relaxed);
                 MutexGuard::unlocked(&mut schedule, || {
-                    self.watch.spin_until(WATCH, || self.offers.load(Ordering::Acquire) != seen)
+                    self.watch.spin(WATCH, || self.offers.load(Ordering::Acquire) != seen)
                 });
                 self.watched.store(false, Ordering::Relaxed);
                 continue;
