@@ -7,10 +7,11 @@
 //!
 //! * **bounded** by a reading of the clock, never by a number of looks, whose duration differs tenfold between processors;
 //! * **never yielding**: `sched_yield` hands a whole slice to a busy neighbour;
-//! * **left out where it does not pay**: after a spin in vain the next one at the same place is left out, after another one
-//!   the next three, seven, and so on up to [`MOST_LEFT_OUT`]. A spin that succeeds is followed by another at once, and halves
-//!   what the next one in vain costs. This is counted and not timed, since a reading of the clock costs a tenth of the
-//!   shortest of these waits;
+//! * **left out where it does not pay**: after a spin in vain the next three at the same place are left out, after another
+//!   one fifteen, and so on up to [`MOST_LEFT_OUT`]. A spin that succeeds quickly is followed by another at once. One that
+//!   succeeds late may have waited for a thread that had to be woken, and sleeping would have done as well: the next turns
+//!   are left out again, half as many each time. This is counted and not timed, since a reading of the clock costs a tenth
+//!   of the shortest of these waits;
 //! * **given up by the whole process** once one of its spinning threads was preempted. Two readings of the clock that lie
 //!   [`PREEMPTED`] or more apart show it: nothing but another program, or another virtual machine, can come between them
 //!   for so long. Nobody spins then for [`PREEMPTION_PAUSE`] times what was lost, and twice as long each time it happens
@@ -28,8 +29,11 @@ use std::time::{Duration, Instant};
 /// processors. A reading takes 20 to 70 nanoseconds, so that a spin which succeeds among its first looks makes none.
 const LOOKS: u32 = 50;
 
-/// Spins left out between two spins in vain, at most: so many that the slowest hundredth of all waits has none.
-const MOST_LEFT_OUT: u32 = 255;
+/// Spins left out between two spins in vain, at most: so many that few of the slowest hundredth of all waits are due to them.
+const MOST_LEFT_OUT: u32 = 1023;
+
+/// The part of its limit within which a spin succeeds quickly.
+const QUICK: u64 = 4;
 
 /// Nanoseconds between two readings of the clock that only preemption explains. Interrupts, and short work of the kernel,
 /// take a fifth of that at most; the scheduler's shortest slice is close to it.
@@ -48,7 +52,7 @@ const LONGEST_PREEMPTION_PAUSE: u64 = 500_000_000;
 pub struct AdaptiveSpin {
     /// Turns to be left out from now on.
     left_out: AtomicU32,
-    /// Turns that were left out after the last spin in vain; fewer after spins that succeeded.
+    /// Turns that were left out after the last spin in vain; half as many after each that succeeded since.
     step: AtomicU32,
 }
 
@@ -94,7 +98,7 @@ impl AdaptiveSpin {
         mut seen: impl FnMut() -> bool,
     ) -> bool {
         if look(&mut seen) {
-            self.succeeded();
+            self.succeeded(true);
             return true;
         }
         let begin = now();
@@ -107,11 +111,12 @@ impl AdaptiveSpin {
                 preemptions.happened(time, gap);
                 return is_seen || seen();
             }
+            let spent = time.saturating_sub(begin);
             if is_seen {
-                self.succeeded();
+                self.succeeded(spent <= limit / QUICK);
                 return true;
             }
-            if time.saturating_sub(begin) >= limit {
+            if spent >= limit {
                 self.failed();
                 return seen();
             }
@@ -119,16 +124,19 @@ impl AdaptiveSpin {
         }
     }
 
-    fn succeeded(&self) {
+    fn succeeded(&self, quickly: bool) {
         // Written only when it changes: what two threads write travels between their caches.
-        let step = self.step.load(Ordering::Relaxed);
-        if step > 0 {
-            self.step.store(step / 2, Ordering::Relaxed);
+        let step = self.step.load(Ordering::Relaxed) / 2;
+        if self.step.load(Ordering::Relaxed) != step {
+            self.step.store(step, Ordering::Relaxed);
+        }
+        if !quickly && step > 0 {
+            self.left_out.store(step, Ordering::Relaxed);
         }
     }
 
     fn failed(&self) {
-        let step = (self.step.load(Ordering::Relaxed) * 2 + 1).min(MOST_LEFT_OUT);
+        let step = (self.step.load(Ordering::Relaxed) * 4 + 3).min(MOST_LEFT_OUT);
         self.step.store(step, Ordering::Relaxed);
         self.left_out.store(step, Ordering::Relaxed);
     }
@@ -268,13 +276,23 @@ mod tests {
     #[test]
     fn spinning_in_vain_is_left_out_more_and_more_until_it_pays() {
         let bench = Bench::new();
-        assert_eq!(bench.in_vain(1 + 1 + 1 + 3 + 1 + 7), 3);
-        assert_eq!(bench.in_vain(16 + 32 + 64 + 128 + 256), 5);
-        assert_eq!(bench.in_vain(2560), 10, "no less often than that");
+        assert_eq!(bench.in_vain(1 + 3 + 1 + 15 + 1 + 63), 3);
+        assert_eq!(bench.in_vain(256 + 1024), 2);
+        assert_eq!(bench.in_vain(4 * 1024), 4, "no less often than that");
         for _ in 0..20 {
             assert_eq!(bench.spin(50, 0), (true, 50), "it pays again: nothing is left out");
         }
-        assert_eq!(bench.in_vain(2 + 4), 2, "as in the beginning");
+        assert_eq!(bench.in_vain(4 + 16), 2, "as in the beginning");
+    }
+
+    #[test]
+    fn late_success_is_trusted_slowly() {
+        let bench = Bench::new();
+        assert_eq!(bench.in_vain(4 + 16), 2);
+        let late = 10 * LOOKS;
+        let turns = |count| (0..count).filter(|_| bench.spin(late, 0).0).count();
+        assert_eq!(turns(1 + 7 + 1 + 3 + 1 + 1), 3);
+        assert_eq!(turns(10), 10);
     }
 
     #[test]
