@@ -6,7 +6,7 @@
 //! of their waits is reached, or covered by something their queue can wait for without the host; hands them to a
 //! [`Backend`] in batches; and turns the backend's reports into signals, wake-ups and reclaimed resources.
 //!
-//! It knows no operating system clock, no device and no C ABI, and contains no unsafe code.
+//! It decides nothing by an operating system clock, knows no device and no C ABI, and contains no unsafe code.
 //!
 //! # Where to look
 //!

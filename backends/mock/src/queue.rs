@@ -19,8 +19,9 @@
 //!
 //! # Sleep
 //!
-//! Waking a thread costs more than most jobs take, so an idle worker watches for a moment before it sleeps. One at
-//! most, and only while there is a processor that nobody else of the device needs.
+//! Waking a thread costs more than most jobs take, so an idle worker spins for 50 microseconds before it sleeps: it *watches*.
+//! One worker at most does so, only while there is a processor that nobody else of the device needs, and only as long as
+//! that pays ([`AdaptiveSpin`]): beside busy programs workers sleep at once.
 
 use crate::command::{self, Extent};
 use crate::device::MockDevice;
