@@ -53,7 +53,7 @@ use crate::error::{EngineError, SubmitError, Unfinished, WaitError};
 use crate::failure::Failure;
 use crate::ids::{Affinity, QueueId, Ticket, TimelineKey};
 use crate::notification::{NotificationPool, Pending};
-use crate::port::Port;
+use crate::port::{Keeper, Port};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::{Points, Registration};
 use queue::Queue;
@@ -366,8 +366,8 @@ impl Device {
 #[derive(Default)]
 struct Resting {
     waiting: Vec<Pending>,
-    /// Keeps a closing engine until its devices have reported everything.
-    keepalive: Option<Arc<dyn Port>>,
+    /// Keep a closing engine until its devices have reported everything.
+    keepers: Vec<Arc<dyn Keeper>>,
 }
 
 /// Callbacks for a thread that may run them.
@@ -408,11 +408,23 @@ pub struct Engine<B: Backend> {
 
 struct Handle<B: Backend> {
     shared: Arc<Shared<B>>,
+    /// One for each queue.
+    keepers: Vec<Arc<dyn Keeper>>,
+}
+
+/// Keeps an engine alive for one queue; its count shares no cache line with another's.
+#[repr(align(128))]
+struct QueueKeeper<B: Backend>(Arc<Shared<B>>);
+
+impl<B: Backend> Keeper for QueueKeeper<B> {
+    fn port(&self) -> &dyn Port {
+        &*self.0
+    }
 }
 
 impl<B: Backend> Drop for Handle<B> {
     fn drop(&mut self) {
-        self.shared.close();
+        self.shared.close(std::mem::take(&mut self.keepers));
     }
 }
 
@@ -456,9 +468,14 @@ impl<B: Backend> Engine<B> {
             deferred: AtomicU64::new(0),
             progress: AtomicU64::new(0),
         });
-        let port: Weak<dyn Port> = shared.this.clone();
-        shared.backend.start(Completer::new(port));
-        Ok(Self { handle: Arc::new(Handle { shared }) })
+        let keepers: Vec<Arc<dyn Keeper>> =
+            shared.queues.iter().map(|_| Arc::new(QueueKeeper(shared.clone())) as Arc<dyn Keeper>).collect();
+        let weak: Arc<[Weak<dyn Keeper>]> = keepers.iter().map(Arc::downgrade).collect();
+        for (queue, keeper) in shared.queues.iter().zip(weak.iter()) {
+            *queue.keeper.lock() = Some(keeper.clone());
+        }
+        shared.backend.start(Completer::new(weak));
+        Ok(Self { handle: Arc::new(Handle { shared, keepers }) })
     }
 
     fn shared(&self) -> &Shared<B> {

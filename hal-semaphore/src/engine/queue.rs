@@ -48,11 +48,12 @@ use crate::backend::{Backend, Ended, Item, NativeWait, Transition};
 use crate::failure::Failure;
 use crate::ids::{Point, QueueId};
 use crate::native_event::{EventIndex, EventPool};
+use crate::port::Keeper;
 use crate::slab::{Key, Slab};
 use crate::sync::{AtomicU64, Guard, Mutex, Ordering};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Instead of a queue's number: the wait was reached, nobody needs to be waited for.
 pub(super) const NOBODY: u32 = u32::MAX;
@@ -423,6 +424,8 @@ pub(super) struct Queue<B: Backend> {
     pub(super) history: Mutex<History>,
     /// The native events that its work records.
     pub(super) events: Mutex<EventPool<B::Event>>,
+    /// What keeps the engine alive for work of this queue.
+    pub(super) keeper: Mutex<Option<Weak<dyn Keeper>>>,
     state: Mutex<QueueState<B>>,
 }
 
@@ -439,6 +442,7 @@ impl<B: Backend> Queue<B> {
             reports: AtomicU64::new(0),
             history: Mutex::new(History::default()),
             events: Mutex::new(EventPool::new()),
+            keeper: Mutex::new(None),
             state: Mutex::new(QueueState::new()),
         }
     }

@@ -14,11 +14,13 @@ use crate::clock::{Clock, Time};
 use crate::error::Unfinished;
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
+use crate::port::Keeper;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::Ordering;
 use crate::timeline::Timeline;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 pub(super) fn shutdown_failure() -> Failure {
     Failure::with_origin(
@@ -147,12 +149,10 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Closes without waiting; what the devices have keeps the engine alive until they have reported it.
-    pub(super) fn close(&self) {
+    pub(super) fn close(&self, keepers: Vec<Arc<dyn Keeper>>) {
         let failure = shutdown_failure();
         self.stop_taking_work(&failure);
-        if let Some(this) = self.this.upgrade() {
-            self.resting.lock().keepalive = Some(this);
-        }
+        self.resting.lock().keepers = keepers;
         self.wake_resting();
         self.abort_outstanding(&failure);
     }
@@ -213,14 +213,14 @@ impl<B: Backend> Shared<B> {
     pub(super) fn wake_resting(&self) {
         let mut resting = self.resting.lock();
         let waiting = std::mem::take(&mut resting.waiting);
-        let kept = resting.keepalive.is_some();
+        let kept = !resting.keepers.is_empty();
         drop(resting);
         for pending in waiting {
             pending.raise();
         }
         if kept && self.is_at_rest() {
-            let keepalive = self.resting.lock().keepalive.take();
-            drop(keepalive);
+            let keepers = std::mem::take(&mut self.resting.lock().keepers);
+            drop(keepers);
         }
     }
 

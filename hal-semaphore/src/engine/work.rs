@@ -239,10 +239,14 @@ impl<B: Backend> Shared<B> {
             }
             self.count_panic(asked);
         }
-        for (key, work) in runs.drain(..) {
-            if let Some(this) = self.this.upgrade() {
-                let task = HostTask::new(this, Ticket { queue: index, key });
-                self.count_panic(self.foreign(|| self.backend.run(task, work)));
+        if !runs.is_empty() {
+            let keeper = self.queue(index).keeper.lock().as_ref().and_then(Weak::upgrade);
+            for ((key, work), keeper) in runs.drain(..).zip(std::iter::repeat(keeper)) {
+                // Without a keeper the engine is on its way out, and nothing is left that could run.
+                if let Some(keeper) = keeper {
+                    let task = HostTask::new(keeper, Ticket { queue: index, key });
+                    self.count_panic(self.foreign(|| self.backend.run(task, work)));
+                }
             }
         }
         for ended in reclaims.drain(..) {
