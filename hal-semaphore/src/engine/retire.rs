@@ -46,7 +46,7 @@ impl<B: Backend> Turn<'_, B> {
             }
         }
         state.completed = state.completed.max(epoch);
-        if self.device().counts_reports() {
+        if self.device.counts_reports() {
             let reports = self.queue.reports.load(Ordering::Relaxed);
             self.queue.reports.store(reports + 1, Ordering::Release);
             fence(Ordering::SeqCst);
@@ -69,7 +69,7 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Something of the device has ended: its full queues may have room again.
     fn make_room(&mut self) {
-        self.device().wake_full(false, self.agenda);
+        self.device.wake_full(false, self.agenda);
     }
 
     /// Ends what has ended on the queue, a bounded number.
@@ -181,10 +181,8 @@ impl<B: Backend> Turn<'_, B> {
     /// told otherwise on the list of effects; its work is reclaimed behind them.
     pub(super) fn end(&mut self, key: Key, failure: Option<Failure>, point: Option<Point>) {
         let Some(mut op) = self.state.ops.remove(key) else { return };
-        for record in &op.waits {
-            self.let_go(record);
-        }
         for record in op.waits.drain(..) {
+            self.let_go(&record);
             if record.slot.is_foreign() {
                 self.state.effects.garbage.push(record.slot);
             }
