@@ -466,6 +466,13 @@ impl<B: Backend> Port for Shared<B> {
         if !known {
             return Err(CompletionError::UnknownQueue { index: queue.index(), queues: self.queues.len() });
         }
+        let mut failure = failure;
+        if let Some(reported) = self.note_inside_submit(queue, epoch, &mut failure) {
+            if self.polled {
+                self.progress.fetch_add(1, Ordering::Relaxed);
+            }
+            return reported;
+        }
         let mut entry = Entry::new(self);
         let nested = entry.is_nested();
         let mut turn = Turn::begin(self, queue.index, entry.agenda());
