@@ -86,6 +86,9 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// A native event, or `()` where there are none. A handle: cheap to clone.
     type Event: Clone + Send + Sync + 'static;
 
+    /// Whether [`reclaim`](Backend::reclaim) may call the program back. Then it is never called on a thread that is submitting
+    /// something.
+    const RECLAIMS_CALL_BACK: bool = false;
     /// Whether [`observe`](Backend::observe) does anything.
     const OBSERVES: bool = false;
 

@@ -12,6 +12,7 @@
 //! `submit`, or that cancels or waits, runs no callback (rule S8): [`is_submitting`] says so, and what has become due is
 //! [deferred](crate::Backend::defer).
 
+use super::host_wait::CallbackRecord;
 use super::slot::{Promise, Slot, Target};
 use crate::failure::Failure;
 use crate::native_event::EventIndex;
@@ -49,6 +50,9 @@ pub(crate) struct Covering {
     pub(super) promise: Promise,
 }
 
+/// A callback that is due, and what it is to be told.
+pub(super) type Due = (Callback, Result<u64, Failure>, Arc<CallbackRecord>);
+
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(crate) struct Agenda {
@@ -63,7 +67,7 @@ pub(crate) struct Agenda {
     /// Devices that are gone, and why.
     pub(super) losses: Vec<(usize, Failure)>,
     /// Callbacks that this thread must not run.
-    pub(super) deferred: Vec<(Callback, Result<u64, Failure>)>,
+    pub(super) deferred: Vec<Due>,
 }
 
 impl Agenda {

@@ -246,7 +246,7 @@ impl<B: Backend> Turn<'_, B> {
                 continue;
             }
             let peer = source.id.device != self.queue.id.device;
-            let class = if self.is_dominated(producer, epoch, scratch) {
+            let class = if self.is_dominated(producer, epoch, event.is_some(), scratch) {
                 self.state.stats.dominated += 1;
                 WaitClass::Dominated { producer: point }
             } else {
@@ -265,8 +265,11 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Whether the queue, or the batch that is being made, waits for that epoch or a later one already.
-    fn is_dominated(&self, producer: u32, epoch: u64, scratch: &Scratch<B>) -> bool {
-        self.state.known.get(producer) >= epoch
+    fn is_dominated(&self, producer: u32, epoch: u64, event: bool, scratch: &Scratch<B>) -> bool {
+        // Where events are recorded a wait without one was dominated when it was classified, and stays so, though the queue
+        // may have forgotten what dominates it.
+        let was = !event && self.shared.device_of(producer).native_waits == NativeWaits::Events;
+        was || self.state.known.get(producer) >= epoch
             || scratch
                 .waits
                 .iter()
@@ -383,6 +386,7 @@ impl<B: Backend> Turn<'_, B> {
         while self.state.in_flight.back().is_some_and(|entry| entry.epoch >= refused) {
             let Some(entry) = self.state.in_flight.pop_back() else { break };
             self.release_event(self.index, entry.event);
+            self.withdraw_cover(entry.op, entry.epoch);
             let fails = entry.epoch == refused && fails;
             if let Some(op) = self.op(entry.op) {
                 op.state = if fails { OpState::Held } else { OpState::Ordered };
@@ -398,6 +402,16 @@ impl<B: Backend> Turn<'_, B> {
         let native = self.state.in_flight.iter().rev().find(|entry| entry.native);
         self.state.last_native = native.map_or(self.state.last_native.min(refused - 1), |entry| entry.epoch);
         failed
+    }
+
+    /// Nobody can wait for the operation natively any more: its device does not have it.
+    fn withdraw_cover(&self, key: Key, epoch: u64) {
+        let Some(op) = self.state.ops.get(key).filter(|_| self.queue.watched) else { return };
+        for signal in &op.signals {
+            if let Some(slot) = self.shared.own(&signal.timeline) {
+                slot.amend(Promise { value: signal.value, queue: self.index, epoch, cover: 0, event: None });
+            }
+        }
     }
 
     /// What stays in the queue while it is full hears of failures.

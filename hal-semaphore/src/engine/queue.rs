@@ -40,7 +40,7 @@
 //! [`Agenda`] and is done without this lock. A thread that finds the lock taken announces itself (`arriving`), so that
 //! whoever works for the queue can leave the rest to it: nobody is kept for the work of others.
 
-use super::agenda::Agenda;
+use super::agenda::{Agenda, is_submitting};
 use super::room::Room;
 use super::slot::Slot;
 use super::{Device, Shared, Stats};
@@ -234,6 +234,9 @@ impl<B: Backend> Default for Spare<B> {
     }
 }
 
+/// How many rounds a thread that completes something works for a queue before it leaves the rest to another.
+const ROUNDS: usize = 4;
+
 /// How many of each kind are kept.
 pub(super) const SPARE: usize = 16;
 
@@ -411,6 +414,8 @@ pub(super) struct Queue<B: Backend> {
     pub(super) watched: bool,
     /// Threads that wait for the lock and will look after the queue when they have it.
     arriving: AtomicU64,
+    /// Those of them that do not submit.
+    completing: AtomicU64,
     /// As in the state, for those who do not have the lock.
     pub(super) issued: AtomicU64,
     /// The last epoch that has ended here.
@@ -435,6 +440,7 @@ impl<B: Backend> Queue<B> {
             id,
             watched,
             arriving: AtomicU64::new(0),
+            completing: AtomicU64::new(0),
             issued: AtomicU64::new(0),
             retired: AtomicU64::new(0),
             load: AtomicU64::new(0),
@@ -457,15 +463,22 @@ impl<B: Backend> Queue<B> {
         if let Some(state) = self.state.try_lock() {
             return state;
         }
+        let completes = !is_submitting();
         self.arriving.fetch_add(1, Ordering::Relaxed);
+        self.completing.fetch_add(u64::from(completes), Ordering::Relaxed);
         let state = self.state.lock();
+        self.completing.fetch_sub(u64::from(completes), Ordering::Relaxed);
         self.arriving.fetch_sub(1, Ordering::Relaxed);
         state
     }
 
-    /// Whether somebody will look after the queue next, who has not got the lock yet.
-    pub(super) fn has_successor(&self) -> bool {
-        self.arriving.load(Ordering::Relaxed) > 0
+    /// Whether somebody will look after the queue next, who has not got the lock yet, so that this thread can go. A thread
+    /// that submits leaves the rest to anybody, as soon as it has done one round; one that completes something does
+    /// not leave it to a program that only submits.
+    pub(super) fn has_successor(&self, rounds: usize) -> bool {
+        let (enough, successors) =
+            if is_submitting() { (1, &self.arriving) } else { (ROUNDS, &self.completing) };
+        rounds >= enough && successors.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn point(&self, epoch: u64) -> Point {

@@ -73,7 +73,6 @@ impl<B: Backend> Turn<'_, B> {
         if self.device.counts_reports() {
             let reports = self.queue.reports.load(Ordering::Relaxed);
             self.queue.reports.store(reports + 1, Ordering::Release);
-            fence(Ordering::SeqCst);
             self.make_room();
         }
         Ok(())
@@ -93,6 +92,10 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Something of the device has ended: its full queues may have room again.
     fn make_room(&mut self) {
+        if self.device.counts_reports() {
+            // Either this sees who sleeps, or who lies down sees what has ended.
+            fence(Ordering::SeqCst);
+        }
         self.device.wake_full(false, self.agenda);
     }
 
@@ -139,8 +142,8 @@ impl<B: Backend> Turn<'_, B> {
         }
         let Some(entry) = take_first(&mut self.state.in_flight) else { return false };
         self.leave_queue(&entry);
-        self.queue.retired.store(epoch, Ordering::Release);
         self.end(key, failure, Some(self.queue.point(epoch)));
+        self.queue.retired.store(epoch, Ordering::Release);
         true
     }
 

@@ -285,6 +285,9 @@ impl Slot {
                 && let Some((value, target)) = list.pop(limit)
             {
                 left -= 1;
+                if let Target::Callback(callback) = &target {
+                    callback.is_due();
+                }
                 let release = match &state.failure {
                     Some(failure) if value > reached => Release::Failed(failure.clone()),
                     _ => Release::Reached(reached),

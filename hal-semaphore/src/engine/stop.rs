@@ -200,13 +200,15 @@ impl<B: Backend> Shared<B> {
 
     /// Whether nothing is under way anywhere, and no thread is on its way out with a callback.
     fn is_at_rest(&self) -> bool {
-        let deferred = self.deferred.load(Ordering::Acquire) > 0;
         let forgets = sabotaged(Defect::ShutdownForgetsCallbacks);
-        (!deferred || forgets)
-            && self.queues.iter().all(|queue| {
-                let state = queue.lock();
-                state.is_idle() || (forgets && state.ops.len() == 0)
-            })
+        let idle = self.queues.iter().all(|queue| {
+            let state = queue.lock();
+            state.is_idle() || (forgets && state.ops.len() == 0)
+        });
+        // What a queue has let go of is counted before the queue is idle.
+        idle && (forgets
+            || (self.deferred.load(Ordering::Acquire) == 0
+                && self.due_callbacks.load(Ordering::Acquire) == 0))
     }
 
     /// A queue of a closing engine has come to rest, or something deferred has run: whoever waits for that looks again.

@@ -1,6 +1,6 @@
 //! Working off what there is: a thread's agenda, and a queue's turn.
 
-use super::agenda::{Agenda, Covering, Entry, Release, is_submitting};
+use super::agenda::{Agenda, Covering, Due, Entry, Release, is_submitting};
 use super::deferred::Deferred;
 use super::queue::{Effects, Publication, Turn};
 use super::slot::{Slot, TURN, Target};
@@ -9,9 +9,9 @@ use crate::backend::{Backend, Completion, HostTask};
 use crate::error::CompletionError;
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::{QueueId, Ticket};
-use crate::port::{Callback, Port};
+use crate::port::Port;
 use crate::ring::take_first;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 use crate::timeline::{Timeline, Watcher};
 use smallvec::SmallVec;
 use std::sync::{Arc, Weak};
@@ -19,14 +19,11 @@ use std::sync::{Arc, Weak};
 /// How many operations are routed in one round.
 const ROUTE_TURN: usize = 64;
 
-/// How many rounds a thread works for a queue before it leaves the rest to whoever comes next.
-const ROUNDS: usize = 4;
-
 impl<B: Backend> Turn<'_, B> {
     /// Looks after the queue until nothing is left to do, or until somebody else is there to do it.
     pub(super) fn work(mut self) {
         for round in 0.. {
-            if round >= ROUNDS && self.queue.has_successor() {
+            if self.queue.has_successor(round) {
                 return;
             }
             if self.has_runnable() {
@@ -115,7 +112,7 @@ impl<B: Backend> Turn<'_, B> {
         let mut effects = std::mem::replace(&mut self.state.effects, fresh);
         self.state.performing += 1;
         let index = self.index;
-        (self, ()) = self.without(|shared, agenda| shared.perform(index, &mut effects, agenda));
+        (self, ()) = self.without(|shared, _| shared.perform(index, &mut effects));
         self.state.performing -= 1;
         if !effects.early.is_empty() {
             for early in effects.early.drain(..) {
@@ -206,17 +203,19 @@ impl<B: Backend> Shared<B> {
             (Target::Wait(wait, number), Release::Failed(failure)) => wait.failed(number as usize, &failure),
             (Target::Wait(wait, number), _) => wait.reached(number as usize),
             (Target::Callback(record), release) => {
-                let Some(callback) = record.take() else { return };
-                self.callbacks.fetch_sub(1, Ordering::Relaxed);
                 let state = match release {
                     Release::Failed(failure) => Err(failure),
                     Release::Reached(value) => Ok(value),
                     Release::Covered(_) => return,
                 };
+                let Some(callback) = record.take() else { return record.is_done() };
+                self.callbacks.fetch_sub(1, Ordering::Relaxed);
                 if is_submitting() {
-                    agenda.deferred.push((callback, state));
+                    agenda.deferred.push((callback, state, record));
                 } else {
                     self.count_panic(self.foreign(|| callback(state)));
+                    record.is_done();
+                    self.wake_if_closing();
                 }
             }
             _ => {}
@@ -224,10 +223,11 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Does what has to be done without a lock.
-    fn perform(&self, index: u32, effects: &mut Effects<B>, agenda: &mut Agenda) {
+    fn perform(&self, index: u32, effects: &mut Effects<B>) {
         let Effects { publications, transitions, watches, runs, early, reclaims, garbage } = effects;
         let deferred = self.publish(publications);
-        if !deferred.is_empty() {
+        let calls_back = B::RECLAIMS_CALL_BACK && !reclaims.is_empty() && is_submitting();
+        if calls_back || !deferred.is_empty() {
             // What the operations hold goes after their signals, so it goes the same way.
             let reclaims: Vec<_> = reclaims.drain(..).collect();
             self.defer(move |shared| {
@@ -265,8 +265,9 @@ impl<B: Backend> Shared<B> {
         for ended in reclaims.drain(..) {
             self.count_panic(self.foreign(|| self.backend.reclaim(ended)));
         }
-        garbage.clear();
-        let _ = agenda;
+        if !garbage.is_empty() {
+            self.count_panic(self.foreign(|| garbage.clear()));
+        }
     }
 
     /// Tells those whom the engine does not know. Returns what this thread must not do.
@@ -324,18 +325,24 @@ impl<B: Backend> Shared<B> {
         } {
             run(self);
             self.deferred.fetch_sub(1, Ordering::AcqRel);
-            if self.is_closing() {
-                self.wake_resting();
-            }
+            self.wake_if_closing();
         }
     }
 
-    fn call_back_elsewhere(&self, callbacks: Vec<(Callback, Result<u64, Failure>)>) {
+    fn call_back_elsewhere(&self, callbacks: Vec<Due>) {
         self.defer(move |shared| {
-            for (callback, state) in callbacks {
+            for (callback, state, record) in callbacks {
                 shared.count_panic(shared.foreign(|| callback(state)));
+                record.is_done();
             }
         });
+    }
+
+    /// Something has ended that a shutdown waits for.
+    fn wake_if_closing(&self) {
+        if self.is_closing() {
+            self.wake_resting();
+        }
     }
 
     /// Watches somebody else's timeline on behalf of `slot`.
@@ -451,6 +458,10 @@ impl<B: Backend> Port for Shared<B> {
                 spare.push(slot);
             }
         }
+    }
+
+    fn due_callbacks(&self) -> Arc<AtomicU64> {
+        self.due_callbacks.clone()
     }
 
     fn count_callback(&self, more: bool) {
