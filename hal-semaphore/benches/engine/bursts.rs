@@ -102,7 +102,7 @@ fn longest_hold(report: &mut Report, plan: &Plan, what: What, probe: Probe) {
         Probe::Stats => "stats()",
         Probe::Barrier => "a barrier submit",
     };
-    let rounds: Vec<Seen> = (0..plan.long_rounds * 4)
+    let rounds: Vec<Seen> = (0..plan.long_rounds * 3)
         .map(|_| one_hold(n, what, probe))
         .filter(Seen::counts)
         .take(plan.long_rounds)
@@ -168,7 +168,7 @@ struct Seen {
 impl Seen {
     /// Whether the asking thread would have met a long hold.
     fn counts(&self) -> bool {
-        self.asking > self.work / 5
+        self.asking > self.work / 10
     }
 
     fn hold(&self) -> Duration {
@@ -176,13 +176,13 @@ impl Seen {
     }
 }
 
-/// How long threads were ready to run and did not.
-struct Delays(Vec<File>);
+/// How long a thread was ready to run and did not.
+struct Delays(Option<File>);
 
 impl Delays {
     /// Of the thread that asks, wherever the answer is read then.
     fn of_this_thread() -> Self {
-        Self(File::open("/proc/thread-self/schedstat").into_iter().collect())
+        Self(File::open("/proc/thread-self/schedstat").ok())
     }
 
     fn read(&mut self) -> Duration {
@@ -191,7 +191,7 @@ impl Delays {
             file.rewind().and_then(|()| file.read_to_string(&mut text)).ok()?;
             text.split_whitespace().nth(1)?.parse::<u64>().ok()
         };
-        Duration::from_nanos(self.0.iter_mut().filter_map(delay).sum())
+        Duration::from_nanos(self.0.as_mut().and_then(delay).unwrap_or_default())
     }
 }
 
@@ -202,10 +202,9 @@ fn watched(mut ask: impl FnMut() + Send, work: impl FnOnce()) -> Seen {
     let worker = Delays::of_this_thread();
     std::thread::scope(|scope| {
         let watcher = scope.spawn(|| {
-            let mut delays = Delays::of_this_thread();
-            delays.0.extend(worker.0);
+            let (mut own, mut worker) = (Delays::of_this_thread(), worker);
             let mut slice = |longest: &mut Longest, step: &mut dyn FnMut()| {
-                let (before, begin) = (delays.read(), Instant::now());
+                let (before, begin) = ([own.read(), worker.read()], Instant::now());
                 let (mut last, mut worst) = (begin, Duration::ZERO);
                 while last - begin < SLICE {
                     step();
@@ -213,10 +212,13 @@ fn watched(mut ask: impl FnMut() + Send, work: impl FnOnce()) -> Seen {
                     worst = worst.max(now - last);
                     last = now;
                 }
-                let off = delays.read().saturating_sub(before);
+                let [own_before, worker_before] = before;
+                let own_off = own.read().saturating_sub(own_before);
+                // Both may have been off at once: the sum would be too much.
+                let off = own_off.max(worker.read().saturating_sub(worker_before));
                 longest.worst = longest.worst.max(worst);
                 longest.on_processor = longest.on_processor.max(worst.saturating_sub(off));
-                (last - begin).saturating_sub(off)
+                (last - begin).saturating_sub(own_off)
             };
             // What is done for the first time does not count.
             slice(&mut Longest::default(), &mut ask);

@@ -122,7 +122,8 @@ fn held(report: &mut Report, plan: &Plan) {
     for &n in &plan.held {
         let (mut submits, mut drained) = (Vec::new(), Vec::new());
         let mut bytes = 0.0;
-        for round in 0..plan.rounds.max(3) {
+        let count = if n < 1_000_000 { plan.rounds } else { plan.long_rounds };
+        for round in 0..count.max(3) {
             let mut rig = Rig::new(Noop::immediate(1), 0);
             // Memory that is used for the first time costs page faults, not engine time: the second burst counts.
             if round == 0 {
