@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p hal-semaphore` runs the chains under criterion, then prints a table of all cases with their goals,
 //! and writes it as lines of JSON to `target/engine-bench.json`. `ENGINE_BENCH_QUICK=1` skips criterion and takes fewer
-//! rounds; `-- --test` runs each case once with few operations.
+//! rounds; `ENGINE_BENCH_ONLY` names the one part of the table to run; `-- --test` runs each case once with few operations.
 #![expect(clippy::unwrap_used, reason = "a benchmark stops where something is not as it should be")]
 
 mod bursts;
@@ -27,11 +27,23 @@ use std::time::Duration;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+type Part = fn(&mut Report, &Plan);
+
+/// The modules with cases, in the order of the table.
+const PARTS: [(&str, Part); 5] = [
+    ("operations", operations::table),
+    ("threads", threads::table),
+    ("bursts", bursts::table),
+    ("queues", queues::table),
+    ("polled", polled::table),
+];
+
 fn table(plan: &Plan) -> Report {
+    let only = std::env::var("ENGINE_BENCH_ONLY").unwrap_or_default();
     let mut report = Report::default();
     report.section("the machine");
     report.load("before");
-    for part in [operations::table, threads::table, bursts::table, queues::table, polled::table] {
+    for (_, part) in PARTS.iter().filter(|(name, _)| name.contains(&only)) {
         part(&mut report, plan);
     }
     report.section("the machine");
