@@ -15,7 +15,7 @@ pub(crate) struct Options {
     /// Fewer rounds of less work: under two minutes once everything is built
     #[arg(long)]
     quick: bool,
-    /// Only cases with this in their name; with `--engine`, only that part of the table: operations, threads, bursts,
+    /// Only cases with this in their name; with `--engine`, only that part of the table: operations, threads, bursts, holds,
     /// queues or polled
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,

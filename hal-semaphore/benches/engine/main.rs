@@ -8,6 +8,8 @@
 mod bursts;
 #[path = "../../tests/common/counting.rs"]
 mod counting;
+mod delays;
+mod holds;
 #[path = "../../tests/common/noop.rs"]
 mod noop;
 mod operations;
@@ -30,10 +32,11 @@ static ALLOCATOR: Counting = Counting;
 type Part = fn(&mut Report, &Plan);
 
 /// The modules with cases, in the order of the table.
-const PARTS: [(&str, Part); 5] = [
+const PARTS: [(&str, Part); 6] = [
     ("operations", operations::table),
     ("threads", threads::table),
     ("bursts", bursts::table),
+    ("holds", holds::table),
     ("queues", queues::table),
     ("polled", polled::table),
 ];
