@@ -34,7 +34,7 @@ pub use crate::engine::Deferred;
 use crate::error::CompletionError;
 use crate::failure::{Code, Failure};
 use crate::ids::{Point, QueueId, Ticket, TimelineKey};
-use crate::port::Port;
+use crate::port::Keeper;
 use crate::slab::Key;
 use crate::timeline::Timeline;
 use std::fmt;
@@ -278,37 +278,40 @@ pub struct Ended<W> {
 /// [`CompletionError::Gone`].
 #[derive(Clone)]
 pub struct Completer {
-    port: Weak<dyn Port>,
+    /// One for each queue.
+    keepers: Arc<[Weak<dyn Keeper>]>,
 }
 
 impl Completer {
-    pub(crate) fn new(port: Weak<dyn Port>) -> Self {
-        Self { port }
+    pub(crate) fn new(keepers: Arc<[Weak<dyn Keeper>]>) -> Self {
+        Self { keepers }
     }
 
-    fn port(&self) -> Result<Arc<dyn Port>, CompletionError> {
-        self.port.upgrade().ok_or(CompletionError::Gone)
+    /// The engine, by way of a queue of it.
+    fn keeper(&self, queue: usize) -> Result<Arc<dyn Keeper>, CompletionError> {
+        let keeper = self.keepers.get(queue).or(self.keepers.first());
+        keeper.and_then(Weak::upgrade).ok_or(CompletionError::Gone)
     }
 
     /// Everything submitted to `queue` up to `epoch` has ended, well unless reported as failed before.
     pub fn complete(&self, queue: QueueId, epoch: u64) -> Result<(), CompletionError> {
-        self.port()?.complete(queue, epoch, None)
+        self.keeper(queue.index())?.port().complete(queue, epoch, None)
     }
 
     /// The work at `epoch` has failed, and everything before it on the queue has ended. The queue goes on.
     pub fn fail(&self, queue: QueueId, epoch: u64, failure: Failure) -> Result<(), CompletionError> {
-        self.port()?.complete(queue, epoch, Some(failure))
+        self.keeper(queue.index())?.port().complete(queue, epoch, Some(failure))
     }
 
     /// There may be room again on the queues of this device.
     pub fn unblock(&self, device: usize) -> Result<(), CompletionError> {
-        self.port()?.unblock(device)
+        self.keeper(0)?.port().unblock(device)
     }
 
     /// The device is gone for good and no longer touches anything: everything on it fails with this one cause, now
     /// and later.
     pub fn lose(&self, device: usize, failure: Failure) -> Result<(), CompletionError> {
-        self.port()?.lose(device, failure)
+        self.keeper(0)?.port().lose(device, failure)
     }
 }
 
@@ -320,13 +323,13 @@ impl fmt::Debug for Completer {
 
 /// The right to end one host operation. Dropped without an answer, the operation fails: it is never lost.
 pub struct HostTask {
-    port: Option<Arc<dyn Port>>,
+    keeper: Option<Arc<dyn Keeper>>,
     ticket: Ticket,
 }
 
 impl HostTask {
-    pub(crate) fn new(port: Arc<dyn Port>, ticket: Ticket) -> Self {
-        Self { port: Some(port), ticket }
+    pub(crate) fn new(keeper: Arc<dyn Keeper>, ticket: Ticket) -> Self {
+        Self { keeper: Some(keeper), ticket }
     }
 
     /// The operation it stands for.
@@ -336,17 +339,17 @@ impl HostTask {
 
     /// The operation has ended.
     pub fn finish(mut self, result: Result<(), Failure>) {
-        if let Some(port) = self.port.take() {
-            port.host_done(self.ticket, result);
+        if let Some(keeper) = self.keeper.take() {
+            keeper.port().host_done(self.ticket, result);
         }
     }
 }
 
 impl Drop for HostTask {
     fn drop(&mut self) {
-        if let Some(port) = self.port.take() {
+        if let Some(keeper) = self.keeper.take() {
             let failure = Failure::new(Code::Internal, "the host operation was dropped before it ended");
-            port.host_done(self.ticket, Err(failure));
+            keeper.port().host_done(self.ticket, Err(failure));
         }
     }
 }

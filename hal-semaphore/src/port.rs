@@ -12,6 +12,14 @@ use std::sync::Arc;
 /// What is called when a timeline gets somewhere, or fails to.
 pub(crate) type Callback = Box<dyn FnOnce(Result<u64, Failure>) + Send>;
 
+/// What keeps an engine alive on behalf of one queue.
+///
+/// Completers have weak references to these, one for each queue: whoever reports takes a strong one for the length of
+/// the call. A reference to the engine itself would be counted in one place that all queues share.
+pub(crate) trait Keeper: Send + Sync {
+    fn port(&self) -> &dyn Port;
+}
+
 pub(crate) trait Port: Send + Sync {
     /// A reference to keep, unless the engine is on its way out.
     fn share(&self) -> Option<Arc<dyn Port>>;

@@ -175,7 +175,7 @@ impl Registration {
     /// As [`signal`](Registration::signal), and does `show` in the same step: under a lock, so it must be a store.
     pub fn signal_and(&self, value: u64, show: impl FnOnce()) -> Result<(), SignalError> {
         let mut entry = Entry::new(&*self.port);
-        self.slot().signal(value, show, &mut entry.agenda)
+        self.slot().signal(value, show, entry.agenda())
     }
 
     /// Fails the timeline for good, and what waits for it. Only the first failure counts; says whether this was it.
@@ -191,7 +191,7 @@ impl Registration {
             show(reached);
             None
         };
-        self.slot().fail(failure, show, &mut entry.agenda)
+        self.slot().fail(failure, show, entry.agenda())
     }
 
     /// The value that work which has its place in a queue will bring the timeline to, unless something fails; nothing if
@@ -231,7 +231,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
             let mut entry = Entry::new(&*self.port);
-            slot.abandon(&mut entry.agenda);
+            slot.abandon(entry.agenda());
             drop(entry);
             self.port.retire_slot(slot);
         }
@@ -293,8 +293,8 @@ impl Watcher {
         let (Some(port), Some(slot)) = (self.port.upgrade(), self.slot.upgrade()) else { return };
         let mut entry = Entry::new(&*port);
         match state {
-            Ok(value) => drop(slot.reach(value, || {}, &mut entry.agenda)),
-            Err(failure) => drop(slot.fail(&failure, |_| None, &mut entry.agenda)),
+            Ok(value) => drop(slot.reach(value, || {}, entry.agenda())),
+            Err(failure) => drop(slot.fail(&failure, |_| None, entry.agenda())),
         }
     }
 }

@@ -140,7 +140,7 @@ impl<B: Backend> Shared<B> {
         let index = self.choose(device, affinity, waits);
         let mut entry = Entry::submitting(self);
         let nested = entry.is_nested();
-        let mut turn = Turn::begin(self, index, &mut entry.agenda);
+        let mut turn = Turn::begin(self, index, entry.agenda());
         let refused = turn.state.closing;
         let placed = if refused {
             Err(Refused { error: SubmitError::ShutDown, action })
@@ -149,7 +149,7 @@ impl<B: Backend> Shared<B> {
         };
         if nested {
             drop(turn);
-            entry.agenda.visit(index);
+            entry.agenda().visit(index);
         } else {
             turn.work();
         }
@@ -187,7 +187,7 @@ impl<B: Backend> Turn<'_, B> {
         self.queue.load.store(load + 1, Ordering::Relaxed);
 
         let mut counts = WaitCounts::default();
-        let mut failure = self.device().lost();
+        let mut failure = self.device.lost();
         let mut wait_records = self.spare_waits(waits.len());
         for (timeline, value) in iter(waits) {
             let number = u32::try_from(wait_records.len()).unwrap_or(u32::MAX);
@@ -373,34 +373,39 @@ impl<B: Backend> Turn<'_, B> {
         }
         if let Some(event) = cover.event {
             // The promise is still there, so the operation that records the event still holds it.
-            self.shared.device_of(cover.queue).events.lock().retain(event);
+            self.shared.queue(cover.queue).events.lock().retain(event);
         }
         Some((class, cover))
     }
 
     /// From now on the operation hears of it when a timeline fails on which a covered wait of it depends.
     pub(super) fn listen_for_failures(&mut self, key: Key, which: impl Fn(u32) -> bool) {
-        let index = self.index;
-        let Some(op) = self.op(key) else { return };
-        let mut failure = None;
-        for record in &mut op.waits {
-            if record.failure_order.is_some() || !record.producer().is_some_and(&which) {
-                continue;
-            }
-            let mut state = record.slot.lock();
-            if record.slot.value() >= record.value {
-                continue;
-            }
-            match state.failure() {
-                Some(cause) => {
-                    failure.get_or_insert(cause.clone());
-                }
-                None => {
-                    let target = Target::Covered { queue: index, key };
-                    record.failure_order = Some(record.slot.park(&mut state, HOST, record.value, target));
-                }
+        let count = self.state.ops.get(key).map_or(0, |op| op.waits.len());
+        for number in 0..count {
+            let record = self.state.ops.get(key).and_then(|op| op.waits.get(number));
+            if record.and_then(WaitRecord::producer).is_some_and(&which) {
+                self.listen_for_failure(key, number);
             }
         }
+    }
+
+    /// The same for one wait.
+    fn listen_for_failure(&mut self, key: Key, number: usize) {
+        let index = self.index;
+        let Some(record) = self.op(key).and_then(|op| op.waits.get_mut(number)) else { return };
+        if record.failure_order.is_some() {
+            return;
+        }
+        let mut slot = record.slot.lock();
+        if record.slot.value() >= record.value {
+            return;
+        }
+        let failure = slot.failure().cloned();
+        if failure.is_none() {
+            let target = Target::Covered { queue: index, key };
+            record.failure_order = Some(record.slot.park(&mut slot, HOST, record.value, target));
+        }
+        drop(slot);
         if let Some(failure) = failure {
             self.fail_unbegun(key, &failure);
         }
@@ -495,7 +500,7 @@ impl<B: Backend> Turn<'_, B> {
         let ready = held == 0 || op.failure.is_some();
         self.state.running -= 1;
         for (producer, event) in events {
-            self.shared.device_of(producer).events.lock().release(event);
+            self.shared.queue(producer).events.lock().release(event);
         }
         if ready {
             self.state.runnable.push_back(key);
@@ -546,13 +551,13 @@ impl<B: Backend> Turn<'_, B> {
         (record.via, record.epoch, record.event) = (cover.queue, cover.epoch, cover.event);
         self.count_down(key);
         if self.state.ops.get(key).is_some_and(|op| op.remaining > 0) {
-            self.listen_for_failures(key, |_| true);
+            self.listen_for_failure(key, number as usize);
         }
     }
 
     pub(super) fn release_event(&self, queue: u32, event: Option<crate::native_event::EventIndex>) {
         if let Some(event) = event {
-            self.shared.device_of(queue).events.lock().release(event);
+            self.shared.queue(queue).events.lock().release(event);
         }
     }
 

@@ -93,8 +93,8 @@ const LARGE: usize = 4096;
 struct Local {
     depth: Cell<u32>,
     submitting: Cell<u32>,
-    inbox: RefCell<VecDeque<(Arc<dyn Port>, Agenda)>>,
-    spare: RefCell<Vec<Agenda>>,
+    inbox: RefCell<VecDeque<(Arc<dyn Port>, Box<Agenda>)>>,
+    spare: RefCell<Vec<Box<Agenda>>>,
 }
 
 local! {
@@ -114,7 +114,10 @@ pub(super) fn is_submitting() -> bool {
 /// A call into the engine on this thread. Dropping it works its agenda off.
 pub(crate) struct Entry<'a> {
     port: &'a dyn Port,
-    pub(crate) agenda: Agenda,
+    /// Gone only while the call ends.
+    agenda: Option<Box<Agenda>>,
+    /// Calls around this one, and this one.
+    depth: u32,
     submits: bool,
 }
 
@@ -130,47 +133,63 @@ impl<'a> Entry<'a> {
     }
 
     fn begin(port: &'a dyn Port, submits: bool) -> Self {
-        let agenda = with(|local| {
-            local.depth.set(local.depth.get() + 1);
-            local.submitting.set(local.submitting.get() + u32::from(submits));
-            local.spare.borrow_mut().pop()
+        let begun = with(|local| {
+            let depth = local.depth.get() + 1;
+            local.depth.set(depth);
+            if submits {
+                local.submitting.set(local.submitting.get() + 1);
+            }
+            (depth, local.spare.borrow_mut().pop())
         });
-        Self { port, agenda: agenda.flatten().unwrap_or_default(), submits }
+        let (depth, agenda) = begun.unwrap_or_default();
+        Self { port, agenda: Some(agenda.unwrap_or_default()), depth, submits }
+    }
+
+    pub(crate) fn agenda(&mut self) -> &mut Agenda {
+        self.agenda.get_or_insert_default()
     }
 
     /// Whether what there is to do is left to the call around this one.
     pub(crate) fn is_nested(&self) -> bool {
-        with(|local| local.depth.get() > DEPTH).unwrap_or(false)
+        self.depth > DEPTH
     }
 
     /// Does what there is to do now, whatever the depth: the thread is about to sleep.
     pub(crate) fn flush(&mut self) {
-        self.port.run(&mut self.agenda);
+        let port = self.port;
+        port.run(self.agenda());
         drain_inbox();
     }
 }
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        let mut agenda = std::mem::take(&mut self.agenda);
-        let nested = self.is_nested();
-        if !agenda.is_empty() {
-            match nested.then(|| self.port.share()).flatten() {
+        let mut agenda = self.agenda.take();
+        if let Some(left) = agenda.take_if(|agenda| !agenda.is_empty()) {
+            agenda = match self.is_nested().then(|| self.port.share()).flatten() {
                 Some(port) => {
-                    let left = std::mem::take(&mut agenda);
                     let _ = with(|local| local.inbox.borrow_mut().push_back((port, left)));
+                    None
                 }
-                None => self.port.run(&mut agenda),
-            }
+                None => {
+                    let mut left = left;
+                    self.port.run(&mut left);
+                    Some(left)
+                }
+            };
         }
-        if !nested {
+        if !self.is_nested() && with(|local| !local.inbox.borrow().is_empty()).unwrap_or(false) {
             drain_inbox();
         }
         let _ = with(|local| {
             local.depth.set(local.depth.get() - 1);
-            local.submitting.set(local.submitting.get() - u32::from(self.submits));
+            if self.submits {
+                local.submitting.set(local.submitting.get() - 1);
+            }
             let mut spare = local.spare.borrow_mut();
-            if spare.len() < SPARE && agenda.is_empty() && agenda.released.capacity() < LARGE {
+            if let Some(agenda) = agenda.filter(|agenda| agenda.released.capacity() < LARGE)
+                && spare.len() < SPARE
+            {
                 spare.push(agenda);
             }
         });

@@ -52,7 +52,7 @@ impl<B: Backend> Turn<'_, B> {
         self.state.issuing = true;
         let mut scratch = std::mem::take(&mut self.state.scratch);
         self = self.provide_events(&mut scratch);
-        let reports = self.device().reports(self.shared.queues());
+        let reports = self.device.reports(self.shared.queues());
         if self.state.lost.is_none() {
             self.fill(&mut scratch);
         }
@@ -73,7 +73,7 @@ impl<B: Backend> Turn<'_, B> {
             self.settle(&mut scratch, answer, reports);
         }
         if !scratch.events.is_empty() {
-            let mut pool = self.device().events.lock();
+            let mut pool = self.queue.events.lock();
             for (event, _) in scratch.events.drain(..) {
                 pool.release(event);
             }
@@ -84,7 +84,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     fn records_events(&self) -> bool {
-        self.queue.watched && self.device().native_waits == NativeWaits::Events
+        self.queue.watched && self.device.native_waits == NativeWaits::Events
     }
 
     /// Puts events for the next batch into its hands.
@@ -97,22 +97,22 @@ impl<B: Backend> Turn<'_, B> {
             if self.state.eventless || self.state.lost.is_some() || scratch.events.len() >= wanted {
                 return self;
             }
-            let mut pool = self.device().events.lock();
+            let mut pool = self.queue.events.lock();
             while scratch.events.len() < wanted
                 && let Some(event) = pool.acquire()
             {
                 scratch.events.push(event);
             }
             drop(pool);
-            if scratch.events.len() >= wanted || self.device().is_out_of_events() {
+            if scratch.events.len() >= wanted || self.device.is_out_of_events() {
                 return self;
             }
-            let (id, device) = (self.queue.id.device(), self.device());
+            let (id, device, queue) = (self.queue.id.device(), self.device, self.queue);
             let made;
             (self, made) =
                 self.without(|shared, _| shared.foreign_of_device(|| shared.backend.create_event(id)));
             match made {
-                Ok(Ok(event)) => scratch.events.push(device.events.lock().add(event)),
+                Ok(Ok(event)) => scratch.events.push(queue.events.lock().add(event)),
                 Ok(Err(_)) => device.run_out_of_events(),
                 Err(panic) => {
                     device.run_out_of_events();
@@ -127,7 +127,7 @@ impl<B: Backend> Turn<'_, B> {
         let most = self.state.room.batch();
         if most == 0 {
             // Something of the queue's own has yet to end, and makes room.
-            self.device().add_full(self.index);
+            self.device.add_full(self.index);
             self.tell_ready_of_failures();
             return;
         }
@@ -136,7 +136,7 @@ impl<B: Backend> Turn<'_, B> {
                 break;
             }
             let needs_event =
-                self.records_events() && !self.state.eventless && !self.device().is_out_of_events();
+                self.records_events() && !self.state.eventless && !self.device.is_out_of_events();
             if needs_event && scratch.events.is_empty() {
                 break;
             }
@@ -213,7 +213,7 @@ impl<B: Backend> Turn<'_, B> {
             None => (self.state.last_native, None),
         };
         if let Some(event) = event {
-            self.device().events.lock().retain(event);
+            self.queue.events.lock().retain(event);
         }
         self.fly(key, InFlight { op: key, epoch, native: false, cover, event, failure: None });
     }
@@ -282,7 +282,7 @@ impl<B: Backend> Turn<'_, B> {
         first_wait: usize,
     ) {
         let point = self.shared.queue(producer).point(epoch);
-        let event = event.and_then(|event| self.shared.device_of(producer).events.lock().get(event).cloned());
+        let event = event.and_then(|event| self.shared.queue(producer).events.lock().get(event).cloned());
         let wait = NativeWait { point, event };
         let own = scratch.waits.get_mut(first_wait..).unwrap_or(&mut []);
         match own.iter_mut().find(|earlier| earlier.point.queue == point.queue) {
@@ -413,7 +413,7 @@ impl<B: Backend> Turn<'_, B> {
     /// The device has no room. Something of it that ends makes room; if nothing can end any more, the next piece of
     /// work is what it cannot take.
     fn wait_for_room(&mut self, reports: Option<u64>) {
-        let device = self.device();
+        let device = self.device;
         if !device.counts_reports() {
             // Reports may have come that nobody has counted: asks once more.
             device.count_reports();
@@ -484,9 +484,9 @@ impl<B: Backend> Turn<'_, B> {
     }
 }
 
-impl<B: Backend> Device<B> {
+impl Device {
     /// How many reports there were, once they are counted.
-    fn reports(&self, queues: &[Queue<B>]) -> Option<u64> {
+    fn reports<B: Backend>(&self, queues: &[Queue<B>]) -> Option<u64> {
         self.counts_reports().then(|| {
             self.own_queues(queues).iter().map(|queue| queue.reports.load(Ordering::Acquire)).sum::<u64>()
                 + self.unblocks.load(Ordering::Acquire)
@@ -494,7 +494,7 @@ impl<B: Backend> Device<B> {
     }
 
     /// Operations that the backend has and has not reported.
-    pub(super) fn outstanding(&self, queues: &[Queue<B>]) -> u64 {
+    pub(super) fn outstanding<B: Backend>(&self, queues: &[Queue<B>]) -> u64 {
         self.own_queues(queues).iter().map(|queue| queue.taken.load(Ordering::Acquire)).sum()
     }
 }

@@ -52,9 +52,8 @@ use crate::clock::{Clock, Time};
 use crate::error::{EngineError, SubmitError, Unfinished, WaitError};
 use crate::failure::Failure;
 use crate::ids::{Affinity, QueueId, Ticket, TimelineKey};
-use crate::native_event::EventPool;
 use crate::notification::{NotificationPool, Pending};
-use crate::port::Port;
+use crate::port::{Keeper, Port};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::{Points, Registration};
 use queue::Queue;
@@ -254,7 +253,7 @@ impl Stats {
 }
 
 /// One device.
-struct Device<B: Backend> {
+struct Device {
     first_queue: u32,
     queues: u32,
     native_waits: NativeWaits,
@@ -264,7 +263,6 @@ struct Device<B: Backend> {
     /// Whether `lost` holds anything.
     is_lost: AtomicU64,
     lost: Mutex<Option<Failure>>,
-    events: Mutex<EventPool<B::Event>>,
     /// The backend could not make an event: who has none from now on does without.
     out_of_events: AtomicU64,
     /// The device was full once: reports are counted, so that "is full" can be told from "was full".
@@ -277,7 +275,7 @@ struct Device<B: Backend> {
     full: Mutex<Vec<u32>>,
 }
 
-impl<B: Backend> Device<B> {
+impl Device {
     fn new(number: usize, first_queue: u32, specs: &[DeviceSpec]) -> Self {
         let spec = specs.get(number).cloned();
         let spec = spec.unwrap_or_else(|| unreachable!("devices are made from their own list"));
@@ -295,7 +293,6 @@ impl<B: Backend> Device<B> {
             peers: if spec.native_waits == NativeWaits::None { Box::default() } else { peers.into() },
             is_lost: AtomicU64::new(0),
             lost: Mutex::new(None),
-            events: Mutex::new(EventPool::new()),
             out_of_events: AtomicU64::new(0),
             counts_reports: AtomicU64::new(0),
             unblocks: AtomicU64::new(0),
@@ -310,7 +307,7 @@ impl<B: Backend> Device<B> {
             && (own == producer || self.peers.binary_search(&producer).is_ok())
     }
 
-    fn own_queues<'a>(&self, queues: &'a [Queue<B>]) -> &'a [Queue<B>] {
+    fn own_queues<'a, B: Backend>(&self, queues: &'a [Queue<B>]) -> &'a [Queue<B>] {
         let first = self.first_queue as usize;
         queues.get(first..first + self.queues as usize).unwrap_or(&[])
     }
@@ -369,8 +366,8 @@ impl<B: Backend> Device<B> {
 #[derive(Default)]
 struct Resting {
     waiting: Vec<Pending>,
-    /// Keeps a closing engine until its devices have reported everything.
-    keepalive: Option<Arc<dyn Port>>,
+    /// Keep a closing engine until its devices have reported everything.
+    keepers: Vec<Arc<dyn Keeper>>,
 }
 
 /// Callbacks for a thread that may run them.
@@ -381,7 +378,7 @@ pub(crate) struct Shared<B: Backend> {
     backend: B,
     this: Weak<Shared<B>>,
     queues: Box<[Queue<B>]>,
-    devices: Box<[Device<B>]>,
+    devices: Box<[Device]>,
     /// Some device has to be asked what has ended.
     polled: bool,
     closing: AtomicU64,
@@ -411,11 +408,23 @@ pub struct Engine<B: Backend> {
 
 struct Handle<B: Backend> {
     shared: Arc<Shared<B>>,
+    /// One for each queue.
+    keepers: Vec<Arc<dyn Keeper>>,
+}
+
+/// Keeps an engine alive for one queue; its count shares no cache line with another's.
+#[repr(align(128))]
+struct QueueKeeper<B: Backend>(Arc<Shared<B>>);
+
+impl<B: Backend> Keeper for QueueKeeper<B> {
+    fn port(&self) -> &dyn Port {
+        &*self.0
+    }
 }
 
 impl<B: Backend> Drop for Handle<B> {
     fn drop(&mut self) {
-        self.shared.close();
+        self.shared.close(std::mem::take(&mut self.keepers));
     }
 }
 
@@ -459,9 +468,14 @@ impl<B: Backend> Engine<B> {
             deferred: AtomicU64::new(0),
             progress: AtomicU64::new(0),
         });
-        let port: Weak<dyn Port> = shared.this.clone();
-        shared.backend.start(Completer::new(port));
-        Ok(Self { handle: Arc::new(Handle { shared }) })
+        let keepers: Vec<Arc<dyn Keeper>> =
+            shared.queues.iter().map(|_| Arc::new(QueueKeeper(shared.clone())) as Arc<dyn Keeper>).collect();
+        let weak: Arc<[Weak<dyn Keeper>]> = keepers.iter().map(Arc::downgrade).collect();
+        for (queue, keeper) in shared.queues.iter().zip(weak.iter()) {
+            *queue.keeper.lock() = Some(keeper.clone());
+        }
+        shared.backend.start(Completer::new(weak));
+        Ok(Self { handle: Arc::new(Handle { shared, keepers }) })
     }
 
     fn shared(&self) -> &Shared<B> {
@@ -568,9 +582,8 @@ impl<B: Backend> Engine<B> {
             occupancy.operations += state.ops.len();
             occupancy.in_flight += state.in_flight.len();
             occupancy.running += state.running;
-        }
-        for device in &shared.devices {
-            let (events, idle) = device.events.lock().count();
+            drop(state);
+            let (events, idle) = queue.events.lock().count();
             occupancy.events += events;
             occupancy.idle_events += idle;
         }
@@ -620,7 +633,7 @@ fn validate(specs: &[DeviceSpec]) -> Result<(), EngineError> {
     Ok(())
 }
 
-fn make_devices<B: Backend>(specs: &[DeviceSpec]) -> Box<[Device<B>]> {
+fn make_devices(specs: &[DeviceSpec]) -> Box<[Device]> {
     let mut first_queue = 0;
     (0..specs.len())
         .map(|number| {
@@ -632,7 +645,7 @@ fn make_devices<B: Backend>(specs: &[DeviceSpec]) -> Box<[Device<B>]> {
 }
 
 fn make_queues<B: Backend>(specs: &[DeviceSpec]) -> Box<[Queue<B>]> {
-    let devices = make_devices::<B>(specs);
+    let devices = make_devices(specs);
     // Devices for whose queues another device can wait.
     let mut waited_for = vec![false; specs.len()];
     for device in &devices {
@@ -670,7 +683,7 @@ impl<B: Backend> Shared<B> {
         0..u32::try_from(self.queues.len()).unwrap_or(u32::MAX)
     }
 
-    fn device_of(&self, queue: u32) -> &Device<B> {
+    fn device_of(&self, queue: u32) -> &Device {
         let device = self.queue(queue).id.device();
         #[expect(clippy::indexing_slicing, reason = "a queue's device exists")]
         &self.devices[device]

@@ -47,12 +47,13 @@ use super::{Device, Shared, Stats};
 use crate::backend::{Backend, Ended, Item, NativeWait, Transition};
 use crate::failure::Failure;
 use crate::ids::{Point, QueueId};
-use crate::native_event::EventIndex;
+use crate::native_event::{EventIndex, EventPool};
+use crate::port::Keeper;
 use crate::slab::{Key, Slab};
 use crate::sync::{AtomicU64, Guard, Mutex, Ordering};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Instead of a queue's number: the wait was reached, nobody needs to be waited for.
 pub(super) const NOBODY: u32 = u32::MAX;
@@ -421,6 +422,10 @@ pub(super) struct Queue<B: Backend> {
     /// Reports so far, counted once the device has ever been full.
     pub(super) reports: AtomicU64,
     pub(super) history: Mutex<History>,
+    /// The native events that its work records.
+    pub(super) events: Mutex<EventPool<B::Event>>,
+    /// What keeps the engine alive for work of this queue.
+    pub(super) keeper: Mutex<Option<Weak<dyn Keeper>>>,
     state: Mutex<QueueState<B>>,
 }
 
@@ -436,6 +441,8 @@ impl<B: Backend> Queue<B> {
             taken: AtomicU64::new(0),
             reports: AtomicU64::new(0),
             history: Mutex::new(History::default()),
+            events: Mutex::new(EventPool::new()),
+            keeper: Mutex::new(None),
             state: Mutex::new(QueueState::new()),
         }
     }
@@ -471,6 +478,7 @@ pub(super) struct Turn<'a, B: Backend> {
     pub(super) shared: &'a Shared<B>,
     pub(super) index: u32,
     pub(super) queue: &'a Queue<B>,
+    pub(super) device: &'a Device,
     pub(super) state: Guard<'a, QueueState<B>>,
     pub(super) agenda: &'a mut Agenda,
 }
@@ -478,19 +486,15 @@ pub(super) struct Turn<'a, B: Backend> {
 impl<'a, B: Backend> Turn<'a, B> {
     pub(super) fn begin(shared: &'a Shared<B>, index: u32, agenda: &'a mut Agenda) -> Self {
         let queue = shared.queue(index);
-        Self { shared, index, queue, state: queue.arrive(), agenda }
+        Self { shared, index, queue, device: shared.device_of(index), state: queue.arrive(), agenda }
     }
 
     /// Lets the lock go while `step` runs.
     pub(super) fn without<R>(self, step: impl FnOnce(&Shared<B>, &mut Agenda) -> R) -> (Self, R) {
-        let Self { shared, index, queue, state, agenda } = self;
+        let Self { shared, index, queue, device, state, agenda } = self;
         drop(state);
         let result = step(shared, agenda);
-        (Self { shared, index, queue, state: queue.arrive(), agenda }, result)
-    }
-
-    pub(super) fn device(&self) -> &'a Device<B> {
-        self.shared.device_of(self.index)
+        (Self { shared, index, queue, device, state: queue.arrive(), agenda }, result)
     }
 
     pub(super) fn op(&mut self, key: Key) -> Option<&mut Op<B>> {

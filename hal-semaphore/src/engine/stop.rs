@@ -14,11 +14,13 @@ use crate::clock::{Clock, Time};
 use crate::error::Unfinished;
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
+use crate::port::Keeper;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::Ordering;
 use crate::timeline::Timeline;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 pub(super) fn shutdown_failure() -> Failure {
     Failure::with_origin(
@@ -31,7 +33,7 @@ pub(super) fn shutdown_failure() -> Failure {
 impl<B: Backend> Turn<'_, B> {
     /// The device of this queue is gone. The others of its queues hear of it through the agenda.
     pub(super) fn lose_device(&mut self, failure: Failure) {
-        let cause = self.device().lose(failure);
+        let cause = self.device.lose(failure);
         self.lose(&cause);
         self.agenda.losses.push((self.queue.id.device(), cause));
     }
@@ -112,10 +114,10 @@ impl<B: Backend> Shared<B> {
     pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
         let failure = Failure::with_origin(Code::Cancelled, Origin::Cancelled, "the operation was cancelled");
         let mut entry = Entry::submitting(self);
-        let mut turn = Turn::begin(self, ticket.queue, &mut entry.agenda);
+        let mut turn = Turn::begin(self, ticket.queue, entry.agenda());
         let outcome = turn.cancel(ticket.key, &failure);
         drop(turn);
-        entry.agenda.visit(ticket.queue);
+        entry.agenda().visit(ticket.queue);
         outcome
     }
 
@@ -135,24 +137,22 @@ impl<B: Backend> Shared<B> {
         self.closing.store(1, Ordering::Release);
         let mut entry = Entry::new(self);
         for index in self.indices() {
-            let mut turn = Turn::begin(self, index, &mut entry.agenda);
+            let mut turn = Turn::begin(self, index, entry.agenda());
             if !turn.state.closing {
                 turn.state.closing = true;
                 turn.end_unbegun(failure);
             }
             drop(turn);
-            entry.agenda.visit(index);
+            entry.agenda().visit(index);
             entry.flush();
         }
     }
 
     /// Closes without waiting; what the devices have keeps the engine alive until they have reported it.
-    pub(super) fn close(&self) {
+    pub(super) fn close(&self, keepers: Vec<Arc<dyn Keeper>>) {
         let failure = shutdown_failure();
         self.stop_taking_work(&failure);
-        if let Some(this) = self.this.upgrade() {
-            self.resting.lock().keepalive = Some(this);
-        }
+        self.resting.lock().keepers = keepers;
         self.wake_resting();
         self.abort_outstanding(&failure);
     }
@@ -182,10 +182,10 @@ impl<B: Backend> Shared<B> {
         let mut entry = Entry::new(self);
         for index in self.indices() {
             for chunk in 0.. {
-                let mut turn = Turn::begin(self, index, &mut entry.agenda);
+                let mut turn = Turn::begin(self, index, entry.agenda());
                 let found = turn.fail_unfinished_signals(chunk, &failure);
                 drop(turn);
-                entry.agenda.visit(index);
+                entry.agenda().visit(index);
                 entry.flush();
                 let Some(found) = found else { break };
                 unfinished.in_flight += found.in_flight;
@@ -213,14 +213,14 @@ impl<B: Backend> Shared<B> {
     pub(super) fn wake_resting(&self) {
         let mut resting = self.resting.lock();
         let waiting = std::mem::take(&mut resting.waiting);
-        let kept = resting.keepalive.is_some();
+        let kept = !resting.keepers.is_empty();
         drop(resting);
         for pending in waiting {
             pending.raise();
         }
         if kept && self.is_at_rest() {
-            let keepalive = self.resting.lock().keepalive.take();
-            drop(keepalive);
+            let keepers = std::mem::take(&mut self.resting.lock().keepers);
+            drop(keepers);
         }
     }
 

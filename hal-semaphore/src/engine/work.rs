@@ -29,20 +29,26 @@ impl<B: Backend> Turn<'_, B> {
             if round >= ROUNDS && self.queue.has_successor() {
                 return;
             }
-            self.route_some();
-            self.retire();
+            if self.has_runnable() {
+                self.route_some();
+            }
+            if self.can_retire() {
+                self.retire();
+            }
             self.take_own_releases();
             if !self.state.effects.is_empty() {
                 self = self.perform();
-            } else if self.can_issue() {
+            }
+            if self.can_issue() {
                 self = self.issue();
-            } else if !self.has_more() {
-                break;
             }
             if !self.agenda.released.is_empty() {
                 // Others wait for what has been released here: they come first.
                 self.agenda.visit(self.index);
                 return;
+            }
+            if !self.has_more() {
+                break;
             }
         }
         let rests = self.state.closing && self.state.is_idle();
@@ -53,9 +59,16 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
+    fn has_runnable(&self) -> bool {
+        !self.state.runnable.is_empty() || self.state.ending.is_some()
+    }
+
+    fn can_retire(&self) -> bool {
+        self.state.is_due() || self.needs_sweep()
+    }
+
     fn has_more(&self) -> bool {
-        let state = &self.state;
-        !state.runnable.is_empty() || state.ending.is_some() || state.is_due() || self.needs_sweep()
+        self.has_runnable() || self.can_retire() || self.can_issue() || !self.state.effects.is_empty()
     }
 
     fn route_some(&mut self) {
@@ -89,7 +102,7 @@ impl<B: Backend> Turn<'_, B> {
             (Target::Gate(_), _) => self.state.gated = false,
             (Target::Room { asked, .. }, _) => {
                 if !self.state.room.resume(asked) && self.state.room.is_full() {
-                    self.device().add_full(self.index);
+                    self.device.add_full(self.index);
                 }
             }
             (Target::Covered { .. } | Target::Wait(..) | Target::Callback(_), _) => {}
@@ -169,7 +182,7 @@ impl<B: Backend> Shared<B> {
             {
                 left -= 1;
                 if let Some(event) = cover.event {
-                    self.device_of(cover.queue).events.lock().retain(event);
+                    self.queue(cover.queue).events.lock().retain(event);
                 }
                 agenda.released.push_back((target, Release::Covered(cover)));
             }
@@ -239,10 +252,14 @@ impl<B: Backend> Shared<B> {
             }
             self.count_panic(asked);
         }
-        for (key, work) in runs.drain(..) {
-            if let Some(this) = self.this.upgrade() {
-                let task = HostTask::new(this, Ticket { queue: index, key });
-                self.count_panic(self.foreign(|| self.backend.run(task, work)));
+        if !runs.is_empty() {
+            let keeper = self.queue(index).keeper.lock().as_ref().and_then(Weak::upgrade);
+            for ((key, work), keeper) in runs.drain(..).zip(std::iter::repeat(keeper)) {
+                // Without a keeper the engine is on its way out, and nothing is left that could run.
+                if let Some(keeper) = keeper {
+                    let task = HostTask::new(keeper, Ticket { queue: index, key });
+                    self.count_panic(self.foreign(|| self.backend.run(task, work)));
+                }
             }
         }
         for ended in reclaims.drain(..) {
@@ -259,6 +276,16 @@ impl<B: Backend> Shared<B> {
             return deferred;
         }
         let submitting = is_submitting();
+        if let [publication] = publications.as_slice() {
+            // Mostly there is one.
+            if submitting && (publication.foreign || publication.timeline.has_waiters()) {
+                deferred.append(publications);
+            } else {
+                self.count_panic(self.foreign(|| publication.tell()));
+                publications.clear();
+            }
+            return deferred;
+        }
         let mut left = publications.drain(..).peekable();
         while let Some(mut publication) = left.next() {
             // Of several values in a row for one timeline the largest says it all.
@@ -376,7 +403,7 @@ impl<B: Backend> Shared<B> {
 
     pub(crate) fn lose_device(&self, device: usize, failure: Failure) {
         let mut entry = Entry::new(self);
-        entry.agenda.losses.push((device, failure));
+        entry.agenda().losses.push((device, failure));
     }
 
     #[cfg(feature = "reactor")]
@@ -439,13 +466,20 @@ impl<B: Backend> Port for Shared<B> {
         if !known {
             return Err(CompletionError::UnknownQueue { index: queue.index(), queues: self.queues.len() });
         }
+        let mut failure = failure;
+        if let Some(reported) = self.note_inside_submit(queue, epoch, &mut failure) {
+            if self.polled {
+                self.progress.fetch_add(1, Ordering::Relaxed);
+            }
+            return reported;
+        }
         let mut entry = Entry::new(self);
         let nested = entry.is_nested();
-        let mut turn = Turn::begin(self, queue.index, &mut entry.agenda);
+        let mut turn = Turn::begin(self, queue.index, entry.agenda());
         let reported = turn.report(epoch, failure);
         if nested {
             drop(turn);
-            entry.agenda.visit(queue.index);
+            entry.agenda().visit(queue.index);
         } else {
             turn.work();
         }
@@ -462,7 +496,7 @@ impl<B: Backend> Port for Shared<B> {
         let mut entry = Entry::new(self);
         spec.unblocks.fetch_add(1, Ordering::AcqRel);
         crate::sync::fence(Ordering::SeqCst);
-        spec.wake_full(true, &mut entry.agenda);
+        spec.wake_full(true, entry.agenda());
         Ok(())
     }
 
@@ -477,9 +511,9 @@ impl<B: Backend> Port for Shared<B> {
 
     fn host_done(&self, ticket: Ticket, result: Result<(), Failure>) {
         let mut entry = Entry::new(self);
-        let mut turn = Turn::begin(self, ticket.queue, &mut entry.agenda);
+        let mut turn = Turn::begin(self, ticket.queue, entry.agenda());
         turn.end_host_work(ticket, result);
         drop(turn);
-        entry.agenda.visit(ticket.queue);
+        entry.agenda().visit(ticket.queue);
     }
 }
