@@ -33,10 +33,16 @@ impl Report {
     }
 
     fn add(&mut self, case: &str, n: u64, value: f64, unit: &str, goal: Option<f64>) {
-        let met = goal.map(|goal| value <= goal);
+        // What could not be measured is neither met nor missed.
+        let met = goal.filter(|_| value.is_finite()).map(|goal| value <= goal);
         self.judged += u32::from(met.is_some());
         self.met += u32::from(met == Some(true));
-        let verdict = met.map_or("", |met| if met { "yes" } else { "NO" });
+        let verdict = match met {
+            Some(true) => "yes",
+            Some(false) => "NO",
+            None if goal.is_some() => "not measured",
+            None => "",
+        };
         let shown = goal.map_or(String::new(), |goal| format!("≤ {goal}"));
         println!("{case:<66}{n:>9}{value:>12.3} {unit:<14}{shown:>9}  {verdict}");
         let number = |value: f64| if value.is_finite() { value.to_string() } else { "null".to_owned() };
