@@ -359,7 +359,7 @@ fn a_report_and_a_refusal_to_go_ahead_may_cross() {
 
 #[test]
 fn twin_of_decline_against_report() {
-    catches(Defect::AheadDoesNotLook, "a_report_and_a_refusal_to_go_ahead_may_cross");
+    catches(Defect::EarlyDoesNotLook, "a_report_and_a_refusal_to_go_ahead_may_cross");
 }
 
 /// What is done ahead takes its place in its queue while what it counts on fails.
