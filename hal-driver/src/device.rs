@@ -31,7 +31,7 @@ use crate::status::{Result, check, guard, guard_or, impossible, invalid, text, u
 use crate::work::Port;
 use crate::{command_buffer, executable, teardown};
 use hal_backend::{Device, Properties};
-use hal_semaphore::{Clock, Code, Engine, Failure, MAX_VALUE, Patience, SystemClock};
+use hal_semaphore::{AdaptiveSpin, Clock, Code, Engine, Failure, MAX_VALUE, SystemClock};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -64,7 +64,7 @@ pub(crate) struct State<D: Device> {
     channels: UnsafeCell<Option<Retained<sys::iree_hal_channel_provider_t>>>,
     frontiers: Arc<Frontiers>,
     /// Whether those who ask how far a semaphore of the device is do well to look for a moment.
-    patience: Arc<Patience>,
+    spin: Arc<AdaptiveSpin>,
     memory: Arc<Memory<D>>,
     host: Arc<Loaders>,
     properties: Arc<Properties>,
@@ -117,7 +117,7 @@ impl<D: Device> HalDevice<D> {
             staging: Staging::default(),
             channels: UnsafeCell::new(None),
             frontiers,
-            patience: Arc::default(),
+            spin: Arc::default(),
             memory,
             properties,
             device,
@@ -145,8 +145,8 @@ impl<D: Device> State<D> {
     /// A new semaphore, owned by the caller.
     fn semaphore(&self, initial: u64) -> Result<*mut sys::iree_hal_semaphore_t> {
         let registration = self.engine.register(initial);
-        let (frontiers, patience) = (self.frontiers.clone(), self.patience.clone());
-        Semaphore::create(self.allocator, self.proactor, initial, registration, frontiers, patience)
+        let (frontiers, spin) = (self.frontiers.clone(), self.spin.clone());
+        Semaphore::create(self.allocator, self.proactor, initial, registration, frontiers, spin)
     }
 
     /// Ends everything. Whether it is safe to let go afterwards.

@@ -18,21 +18,23 @@ use crate::object::Counted;
 use crate::status::{Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::teardown;
 use hal_semaphore::timeline::{Points, Registration, Timeline, Watcher};
-use hal_semaphore::{Failure, MAX_VALUE, Patience, Point, SignalError, look_for};
+use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, Point, SignalError};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicIsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-/// How many rounds a waiting thread looks before it sleeps.
-const WATCH: u32 = 1;
+/// How long a waiting thread spins before it sleeps.
+const WAIT_SPIN: Duration = Duration::from_micros(20);
 
-/// How many rounds a thread looks that asks how far a semaphore is while work is about to raise it.
-const AHEAD: u32 = 5;
+/// How long `query` spins at most, while work in a queue is about to signal the semaphore: about what it costs to be woken,
+/// since those who query once and then sleep are whom it is for.
+const QUERY_SPIN: Duration = Duration::from_micros(50);
 
-/// Who has less time than that, in nanoseconds, does not look.
+/// A wait with less time left than that, in nanoseconds, does not spin.
 const HURRY: i64 = 50_000;
 
 /// How many axes a semaphore remembers of what led up to its value.
@@ -45,7 +47,7 @@ pub(crate) struct Semaphore {
     allocator: sys::iree_allocator_t,
     registration: Registration,
     frontiers: Arc<Frontiers>,
-    patience: Arc<Patience>,
+    spin: Arc<AdaptiveSpin>,
     failure: OnceLock<Failure>,
 }
 
@@ -57,7 +59,7 @@ impl Semaphore {
         initial: u64,
         registration: Registration,
         frontiers: Arc<Frontiers>,
-        patience: Arc<Patience>,
+        spin: Arc<AdaptiveSpin>,
     ) -> Result<*mut sys::iree_hal_semaphore_t> {
         let (mut offset, mut total) = (0, 0);
         let mut memory: *mut c_void = std::ptr::null_mut();
@@ -85,18 +87,18 @@ impl Semaphore {
             (&raw mut (*semaphore).allocator).write(allocator);
             (&raw mut (*semaphore).registration).write(registration);
             (&raw mut (*semaphore).frontiers).write(frontiers);
-            (&raw mut (*semaphore).patience).write(patience);
+            (&raw mut (*semaphore).spin).write(spin);
             (&raw mut (*semaphore).failure).write(OnceLock::new());
             Ok(semaphore.cast())
         }
     }
 
-    /// Gives work that is about to signal a moment to do so.
+    /// Spins briefly if work that has its place in a queue is about to signal.
     fn look_ahead(&self) {
         let Some(promised) = self.registration.promised() else { return };
         let over = || self.value() >= promised || self.failure_word().load(Ordering::Acquire) != 0;
         if !over() {
-            self.patience.look(|| look_for(AHEAD, over));
+            self.spin.spin_until(QUERY_SPIN, over);
         }
     }
 
@@ -526,15 +528,16 @@ unsafe extern "C" fn destroy(base: *mut sys::iree_async_semaphore_t) {
             let allocator = (*semaphore).allocator;
             (&raw mut (*semaphore).registration).drop_in_place();
             (&raw mut (*semaphore).frontiers).drop_in_place();
-            (&raw mut (*semaphore).patience).drop_in_place();
+            (&raw mut (*semaphore).spin).drop_in_place();
             (&raw mut (*semaphore).failure).drop_in_place();
             sys::iree_allocator_free(allocator, semaphore.cast());
         }
     });
 }
 
-/// IREE's module asks before it sleeps until a fence is reached, and goes to sleep without asking again. So a semaphore that
-/// is about to be raised is looked at for a moment first, as in a wait, as long as that pays.
+/// IREE's module queries a fence once and then sleeps in code of its own, so that this is the only place where a spin can save
+/// it the sleep. A semaphore that queued work is about to signal is therefore spun on first, for [`QUERY_SPIN`] at most, as
+/// long as that pays. A program that polls pays for it with a pause after each spin in vain, in which `query` returns at once.
 unsafe extern "C" fn query(base: *mut sys::iree_async_semaphore_t) -> u64 {
     // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
     let semaphore = unsafe { &*base.cast::<Semaphore>() };
@@ -599,7 +602,9 @@ unsafe extern "C" fn wait(
             // Only borrowed: the caller keeps the semaphore for the call.
             let timeline = std::mem::ManuallyDrop::new(IreeTimeline(semaphore));
             let over = || timeline.value() >= value || timeline.failure().is_some();
-            look_for(WATCH, over);
+            // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
+            let spin = unsafe { &semaphore.cast::<Semaphore>().as_ref().spin };
+            spin.spin_until(WAIT_SPIN, over);
         }
     });
     // SAFETY: the arrays have one element each and live through the call.

@@ -6,7 +6,7 @@
 //! of their waits is reached, or covered by something their queue can wait for without the host; hands them to a
 //! [`Backend`] in batches; and turns the backend's reports into signals, wake-ups and reclaimed resources.
 //!
-//! It knows no operating system clock, no device and no C ABI, and contains no unsafe code.
+//! It decides nothing by an operating system clock, knows no device and no C ABI, and contains no unsafe code.
 //!
 //! # Where to look
 //!
@@ -52,6 +52,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod adaptive_spin;
 pub mod backend;
 pub mod clock;
 mod engine;
@@ -60,7 +61,6 @@ mod failure;
 mod ids;
 mod native_event;
 mod notification;
-mod patience;
 mod port;
 #[cfg(all(unix, feature = "reactor", not(any(loom, shuttle))))]
 pub mod reactor;
@@ -76,6 +76,7 @@ pub mod testing;
 pub mod timeline;
 mod wait_list;
 
+pub use adaptive_spin::AdaptiveSpin;
 pub use backend::Backend;
 pub use clock::{Clock, SystemClock, VirtualClock};
 pub use engine::{
@@ -85,6 +86,5 @@ pub use error::{CompletionError, EngineError, SignalError, SubmitError, Unfinish
 pub use failure::{Code, Failure, Origin};
 pub use ids::{Affinity, MAX_VALUE, Point, QueueId, Ticket, TimelineKey};
 pub use notification::Pending;
-pub use patience::{Patience, look_for};
 pub use semaphore::Semaphore;
 pub use timeline::Timeline;

@@ -3,14 +3,17 @@
 //! Notifications are pooled, and each use of one is a new *turn*. A wake-up names the turn it is for, so one that
 //! was on its way to an earlier user (a wait that ran into its deadline) cannot end a later one.
 
-use crate::patience::look_for;
+use crate::adaptive_spin::AdaptiveSpin;
 use crate::sync::{AtomicU64, Event, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many rounds a waiting thread looks before it sleeps: about what sleeping and being woken costs. So looking costs at
-/// most twice what not looking would have, and mostly far less.
-const WATCH: u32 = 1;
+/// How long a waiting thread spins before it sleeps: about what sleeping and being woken costs, so that waiting costs at most
+/// twice what it would without.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// One for all notifications: whether spinning pays depends on who else wants the processors.
+static NOTIFICATIONS: AdaptiveSpin = AdaptiveSpin::new();
 
 #[derive(Debug, Default)]
 struct Notification {
@@ -31,9 +34,9 @@ impl Pending {
         self.notification.raised.load(Ordering::Acquire) >= self.turn
     }
 
-    /// Looks again for about as long as it would take to be woken from sleep. Says whether it was worth it.
+    /// Spins for about as long as it would take to be woken from sleep. Returns whether what was waited for has happened.
     pub(crate) fn spin(&self) -> bool {
-        look_for(WATCH, || self.is_raised())
+        NOTIFICATIONS.spin_until(SPIN, || self.is_raised())
     }
 
     pub(crate) fn raise(&self) {

@@ -11,12 +11,15 @@ mod imp {
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
     pub(crate) use std::thread_local as local;
 
-    use crate::patience::look_for;
+    use crate::adaptive_spin::AdaptiveSpin;
     use std::time::Duration;
 
-    /// How many rounds a thread looks before it sleeps. The lock is held for bookkeeping only, so that it is mostly free
-    /// again in a fraction of one.
-    const WATCH: u32 = 1;
+    /// How long a thread spins for the lock before it sleeps. The lock is held for bookkeeping only, mostly for less than a
+    /// microsecond.
+    const SPIN: Duration = Duration::from_micros(20);
+
+    /// One for all locks: whether spinning pays depends on who else wants the processors.
+    static LOCKS: AdaptiveSpin = AdaptiveSpin::new();
 
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
@@ -35,7 +38,7 @@ mod imp {
                 return guard;
             }
             let mut guard = None;
-            look_for(WATCH, || {
+            LOCKS.spin_until(SPIN, || {
                 if !self.0.is_locked() {
                     guard = self.0.try_lock();
                 }

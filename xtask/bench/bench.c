@@ -5,16 +5,27 @@
 // Each round runs every case on every device in turn, so that what disturbs the machine disturbs all of them. The median
 // of the rounds is what counts. After them each case runs once more while heap allocations are counted: everything is warm
 // by then, so what is counted is what an operation costs for good. Output is one JSON object for each case and device.
+//
+// HAL_BENCH_ONLY=TEXT picks the cases with TEXT in their name. HAL_BENCH_COMPANY=NAME measures only the small cases, and
+// appends "@NAME" to their names; HAL_BENCH_PROCESSORS=N then pins the process to its first N processors, and
+// HAL_BENCH_NEIGHBOURS=N starts N processes that spin on those processors for as long as the cases run.
+
+#define _GNU_SOURCE
 
 #include <malloc.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "iree/async/frontier_tracker.h"
 #include "iree/async/util/proactor_pool.h"
@@ -289,6 +300,11 @@ static int ascending(const void* a, const void* b) {
   return (left > right) - (left < right);
 }
 
+static double quantile_of(double* times, iree_host_size_t count, double quantile) {
+  qsort(times, count, sizeof(*times), ascending);
+  return times[(iree_host_size_t)((double)(count - 1) * quantile)];
+}
+
 static double pingpong(target_t* target, double quantile) {
   if (!target->defers) return -1;
   const iree_host_size_t count = scaled(2000);
@@ -305,9 +321,8 @@ static double pingpong(target_t* target, double quantile) {
     wait_for(pong, i);
     times[i - 1] = now_ns() - begin;
   }
-  qsort(times, count, sizeof(*times), ascending);
   operations = count;
-  double result = times[(iree_host_size_t)((double)(count - 1) * quantile)];
+  double result = quantile_of(times, count, quantile);
   free(times);
   iree_hal_buffer_release(word);
   iree_hal_semaphore_release(ping);
@@ -463,7 +478,9 @@ typedef struct {
   iree_hal_dim_t shape[4];
 } shape_t;
 
-static double invoke(target_t* target, const char* name, const shape_t* shapes, int shape_count, iree_host_size_t count) {
+// The mean of all invocations if the quantile is negative, and else that quantile.
+static double invoke(target_t* target, const char* name, const shape_t* shapes, int shape_count, iree_host_size_t count,
+                     double quantile) {
   char path[4096], function[256];
   snprintf(path, sizeof(path), "%s/%s.vmfb", modules, name);
   iree_runtime_session_options_t options;
@@ -487,39 +504,48 @@ static double invoke(target_t* target, const char* name, const shape_t* shapes, 
     free(values);
   }
   double begin = 0;
+  double* times = quantile < 0 ? NULL : (double*)malloc((count + 1) * sizeof(*times));
   for (iree_host_size_t round = 0; round <= count; ++round) {
     if (round == 1) begin = now_ns();  // The first one is for warming up.
+    if (times) times[round] = now_ns();
     iree_runtime_call_reset(&call);
     for (int i = 0; i < shape_count; ++i) CHECK(iree_runtime_call_inputs_push_back_buffer_view(&call, inputs[i]));
     CHECK(iree_runtime_call_invoke(&call, 0));
+    if (times) times[round] = now_ns() - times[round];
   }
   double total = per_operation(begin, count);
+  if (times) total = quantile_of(times + 1, count, quantile);
+  free(times);
   for (int i = 0; i < shape_count; ++i) iree_hal_buffer_view_release(inputs[i]);
   iree_runtime_call_deinitialize(&call);
   iree_runtime_session_release(session);
   return total;
 }
 
-static double invoke_tiny(target_t* target) {
+static double tiny(target_t* target, double quantile) {
   const shape_t shapes[] = {{2, {2, 2}}, {2, {2, 2}}, {2, {2, 2}}};
-  return invoke(target, "elementwise", shapes, 3, scaled(2000));
+  return invoke(target, "elementwise", shapes, 3, scaled(2000), quantile);
 }
+
+static double invoke_tiny(target_t* target) { return tiny(target, -1); }
+static double invoke_tiny_p50(target_t* target) { return tiny(target, 0.50); }
+static double invoke_tiny_p99(target_t* target) { return tiny(target, 0.99); }
 
 static double invoke_mlp(target_t* target) {
   const shape_t shapes[] = {{2, {32, 256}}, {2, {256, 256}}, {2, {256, 256}}, {2, {256, 256}}};
-  return invoke(target, "mlp", shapes, 4, scaled(500));
+  return invoke(target, "mlp", shapes, 4, scaled(500), -1);
 }
 
 static double invoke_conv(target_t* target) {
   const shape_t shapes[] = {{4, {1, 16, 16, 3}}, {4, {3, 3, 3, 8}}, {1, {8}},
                             {4, {3, 3, 8, 16}},  {1, {16}},         {2, {1024, 10}}};
-  return invoke(target, "convolution", shapes, 6, scaled(200));
+  return invoke(target, "convolution", shapes, 6, scaled(200), -1);
 }
 
 static double invoke_transformer(target_t* target) {
   const shape_t shapes[] = {{2, {32, 64}}, {2, {64, 64}},  {2, {64, 64}}, {2, {64, 64}},
                             {2, {64, 64}}, {2, {64, 256}}, {2, {256, 64}}};
-  return invoke(target, "transformer", shapes, 7, scaled(500));
+  return invoke(target, "transformer", shapes, 7, scaled(500), -1);
 }
 
 //===--------------------------------------------------------------------------------------------------------------===//
@@ -629,33 +655,36 @@ static double plain_copy_256m(void) { return plain_256m(true); }
 typedef struct {
   const char* name;
   case_fn_t run;
+  bool small;  // Also measured in company.
   // The same without any driver, where that is a matter of the machine's mood: measured between the rounds of the others.
   double (*plain)(void);
 } case_t;
 
 static const case_t cases[] = {
-    {"chain_same_queue", chain_same_queue},
+    {"chain_same_queue", chain_same_queue, true},
     {"chain_same_queue_submit", chain_same_queue_submit},
-    {"chain_cross_queue", chain_cross_queue},
+    {"chain_cross_queue", chain_cross_queue, true},
     {"held_1k", held_1k},
     {"held_4k", held_4k},
     {"held_100k", held_100k},
     {"held_1m", held_1m},
     {"held_1m_in_chains", held_1m_in_chains},
-    {"fan_out_in", fan_out_in},
-    {"host_pingpong_p50", pingpong_p50},
-    {"host_pingpong_p99", pingpong_p99},
-    {"fill_4k_chain", fill_4k_chain},
-    {"copy_4k_chain", copy_4k_chain},
-    {"update_1k_chain", update_1k_chain},
-    {"fill_256m", fill_256m, plain_fill_256m},
-    {"copy_256m", copy_256m, plain_copy_256m},
-    {"alloca_dealloca", alloca_dealloca},
-    {"command_buffer_100", command_buffer_100},
-    {"invoke_tiny", invoke_tiny},
-    {"invoke_mlp", invoke_mlp},
-    {"invoke_conv", invoke_conv},
-    {"invoke_transformer", invoke_transformer},
+    {"fan_out_in", fan_out_in, true},
+    {"host_pingpong_p50", pingpong_p50, true},
+    {"host_pingpong_p99", pingpong_p99, true},
+    {"fill_4k_chain", fill_4k_chain, true},
+    {"copy_4k_chain", copy_4k_chain, true},
+    {"update_1k_chain", update_1k_chain, true},
+    {"fill_256m", fill_256m, false, plain_fill_256m},
+    {"copy_256m", copy_256m, false, plain_copy_256m},
+    {"alloca_dealloca", alloca_dealloca, true},
+    {"command_buffer_100", command_buffer_100, true},
+    {"invoke_tiny", invoke_tiny, true},
+    {"invoke_tiny_p50", invoke_tiny_p50, true},
+    {"invoke_tiny_p99", invoke_tiny_p99, true},
+    {"invoke_mlp", invoke_mlp, true},
+    {"invoke_conv", invoke_conv, true},
+    {"invoke_transformer", invoke_transformer, true},
     {"many", many},
     {"semaphores_10k", semaphores_10k},
 };
@@ -923,8 +952,59 @@ static double plain_pool(void) {
   return total;
 }
 
+//===--------------------------------------------------------------------------------------------------------------===//
+// Company: processes that spin on the same processors
+//===--------------------------------------------------------------------------------------------------------------===//
+
+enum { MAX_NEIGHBOURS = 64 };
+static pid_t neighbours[MAX_NEIGHBOURS];
+static int neighbour_count = 0;
+
+static int setting(const char* name, int otherwise) {
+  const char* text = getenv(name);
+  return text ? atoi(text) : otherwise;
+}
+
+// Keeps the process, and what it starts, to its first processors.
+static void pin_to(int count) {
+  cpu_set_t allowed, chosen;
+  CPU_ZERO(&chosen);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed)) abort();
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&chosen) < count; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &chosen);
+  }
+  if (sched_setaffinity(0, sizeof(chosen), &chosen)) abort();
+}
+
+static void start_neighbours(int count) {
+  for (; neighbour_count < count && neighbour_count < MAX_NEIGHBOURS; ++neighbour_count) {
+    const pid_t parent = getpid();
+    pid_t pid = fork();
+    if (pid < 0) abort();
+    if (pid == 0) {
+      // None outlives the benchmark, however that ends.
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(0);
+      for (volatile unsigned long turns = 0;; ++turns) {
+      }
+    }
+    neighbours[neighbour_count] = pid;
+  }
+}
+
+static void stop_neighbours(void) {
+  for (int i = 0; i < neighbour_count; ++i) {
+    kill(neighbours[i], SIGKILL);
+    waitpid(neighbours[i], NULL, 0);
+  }
+}
+
+static const char* company = NULL;
+
 // The beginning of a line of output.
-static void report(FILE* out, const char* name, const char* device, const double* sorted, int rounds) {
+static void report(FILE* out, const char* base_name, const char* device, const double* sorted, int rounds) {
+  char name[128];
+  snprintf(name, sizeof(name), "%s%s%s", base_name, company ? "@" : "", company ? company : "");
   fprintf(out, "{\"case\":\"%s\",\"device\":\"%s\",\"median\":%.3f,\"least\":%.3f,\"most\":%.3f,\"rounds\":%d", name, device,
           sorted[rounds / 2], sorted[0], sorted[rounds - 1], rounds);
 }
@@ -962,6 +1042,10 @@ int main(int argc, char** argv) {
   testdata = argv[4];
   modules = argv[5];
   const char* only = getenv("HAL_BENCH_ONLY");
+  company = getenv("HAL_BENCH_COMPANY");
+  // Before any thread exists, and before a device looks how many processors there are.
+  if (setting("HAL_BENCH_PROCESSORS", 0) > 0) pin_to(setting("HAL_BENCH_PROCESSORS", 0));
+  start_neighbours(setting("HAL_BENCH_NEIGHBOURS", 0));
   const int device_count = argc - 6 < MAX_DEVICES ? argc - 6 : MAX_DEVICES;
   iree_runtime_instance_options_t options;
   iree_runtime_instance_options_initialize(&options);
@@ -972,6 +1056,7 @@ int main(int argc, char** argv) {
 
   for (iree_host_size_t c = 0; c < IREE_ARRAYSIZE(cases); ++c) {
     if (only && !strstr(cases[c].name, only)) continue;
+    if (company && !cases[c].small) continue;
     fprintf(stderr, "\r%-40s", cases[c].name);
     fflush(stderr);
     double samples[MAX_DEVICES][MAX_ROUNDS];
@@ -1010,20 +1095,21 @@ int main(int argc, char** argv) {
     double (*run)(void);
   } floors[] = {{"wake", plain_wake}, {"handover", plain_handover}, {"ownership", plain_ownership}, {"pool", plain_pool}};
   for (iree_host_size_t f = 0; f < IREE_ARRAYSIZE(floors); ++f) {
-    if (only && !strstr(floors[f].name, only)) continue;
+    if (company || (only && !strstr(floors[f].name, only))) continue;
     double samples[MAX_ROUNDS];
     for (int round = 0; round < rounds; ++round) samples[round] = floors[f].run();
     qsort(samples, rounds, sizeof(double), ascending);
     report(out, floors[f].name, "plain", samples, rounds);
     fprintf(out, "}\n");
   }
-  if (!only) {
+  if (!only && !company) {
     double rest = idle();
     report(out, "idle", "all", &rest, 1);
     fprintf(out, "}\n");
   }
   fprintf(stderr, "\r%-40s\r", "");
   fclose(out);
+  stop_neighbours();
   for (int i = 0; i < device_count; ++i) {
     iree_hal_executable_release(targets[i].executable);
     iree_hal_executable_cache_release(targets[i].cache);

@@ -12,7 +12,7 @@ use std::process::Command;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Fewer rounds of less work: under two minutes once everything is built
+    /// Fewer rounds of less work: about a minute once everything is built
     #[arg(long)]
     quick: bool,
     /// Only cases with this in their name
@@ -75,21 +75,37 @@ fn devices(options: &Options) -> Result<bool> {
             &folder.join(name),
         )?;
     }
-    let lines = folder.join("results.jsonl");
-    let (rounds, scale) = if options.quick { ("3", "0.2") } else { ("9", "1") };
-    let mut command = Command::new(tree.tool("hal_bench"));
-    command.arg(&lines).args([rounds, scale]).arg(&data).arg(&folder);
-    command.args([SYNC, TASK, options.device.as_str()]);
-    if let Some(only) = &options.only {
-        command.env("HAL_BENCH_ONLY", only);
+    let machine = machine();
+    let mut text = String::new();
+    for company in std::iter::once(None).chain(COMPANIES.iter().map(Some)) {
+        let lines = folder.join("results.jsonl");
+        let rounds = if options.quick { "3" } else { "9" };
+        // In company everything takes longer, and what matters is how often the scheduler intervenes, not how many operations
+        // are between two clock readings.
+        let scale = match (options.quick, company) {
+            (true, None) => "0.2",
+            (true, Some(_)) => "0.1",
+            (false, None) => "1",
+            (false, Some(_)) => "0.3",
+        };
+        let mut command = Command::new(tree.tool("hal_bench"));
+        command.arg(&lines).args([rounds, scale]).arg(&data).arg(&folder);
+        command.args([SYNC, TASK, options.device.as_str()]);
+        let only = options.only.as_deref().or(company.and_then(|company| company.only));
+        if let Some(only) = only {
+            command.env("HAL_BENCH_ONLY", only);
+        }
+        if let Some(company) = company {
+            company.apply(&mut command);
+        }
+        if !command.status().context("starting hal_bench")?.success() {
+            bail!("the benchmark failed");
+        }
+        text += &std::fs::read_to_string(&lines).with_context(|| format!("reading {}", lines.display()))?;
     }
-    if !command.status().context("starting hal_bench")?.success() {
-        bail!("the benchmark failed");
-    }
-    let results = read(&lines)?;
-    print!("{}", table(&results, &options.device));
+    let results = read(&text)?;
+    print!("\n{machine}\n{}", table(&results, &options.device));
     let json = workspace::target()?.join("bench.json");
-    let text = std::fs::read_to_string(&lines)?;
     let body: Vec<&str> = text.lines().collect();
     std::fs::write(&json, format!("[\n{}\n]\n", body.join(",\n")))
         .with_context(|| format!("writing {}", json.display()))?;
@@ -118,6 +134,76 @@ fn compile(tree: &Tree, model: &Path, module: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Who else wants the processors while the small cases are measured again.
+struct Company {
+    /// What follows the case's name behind an `@`.
+    name: &'static str,
+    /// What the table calls it.
+    title: &'static str,
+    /// The number of processors that the benchmark is pinned to; none where it may use all.
+    pinned: Option<usize>,
+    /// The number of busy programs; none for as many as there are processors.
+    neighbours: Option<usize>,
+    /// The cases measured, if not all small ones.
+    only: Option<&'static str>,
+    goals: &'static [Goal],
+}
+
+const COMPANIES: [Company; 3] = [
+    Company {
+        name: "busy",
+        title: "  beside busy programs",
+        pinned: None,
+        neighbours: None,
+        only: None,
+        goals: &[Goal::Task(1.0)],
+    },
+    Company {
+        name: "one",
+        title: "  on one, beside one",
+        pinned: Some(1),
+        neighbours: Some(1),
+        only: Some("invoke_tiny"),
+        goals: &[],
+    },
+    Company {
+        name: "two",
+        title: "  on two, beside one",
+        pinned: Some(2),
+        neighbours: Some(1),
+        only: Some("invoke_tiny"),
+        goals: &[Goal::Task(1.0), Goal::Company("one", 1.0)],
+    },
+];
+
+impl Company {
+    fn apply(&self, command: &mut Command) {
+        command.env("HAL_BENCH_COMPANY", self.name);
+        if let Some(pinned) = self.pinned {
+            command.env("HAL_BENCH_PROCESSORS", pinned.to_string());
+        }
+        command.env("HAL_BENCH_NEIGHBOURS", self.neighbours.unwrap_or_else(processors).to_string());
+    }
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The machine, and how busy it was before the benchmark: figures mean little without.
+fn machine() -> String {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let information = read("/proc/cpuinfo");
+    let model = information.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
+    let load = read("/proc/loadavg");
+    let load = load.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown");
+    format!(
+        "{} processors ({}); load average before the run: {load}",
+        processors(),
+        model.unwrap_or("unknown model")
+    )
+}
+
 const SYNC: &str = "local-sync";
 const TASK: &str = "local-task";
 
@@ -135,10 +221,12 @@ enum Goal {
     Better,
     /// So many times what another case takes, or less.
     Flat(&'static str, f64),
+    /// So many times what the same case takes in other company, or less.
+    Company(&'static str, f64),
 }
 
 /// The cases in the order of the table, and their goals.
-const CASES: [(&str, &[Goal]); 24] = [
+const CASES: [(&str, &[Goal]); 26] = [
     ("chain_same_queue", &[Goal::Task(0.25), Goal::Nanoseconds(420.0)]),
     ("chain_same_queue_submit", &[Goal::Nanoseconds(420.0)]),
     ("chain_cross_queue", &[Goal::Task(0.4)]),
@@ -158,6 +246,8 @@ const CASES: [(&str, &[Goal]); 24] = [
     ("alloca_dealloca", &[Goal::Task(0.5)]),
     ("command_buffer_100", &[Goal::Task(0.8)]),
     ("invoke_tiny", &[Goal::Task(0.3), Goal::Sync(2.0)]),
+    ("invoke_tiny_p50", &[]),
+    ("invoke_tiny_p99", &[Goal::Task(1.0)]),
     ("invoke_mlp", &[Goal::Task(1.0)]),
     ("invoke_conv", &[Goal::Task(1.0)]),
     ("invoke_transformer", &[Goal::Task(1.0)]),
@@ -177,8 +267,7 @@ struct Measured {
 
 type Results = BTreeMap<(String, String), Measured>;
 
-fn read(lines: &Path) -> Result<Results> {
-    let text = std::fs::read_to_string(lines).with_context(|| format!("reading {}", lines.display()))?;
+fn read(text: &str) -> Result<Results> {
     text.lines().map(|line| parse(line).with_context(|| format!("hal_bench wrote {line:?}"))).collect()
 }
 
@@ -214,6 +303,10 @@ impl Goal {
             }
             Goal::Better => ("≤best local".to_owned(), ours <= of(case, SYNC)?.min(of(case, TASK)?)),
             Goal::Flat(other, limit) => at_most(of(other, device)?, limit, other),
+            Goal::Company(other, limit) => {
+                let base = case.split('@').next()?;
+                at_most(of(&format!("{base}@{other}"), device)?, limit, &format!("on {other}"))
+            }
         })
     }
 }
@@ -227,30 +320,16 @@ fn table(results: &Results, device: &str) -> String {
     );
     let (mut met, mut judged) = (0, 0);
     for (case, goals) in CASES {
-        let of = |device: &str| results.get(&(case.to_owned(), device.to_owned()));
-        let Some(ours) = of(device) else { continue };
-        let shown = |device| of(device).map_or("–".to_owned(), |measured| time(measured.median));
-        let ratio = of(TASK).map_or("–".to_owned(), |task| format!("{:.2}", ours.median / task.median));
-        let verdicts: Vec<String> = goals
+        let quiet = (case.to_owned(), case, goals);
+        let in_company = COMPANIES
             .iter()
-            .filter_map(|goal| goal.judge(case, device, results))
-            .map(|(goal, reached)| {
-                judged += 1;
-                met += usize::from(reached);
-                format!("{} {goal}", if reached { "✓" } else { "✗" })
-            })
-            .collect();
-        let bytes = ours.held_bytes.map_or(String::new(), |bytes| format!("  {bytes:.0} bytes held"));
-        let _ = writeln!(
-            text,
-            "{case:<24}{:>10}{:>10}{:>10}{:>18}{ratio:>8}{:>8}  {}{bytes}",
-            shown(SYNC),
-            shown(TASK),
-            time(ours.median),
-            format!("{}–{}", time(ours.least), time(ours.most)),
-            ours.allocations.map_or("–".to_owned(), |count| format!("{count:.2}")),
-            verdicts.join("  "),
-        );
+            .map(|company| (format!("{case}@{}", company.name), company.title, company.goals));
+        for (case, title, goals) in std::iter::once(quiet).chain(in_company) {
+            let Some((line, reached, goals)) = row(results, device, &case, title, goals) else { continue };
+            text += &line;
+            met += reached;
+            judged += goals;
+        }
     }
     let plain = |case: &str| results.get(&(case.to_owned(), "plain".to_owned()));
     const FLOORS: [(&str, &str); 4] = [
@@ -271,6 +350,36 @@ fn table(results: &Results, device: &str) -> String {
     }
     let _ = writeln!(text, "{met} of {judged} goals met in this run");
     text
+}
+
+/// The line of a case, the number of its goals that are met, and the number of its goals; nothing if it was not measured.
+fn row(
+    results: &Results,
+    device: &str,
+    case: &str,
+    title: &str,
+    goals: &[Goal],
+) -> Option<(String, usize, usize)> {
+    let of = |device: &str| results.get(&(case.to_owned(), device.to_owned()));
+    let ours = of(device)?;
+    let shown = |device| of(device).map_or("–".to_owned(), |measured| time(measured.median));
+    let ratio = of(TASK).map_or("–".to_owned(), |task| format!("{:.2}", ours.median / task.median));
+    let verdicts: Vec<_> = goals.iter().filter_map(|goal| goal.judge(case, device, results)).collect();
+    let shown_goals: Vec<String> = verdicts
+        .iter()
+        .map(|(goal, reached)| format!("{} {goal}", if *reached { "✓" } else { "✗" }))
+        .collect();
+    let bytes = ours.held_bytes.map_or(String::new(), |bytes| format!("  {bytes:.0} bytes held"));
+    let line = format!(
+        "{title:<24}{:>10}{:>10}{:>10}{:>18}{ratio:>8}{:>8}  {}{bytes}\n",
+        shown(SYNC),
+        shown(TASK),
+        time(ours.median),
+        format!("{}–{}", time(ours.least), time(ours.most)),
+        ours.allocations.map_or("–".to_owned(), |count| format!("{count:.2}")),
+        shown_goals.join("  "),
+    );
+    Some((line, verdicts.iter().filter(|(_, reached)| *reached).count(), verdicts.len()))
 }
 
 /// A time in a width that fits.
@@ -317,5 +426,22 @@ mod tests {
         assert_eq!(judge(Goal::Sync(2.0), "chain_same_queue"), None, "local-sync was not measured");
         let text = table(&results, "mock");
         assert!(text.contains("✓ ≤0.25×task  ✓ ≤420ns") && text.contains("4 of 5 goals met"), "{text}");
+    }
+
+    #[test]
+    fn cases_in_company_have_rows_and_goals_of_their_own() {
+        let results = results(&[
+            r#"{"case":"invoke_tiny","device":"mock","median":6000,"least":1,"most":2,"rounds":1}"#,
+            r#"{"case":"invoke_tiny@busy","device":"mock","median":16000,"least":1,"most":2,"rounds":1}"#,
+            r#"{"case":"invoke_tiny@busy","device":"local-task","median":15000,"least":1,"most":2,"rounds":1}"#,
+            r#"{"case":"invoke_tiny@one","device":"mock","median":13000,"least":1,"most":2,"rounds":1}"#,
+            r#"{"case":"invoke_tiny@two","device":"mock","median":12000,"least":1,"most":2,"rounds":1}"#,
+        ]);
+        let text = table(&results, "mock");
+        let lines: Vec<&str> =
+            text.lines().filter(|line| line.contains("µs") || line.contains("ns ")).collect();
+        assert!(lines[0].starts_with("invoke_tiny ") && lines[1].contains("beside busy programs"), "{text}");
+        assert!(lines[1].contains("✗ ≤1×task") && lines[3].contains("✓ ≤1×on one"), "{text}");
+        assert!(text.contains("1 of 2 goals met"), "{text}");
     }
 }

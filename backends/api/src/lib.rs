@@ -37,7 +37,7 @@ pub use command::{
 };
 pub use device::{Device, DeviceInfo, Driver, Heap, Loaded, Properties, Rejected};
 pub use hal_semaphore::backend::{Completer, Completion, DeviceSpec, NativeWait, NativeWaits};
-pub use hal_semaphore::{Code, CompletionError, Failure, Origin, Patience, Point, QueueId, look_for};
+pub use hal_semaphore::{AdaptiveSpin, Code, CompletionError, Failure, Origin, Point, QueueId};
 pub use host::{HostPart, HostRange};
 pub use machine::{processors, scramble};
 pub use program::{Function, HostCall, HostLoader, HostProgram, LoadRequest};

@@ -19,8 +19,9 @@
 //!
 //! # Sleep
 //!
-//! Waking a thread costs more than most jobs take, so an idle worker watches for a moment before it sleeps. One at
-//! most, and only while there is a processor that nobody else of the device needs.
+//! Waking a thread costs more than most jobs take, so an idle worker spins for 50 microseconds before it sleeps: it *watches*.
+//! One worker at most does so, only while there is a processor that nobody else of the device needs, and only as long as
+//! that pays ([`AdaptiveSpin`]): beside busy programs workers sleep at once.
 
 use crate::command::{self, Extent};
 use crate::device::MockDevice;
@@ -28,7 +29,7 @@ use crate::fault::{Faults, Kind, kind};
 use crate::options::Options;
 use crate::workers::Share;
 use hal_backend::{
-    Command, Completer, Failure, Job, Patience, Point, QueueId, Rejected, look_for, processors, scramble,
+    AdaptiveSpin, Command, Completer, Failure, Job, Point, QueueId, Rejected, processors, scramble,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -42,15 +43,15 @@ const TURN: usize = 64;
 /// How many jobs a worker takes off a queue at a time.
 const BATCH: usize = 16;
 
-/// How many rounds an idle worker watches before it sleeps: some 50 microseconds.
-const WATCH: u32 = 2;
+/// How long an idle worker watches for work before it sleeps.
+const WATCH: Duration = Duration::from_micros(50);
 
 /// How long a job that has ended may go unreported because the next one is about to.
 const QUIET: Duration = Duration::from_micros(10);
 
-/// How often a worker looks for more jobs of a queue before it reports what it did: for some two microseconds, about what a
-/// program takes from one piece of work to the next when there is an allocation in between.
-const LINGER: usize = 100;
+/// How long a worker spins for more jobs of a queue before it reports what it did: about what a program takes from one piece
+/// of work to the next when there is an allocation in between.
+const LINGER: Duration = Duration::from_micros(1);
 
 type MockJob = Job<MockDevice>;
 
@@ -77,8 +78,8 @@ struct Queue {
 struct Progress {
     /// The last epoch that is complete: what native waits look at.
     completed: AtomicU64,
-    /// Whether lingering has paid.
-    patience: Patience,
+    /// Whether lingering pays.
+    linger: AdaptiveSpin,
 }
 
 impl Queue {
@@ -158,6 +159,8 @@ pub(crate) struct Hardware {
     offers: AtomicU64,
     /// Whether a worker watches. Changes under the schedule's lock.
     watched: AtomicBool,
+    /// Whether watching pays.
+    watch: AdaptiveSpin,
     /// How many queues are blocked.
     blocked: AtomicUsize,
     completer: OnceLock<Completer>,
@@ -201,6 +204,7 @@ impl Hardware {
             work: Condvar::new(),
             offers: AtomicU64::new(0),
             watched: AtomicBool::new(false),
+            watch: AdaptiveSpin::new(),
             blocked: AtomicUsize::new(0),
             completer: OnceLock::new(),
             delays: !options.latency.is_zero() || options.faults.delays(),
@@ -340,12 +344,13 @@ impl Hardware {
                 && !self.watched.load(Ordering::Relaxed)
                 && schedule.delayed.is_empty()
                 && awake <= self.watchers
+                && self.watch.take_turn()
             {
                 fresh = false;
                 self.watched.store(true, Ordering::Relaxed);
                 let seen = self.offers.load(Ordering::Relaxed);
                 MutexGuard::unlocked(&mut schedule, || {
-                    look_for(WATCH, || self.offers.load(Ordering::Acquire) != seen)
+                    self.watch.spin(WATCH, || self.offers.load(Ordering::Acquire) != seen)
                 });
                 self.watched.store(false, Ordering::Relaxed);
                 continue;
@@ -429,14 +434,9 @@ impl Hardware {
     /// and then.
     fn linger(&self, queue: usize) -> bool {
         let Some(queue) = self.queues.get(queue).filter(|_| self.watchers > 0) else { return false };
-        let Progress { completed, patience } = &queue.progress.0;
+        let Progress { completed, linger } = &queue.progress.0;
         let done = completed.load(Ordering::Relaxed);
-        patience.look(|| {
-            (0..LINGER).any(|_| {
-                std::hint::spin_loop();
-                queue.submitted.load(Ordering::Acquire) > done
-            })
-        })
+        linger.spin_until(LINGER, || queue.submitted.load(Ordering::Acquire) > done)
     }
 
     /// Takes the next jobs of a queue, as far as their waits are reached.

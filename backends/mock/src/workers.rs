@@ -3,15 +3,19 @@
 use crate::command::{self, Extent};
 use crate::device::MockDevice;
 use crate::queue::{Hardware, Task};
-use hal_backend::{Code, Command, Failure, look_for};
+use hal_backend::{AdaptiveSpin, Code, Command, Failure};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-/// How many rounds a worker looks for the end of what others do before it sleeps.
-const WATCH: u32 = 1;
+/// How long a worker spins for the end of what others do before it sleeps.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// One for all devices: whether spinning pays depends on who else wants the processors.
+static SHARES: AdaptiveSpin = AdaptiveSpin::new();
 
 /// The threads of a device, ended when this is dropped.
 pub(crate) struct Workers {
@@ -132,7 +136,7 @@ impl Share {
     /// Waits for the chunks that others have taken.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         let over = || self.done.load(Ordering::Acquire) == self.extent.pieces;
-        look_for(WATCH, over);
+        SHARES.spin_until(SPIN, over);
         let mut failure = self.failure.lock();
         while !over() {
             self.over.wait(&mut failure);

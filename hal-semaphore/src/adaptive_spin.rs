@@ -1,0 +1,354 @@
+//! Bounded spinning before a thread sleeps, which stops where it does not pay.
+//!
+//! Sleeping and being woken costs some microseconds, on virtual machines some tens, and most of what is waited for here
+//! happens sooner. Spinning saves that cost only while the thread that is waited for runs on another processor. Beside busy
+//! programs it does harm: a spinning thread keeps the processor from the thread that it waits for, or is preempted itself
+//! and loses a slice of the scheduler, some milliseconds, in the middle of work of some microseconds. So every spin is
+//!
+//! * **bounded** by a reading of the clock, never by a number of looks, whose duration differs tenfold between processors;
+//! * **never yielding**: `sched_yield` hands a whole slice to a busy neighbour;
+//! * **left out where it does not pay**: after two spins in vain the next three at the same place are left out, after another
+//!   one fifteen, and so on up to [`MOST_LEFT_OUT`]. A spin that succeeds quickly is followed by another at once. One that
+//!   succeeds late may have waited for a thread that had to be woken, and sleeping would have done as well: the next turns
+//!   are left out again, half as many each time. This is counted and not timed, since a reading of the clock costs a tenth
+//!   of the shortest of these waits;
+//! * **given up by the whole process** once one of its spinning threads was preempted. Two readings of the clock that lie
+//!   [`PREEMPTED`] or more apart show it: nothing but another program, or another virtual machine, can come between them
+//!   for so long. Nobody spins then for [`PREEMPTION_PAUSE`] times what was lost, and twice as long each time it happens
+//!   again soon after, up to [`LONGEST_PREEMPTION_PAUSE`].
+//!
+//! The clock read here is the operating system's, not the engine's [`Clock`](crate::Clock). It bounds what waiting costs
+//! and decides nothing else: whatever it says, what is waited for is looked at before and after, and a caller that is told
+//! "not yet" sleeps (rule S12). Under loom and shuttle, where each look is a step of the schedule, a spin is one look.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Looks between two readings of the clock. With the processor's pause after each this takes one or two microseconds on most
+/// processors. A reading takes 20 to 70 nanoseconds, so that a spin which succeeds among its first looks makes none.
+const LOOKS: u32 = 50;
+
+/// Spins left out between two spins in vain, at most: so many that few of the slowest hundredth of all waits are due to them.
+const MOST_LEFT_OUT: u32 = 1023;
+
+/// The part of what is left out that a quick success takes away.
+const SLOWLY: u32 = 16;
+
+/// The part of its limit within which a spin succeeds quickly.
+const QUICK: u64 = 4;
+
+/// Nanoseconds between two readings of the clock that only preemption explains. Interrupts, and short work of the kernel,
+/// take a fifth of that at most; the scheduler's shortest slice is close to it.
+const PREEMPTED: u64 = 700_000;
+
+/// The pause of the whole process after a preemption, as a multiple of the time lost to it.
+const PREEMPTION_PAUSE: u64 = 16;
+
+/// The longest pause of the whole process, in nanoseconds: recovery takes no longer than that once a machine is quiet.
+const LONGEST_PREEMPTION_PAUSE: u64 = 500_000_000;
+
+/// A place where threads spin, and whether that has paid lately.
+///
+/// Several threads may share one. Their updates are not atomic together, so that a turn more or less may be left out.
+#[derive(Debug, Default)]
+pub struct AdaptiveSpin {
+    /// Turns to be left out from now on.
+    left_out: AtomicU32,
+    /// Turns to be left out after the next spin in vain: more after each such spin, fewer after each that succeeded.
+    step: AtomicU32,
+}
+
+impl AdaptiveSpin {
+    /// A place where spinning is tried at once.
+    pub const fn new() -> Self {
+        Self { left_out: AtomicU32::new(0), step: AtomicU32::new(0) }
+    }
+
+    /// Spins until `seen` returns true, for `limit` at most, and returns what it last returned. Looks only once where this
+    /// turn is to be left out.
+    pub fn spin_until(&self, limit: Duration, mut seen: impl FnMut() -> bool) -> bool {
+        seen() || self.take_turn() && self.spin(limit, seen)
+    }
+
+    /// Whether to spin now. Whoever is told so calls [`spin`](Self::spin); this is for places that prepare for it.
+    pub fn take_turn(&self) -> bool {
+        !cfg!(any(loom, shuttle)) && has_several_processors() && self.next_turn(&PREEMPTIONS, now)
+    }
+
+    /// Spins until `seen` returns true, for `limit` at most, and returns what it last returned.
+    pub fn spin(&self, limit: Duration, seen: impl FnMut() -> bool) -> bool {
+        let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        self.spin_with(&PREEMPTIONS, limit, now, seen)
+    }
+
+    fn next_turn(&self, preemptions: &Preemptions, now: impl FnOnce() -> u64) -> bool {
+        if preemptions.have_pause() && preemptions.forbid(now()) {
+            return false;
+        }
+        let left_out = self.left_out.load(Ordering::Relaxed);
+        if left_out > 0 {
+            self.left_out.store(left_out - 1, Ordering::Relaxed);
+        }
+        left_out == 0
+    }
+
+    fn spin_with(
+        &self,
+        preemptions: &Preemptions,
+        limit: u64,
+        mut now: impl FnMut() -> u64,
+        mut seen: impl FnMut() -> bool,
+    ) -> bool {
+        if look(&mut seen) {
+            self.succeeded(true);
+            return true;
+        }
+        let begin = now();
+        let mut last = begin;
+        loop {
+            let is_seen = look(&mut seen);
+            let time = now();
+            let gap = time.saturating_sub(last);
+            if gap >= PREEMPTED {
+                preemptions.happened(time, gap);
+                return is_seen || seen();
+            }
+            let spent = time.saturating_sub(begin);
+            if is_seen {
+                self.succeeded(spent <= limit / QUICK);
+                return true;
+            }
+            if spent >= limit {
+                self.failed();
+                return seen();
+            }
+            last = time;
+        }
+    }
+
+    fn succeeded(&self, quickly: bool) {
+        let step = self.step.load(Ordering::Relaxed);
+        // Written only when it changes: what two threads write travels between their caches.
+        if step == 0 {
+            return;
+        }
+        // Beside busy programs quick successes come in bursts, and a burst is not to make up for all that was in vain.
+        let step = if quickly { step - step.div_ceil(SLOWLY) } else { step / 2 };
+        self.step.store(step, Ordering::Relaxed);
+        if !quickly {
+            self.left_out.store(step, Ordering::Relaxed);
+        }
+    }
+
+    fn failed(&self) {
+        // The first in vain among many that succeed is an accident, and costs no turn.
+        let left_out = self.step.load(Ordering::Relaxed);
+        self.left_out.store(left_out, Ordering::Relaxed);
+        self.step.store((left_out * 4 + 3).min(MOST_LEFT_OUT), Ordering::Relaxed);
+    }
+}
+
+/// Looks some times, until `seen` returns true, and returns what it last returned.
+fn look(seen: &mut impl FnMut() -> bool) -> bool {
+    (0..LOOKS).any(|_| {
+        std::hint::spin_loop();
+        seen()
+    })
+}
+
+/// When spinning threads of the process were preempted.
+#[derive(Debug)]
+struct Preemptions {
+    /// The end of the last pause, in nanoseconds of [`now`]; zero if there was none lately.
+    resume: AtomicU64,
+    /// That pause's length.
+    length: AtomicU64,
+}
+
+static PREEMPTIONS: Preemptions = Preemptions::new();
+
+impl Preemptions {
+    const fn new() -> Self {
+        Self { resume: AtomicU64::new(0), length: AtomicU64::new(0) }
+    }
+
+    /// Whether there may be a pause: if not, no clock need be read.
+    fn have_pause(&self) -> bool {
+        self.resume.load(Ordering::Relaxed) != 0
+    }
+
+    fn forbid(&self, time: u64) -> bool {
+        let resume = self.resume.load(Ordering::Relaxed);
+        if time < resume {
+            return true;
+        }
+        if resume != 0 && time >= resume.saturating_add(self.length.load(Ordering::Relaxed)) {
+            // Long enough ago that the next preemption counts as a first one.
+            self.resume.store(0, Ordering::Relaxed);
+        }
+        false
+    }
+
+    /// A thread noticed at `time` that it had been without a processor for `gap`.
+    fn happened(&self, time: u64, gap: u64) {
+        let (resume, length) = (self.resume.load(Ordering::Relaxed), self.length.load(Ordering::Relaxed));
+        // Threads that were preempted together report one preemption.
+        if time < resume {
+            return;
+        }
+        let first = gap.saturating_mul(PREEMPTION_PAUSE);
+        let is_soon = resume > 0 && time < resume.saturating_add(length);
+        let length =
+            if is_soon { first.max(length.saturating_mul(2)) } else { first }.min(LONGEST_PREEMPTION_PAUSE);
+        self.length.store(length, Ordering::Relaxed);
+        self.resume.store(time.saturating_add(length), Ordering::Relaxed);
+    }
+}
+
+/// Whether another thread of the process can run while one spins. Respects the processors that the process is limited to.
+fn has_several_processors() -> bool {
+    static SEVERAL: OnceLock<bool> = OnceLock::new();
+    *SEVERAL.get_or_init(|| std::thread::available_parallelism().is_ok_and(|count| count.get() > 1))
+}
+
+/// Nanoseconds since the process first asked, and a little, so that none is zero.
+fn now() -> u64 {
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
+    let elapsed = BEGIN.get_or_init(Instant::now).elapsed();
+    u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const LIMIT: u64 = 20_000;
+    const STEP: u64 = 1000;
+
+    /// Spins on a clock that advances by `STEP` with each reading.
+    struct Bench {
+        spin: AdaptiveSpin,
+        preemptions: Preemptions,
+        time: Cell<u64>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            Self { spin: AdaptiveSpin::new(), preemptions: Preemptions::new(), time: Cell::new(1) }
+        }
+
+        fn pass(&self, time: u64) -> u64 {
+            self.time.set(self.time.get() + time);
+            self.time.get()
+        }
+
+        /// Takes a turn at `place`, and spins for something that is seen at look number `at`, preempted for `gap` soon after the
+        /// first reading of the clock. Returns whether it succeeded, and how often it looked.
+        fn spin_at(&self, place: &AdaptiveSpin, at: u32, gap: u64) -> (bool, u32) {
+            if !place.next_turn(&self.preemptions, || self.time.get()) {
+                return (false, 0);
+            }
+            let looks = Cell::new(0);
+            let seen = || {
+                looks.set(looks.get() + 1);
+                self.pass(if looks.get() == LOOKS + 5 { gap } else { 0 });
+                looks.get() >= at
+            };
+            (place.spin_with(&self.preemptions, LIMIT, || self.pass(STEP), seen), looks.get())
+        }
+
+        fn spin(&self, at: u32, gap: u64) -> (bool, u32) {
+            self.spin_at(&self.spin, at, gap)
+        }
+
+        /// How many of so many turns in vain are not left out.
+        fn in_vain(&self, turns: u32) -> usize {
+            (0..turns).filter(|_| self.spin(u32::MAX, 0).1 > 0).count()
+        }
+    }
+
+    #[test]
+    fn spin_ends_when_seen_and_at_its_limit() {
+        let bench = Bench::new();
+        assert_eq!(bench.spin(LOOKS, 0), (true, LOOKS));
+        assert_eq!(bench.time.get(), 1, "a short spin reads no clock");
+        assert_eq!(bench.spin(3 * LOOKS, 0), (true, 3 * LOOKS));
+        let begin = bench.time.get();
+        assert!(!bench.spin(u32::MAX, 0).0);
+        assert!(bench.time.get() - begin <= LIMIT + 2 * STEP);
+    }
+
+    #[test]
+    fn spinning_in_vain_is_left_out_more_and_more_until_it_pays() {
+        let bench = Bench::new();
+        assert_eq!(bench.in_vain(1 + 1 + 3 + 1 + 15 + 1 + 63), 4);
+        assert_eq!(bench.in_vain(256 + 1024), 2);
+        assert_eq!(bench.in_vain(4 * 1024), 4, "no less often than that");
+        for _ in 0..100 {
+            assert_eq!(bench.spin(50, 0), (true, 50), "it pays again: nothing is left out");
+        }
+        assert_eq!(bench.in_vain(1 + 4 + 16), 3, "as in the beginning");
+    }
+
+    #[test]
+    fn late_success_is_trusted_slowly() {
+        let bench = Bench::new();
+        assert_eq!(bench.in_vain(1 + 4), 2);
+        let late = 10 * LOOKS;
+        let turns = |count| (0..count).filter(|_| bench.spin(late, 0).0).count();
+        assert_eq!(turns(1 + 7 + 1 + 3 + 1 + 1), 3);
+        assert_eq!(turns(10), 10);
+    }
+
+    #[test]
+    fn preempted_spin_pauses_the_process_for_a_multiple_of_what_was_lost() {
+        const SLICE: u64 = 4_000_000;
+        let bench = Bench::new();
+        let other = AdaptiveSpin::new();
+        let is_paused_after = |pause: u64| {
+            bench.pass(pause);
+            bench.spin_at(&other, 1, 0) == (false, 0)
+        };
+        let preempt = || {
+            let seen_after_it = (true, LOOKS + 5);
+            assert_eq!(bench.spin(LOOKS + 5, SLICE), seen_after_it);
+        };
+        preempt();
+        assert!(is_paused_after(PREEMPTION_PAUSE * SLICE), "other places pause too");
+        assert!(!is_paused_after(SLICE));
+        // Again soon after: each pause is twice as long, up to the longest.
+        for pause in [2, 4] {
+            preempt();
+            assert!(is_paused_after(pause * PREEMPTION_PAUSE * SLICE));
+            assert!(!is_paused_after(SLICE));
+        }
+        for _ in 0..4 {
+            preempt();
+            assert!(is_paused_after(LONGEST_PREEMPTION_PAUSE - SLICE));
+            assert!(!is_paused_after(SLICE));
+        }
+        // Long after: as the first time.
+        bench.pass(2 * LONGEST_PREEMPTION_PAUSE);
+        preempt();
+        assert!(!is_paused_after((PREEMPTION_PAUSE + 1) * SLICE));
+    }
+
+    #[test]
+    fn short_interruption_is_no_preemption() {
+        let bench = Bench::new();
+        assert!(!bench.spin(u32::MAX, 200_000).0);
+        assert!(!bench.preemptions.have_pause());
+        assert_eq!(bench.spin.step.load(Ordering::Relaxed), 3, "but that spin was in vain");
+    }
+
+    #[test]
+    fn spin_in_real_time_sees_another_thread() {
+        let spin = AdaptiveSpin::new();
+        assert!(spin.spin_until(Duration::ZERO, || true));
+        assert!(!spin.spin_until(Duration::from_micros(50), || false));
+        assert!(!spin.spin_until(Duration::from_micros(50), || false));
+        assert!(!spin.take_turn());
+    }
+}
