@@ -368,10 +368,12 @@ impl<B: Backend> Turn<'_, B> {
             best = Some((class, Cover { queue: promise.queue, epoch: promise.cover, event: promise.event }));
         }
         let (class, mut cover) = best?;
-        if matches!(class, WaitClass::Dominated { .. }) || sabotaged(Defect::EventNotHeld) {
+        if matches!(class, WaitClass::Dominated { .. }) {
             cover.event = None;
         }
-        if let Some(event) = cover.event {
+        if let Some(event) = cover.event
+            && !sabotaged(Defect::EventNotHeld)
+        {
             // The promise is still there, so the operation that records the event still holds it.
             self.shared.queue(cover.queue).events.lock().retain(event);
         }

@@ -219,7 +219,9 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Gives up what a wait of an ended operation still holds.
     fn let_go(&self, record: &WaitRecord) {
-        if let Some(producer) = record.producer() {
+        if let Some(producer) = record.producer()
+            && !sabotaged(Defect::EventNotHeld)
+        {
             self.release_event(producer, record.event);
         }
         let (reached, failed) = record.slot.look();
