@@ -301,7 +301,9 @@ impl<B: Backend> Turn<'_, B> {
         };
         let for_host = kind == ActionKind::Host;
         if !for_host && state.has_promises() {
-            slot.listen(&state);
+            if !sabotaged(Defect::ListenerLooksFirst) {
+                slot.listen(&state);
+            }
             let coverage = self.coverage(&state, value);
             if let Some((class, cover)) = coverage {
                 slot.count_listeners(&state);

@@ -62,6 +62,10 @@ pub(crate) struct Agenda {
     pub(super) drains: VecDeque<Arc<Slot>>,
     /// Devices that are gone, and why.
     pub(super) losses: Vec<(usize, Failure)>,
+    /// There are callbacks in what was released, or may be in what is left of a timeline.
+    pub(super) calls: bool,
+    /// Queues that are not at rest before those callbacks were called.
+    pub(super) calling: Vec<u32>,
     /// Callbacks that this thread must not run.
     pub(super) deferred: Vec<(Callback, Result<u64, Failure>)>,
 }

@@ -200,13 +200,17 @@ impl<B: Backend> Shared<B> {
 
     /// Whether nothing is under way anywhere, and no thread is on its way out with a callback.
     fn is_at_rest(&self) -> bool {
-        let deferred = self.deferred.load(Ordering::Acquire) > 0;
         let forgets = sabotaged(Defect::ShutdownForgetsCallbacks);
-        (!deferred || forgets)
-            && self.queues.iter().all(|queue| {
-                let state = queue.lock();
-                state.is_idle() || (forgets && state.ops.len() == 0)
-            })
+        let all_called = || forgets || self.deferred.load(Ordering::Acquire) == 0;
+        if sabotaged(Defect::RestLooksAtQueuesLast) && !all_called() {
+            return false;
+        }
+        let idle = self.queues.iter().all(|queue| {
+            let state = queue.lock();
+            state.is_idle() || (forgets && state.ops.len() == 0)
+        });
+        // What a queue leaves to others is counted before the queue is at rest, so the queues are looked at first.
+        idle && (sabotaged(Defect::RestLooksAtQueuesLast) || all_called())
     }
 
     /// A queue of a closing engine has come to rest, or something deferred has run: whoever waits for that looks again.

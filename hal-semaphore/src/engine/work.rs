@@ -11,6 +11,7 @@ use crate::failure::{Code, Failure, Origin};
 use crate::ids::{QueueId, Ticket};
 use crate::port::{Callback, Port};
 use crate::ring::take_first;
+use crate::sabotage::{Defect, sabotaged};
 use crate::sync::Ordering;
 use crate::timeline::{Timeline, Watcher};
 use smallvec::SmallVec;
@@ -20,18 +21,20 @@ use std::sync::{Arc, Weak};
 const ROUTE_TURN: usize = 64;
 
 /// How many rounds a thread works for a queue before it leaves the rest to whoever comes next.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 
 impl<B: Backend> Turn<'_, B> {
     /// Looks after the queue until nothing is left to do, or until somebody else is there to do it.
     pub(super) fn work(mut self) {
         for round in 0.. {
-            if round >= ROUNDS && self.queue.has_successor() {
+            let left = self.queue.has_successor() || sabotaged(Defect::LeavesWithoutSuccessor);
+            if round >= ROUNDS && left {
                 return;
             }
             self.route_some();
             self.retire();
             self.take_own_releases();
+            self.stay_for_callbacks();
             if !self.state.effects.is_empty() {
                 self = self.perform();
             } else if self.can_issue() {
@@ -41,6 +44,7 @@ impl<B: Backend> Turn<'_, B> {
             }
             if !self.agenda.released.is_empty() {
                 // Others wait for what has been released here: they come first.
+                self.stay_for_callbacks();
                 self.agenda.visit(self.index);
                 return;
             }
@@ -50,6 +54,14 @@ impl<B: Backend> Turn<'_, B> {
         drop(self.state);
         if rests {
             shared.wake_resting();
+        }
+    }
+
+    /// The queue is not at rest before the callbacks of what has ended on it were called.
+    fn stay_for_callbacks(&mut self) {
+        if self.agenda.calls && !self.agenda.calling.contains(&self.index) {
+            self.agenda.calling.push(self.index);
+            self.state.performing += 1;
         }
     }
 
@@ -311,9 +323,7 @@ impl<B: Backend> Shared<B> {
         } {
             run(self);
             self.deferred.fetch_sub(1, Ordering::AcqRel);
-            if self.is_closing() {
-                self.wake_resting();
-            }
+            self.wake_resting();
         }
     }
 
@@ -427,6 +437,16 @@ impl<B: Backend> Port for Shared<B> {
         }
         if !agenda.deferred.is_empty() {
             self.call_back_elsewhere(std::mem::take(&mut agenda.deferred));
+        }
+        agenda.calls = false;
+        while let Some(index) = agenda.calling.pop() {
+            let mut state = self.queue(index).lock();
+            state.performing -= 1;
+            let rests = state.closing && state.is_idle();
+            drop(state);
+            if rests {
+                self.wake_resting();
+            }
         }
     }
 
