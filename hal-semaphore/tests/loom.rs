@@ -484,3 +484,293 @@ fn two_submissions_and_the_making_of_events_may_cross() {
         assert_eq!(engine.backend().violations(), 0);
     });
 }
+
+/// A queue hands work to its device while a wait for it is registered in another queue: the wait is left to the device,
+/// whoever comes first.
+fn announcement_against_listener() {
+    let engine = stepped(2);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    let q1 = engine.queue(0, 1).unwrap();
+    let consumer = {
+        let (engine, x) = (engine.clone(), x.clone());
+        thread::spawn(move || {
+            submit(&engine, 1, &[(x, 1)], &[(y, 1)], 2);
+        })
+    };
+    submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
+    consumer.join().unwrap();
+    assert_eq!(engine.backend().queued(q1), 1, "a wait that the device could take is left to the host");
+}
+
+#[test]
+fn an_announcement_and_a_listener_may_cross() {
+    holds(announcement_against_listener);
+}
+
+#[test]
+fn twins_of_announcement_against_listener() {
+    for defect in [Defect::AnnounceDoesNotLook, Defect::ListenerLooksFirst, Defect::ListenerHasNoFence] {
+        catches(defect, "an_announcement_and_a_listener_may_cross");
+    }
+}
+
+/// Two threads bring work to one queue while a third reports: each may leave the rest to another, and nothing stays.
+fn hand_over() {
+    let engine = stepped(1);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    let queue = engine.queue(0, 0).unwrap();
+    submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
+    engine.backend().step(queue);
+    let other = {
+        let (engine, y) = (engine.clone(), y.clone());
+        thread::spawn(move || {
+            submit(&engine, 0, &[], &[(y, 1)], 2);
+        })
+    };
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || engine.backend().report(queue))
+    };
+    submit(&engine, 0, &[], &[], 3);
+    other.join().unwrap();
+    device.join().unwrap();
+    assert_eq!(x.query().unwrap(), 1, "a report was left lying");
+    assert_eq!(engine.backend().queued(queue), 2, "work was left lying");
+}
+
+#[test]
+fn threads_may_leave_a_queue_to_each_other() {
+    holds(hand_over);
+}
+
+#[test]
+fn twin_of_hand_over() {
+    catches(Defect::LeavesWithoutSuccessor, "threads_may_leave_a_queue_to_each_other");
+}
+
+/// A device is full, and what it is full of is reported while the queue that wants room lies down.
+fn full_against_report() {
+    let engine = stepped(2);
+    let y = semaphore(&engine);
+    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    engine.backend().set_room(1);
+    submit(&engine, 1, &[], &[], 1);
+    engine.backend().step(q1);
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || engine.backend().report(q1))
+    };
+    submit(&engine, 0, &[], &[(y.clone(), 1)], 2);
+    device.join().unwrap();
+    assert_eq!(y.query().unwrap(), 0, "what the device had room for was refused");
+    assert_eq!(engine.backend().queued(q0), 1, "there is room, and nobody has told the queue");
+}
+
+#[test]
+fn a_full_device_and_a_report_may_cross() {
+    holds(full_against_report);
+}
+
+#[test]
+fn twin_of_full_against_report() {
+    catches(Defect::FullDoesNotLookAgain, "a_full_device_and_a_report_may_cross");
+}
+
+/// The same where the device says that it has room, and reports nothing.
+fn full_against_unblock() {
+    let engine = stepped(2);
+    let q0 = engine.queue(0, 0).unwrap();
+    engine.backend().set_room(1);
+    submit(&engine, 1, &[], &[], 1);
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || {
+            engine.backend().set_room(2);
+            engine.backend().completer().unblock(0).unwrap();
+        })
+    };
+    submit(&engine, 0, &[], &[], 2);
+    device.join().unwrap();
+    assert_eq!(engine.backend().queued(q0), 1, "there is room, and nobody has told the queue");
+}
+
+#[test]
+fn a_full_device_and_word_of_room_may_cross() {
+    holds(full_against_unblock);
+}
+
+#[test]
+fn twin_of_full_against_unblock() {
+    catches(Defect::FullDoesNotLookAgain, "a_full_device_and_word_of_room_may_cross");
+}
+
+/// What a device has no room for although it has nothing fails, even if the last thing that it had ends at that moment.
+fn full_against_end() {
+    let engine = stepped(2);
+    let y = semaphore(&engine);
+    let q1 = engine.queue(0, 1).unwrap();
+    submit(&engine, 1, &[], &[], 1);
+    engine.backend().step(q1);
+    engine.backend().set_room(0);
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || engine.backend().report(q1))
+    };
+    submit(&engine, 0, &[], &[(y.clone(), 1)], 2);
+    device.join().unwrap();
+    let failure = y.query().expect_err("the operation waits for room that nothing will give");
+    assert_eq!(failure.code(), Code::ResourceExhausted);
+}
+
+#[test]
+fn a_full_device_and_the_end_of_its_last_work_may_cross() {
+    holds(full_against_end);
+}
+
+#[test]
+fn twin_of_full_against_end() {
+    catches(Defect::RoomHasNoFence, "a_full_device_and_the_end_of_its_last_work_may_cross");
+}
+
+/// A timeline is failed while the operation retires that signals it: who waited has what the order of the two says, the
+/// same for the host and for a device (S1).
+fn failure_against_retirement() {
+    let engine = stepped(2);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
+    submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], 2);
+    let called = Arc::new(AtomicUsize::new(0));
+    let subscription = {
+        let called = called.clone();
+        x.subscribe(1, move |state| called.store(if state.is_ok() { 1 } else { 2 }, Ordering::SeqCst))
+    };
+    engine.backend().step(q0);
+    engine.backend().step(q1);
+    engine.backend().report(q1);
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || engine.backend().report(q0))
+    };
+    x.fail(Failure::new(Code::Aborted, "stop"));
+    let reached = x.value() == 1;
+    device.join().unwrap();
+    assert!(x.query().is_err(), "the failure was lost");
+    assert_eq!(x.value() == 1, reached, "a timeline moved after it had failed");
+    assert_eq!(called.load(Ordering::SeqCst), if reached { 1 } else { 2 }, "the host saw something else");
+    assert_eq!(y.query().is_ok(), reached, "a queue saw something else");
+    drop(subscription);
+}
+
+#[test]
+fn a_failure_and_a_retirement_may_cross() {
+    holds(failure_against_retirement);
+}
+
+#[test]
+fn twin_of_failure_against_retirement() {
+    catches(Defect::FailureForgetsValue, "a_failure_and_a_retirement_may_cross");
+}
+
+/// A submission ends at once and leaves a callback to another thread while the engine is shut down: after the shutdown
+/// nobody is called any more.
+fn deferred_against_shutdown() {
+    let engine = stepped(1);
+    let x = semaphore(&engine);
+    let called = Arc::new(AtomicUsize::new(0));
+    let subscription = {
+        let called = called.clone();
+        x.subscribe(1, move |_| {
+            thread::yield_now();
+            called.store(1, Ordering::SeqCst);
+        })
+    };
+    let submitter = {
+        let (engine, x) = (engine.clone(), x.clone());
+        thread::spawn(move || {
+            let accepted = engine.submit(0, Affinity::ANY, &[], &[(x, 1)], Action::Barrier).is_ok();
+            engine.backend().call_back();
+            accepted
+        })
+    };
+    engine.shut_down(&Endless(VirtualClock::new()), Duration::MAX, Duration::MAX).unwrap();
+    let called_before = called.load(Ordering::SeqCst);
+    let accepted = submitter.join().unwrap();
+    assert_eq!(called_before, usize::from(accepted), "a callback runs after the shutdown");
+    drop(subscription);
+}
+
+#[test]
+fn a_shutdown_and_a_deferred_callback_may_cross() {
+    holds(deferred_against_shutdown);
+}
+
+#[test]
+fn twin_of_deferred_against_shutdown() {
+    catches(Defect::RestLooksAtQueuesLast, "a_shutdown_and_a_deferred_callback_may_cross");
+}
+
+/// A device is lost while two of its queues are handed work: everything ends, with that cause, and comes back.
+fn loss_against_submit() {
+    let engine = stepped(2);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || {
+            engine.backend().lose(0, Failure::with_origin(Code::Unavailable, Origin::Device, "gone"));
+        })
+    };
+    submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
+    submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], 2);
+    device.join().unwrap();
+    for timeline in [&x, &y] {
+        assert_eq!(timeline.query().unwrap_err().origin(), Origin::Device);
+    }
+    let mut back: Vec<u64> = engine.backend().reclaimed().into_iter().map(|(tag, _)| tag).collect();
+    back.sort_unstable();
+    assert_eq!(back, [1, 2], "work did not come back");
+    let occupancy = engine.occupancy();
+    assert_eq!((occupancy.operations, occupancy.in_flight), (0, 0));
+    assert_eq!(occupancy.events, occupancy.idle_events);
+}
+
+#[test]
+fn the_loss_of_a_device_and_submissions_may_cross() {
+    holds(loss_against_submit);
+}
+
+#[test]
+fn twin_of_loss_against_submit() {
+    catches(Defect::SweepsWhileIssuing, "the_loss_of_a_device_and_submissions_may_cross");
+}
+
+/// An operation retires while a wait that its event covers is registered: whoever has the event holds it.
+fn end_against_cover() {
+    let engine = stepped(2);
+    let (x, y) = (semaphore(&engine), semaphore(&engine));
+    let q0 = engine.queue(0, 0).unwrap();
+    submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
+    engine.backend().step(q0);
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || engine.backend().report(q0))
+    };
+    submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], 2);
+    device.join().unwrap();
+    submit(&engine, 0, &[], &[], 3);
+    engine.backend().settle();
+    assert_eq!(engine.backend().violations(), 0, "a queue waits for an event that means something else now");
+    assert_eq!(y.query().unwrap(), 1);
+    let occupancy = engine.occupancy();
+    assert_eq!(occupancy.events, occupancy.idle_events, "an event was let go twice, or never");
+}
+
+#[test]
+fn the_end_of_an_operation_and_a_wait_for_its_event_may_cross() {
+    holds(end_against_cover);
+}
+
+#[test]
+fn twin_of_end_against_cover() {
+    catches(Defect::EventReleasedFirst, "the_end_of_an_operation_and_a_wait_for_its_event_may_cross");
+}

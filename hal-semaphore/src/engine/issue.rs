@@ -30,6 +30,7 @@ use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
 use crate::native_event::EventIndex;
 use crate::ring::take_first;
+use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 
@@ -422,7 +423,7 @@ impl<B: Backend> Turn<'_, B> {
         device.add_full(self.index);
         self.state.room.refused();
         fence(Ordering::SeqCst);
-        if device.reports(self.shared.queues()) != reports {
+        if device.reports(self.shared.queues()) != reports && !sabotaged(Defect::FullDoesNotLookAgain) {
             // What took the room has ended meanwhile.
             self.state.room.resume(true);
             return;
@@ -475,7 +476,7 @@ impl<B: Backend> Turn<'_, B> {
             let Some(op) = state.ops.get(key) else { continue };
             for signal in &op.signals {
                 let Some(slot) = self.shared.own(&signal.timeline) else { continue };
-                if slot.has_listeners() {
+                if slot.has_listeners() && !sabotaged(Defect::AnnounceDoesNotLook) {
                     let promise = Promise { value: signal.value, queue: self.index, epoch, cover, event };
                     self.agenda.covers.push_back(super::agenda::Covering { slot: slot.clone(), promise });
                 }

@@ -88,6 +88,10 @@ impl<B: Backend> Turn<'_, B> {
             self.sweep(left);
         }
         if gave {
+            // Whoever waits for room has laid itself down before it looked whether any would be given.
+            if self.device().counts_reports() && !sabotaged(Defect::RoomHasNoFence) {
+                fence(Ordering::SeqCst);
+            }
             self.make_room();
         }
     }
@@ -145,7 +149,7 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn needs_sweep(&self) -> bool {
         let state = &self.state;
         state.lost.is_some()
-            && !state.issuing
+            && (!state.issuing || sabotaged(Defect::SweepsWhileIssuing))
             && (!state.ready.is_empty()
                 || state.in_flight.back().is_some_and(|entry| !is_reported(entry, state.completed)))
     }
@@ -183,6 +187,9 @@ impl<B: Backend> Turn<'_, B> {
         let Some(mut op) = self.state.ops.remove(key) else { return };
         for record in &op.waits {
             self.let_go(record);
+        }
+        if sabotaged(Defect::EventReleasedFirst) {
+            self.release_event(self.index, op.event.take());
         }
         for record in op.waits.drain(..) {
             if record.slot.is_foreign() {
