@@ -423,12 +423,14 @@ impl<B: Backend> Turn<'_, B> {
         device.add_full(self.index);
         self.state.room.refused();
         fence(Ordering::SeqCst);
+        // Before the reports: what ends in between has been reported then.
+        let nothing_left = device.outstanding(self.shared.queues()) == 0;
         if device.reports(self.shared.queues()) != reports && !sabotaged(Defect::FullDoesNotLookAgain) {
             // What took the room has ended meanwhile.
             self.state.room.resume(true);
             return;
         }
-        if device.outstanding(self.shared.queues()) > 0 {
+        if !nothing_left {
             self.tell_ready_of_failures();
             return;
         }
