@@ -46,6 +46,10 @@ pub enum Defect {
     EventReleasedFirst = 16,
     /// Nothing keeps the look for queues that wait for room from coming before the room is given.
     RoomHasNoFence = 17,
+    /// A queue that found its device full looks last whether anything is left on the device.
+    FullLooksAtWorkLast = 18,
+    /// Reports begin to be counted without a word to those that report.
+    CountsUnknown = 19,
 }
 
 #[cfg(any(loom, shuttle))]

@@ -71,7 +71,11 @@ impl<B: Backend> Turn<'_, B> {
                     .foreign_of_device(|| shared.backend.submit(id, &mut batch))
                     .unwrap_or_else(Submitted::lost)
             });
+            let counted = self.device().counts_reports();
             self.settle(&mut scratch, answer, reports);
+            if !counted && self.device().counts_reports() && !sabotaged(Defect::CountsUnknown) {
+                self = self.make_count_known();
+            }
         }
         if !scratch.events.is_empty() {
             let mut pool = self.queue.events.lock();
@@ -82,6 +86,19 @@ impl<B: Backend> Turn<'_, B> {
         self.state.scratch = scratch;
         self.state.issuing = false;
         self
+    }
+
+    /// Reports of the device are counted from now on: whoever holds a queue of it later knows, and what was done before
+    /// is known here. Others may have gone to sleep meanwhile: they look again.
+    fn make_count_known(self) -> Self {
+        let device = self.device();
+        let step = |shared: &super::Shared<B>, agenda: &mut super::Agenda| {
+            for queue in device.own_queues(shared.queues()) {
+                drop(queue.lock());
+            }
+            device.wake_full(true, agenda);
+        };
+        self.without(step).0
     }
 
     fn records_events(&self) -> bool {
@@ -425,11 +442,14 @@ impl<B: Backend> Turn<'_, B> {
         fence(Ordering::SeqCst);
         // Before the reports: what ends in between has been reported then.
         let nothing_left = device.outstanding(self.shared.queues()) == 0;
+        let looks_last = sabotaged(Defect::FullLooksAtWorkLast);
         if device.reports(self.shared.queues()) != reports && !sabotaged(Defect::FullDoesNotLookAgain) {
             // What took the room has ended meanwhile.
             self.state.room.resume(true);
             return;
         }
+        let nothing_left =
+            if looks_last { device.outstanding(self.shared.queues()) == 0 } else { nothing_left };
         if !nothing_left {
             self.tell_ready_of_failures();
             return;
