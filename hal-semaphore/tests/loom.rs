@@ -1,7 +1,8 @@
 //! The engine's races, explored: every interleaving of a few threads, up to a bound on preemptions.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p hal-semaphore --test loom --release`. `LOOM_MAX_PREEMPTIONS` sets
-//! the bound (5 unless set). Each model has a twin in which one line of the engine is wrong
+//! the bound. Unless it is set the bound is 5, and less for the few models where that takes minutes: 4 where many
+//! events are made or a device is lost, 2 where three threads meet at one queue. Each model has a twin in which one line of the engine is wrong
 //! ([`hal_semaphore::sabotage`]); the twin must fail, or the model would prove nothing.
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
@@ -472,7 +473,7 @@ fn a_failed_report_and_a_failure_may_cross() {
 /// waits for it across queues ends (S2, S6).
 #[test]
 fn two_submissions_and_the_making_of_events_may_cross() {
-    holds(|| {
+    holds_within(4, || {
         let engine = stepped(2);
         let (x, y) = (semaphore(&engine), semaphore(&engine));
         let other = {
@@ -744,7 +745,7 @@ fn loss_against_submit() {
 
 #[test]
 fn the_loss_of_a_device_and_submissions_may_cross() {
-    holds(loss_against_submit);
+    holds_within(4, loss_against_submit);
 }
 
 #[test]
