@@ -201,8 +201,9 @@ impl Registration {
     }
 
     /// Calls `callback` once when the timeline reaches `value` or fails: before this returns if it has already, or else on
-    /// a thread that completes or signals something, without a lock held. It may still be called after the subscription was
-    /// dropped if it was on its way.
+    /// a thread that completes, signals or fails something, without a lock held, and never inside a submission (see
+    /// [`Backend::defer`](crate::Backend::defer)). On a timeline that has failed, it is told the failure even if the value
+    /// was reached. It may still be called after the subscription was dropped if it was on its way.
     pub fn subscribe(
         &self,
         value: u64,

@@ -187,7 +187,7 @@ impl<B: Backend> Turn<'_, B> {
         self.queue.load.store(load + 1, Ordering::Relaxed);
 
         let mut counts = WaitCounts::default();
-        let mut failure = self.device().lost();
+        let mut failure = self.device.lost();
         let mut wait_records = self.spare_waits(waits.len());
         for (timeline, value) in iter(waits) {
             let number = u32::try_from(wait_records.len()).unwrap_or(u32::MAX);

@@ -182,7 +182,7 @@ impl Drop for Entry<'_> {
                 }
             };
         }
-        if !self.is_nested() {
+        if !self.is_nested() && with(|local| !local.inbox.borrow().is_empty()).unwrap_or(false) {
             drain_inbox();
         }
         let _ = with(|local| {

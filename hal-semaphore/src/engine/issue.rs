@@ -53,7 +53,7 @@ impl<B: Backend> Turn<'_, B> {
         self.state.issuing = true;
         let mut scratch = std::mem::take(&mut self.state.scratch);
         self = self.provide_events(&mut scratch);
-        let reports = self.device().reports(self.shared.queues());
+        let reports = self.device.reports(self.shared.queues());
         if self.state.lost.is_none() {
             self.fill(&mut scratch);
         }
@@ -71,9 +71,9 @@ impl<B: Backend> Turn<'_, B> {
                     .foreign_of_device(|| shared.backend.submit(id, &mut batch))
                     .unwrap_or_else(Submitted::lost)
             });
-            let counted = self.device().counts_reports();
+            let counted = self.device.counts_reports();
             self.settle(&mut scratch, answer, reports);
-            if !counted && self.device().counts_reports() && !sabotaged(Defect::CountsUnknown) {
+            if !counted && self.device.counts_reports() && !sabotaged(Defect::CountsUnknown) {
                 self = self.make_count_known();
             }
         }
@@ -91,7 +91,7 @@ impl<B: Backend> Turn<'_, B> {
     /// Reports of the device are counted from now on: whoever holds a queue of it later knows, and what was done before
     /// is known here. Others may have gone to sleep meanwhile: they look again.
     fn make_count_known(self) -> Self {
-        let device = self.device();
+        let device = self.device;
         let step = |shared: &super::Shared<B>, agenda: &mut super::Agenda| {
             for queue in device.own_queues(shared.queues()) {
                 drop(queue.lock());
@@ -102,7 +102,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     fn records_events(&self) -> bool {
-        self.queue.watched && self.device().native_waits == NativeWaits::Events
+        self.queue.watched && self.device.native_waits == NativeWaits::Events
     }
 
     /// Puts events for the next batch into its hands.
@@ -122,10 +122,10 @@ impl<B: Backend> Turn<'_, B> {
                 scratch.events.push(event);
             }
             drop(pool);
-            if scratch.events.len() >= wanted || self.device().is_out_of_events() {
+            if scratch.events.len() >= wanted || self.device.is_out_of_events() {
                 return self;
             }
-            let (id, device, queue) = (self.queue.id.device(), self.device(), self.queue);
+            let (id, device, queue) = (self.queue.id.device(), self.device, self.queue);
             let made;
             (self, made) =
                 self.without(|shared, _| shared.foreign_of_device(|| shared.backend.create_event(id)));
@@ -145,7 +145,7 @@ impl<B: Backend> Turn<'_, B> {
         let most = self.state.room.batch();
         if most == 0 {
             // Something of the queue's own has yet to end, and makes room.
-            self.device().add_full(self.index);
+            self.device.add_full(self.index);
             self.tell_ready_of_failures();
             return;
         }
@@ -154,7 +154,7 @@ impl<B: Backend> Turn<'_, B> {
                 break;
             }
             let needs_event =
-                self.records_events() && !self.state.eventless && !self.device().is_out_of_events();
+                self.records_events() && !self.state.eventless && !self.device.is_out_of_events();
             if needs_event && scratch.events.is_empty() {
                 break;
             }
@@ -431,7 +431,7 @@ impl<B: Backend> Turn<'_, B> {
     /// The device has no room. Something of it that ends makes room; if nothing can end any more, the next piece of
     /// work is what it cannot take.
     fn wait_for_room(&mut self, reports: Option<u64>) {
-        let device = self.device();
+        let device = self.device;
         if !device.counts_reports() {
             // Reports may have come that nobody has counted: asks once more.
             device.count_reports();

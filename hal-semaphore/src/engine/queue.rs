@@ -478,6 +478,7 @@ pub(super) struct Turn<'a, B: Backend> {
     pub(super) shared: &'a Shared<B>,
     pub(super) index: u32,
     pub(super) queue: &'a Queue<B>,
+    pub(super) device: &'a Device,
     pub(super) state: Guard<'a, QueueState<B>>,
     pub(super) agenda: &'a mut Agenda,
 }
@@ -485,19 +486,15 @@ pub(super) struct Turn<'a, B: Backend> {
 impl<'a, B: Backend> Turn<'a, B> {
     pub(super) fn begin(shared: &'a Shared<B>, index: u32, agenda: &'a mut Agenda) -> Self {
         let queue = shared.queue(index);
-        Self { shared, index, queue, state: queue.arrive(), agenda }
+        Self { shared, index, queue, device: shared.device_of(index), state: queue.arrive(), agenda }
     }
 
     /// Lets the lock go while `step` runs.
     pub(super) fn without<R>(self, step: impl FnOnce(&Shared<B>, &mut Agenda) -> R) -> (Self, R) {
-        let Self { shared, index, queue, state, agenda } = self;
+        let Self { shared, index, queue, device, state, agenda } = self;
         drop(state);
         let result = step(shared, agenda);
-        (Self { shared, index, queue, state: queue.arrive(), agenda }, result)
-    }
-
-    pub(super) fn device(&self) -> &'a Device {
-        self.shared.device_of(self.index)
+        (Self { shared, index, queue, device, state: queue.arrive(), agenda }, result)
     }
 
     pub(super) fn op(&mut self, key: Key) -> Option<&mut Op<B>> {

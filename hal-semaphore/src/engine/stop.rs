@@ -33,7 +33,7 @@ pub(super) fn shutdown_failure() -> Failure {
 impl<B: Backend> Turn<'_, B> {
     /// The device of this queue is gone. The others of its queues hear of it through the agenda.
     pub(super) fn lose_device(&mut self, failure: Failure) {
-        let cause = self.device().lose(failure);
+        let cause = self.device.lose(failure);
         self.lose(&cause);
         self.agenda.losses.push((self.queue.id.device(), cause));
     }

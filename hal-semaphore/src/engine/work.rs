@@ -7,7 +7,7 @@ use super::slot::{Slot, TURN, Target};
 use super::{Cover, Shared};
 use crate::backend::{Backend, Completion, HostTask};
 use crate::error::CompletionError;
-use crate::failure::{Code, Failure, Origin};
+use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
 use crate::port::{Callback, Port};
 use crate::ring::take_first;
@@ -31,22 +31,28 @@ impl<B: Backend> Turn<'_, B> {
             if round >= ROUNDS && left {
                 return;
             }
-            self.route_some();
-            self.retire();
+            if self.has_runnable() {
+                self.route_some();
+            }
+            if self.can_retire() {
+                self.retire();
+            }
             self.take_own_releases();
             self.stay_for_callbacks();
             if !self.state.effects.is_empty() {
                 self = self.perform();
-            } else if self.can_issue() {
+            }
+            if self.can_issue() {
                 self = self.issue();
-            } else if !self.has_more() {
-                break;
             }
             if !self.agenda.released.is_empty() {
                 // Others wait for what has been released here: they come first.
                 self.stay_for_callbacks();
                 self.agenda.visit(self.index);
                 return;
+            }
+            if !self.has_more() {
+                break;
             }
         }
         let rests = self.state.closing && self.state.is_idle();
@@ -65,9 +71,16 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
+    fn has_runnable(&self) -> bool {
+        !self.state.runnable.is_empty() || self.state.ending.is_some()
+    }
+
+    fn can_retire(&self) -> bool {
+        self.state.is_due() || self.needs_sweep()
+    }
+
     fn has_more(&self) -> bool {
-        let state = &self.state;
-        !state.runnable.is_empty() || state.ending.is_some() || state.is_due() || self.needs_sweep()
+        self.has_runnable() || self.can_retire() || self.can_issue() || !self.state.effects.is_empty()
     }
 
     fn route_some(&mut self) {
@@ -101,7 +114,7 @@ impl<B: Backend> Turn<'_, B> {
             (Target::Gate(_), _) => self.state.gated = false,
             (Target::Room { asked, .. }, _) => {
                 if !self.state.room.resume(asked) && self.state.room.is_full() {
-                    self.device().add_full(self.index);
+                    self.device.add_full(self.index);
                 }
             }
             (Target::Covered { .. } | Target::Wait(..) | Target::Callback(_), _) => {}
@@ -365,7 +378,8 @@ impl<B: Backend> Shared<B> {
                 .map(|words| (*words).to_owned())
                 .or_else(|| payload.downcast_ref::<String>().cloned())
                 .unwrap_or_else(|| "no message".to_owned());
-            Failure::with_origin(Code::Internal, Origin::Device, format!("the backend panicked: {words}"))
+            let (code, origin) = (crate::failure::Code::Internal, crate::failure::Origin::Device);
+            Failure::with_origin(code, origin, format!("the backend panicked: {words}"))
         })
     }
 
@@ -472,6 +486,13 @@ impl<B: Backend> Port for Shared<B> {
         let known = self.queues.get(queue.index()).is_some_and(|known| known.id == queue);
         if !known {
             return Err(CompletionError::UnknownQueue { index: queue.index(), queues: self.queues.len() });
+        }
+        let mut failure = failure;
+        if let Some(reported) = self.note_inside_submit(queue, epoch, &mut failure) {
+            if self.polled {
+                self.progress.fetch_add(1, Ordering::Relaxed);
+            }
+            return reported;
         }
         let mut entry = Entry::new(self);
         let nested = entry.is_nested();
