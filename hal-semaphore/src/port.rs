@@ -7,7 +7,6 @@ use crate::engine::Slot;
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
-use crate::sync::AtomicU64;
 use std::sync::Arc;
 
 /// What is called when a timeline gets somewhere, or fails to.
@@ -28,8 +27,6 @@ pub(crate) trait Port: Send + Sync {
     fn run(&self, agenda: &mut Agenda);
     /// A slot has lost its registration.
     fn retire_slot(&self, slot: Arc<Slot>);
-    /// The count of callbacks that are due and have not ended.
-    fn due_callbacks(&self) -> Arc<AtomicU64>;
     /// One callback more or less waits for its timeline.
     fn count_callback(&self, more: bool);
     fn complete(&self, queue: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError>;

@@ -210,7 +210,7 @@ impl Registration {
         callback: impl FnOnce(Result<u64, Failure>) + Send + 'static,
     ) -> Subscription {
         let slot = self.slot();
-        let record = Arc::new(CallbackRecord::new(Box::new(callback), self.port.due_callbacks()));
+        let record = Arc::new(CallbackRecord::new(Box::new(callback)));
         self.port.count_callback(true);
         match slot.wait_for(value, Target::Callback(record.clone())) {
             Ok(order) => {

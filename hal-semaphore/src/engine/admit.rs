@@ -301,7 +301,9 @@ impl<B: Backend> Turn<'_, B> {
         };
         let for_host = kind == ActionKind::Host;
         if !for_host && state.has_promises() {
-            slot.listen(&state);
+            if !sabotaged(Defect::ListenerLooksFirst) {
+                slot.listen(&state);
+            }
             let coverage = self.coverage(&state, value);
             if let Some((class, cover)) = coverage {
                 slot.count_listeners(&state);
@@ -368,10 +370,12 @@ impl<B: Backend> Turn<'_, B> {
             best = Some((class, Cover { queue: promise.queue, epoch: promise.cover, event: promise.event }));
         }
         let (class, mut cover) = best?;
-        if matches!(class, WaitClass::Dominated { .. }) || sabotaged(Defect::EventNotHeld) {
+        if matches!(class, WaitClass::Dominated { .. }) {
             cover.event = None;
         }
-        if let Some(event) = cover.event {
+        if let Some(event) = cover.event
+            && !sabotaged(Defect::EventNotHeld)
+        {
             // The promise is still there, so the operation that records the event still holds it.
             self.shared.queue(cover.queue).events.lock().retain(event);
         }

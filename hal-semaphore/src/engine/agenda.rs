@@ -12,7 +12,6 @@
 //! `submit`, or that cancels or waits, runs no callback (rule S8): [`is_submitting`] says so, and what has become due is
 //! [deferred](crate::Backend::defer).
 
-use super::host_wait::CallbackRecord;
 use super::slot::{Promise, Slot, Target};
 use crate::failure::Failure;
 use crate::native_event::EventIndex;
@@ -51,7 +50,7 @@ pub(crate) struct Covering {
 }
 
 /// A callback that is due, and what it is to be told.
-pub(super) type Due = (Callback, Result<u64, Failure>, Arc<CallbackRecord>);
+pub(super) type Due = (Callback, Result<u64, Failure>);
 
 /// See the [module documentation](self).
 #[derive(Default)]
@@ -66,6 +65,10 @@ pub(crate) struct Agenda {
     pub(super) drains: VecDeque<Arc<Slot>>,
     /// Devices that are gone, and why.
     pub(super) losses: Vec<(usize, Failure)>,
+    /// There are callbacks in what was released, or may be in what is left of a timeline.
+    pub(super) calls: bool,
+    /// Queues that are not at rest before those callbacks were called.
+    pub(super) calling: Vec<u32>,
     /// Callbacks that this thread must not run.
     pub(super) deferred: Vec<Due>,
 }

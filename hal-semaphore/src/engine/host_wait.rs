@@ -3,9 +3,8 @@
 use crate::failure::Failure;
 use crate::notification::Pending;
 use crate::port::Callback;
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::Mutex;
 use std::fmt;
-use std::sync::Arc;
 
 /// What decided a wait: a timeline of it, by number.
 #[derive(Clone, Debug)]
@@ -70,29 +69,15 @@ impl fmt::Debug for HostWait {
 }
 
 /// A callback that waits for its timeline. Whoever takes it calls it, or drops it.
-pub(crate) struct CallbackRecord {
-    callback: Mutex<Option<Callback>>,
-    /// The engine's count of callbacks that are due and have not ended.
-    due: Arc<AtomicU64>,
-}
+pub(crate) struct CallbackRecord(Mutex<Option<Callback>>);
 
 impl CallbackRecord {
-    pub(crate) fn new(callback: Callback, due: Arc<AtomicU64>) -> Self {
-        Self { callback: Mutex::new(Some(callback)), due }
-    }
-
-    /// It is on its way: a shutdown waits until it is [done](CallbackRecord::is_done). Called under the lock of the slot.
-    pub(super) fn is_due(&self) {
-        self.due.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// It has run, or it was taken back meanwhile.
-    pub(super) fn is_done(&self) {
-        self.due.fetch_sub(1, Ordering::AcqRel);
+    pub(crate) fn new(callback: Callback) -> Self {
+        Self(Mutex::new(Some(callback)))
     }
 
     pub(crate) fn take(&self) -> Option<Callback> {
-        self.callback.lock().take()
+        self.0.lock().take()
     }
 }
 

@@ -30,6 +30,7 @@ use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
 use crate::native_event::EventIndex;
 use crate::ring::take_first;
+use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 
@@ -70,7 +71,11 @@ impl<B: Backend> Turn<'_, B> {
                     .foreign_of_device(|| shared.backend.submit(id, &mut batch))
                     .unwrap_or_else(Submitted::lost)
             });
+            let counted = self.device.counts_reports();
             self.settle(&mut scratch, answer, reports);
+            if !counted && self.device.counts_reports() && !sabotaged(Defect::CountsUnknown) {
+                self = self.make_count_known();
+            }
         }
         if !scratch.events.is_empty() {
             let mut pool = self.queue.events.lock();
@@ -81,6 +86,19 @@ impl<B: Backend> Turn<'_, B> {
         self.state.scratch = scratch;
         self.state.issuing = false;
         self
+    }
+
+    /// Reports of the device are counted from now on: whoever holds a queue of it later knows, and what was done before
+    /// is known here. Others may have gone to sleep meanwhile: they look again.
+    fn make_count_known(self) -> Self {
+        let device = self.device;
+        let step = |shared: &super::Shared<B>, agenda: &mut super::Agenda| {
+            for queue in device.own_queues(shared.queues()) {
+                drop(queue.lock());
+            }
+            device.wake_full(true, agenda);
+        };
+        self.without(step).0
     }
 
     fn records_events(&self) -> bool {
@@ -436,12 +454,17 @@ impl<B: Backend> Turn<'_, B> {
         device.add_full(self.index);
         self.state.room.refused();
         fence(Ordering::SeqCst);
-        if device.reports(self.shared.queues()) != reports {
+        // Before the reports: what ends in between has been reported then.
+        let nothing_left = device.outstanding(self.shared.queues()) == 0;
+        let looks_last = sabotaged(Defect::FullLooksAtWorkLast);
+        if device.reports(self.shared.queues()) != reports && !sabotaged(Defect::FullDoesNotLookAgain) {
             // What took the room has ended meanwhile.
             self.state.room.resume(true);
             return;
         }
-        if device.outstanding(self.shared.queues()) > 0 {
+        let nothing_left =
+            if looks_last { device.outstanding(self.shared.queues()) == 0 } else { nothing_left };
+        if !nothing_left {
             self.tell_ready_of_failures();
             return;
         }
@@ -489,7 +512,7 @@ impl<B: Backend> Turn<'_, B> {
             let Some(op) = state.ops.get(key) else { continue };
             for signal in &op.signals {
                 let Some(slot) = self.shared.own(&signal.timeline) else { continue };
-                if slot.has_listeners() {
+                if slot.has_listeners() && !sabotaged(Defect::AnnounceDoesNotLook) {
                     let promise = Promise { value: signal.value, queue: self.index, epoch, cover, event };
                     self.agenda.covers.push_back(super::agenda::Covering { slot: slot.clone(), promise });
                 }

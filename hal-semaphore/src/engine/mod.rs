@@ -392,8 +392,6 @@ pub(crate) struct Shared<B: Backend> {
     timelines: AtomicU64,
     host_waits: AtomicU64,
     callbacks: AtomicU64,
-    /// Callbacks that are due and have not ended.
-    due_callbacks: Arc<AtomicU64>,
     panics: AtomicU64,
     /// What submitting threads have left for others, and what of it has not ended.
     left_to_others: Mutex<VecDeque<LeftToOthers<B>>>,
@@ -465,7 +463,6 @@ impl<B: Backend> Engine<B> {
             timelines: AtomicU64::new(0),
             host_waits: AtomicU64::new(0),
             callbacks: AtomicU64::new(0),
-            due_callbacks: Arc::new(AtomicU64::new(0)),
             panics: AtomicU64::new(0),
             left_to_others: Mutex::new(VecDeque::new()),
             deferred: AtomicU64::new(0),

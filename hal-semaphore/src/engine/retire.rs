@@ -115,6 +115,10 @@ impl<B: Backend> Turn<'_, B> {
             self.sweep(left);
         }
         if gave {
+            // Whoever waits for room has laid itself down before it looked whether any would be given.
+            if self.device.counts_reports() && !sabotaged(Defect::RoomHasNoFence) {
+                fence(Ordering::SeqCst);
+            }
             self.make_room();
         }
     }
@@ -172,7 +176,7 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn needs_sweep(&self) -> bool {
         let state = &self.state;
         state.lost.is_some()
-            && !state.issuing
+            && (!state.issuing || sabotaged(Defect::SweepsWhileIssuing))
             && (!state.ready.is_empty()
                 || state.in_flight.back().is_some_and(|entry| !is_reported(entry, state.completed)))
     }
@@ -208,6 +212,9 @@ impl<B: Backend> Turn<'_, B> {
     /// told otherwise on the list of effects; its work is reclaimed behind them.
     pub(super) fn end(&mut self, key: Key, failure: Option<Failure>, point: Option<Point>) {
         let Some(mut op) = self.state.ops.remove(key) else { return };
+        if sabotaged(Defect::EventReleasedFirst) {
+            self.release_event(self.index, op.event.take());
+        }
         for record in op.waits.drain(..) {
             self.let_go(&record);
             if record.slot.is_foreign() {
@@ -244,7 +251,9 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Gives up what a wait of an ended operation still holds.
     fn let_go(&self, record: &WaitRecord) {
-        if let Some(producer) = record.producer() {
+        if let Some(producer) = record.producer()
+            && !sabotaged(Defect::EventNotHeld)
+        {
             self.release_event(producer, record.event);
         }
         let (reached, failed) = record.slot.look();

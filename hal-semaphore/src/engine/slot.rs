@@ -253,11 +253,12 @@ impl Slot {
         show: impl FnOnce(u64) -> Option<Failure>,
         agenda: &mut Agenda,
     ) -> bool {
+        let before = if sabotaged(Defect::FailureForgetsValue) { self.value() } else { 0 };
         let mut state = self.state.lock();
         if state.failure.is_some() {
             return false;
         }
-        let value = self.value();
+        let value = if sabotaged(Defect::FailureForgetsValue) { before } else { self.value() };
         let earlier = show(value);
         state.failure = Some(earlier.unwrap_or_else(|| failure.clone()));
         self.word.store(value | FAILED, Ordering::Release);
@@ -285,9 +286,7 @@ impl Slot {
                 && let Some((value, target)) = list.pop(limit)
             {
                 left -= 1;
-                if let Target::Callback(callback) = &target {
-                    callback.is_due();
-                }
+                agenda.calls |= matches!(target, Target::Callback(_));
                 let release = match &state.failure {
                     Some(failure) if value > reached => Release::Failed(failure.clone()),
                     _ => Release::Reached(reached),
@@ -296,6 +295,7 @@ impl Slot {
             }
         }
         if left == 0 && state.lists.iter().any(|(_, list)| list.releases(limit)) {
+            agenda.calls = true;
             agenda.drains.push_back(self.clone());
         }
         self.prune(state);
@@ -338,7 +338,9 @@ impl Slot {
     pub(super) fn listen(&self, state: &SlotState) {
         let coverable = coverable(state);
         self.listeners.store(coverable + 1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        if !sabotaged(Defect::ListenerHasNoFence) {
+            fence(Ordering::SeqCst);
+        }
     }
 
     pub(super) fn count_listeners(&self, state: &SlotState) {

@@ -17,7 +17,7 @@ use crate::ids::Ticket;
 use crate::port::Keeper;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 use crate::timeline::Timeline;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -135,6 +135,7 @@ impl<B: Backend> Shared<B> {
     /// Takes no more work and ends everything that has not begun.
     fn stop_taking_work(&self, failure: &Failure) {
         self.closing.store(1, Ordering::Release);
+        fence(Ordering::SeqCst);
         let mut entry = Entry::new(self);
         for index in self.indices() {
             let mut turn = Turn::begin(self, index, entry.agenda());
@@ -201,14 +202,16 @@ impl<B: Backend> Shared<B> {
     /// Whether nothing is under way anywhere, and no thread is on its way out with a callback.
     fn is_at_rest(&self) -> bool {
         let forgets = sabotaged(Defect::ShutdownForgetsCallbacks);
+        let all_called = || forgets || self.deferred.load(Ordering::Acquire) == 0;
+        if sabotaged(Defect::RestLooksAtQueuesLast) && !all_called() {
+            return false;
+        }
         let idle = self.queues.iter().all(|queue| {
             let state = queue.lock();
             state.is_idle() || (forgets && state.ops.len() == 0)
         });
-        // What a queue has let go of is counted before the queue is idle.
-        idle && (forgets
-            || (self.deferred.load(Ordering::Acquire) == 0
-                && self.due_callbacks.load(Ordering::Acquire) == 0))
+        // What a queue leaves to others is counted before the queue is at rest, so the queues are looked at first.
+        idle && (sabotaged(Defect::RestLooksAtQueuesLast) || all_called())
     }
 
     /// A queue of a closing engine has come to rest, or something deferred has run: whoever waits for that looks again.

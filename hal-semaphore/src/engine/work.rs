@@ -7,11 +7,12 @@ use super::slot::{Slot, TURN, Target};
 use super::{Cover, Shared};
 use crate::backend::{Backend, Completion, HostTask};
 use crate::error::CompletionError;
-use crate::failure::{Code, Failure, Origin};
+use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
 use crate::port::Port;
 use crate::ring::take_first;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sabotage::{Defect, sabotaged};
+use crate::sync::{Ordering, fence};
 use crate::timeline::{Timeline, Watcher};
 use smallvec::SmallVec;
 use std::sync::{Arc, Weak};
@@ -23,7 +24,8 @@ impl<B: Backend> Turn<'_, B> {
     /// Looks after the queue until nothing is left to do, or until somebody else is there to do it.
     pub(super) fn work(mut self) {
         for round in 0.. {
-            if self.queue.has_successor(round) {
+            let leaves = self.queue.has_successor(round);
+            if leaves || (round > 0 && sabotaged(Defect::LeavesWithoutSuccessor)) {
                 return;
             }
             if self.has_runnable() {
@@ -33,6 +35,7 @@ impl<B: Backend> Turn<'_, B> {
                 self.retire();
             }
             self.take_own_releases();
+            self.stay_for_callbacks();
             if !self.state.effects.is_empty() {
                 self = self.perform();
             }
@@ -41,6 +44,7 @@ impl<B: Backend> Turn<'_, B> {
             }
             if !self.agenda.released.is_empty() {
                 // Others wait for what has been released here: they come first.
+                self.stay_for_callbacks();
                 self.agenda.visit(self.index);
                 return;
             }
@@ -53,6 +57,14 @@ impl<B: Backend> Turn<'_, B> {
         drop(self.state);
         if rests {
             shared.wake_resting();
+        }
+    }
+
+    /// The queue is not at rest before the callbacks of what has ended on it were called.
+    fn stay_for_callbacks(&mut self) {
+        if self.agenda.calls && !self.agenda.calling.contains(&self.index) {
+            self.agenda.calling.push(self.index);
+            self.state.performing += 1;
         }
     }
 
@@ -208,14 +220,12 @@ impl<B: Backend> Shared<B> {
                     Release::Reached(value) => Ok(value),
                     Release::Covered(_) => return,
                 };
-                let Some(callback) = record.take() else { return record.is_done() };
+                let Some(callback) = record.take() else { return };
                 self.callbacks.fetch_sub(1, Ordering::Relaxed);
                 if is_submitting() {
-                    agenda.deferred.push((callback, state, record));
+                    agenda.deferred.push((callback, state));
                 } else {
                     self.count_panic(self.foreign(|| callback(state)));
-                    record.is_done();
-                    self.wake_if_closing();
                 }
             }
             _ => {}
@@ -331,15 +341,16 @@ impl<B: Backend> Shared<B> {
 
     fn call_back_elsewhere(&self, callbacks: Vec<Due>) {
         self.defer(move |shared| {
-            for (callback, state, record) in callbacks {
+            for (callback, state) in callbacks {
                 shared.count_panic(shared.foreign(|| callback(state)));
-                record.is_done();
             }
         });
     }
 
     /// Something has ended that a shutdown waits for.
     fn wake_if_closing(&self) {
+        // Either this sees that somebody closes the engine, or who does sees what has ended.
+        fence(Ordering::SeqCst);
         if self.is_closing() {
             self.wake_resting();
         }
@@ -375,7 +386,8 @@ impl<B: Backend> Shared<B> {
                 .map(|words| (*words).to_owned())
                 .or_else(|| payload.downcast_ref::<String>().cloned())
                 .unwrap_or_else(|| "no message".to_owned());
-            Failure::with_origin(Code::Internal, Origin::Device, format!("the backend panicked: {words}"))
+            let (code, origin) = (crate::failure::Code::Internal, crate::failure::Origin::Device);
+            Failure::with_origin(code, origin, format!("the backend panicked: {words}"))
         })
     }
 
@@ -448,6 +460,16 @@ impl<B: Backend> Port for Shared<B> {
         if !agenda.deferred.is_empty() {
             self.call_back_elsewhere(std::mem::take(&mut agenda.deferred));
         }
+        agenda.calls = false;
+        while let Some(index) = agenda.calling.pop() {
+            let mut state = self.queue(index).lock();
+            state.performing -= 1;
+            let rests = state.closing && state.is_idle();
+            drop(state);
+            if rests {
+                self.wake_resting();
+            }
+        }
     }
 
     fn retire_slot(&self, slot: Arc<Slot>) {
@@ -458,10 +480,6 @@ impl<B: Backend> Port for Shared<B> {
                 spare.push(slot);
             }
         }
-    }
-
-    fn due_callbacks(&self) -> Arc<AtomicU64> {
-        self.due_callbacks.clone()
     }
 
     fn count_callback(&self, more: bool) {
