@@ -566,8 +566,8 @@ unsafe extern "C" fn signal(
             SignalError::Failed { failure, .. } => failure,
             error => invalid(error.to_string()),
         })?;
-        // SAFETY: as above; the frontier is null or C's for the call.
         if !frontier.is_null() {
+            // SAFETY: the semaphore is alive; the frontier is C's for the call.
             unsafe { sys::iree_async_semaphore_merge_frontier(base, frontier) };
         }
         semaphore.wake(value, None);

@@ -28,6 +28,11 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// Its place in the engine that it was registered with, if it was.
     fn registration(&self) -> Option<&Registration>;
 
+    /// The name by which that engine knows it.
+    fn key(&self) -> Option<TimelineKey> {
+        self.registration().map(Registration::key)
+    }
+
     /// The value it has reached.
     fn value(&self) -> u64;
 

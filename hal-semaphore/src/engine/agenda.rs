@@ -86,6 +86,7 @@ impl Agenda {
             && self.covers.is_empty()
             && self.drains.is_empty()
             && self.losses.is_empty()
+            && self.calling.is_empty()
             && self.deferred.is_empty()
     }
 }
@@ -96,11 +97,15 @@ const SPARE: usize = DEPTH as usize;
 /// An agenda that grew past this is not kept.
 const LARGE: usize = 4096;
 
+/// What a call that was nested too deep has left, and the engine whose it is.
+type Left = (Arc<dyn Port>, Box<Agenda>);
+
 #[derive(Default)]
 struct Local {
     depth: Cell<u32>,
     submitting: Cell<u32>,
-    inbox: RefCell<VecDeque<(Arc<dyn Port>, Box<Agenda>)>>,
+    inbox: RefCell<VecDeque<Left>>,
+    #[expect(clippy::vec_box, reason = "agendas move between here and calls, and are large")]
     spare: RefCell<Vec<Box<Agenda>>>,
 }
 

@@ -341,7 +341,7 @@ impl<B: Backend> QueueState<B> {
         self.in_flight.shrink_to_fit();
         self.spare = Spare::default();
         if self.effects.is_empty() {
-            self.effects = Box::default();
+            *self.effects = Effects::default();
         }
         if !self.issuing {
             self.scratch = Scratch::default();

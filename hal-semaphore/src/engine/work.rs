@@ -150,7 +150,7 @@ fn queue_of(target: &Target) -> Option<u32> {
 impl<T: Timeline> Publication<T> {
     /// Whether both are values of one timeline.
     fn merges(&self, other: &Self) -> bool {
-        let key = |publication: &Self| publication.timeline.registration().map(|own| own.key());
+        let key = |publication: &Self| publication.timeline.key();
         self.state.is_ok() && other.state.is_ok() && key(self).is_some() && key(self) == key(other)
     }
 
@@ -239,7 +239,7 @@ impl<B: Backend> Shared<B> {
         let calls_back = B::RECLAIMS_CALL_BACK && !reclaims.is_empty() && is_submitting();
         if calls_back || !deferred.is_empty() {
             // What the operations hold goes after their signals, so it goes the same way.
-            let reclaims: Vec<_> = reclaims.drain(..).collect();
+            let reclaims = std::mem::take(reclaims);
             self.defer(move |shared| {
                 for publication in deferred {
                     shared.count_panic(shared.foreign(|| publication.tell()));
