@@ -20,7 +20,8 @@ use std::sync::{Arc, Weak};
 /// How many operations are routed in one round.
 const ROUTE_TURN: usize = 64;
 
-/// How many rounds a thread works for a queue before it leaves the rest to whoever comes next.
+/// How many rounds a thread works for a queue before it leaves the rest to whoever comes next. A model has
+/// too few operations for more than one.
 const ROUNDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 
 impl<B: Backend> Turn<'_, B> {
