@@ -12,6 +12,7 @@
 //! `submit`, or that cancels or waits, runs no callback (rule S8): [`is_submitting`] says so, and what has become due is
 //! [deferred](crate::Backend::defer).
 
+use super::host_wait::CallbackRecord;
 use super::slot::{Promise, Slot, Target};
 use crate::failure::Failure;
 use crate::native_event::EventIndex;
@@ -63,6 +64,8 @@ pub(crate) struct Agenda {
     pub(super) covers: VecDeque<Covering>,
     /// Timelines that may release more.
     pub(super) drains: VecDeque<Arc<Slot>>,
+    /// Callbacks that are due.
+    pub(super) callbacks: VecDeque<(Arc<CallbackRecord>, Release)>,
     /// Devices that are gone, and why.
     pub(super) losses: Vec<(usize, Failure)>,
     /// There are callbacks in what was released, or may be in what is left of a timeline.
@@ -85,6 +88,7 @@ impl Agenda {
             && self.queues.is_empty()
             && self.covers.is_empty()
             && self.drains.is_empty()
+            && self.callbacks.is_empty()
             && self.losses.is_empty()
             && self.calling.is_empty()
             && self.deferred.is_empty()

@@ -234,8 +234,9 @@ impl<B: Backend> Default for Spare<B> {
     }
 }
 
-/// How many rounds a thread that completes something works for a queue before it leaves the rest to another.
-const ROUNDS: usize = 4;
+/// How many rounds a thread that completes something works for a queue before it leaves the rest to another. A model has
+/// too few operations for more than one.
+const ROUNDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 
 /// How many of each kind are kept.
 pub(super) const SPARE: usize = 16;

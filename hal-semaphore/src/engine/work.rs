@@ -2,6 +2,7 @@
 
 use super::agenda::{Agenda, Covering, Due, Entry, Release, is_submitting};
 use super::deferred::Deferred;
+use super::host_wait::CallbackRecord;
 use super::queue::{Effects, Publication, Turn};
 use super::slot::{Slot, TURN, Target};
 use super::{Cover, Shared};
@@ -214,21 +215,25 @@ impl<B: Backend> Shared<B> {
         match (target, release) {
             (Target::Wait(wait, number), Release::Failed(failure)) => wait.failed(number as usize, &failure),
             (Target::Wait(wait, number), _) => wait.reached(number as usize),
-            (Target::Callback(record), release) => {
-                let state = match release {
-                    Release::Failed(failure) => Err(failure),
-                    Release::Reached(value) => Ok(value),
-                    Release::Covered(_) => return,
-                };
-                let Some(callback) = record.take() else { return };
-                self.callbacks.fetch_sub(1, Ordering::Relaxed);
-                if is_submitting() {
-                    agenda.deferred.push((callback, state));
-                } else {
-                    self.count_panic(self.foreign(|| callback(state)));
-                }
-            }
+            (Target::Callback(record), release) => agenda.callbacks.push_back((record, release)),
             _ => {}
+        }
+    }
+
+    /// Calls the program back, or has another thread do so.
+    fn call_back(&self, record: &CallbackRecord, release: Release, agenda: &mut Agenda) {
+        let Some(callback) = record.take() else { return };
+        self.callbacks.fetch_sub(1, Ordering::Relaxed);
+        let state = match release {
+            Release::Failed(failure) => Err(failure),
+            Release::Reached(value) => Ok(value),
+            // Only waits of queues are covered.
+            Release::Covered(_) => return,
+        };
+        if is_submitting() {
+            agenda.deferred.push((callback, state));
+        } else {
+            self.count_panic(self.foreign(|| callback(state)));
         }
     }
 
@@ -453,6 +458,9 @@ impl<B: Backend> Port for Shared<B> {
                 self.cover(covering, agenda);
             } else if let Some(slot) = take_first(&mut agenda.drains) {
                 slot.drain(agenda);
+            } else if let Some((callback, release)) = take_first(&mut agenda.callbacks) {
+                // The last, since it may take as long as it likes, or wait for what was before it.
+                self.call_back(&callback, release, agenda);
             } else {
                 break;
             }
