@@ -160,7 +160,10 @@ impl<B: Backend> Turn<'_, B> {
             }
             let Some(key) = take_first(&mut self.state.ready) else { break };
             self.leave_ready(key);
-            if self.state.ops.get(key).is_none_or(|op| op.failure.is_some()) {
+            let Some(op) = self.state.ops.get(key) else { continue };
+            if let Some(failure) = op.failure.clone() {
+                // It ends before what depends on it is looked at.
+                self.end(key, Some(failure), None);
                 continue;
             }
             let first_wait = scratch.waits.len();

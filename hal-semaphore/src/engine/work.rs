@@ -40,7 +40,8 @@ impl<B: Backend> Turn<'_, B> {
             if !self.state.effects.is_empty() {
                 self = self.perform();
             }
-            if self.can_issue() {
+            if self.agenda.released.is_empty() && !self.has_runnable() && self.can_issue() {
+                // What is to fail has failed by now.
                 self = self.issue();
             }
             if !self.agenda.released.is_empty() {
