@@ -142,7 +142,10 @@ impl<B: Backend> Turn<'_, B> {
             }
             let Some(key) = take_first(&mut self.state.ready) else { break };
             self.leave_ready(key);
-            if self.state.ops.get(key).is_none_or(|op| op.failure.is_some()) {
+            let Some(op) = self.state.ops.get(key) else { continue };
+            if let Some(failure) = op.failure.clone() {
+                // It ends before what comes after it in the queue and may count on its signals.
+                self.end(key, Some(failure), None);
                 continue;
             }
             let first_wait = scratch.waits.len();
@@ -341,7 +344,8 @@ impl<B: Backend> Turn<'_, B> {
             match stop {
                 Some(Stop::Failed(failure)) => {
                     if let Some(key) = key {
-                        self.fail_unbegun(key, &failure);
+                        // At once: it left a promise that looks as if its device had it.
+                        self.end(key, Some(failure), None);
                     }
                 }
                 Some(Stop::Lost(failure)) => self.lose_device(failure),
@@ -440,7 +444,7 @@ impl<B: Backend> Turn<'_, B> {
                 format!("{id} has no room for the operation although nothing is in flight on its device"),
             );
             self.leave_ready(key);
-            self.fail_unbegun(key, &failure);
+            self.end(key, Some(failure), None);
         }
     }
 
