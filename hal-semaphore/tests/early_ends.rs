@@ -240,3 +240,17 @@ fn job_that_comes_back_from_a_full_device_during_a_shutdown_is_cancelled() {
         assert_eq!(rig.ran(), [1], "a job that had not begun is never begun after a shutdown");
     });
 }
+
+/// A ticket of another engine names nothing here: cancelling it ends nothing and breaks nothing.
+#[test]
+fn cancellation_with_another_engines_ticket_finds_nothing() {
+    let (rig, other) = (Rig::new(1, NativeWaits::None), Rig::new(2, NativeWaits::None));
+    let [never, x] = rig.semaphores();
+    let elsewhere = other.semaphore();
+    rig.job(0, &[(&never, 1)], &[(&x, 1)], 1);
+    for queue in 0..2 {
+        let ticket = other.job(queue, &[(&elsewhere, 1)], &[], 2).ticket;
+        assert_eq!(rig.engine.cancel(ticket), Cancel::Ended, "queue {queue}");
+    }
+    assert_eq!(x.query().unwrap(), 0, "nobody has cancelled it");
+}
