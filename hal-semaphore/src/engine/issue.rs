@@ -53,6 +53,7 @@ impl<B: Backend> Turn<'_, B> {
         let mut scratch = std::mem::take(&mut self.state.scratch);
         self = self.provide_events(&mut scratch);
         let reports = self.device().reports(self.shared.queues());
+        let last_native = self.state.last_native;
         if self.state.lost.is_none() {
             self.fill(&mut scratch);
         }
@@ -70,7 +71,7 @@ impl<B: Backend> Turn<'_, B> {
                     .foreign_of_device(|| shared.backend.submit(id, &mut batch))
                     .unwrap_or_else(Submitted::lost)
             });
-            self.settle(&mut scratch, answer, reports);
+            self.settle(&mut scratch, answer, reports, last_native);
         }
         if !scratch.events.is_empty() {
             let mut pool = self.queue.events.lock();
@@ -306,9 +307,17 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Takes in what the backend answered.
-    fn settle(&mut self, scratch: &mut Scratch<B>, answer: Submitted, reports: Option<u64>) {
+    fn settle(
+        &mut self,
+        scratch: &mut Scratch<B>,
+        answer: Submitted,
+        reports: Option<u64>,
+        last_native: u64,
+    ) {
         let Submitted { accepted, stop } = answer;
-        let accepted = accepted.min(scratch.items.len());
+        // What was reported was accepted, whatever the answer says.
+        let reported = scratch.items.iter().take_while(|item| item.epoch <= self.state.completed).count();
+        let accepted = accepted.min(scratch.items.len()).max(reported);
         for item in &mut scratch.items {
             if item.work.is_some()
                 && let Some(op) = self.state.ops.get_mut(item.op)
@@ -340,7 +349,11 @@ impl<B: Backend> Turn<'_, B> {
             self.give_room(refusals);
             self.state.shown = self.state.shown.min(refused - 1);
             let fails = matches!(stop, Some(Stop::Failed(_)));
-            let key = self.take_back(refused, fails);
+            let key = self.take_back(refused, fails, last_native);
+            if self.state.closing {
+                // Others were ended while it looked as if the device had these.
+                self.end_unbegun(&super::stop::shutdown_failure());
+            }
             match stop {
                 Some(Stop::Failed(failure)) => {
                     if let Some(key) = key {
@@ -382,7 +395,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Puts everything from `refused` on back at the head of the queue; the first one stays out if it failed.
-    fn take_back(&mut self, refused: u64, fails: bool) -> Option<Key> {
+    fn take_back(&mut self, refused: u64, fails: bool, last_native: u64) -> Option<Key> {
         let mut failed = None;
         while self.state.in_flight.back().is_some_and(|entry| entry.epoch >= refused) {
             let Some(entry) = self.state.in_flight.pop_back() else { break };
@@ -400,7 +413,7 @@ impl<B: Backend> Turn<'_, B> {
             self.listen_for_failures_elsewhere(entry.op);
         }
         let native = self.state.in_flight.iter().rev().find(|entry| entry.native);
-        self.state.last_native = native.map_or(self.state.last_native.min(refused - 1), |entry| entry.epoch);
+        self.state.last_native = native.map_or(last_native, |entry| entry.epoch);
         failed
     }
 
