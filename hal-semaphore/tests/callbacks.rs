@@ -9,10 +9,14 @@
 #[path = "common/rig.rs"]
 mod rig;
 
-use hal_semaphore::backend::NativeWaits;
+use hal_semaphore::backend::{
+    Backend, Batch, Completer, Completion, Deferred, DeviceSpec, NativeWaits, Submitted,
+};
 use hal_semaphore::*;
 use rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
-use std::sync::{Arc, Mutex, mpsc};
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::Duration;
 
 /// Subscribes with a callback that takes the program's lock, holds that lock while `submit` makes the callback due, and
 /// expects the callback afterwards.
@@ -208,5 +212,171 @@ fn callback_that_panics_takes_nothing_with_it() {
         eventually("the panic has been counted", || rig.engine.stats().panics == 1);
         assert!(rig.engine.lost(0).is_none());
         assert_eq!(rig.reclaimed(), [1, 2]);
+    });
+}
+
+/// A callback that takes its time waits for the same value as a job, and was there first. The job does not depend on the
+/// callback (S13).
+#[test]
+fn slow_callback_delays_no_job_that_waits_for_the_same_value() {
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let [slow, x] = rig.semaphores();
+        let (release, released) = mpsc::channel::<()>();
+        let _subscription = slow.subscribe(1, move |_| drop(released.recv()));
+        rig.job(0, &[(&slow, 1)], &[(&x, 1)], 1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| slow.signal(1).unwrap());
+            eventually("the value is reached", || slow.query().unwrap() == 1);
+            let begin = std::time::Instant::now();
+            while rig.queued(0) == 0 && begin.elapsed() < LIMIT {
+                std::thread::yield_now();
+            }
+            let queued = rig.queued(0);
+            drop(release);
+            assert_eq!(queued, 1, "the job stays behind the callback");
+        });
+    });
+}
+
+/// A callback waits on the host for a job that was released by the same signal as the callback itself. Nothing but that
+/// signal is missing, so the wait ends (S8, S13).
+#[test]
+fn callback_that_waits_for_what_its_own_signal_releases_ends() {
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        rig.always(Moment::SubmitEnds(0), Devices::settle);
+        let [x, y] = rig.semaphores();
+        let (sender, receiver) = mpsc::channel();
+        let _subscription = x.subscribe(1, {
+            let (engine, y) = (rig.engine.clone(), y.clone());
+            move |_| {
+                let until = Some(LIMIT);
+                sender.send(engine.wait(WaitMode::All, &[(y, 1)], &SystemClock::new(), until)).unwrap();
+            }
+        });
+        rig.job(0, &[(&x, 1)], &[(&y, 1)], 1);
+        x.signal(1).unwrap();
+        let waited = receiver.recv().unwrap();
+        assert!(waited.is_ok(), "{waited:?}");
+    });
+}
+
+/// A device that has to be asked, and what it does with callbacks that are left to it.
+struct Asked {
+    completer: OnceLock<Completer>,
+    latest: Mutex<Option<(QueueId, u64)>>,
+    defer: fn(Deferred),
+    at_once: bool,
+}
+
+impl Asked {
+    fn engine(at_once: bool, defer: fn(Deferred)) -> Engine<Self> {
+        let asked = Asked { completer: OnceLock::new(), latest: Mutex::default(), defer, at_once };
+        Engine::new(asked).unwrap()
+    }
+}
+
+impl Backend for Asked {
+    type Timeline = Semaphore;
+    type Work = ();
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) }]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+        *self.latest.lock().unwrap() = batch.iter().last().map(|piece| (queue, piece.epoch));
+        if self.at_once {
+            self.poll(0);
+        }
+        Submitted::all()
+    }
+
+    fn poll(&self, _device: usize) {
+        let latest = self.latest.lock().unwrap().take();
+        if let Some((queue, epoch)) = latest {
+            self.completer.get().unwrap().complete(queue, epoch).unwrap();
+        }
+    }
+
+    fn defer(&self, callbacks: Deferred) {
+        (self.defer)(callbacks);
+    }
+}
+
+/// Submits a job, holds the program's lock, which a callback wants, while `step` runs, and expects the callback afterwards.
+fn lock_held_while(engine: Engine<Asked>, step: impl FnOnce(&Engine<Asked>, &Semaphore) + Send + 'static) {
+    within(2 * LIMIT, move || {
+        let x = Semaphore::new(&engine, 0).unwrap();
+        let calls = Arc::new(Mutex::new(0));
+        let _subscription = x.subscribe(1, {
+            let calls = calls.clone();
+            move |_| *calls.lock().unwrap() += 1
+        });
+        let held = calls.lock().unwrap();
+        engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+        step(&engine, &x);
+        drop(held);
+        eventually("the callback has run", || *calls.lock().unwrap() == 1);
+    });
+}
+
+/// A thread that waits calls nobody back, whether its deadline is to come or has passed: the wait asks a polled device, and
+/// what has ended there has a callback (S8).
+#[test]
+fn lock_held_for_a_wait_whose_deadline_has_passed_is_free_for_callbacks() {
+    for until in [Duration::from_secs(5), Duration::ZERO] {
+        lock_held_while(Asked::engine(false, Deferred::run_elsewhere), move |engine, x| {
+            let clock = SystemClock::new();
+            engine.wait(WaitMode::All, &[(x.clone(), 1)], &clock, Some(until)).unwrap();
+        });
+    }
+}
+
+/// The backend panics when callbacks are left to it, or drops them. They run all the same, and not on the thread that is
+/// inside `submit` (S8).
+#[test]
+fn lock_held_for_a_submission_is_free_for_callbacks_that_the_backend_drops() {
+    for defer in [drop::<Deferred> as fn(Deferred), |_| panic!("the backend panics")] {
+        lock_held_while(Asked::engine(true, defer), |_, _| {});
+    }
+}
+
+thread_local! {
+    static LAST_WORDS: RefCell<Option<Box<dyn std::any::Any>>> = const { RefCell::new(None) };
+}
+
+/// Runs something when it is dropped.
+struct OnDrop<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(run) = self.0.take() {
+            run();
+        }
+    }
+}
+
+/// A thread submits while it ends, from the destructor of a value of its own, and holds the program's lock (S8).
+#[test]
+fn lock_held_for_a_submission_of_a_thread_that_ends_is_free_for_its_callback() {
+    lock_held_across(|rig, x| {
+        let (rig, x) = (rig.clone(), x.clone());
+        let submits = OnDrop(Some(move || {
+            rig.barrier(0, &[], &[(&x, 1)]);
+        }));
+        // The thread ends with the lock of its program still held by the one that waits for it.
+        let thread = std::thread::spawn(move || {
+            LAST_WORDS.with(|words| *words.borrow_mut() = Some(Box::new(submits)));
+            // The engine's own values of the thread come later and go first.
+            Rig::new(1, NativeWaits::None).semaphore().signal(1).unwrap();
+        });
+        thread.join().unwrap();
     });
 }

@@ -9,7 +9,7 @@ use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, 
 use hal_semaphore::*;
 use rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
 /// Two devices with one queue each; the second waits natively for the first.
@@ -203,4 +203,54 @@ fn host_operation_of_a_lost_device_ends_once() {
         eventually("the host operation has ended", || rig.engine.occupancy().operations == 0);
         assert!(x.query().is_err());
     }
+}
+
+/// A queue whose device holds job 1 for ever, and job 2, which the device is just being offered and has no room for when
+/// `meanwhile` has ended. Returns the signal of job 2.
+fn refused_for_room_after(rig: &Rig, meanwhile: impl FnOnce() + Send + 'static) -> Semaphore {
+    let [held, never, x] = rig.semaphores();
+    rig.job(0, &[], &[], 1);
+    rig.job(0, &[(&never, 1)], &[(&held, 1)], 3);
+    rig.once(Moment::SubmitBegins(0), move |_| {
+        meanwhile();
+        eventually("what is held has been cancelled", || held.query().is_err());
+    });
+    rig.job(0, &[], &[(&x, 1)], 2);
+    x
+}
+
+/// The engine is shut down while a device is being offered a job that it has no room for. The job has not begun, so it is
+/// cancelled like all others (S5, S10).
+#[test]
+fn job_that_comes_back_from_a_full_device_during_a_shutdown_is_cancelled() {
+    within(4 * LIMIT, || {
+        let rig = Devices::new(vec![rig::device(1, NativeWaits::None)]).queue_capacity(1).start();
+        let engine = rig.engine.clone();
+        let (sender, ended) = mpsc::channel();
+        let x = refused_for_room_after(&rig, move || {
+            std::thread::spawn(move || {
+                let limit = Duration::from_millis(500);
+                sender.send(engine.shut_down(&SystemClock::new(), limit, limit)).unwrap();
+            });
+        });
+        assert_eq!(ended.recv().unwrap(), Err(Unfinished { in_flight: 1, host: 0 }));
+        let failure = x.query().expect_err("nobody will ever signal it");
+        assert_eq!(failure.origin(), Origin::Shutdown);
+        rig.settle();
+        assert_eq!(rig.ran(), [1], "a job that had not begun is never begun after a shutdown");
+    });
+}
+
+/// A ticket of another engine names nothing here: cancelling it ends nothing and breaks nothing.
+#[test]
+fn cancellation_with_another_engines_ticket_finds_nothing() {
+    let (rig, other) = (Rig::new(1, NativeWaits::None), Rig::new(2, NativeWaits::None));
+    let [never, x] = rig.semaphores();
+    let elsewhere = other.semaphore();
+    rig.job(0, &[(&never, 1)], &[(&x, 1)], 1);
+    for queue in 0..2 {
+        let ticket = other.job(queue, &[(&elsewhere, 1)], &[], 2).ticket;
+        assert_eq!(rig.engine.cancel(ticket), Cancel::Ended, "queue {queue}");
+    }
+    assert_eq!(x.query().unwrap(), 0, "nobody has cancelled it");
 }

@@ -282,3 +282,22 @@ fn panic_while_an_event_is_made_loses_the_device() {
         rig.assert_idle();
     });
 }
+
+/// Pieces are reported as completed inside `submit`, which then answers that the device is lost: that is the same loss as
+/// one that is reported, and what has completed has completed (S3, S5).
+#[test]
+fn lost_answer_after_completion_inside_submit_spares_what_was_reported() {
+    each_case(|native_waits, position, case| {
+        let batch = Batch::new(native_waits, Job::new);
+        batch
+            .rig
+            .once(Moment::Taken(JOBS[position]), |devices| while devices.step(0) && devices.report(0) {});
+        batch.rig.answer_last(0, Submitted::lost(broken("bus error")));
+        batch.go();
+        batch.finish(case);
+        for (index, outcome) in batch.outcomes().into_iter().enumerate() {
+            let expected = if index <= position { Ok(1) } else { Err("bus error".to_owned()) };
+            assert_eq!(outcome, expected, "{case}: piece {}", index + 1);
+        }
+    });
+}

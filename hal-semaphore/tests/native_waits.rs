@@ -8,9 +8,9 @@
 #[path = "common/rig.rs"]
 mod rig;
 
-use hal_semaphore::Semaphore;
 use hal_semaphore::backend::NativeWaits;
-use rig::{Devices, LIMIT, Moment, Rig, broken, device, within};
+use hal_semaphore::{Action, Semaphore};
+use rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, within};
 use std::time::{Duration, Instant};
 
 /// A marker or barrier that ends with the work before it has no epoch on the device. A queue that is told to wait for
@@ -254,4 +254,27 @@ fn waits_across_queues_go_on_when_events_run_out() {
             rig.assert_idle();
         });
     }
+}
+
+/// Two jobs in a row are refused on a queue that has nothing in flight. A barrier that comes after them names, for those
+/// who wait for it natively, the last epoch that the device was given, and none of the refused (S6).
+#[test]
+fn barrier_behind_two_refused_jobs_names_an_issued_epoch() {
+    within(LIMIT, || {
+        let rig = Rig::new(3, NativeWaits::Epochs);
+        let [y, z, before, after] = rig.semaphores();
+        rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
+        rig.failing_job(0, &[(&y, 1)], &[], 2, &broken("its own failure"));
+        // Both have run, and only the second is reported: queue 0 is empty before its producer has retired.
+        assert!(rig.step(1) && rig.step(0) && rig.report(0));
+        for id in [3, 4] {
+            rig.submit(0, &[], &[], Action::Queue(Job::new(id).refused(&broken("no such kernel"))));
+        }
+        rig.barrier(0, &[(&z, 1)], &[(&before, 1)]);
+        rig.job(2, &[(&before, 1)], &[(&after, 1)], 5);
+        rig.settle();
+        assert_eq!(rig.queued(2), 0, "the device waits for ever: {:?}", rig.native_waits());
+        assert_eq!(after.query().unwrap(), 1);
+        rig.assert_idle();
+    });
 }

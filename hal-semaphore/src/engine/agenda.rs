@@ -122,9 +122,9 @@ fn with<R>(look: impl FnOnce(&Local) -> R) -> Option<R> {
     LOCAL.try_with(look).ok()
 }
 
-/// Whether this thread is inside a call during which it must not call a program back.
+/// Whether this thread is inside a call during which it must not call a program back. One that is on its way out may be.
 pub(super) fn is_submitting() -> bool {
-    with(|local| local.submitting.get() > 0).unwrap_or(false)
+    with(|local| local.submitting.get() > 0).unwrap_or(true)
 }
 
 /// A call into the engine on this thread. Dropping it works its agenda off.

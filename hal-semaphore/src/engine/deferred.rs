@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-/// Callbacks to run, once. Dropping it runs them: they are never lost.
+/// Callbacks to run, once. Dropping it runs them, on another thread if this one is submitting: they are never lost.
 pub struct Deferred(Option<Box<dyn FnOnce() + Send>>);
 
 impl Deferred {
@@ -31,7 +31,11 @@ impl Deferred {
 impl Drop for Deferred {
     fn drop(&mut self) {
         if let Some(run) = self.0.take() {
-            run();
+            if super::agenda::is_submitting() {
+                Deferred(Some(run)).run_elsewhere();
+            } else {
+                run();
+            }
         }
     }
 }

@@ -54,6 +54,7 @@ impl<B: Backend> Turn<'_, B> {
         let mut scratch = std::mem::take(&mut self.state.scratch);
         self = self.provide_events(&mut scratch);
         let reports = self.device.reports(self.shared.queues());
+        let last_native = self.state.last_native;
         if self.state.lost.is_none() {
             self.fill(&mut scratch);
         }
@@ -72,7 +73,7 @@ impl<B: Backend> Turn<'_, B> {
                     .unwrap_or_else(Submitted::lost)
             });
             let counted = self.device.counts_reports();
-            self.settle(&mut scratch, answer, reports);
+            self.settle(&mut scratch, answer, reports, last_native);
             if !counted && self.device.counts_reports() && !sabotaged(Defect::CountsUnknown) {
                 self = self.make_count_known();
             }
@@ -162,7 +163,7 @@ impl<B: Backend> Turn<'_, B> {
             self.leave_ready(key);
             let Some(op) = self.state.ops.get(key) else { continue };
             if let Some(failure) = op.failure.clone() {
-                // It ends before what depends on it is looked at.
+                // It ends before what comes after it in the queue and may count on its signals.
                 self.end(key, Some(failure), None);
                 continue;
             }
@@ -327,9 +328,17 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Takes in what the backend answered.
-    fn settle(&mut self, scratch: &mut Scratch<B>, answer: Submitted, reports: Option<u64>) {
+    fn settle(
+        &mut self,
+        scratch: &mut Scratch<B>,
+        answer: Submitted,
+        reports: Option<u64>,
+        last_native: u64,
+    ) {
         let Submitted { accepted, stop } = answer;
-        let accepted = accepted.min(scratch.items.len());
+        // What was reported was accepted, whatever the answer says.
+        let reported = scratch.items.iter().take_while(|item| item.epoch <= self.state.completed).count();
+        let accepted = accepted.min(scratch.items.len()).max(reported);
         for item in &mut scratch.items {
             if item.work.is_some()
                 && let Some(op) = self.state.ops.get_mut(item.op)
@@ -361,11 +370,16 @@ impl<B: Backend> Turn<'_, B> {
             self.give_room(refusals);
             self.state.shown = self.state.shown.min(refused - 1);
             let fails = matches!(stop, Some(Stop::Failed(_)));
-            let key = self.take_back(refused, fails);
+            let key = self.take_back(refused, fails, last_native);
+            if self.state.closing {
+                // Others were ended while it looked as if the device had these.
+                self.end_unbegun(&super::stop::shutdown_failure());
+            }
             match stop {
                 Some(Stop::Failed(failure)) => {
                     if let Some(key) = key {
-                        self.fail_unbegun(key, &failure);
+                        // At once: it left a promise that looks as if its device had it.
+                        self.end(key, Some(failure), None);
                     }
                 }
                 Some(Stop::Lost(failure)) => self.lose_device(failure),
@@ -402,12 +416,12 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Puts everything from `refused` on back at the head of the queue; the first one stays out if it failed.
-    fn take_back(&mut self, refused: u64, fails: bool) -> Option<Key> {
+    fn take_back(&mut self, refused: u64, fails: bool, last_native: u64) -> Option<Key> {
         let mut failed = None;
         while self.state.in_flight.back().is_some_and(|entry| entry.epoch >= refused) {
             let Some(entry) = self.state.in_flight.pop_back() else { break };
-            self.release_event(self.index, entry.event);
             self.withdraw_cover(entry.op, entry.epoch);
+            self.release_event(self.index, entry.event);
             let fails = entry.epoch == refused && fails;
             if let Some(op) = self.op(entry.op) {
                 op.state = if fails { OpState::Held } else { OpState::Ordered };
@@ -421,7 +435,7 @@ impl<B: Backend> Turn<'_, B> {
             self.listen_for_failures_elsewhere(entry.op);
         }
         let native = self.state.in_flight.iter().rev().find(|entry| entry.native);
-        self.state.last_native = native.map_or(self.state.last_native.min(refused - 1), |entry| entry.epoch);
+        self.state.last_native = native.map_or(last_native, |entry| entry.epoch);
         failed
     }
 
@@ -480,7 +494,7 @@ impl<B: Backend> Turn<'_, B> {
                 format!("{id} has no room for the operation although nothing is in flight on its device"),
             );
             self.leave_ready(key);
-            self.fail_unbegun(key, &failure);
+            self.end(key, Some(failure), None);
         }
     }
 

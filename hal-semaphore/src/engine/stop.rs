@@ -47,7 +47,7 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    fn end_unbegun(&mut self, failure: &Failure) {
+    pub(super) fn end_unbegun(&mut self, failure: &Failure) {
         self.state.ending = Some(Ending { failure: failure.clone(), chunk: 0 });
     }
 

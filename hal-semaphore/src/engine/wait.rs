@@ -39,7 +39,9 @@ impl<B: Backend> Shared<B> {
             return result;
         }
         if until.is_some_and(|until| until <= clock.now()) {
+            let entry = Entry::submitting(self);
             self.poll_devices();
+            drop(entry);
             return self.seen(mode, points).unwrap_or(Err(WaitError::DeadlineExceeded));
         }
 

@@ -112,6 +112,7 @@ struct State {
     events: Vec<Event>,
     lost: Vec<bool>,
     answers: Vec<(usize, Submitted)>,
+    last_answers: Vec<(usize, Submitted)>,
     host: Vec<(HostTask, Job)>,
     ran: Vec<u64>,
     markers: Vec<u64>,
@@ -224,6 +225,11 @@ impl Devices {
     /// The next batch for this queue gets this answer, and nothing of it is taken.
     pub(crate) fn answer_next(&self, queue: usize, answer: Submitted) {
         self.state().answers.push((queue, answer));
+    }
+
+    /// The next batch for this queue gets this answer after it was taken.
+    pub(crate) fn answer_last(&self, queue: usize, answer: Submitted) {
+        self.state().last_answers.push((queue, answer));
     }
 
     /// Lets the head of a queue run, if its native waits allow. True if something ran.
@@ -476,6 +482,10 @@ impl Backend for Devices {
             }
         }
         self.come(Moment::SubmitEnds(queue.index()));
+        let mut state = self.state();
+        if let Some(at) = state.last_answers.iter().position(|(at, _)| *at == queue.index()) {
+            answer = state.last_answers.remove(at).1;
+        }
         answer
     }
 

@@ -1,0 +1,134 @@
+//! What happens to one operation while very many others wait for their turn in the same queue.
+//!
+//! A queue routes a bounded number of operations at a time and hands batches to its device in between. So an operation
+//! that the device has refused may stand behind hundreds of others before it ends, and its neighbours must know by then
+//! what became of it (rules S3, S5, S6).
+#![cfg(not(any(loom, shuttle)))]
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+#[path = "common/rig.rs"]
+mod rig;
+
+use hal_semaphore::backend::{NativeWaits, Submitted};
+use hal_semaphore::*;
+use rig::{ALL_NATIVE_WAITS, Devices, LIMIT, Moment, Rig, broken, device, within};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How many values the burst has, and how many operations are released by each.
+const BURST: (u64, u64) = (8, 60);
+
+/// What queue 0 has room for.
+const ROOM: usize = 4;
+
+/// The number of the job that is refused; the one behind it in the queue waits for it.
+const REFUSED: u64 = 5;
+
+/// The first jobs fill queue 0. Behind them stand one that signals x, and one that waits for x and signals y. When the
+/// first come back hundreds of others become runnable on the queue at once, and the device refuses the one that signals x.
+struct Backlog {
+    rig: Rig,
+    x: Semaphore,
+    y: Semaphore,
+}
+
+impl Backlog {
+    fn new(native_waits: NativeWaits, refusal: &Failure) -> Self {
+        let devices = vec![device(2, native_waits), device(1, NativeWaits::None)];
+        let rig = Devices::new(devices).queue_capacity(ROOM).start();
+        let [released, x, y] = rig.semaphores();
+        for id in 1..REFUSED {
+            rig.job(0, &[], &[], id);
+        }
+        rig.job(0, &[], &[(&x, 1)], REFUSED);
+        rig.job(0, &[(&x, 1)], &[(&y, 1)], REFUSED + 1);
+        let (values, each) = BURST;
+        for value in 1..=values {
+            for number in 0..each {
+                rig.job(0, &[(&released, value)], &[], 1000 * value + number);
+            }
+        }
+        rig.once(Moment::Reclaim(REFUSED - 1), {
+            let (rig, refusal) = (rig.clone(), refusal.clone());
+            move |devices| {
+                devices.answer_next(0, Submitted::failed(0, refusal));
+                release_at_once(&rig, &released, values);
+            }
+        });
+        Self { rig, x, y }
+    }
+
+    /// Runs `step_in` each time that a batch for queue 0 begins while nobody has been told of the refusal yet, though it is
+    /// some batches ago. Says how often that was.
+    fn go(&self, step_in: impl Fn(&Devices) + Send + Sync + 'static) -> usize {
+        let times = Arc::new(AtomicUsize::new(0));
+        self.rig.always(Moment::SubmitBegins(0), {
+            let (x, times) = (self.x.clone(), times.clone());
+            let earlier = self.rig.batches(0).len();
+            move |devices| {
+                if devices.batches(0).len() > earlier + 2 && x.query().is_ok() {
+                    times.fetch_add(1, Ordering::SeqCst);
+                    step_in(devices);
+                }
+            }
+        });
+        while self.rig.step(0) {}
+        let queue = self.rig.engine.queue(0, 0).unwrap();
+        self.rig.completer().complete(queue, REFUSED - 1).unwrap();
+        while self.rig.report(0) {}
+        self.rig.settle();
+        times.load(Ordering::SeqCst)
+    }
+}
+
+/// Raises a timeline in steps of one within one call of the engine: each step releases what waits for it.
+fn release_at_once(rig: &Rig, released: &Semaphore, values: u64) {
+    let gate = rig.semaphore();
+    for value in 1..=values {
+        rig.barrier(2, &[(&gate, 1)], &[(released, value)]);
+    }
+    gate.signal(1).unwrap();
+}
+
+/// What waits for the refused job in the same queue goes to the device with the next batch and is reported at once. What it
+/// needed was never made: it fails with the cause of the refused job (S3).
+#[test]
+fn consumer_behind_a_refused_producer_and_a_backlog_fails_with_it() {
+    for native_waits in ALL_NATIVE_WAITS {
+        within(4 * LIMIT, move || {
+            let cause = broken("no such kernel");
+            let backlog = Backlog::new(native_waits, &cause);
+            let queue = backlog.rig.engine.queue(0, 0).unwrap();
+            let times = backlog.go(move |devices| {
+                devices.step(0);
+                devices.completer().complete(queue, REFUSED + 1).unwrap();
+            });
+            assert!(times <= 1, "the report finds nobody who still has to be told");
+            assert!(backlog.x.query().unwrap_err().same_root(&cause), "{native_waits:?}");
+            let consumer = backlog.y.query();
+            assert!(
+                consumer.as_ref().is_err_and(|failure| failure.same_root(&cause)),
+                "{native_waits:?}: the consumer ended with {consumer:?}"
+            );
+        });
+    }
+}
+
+/// A job of another queue waits for the refused one's signal while the refusal stands in the backlog. No native wait names
+/// the refused job: the device never had it, and its event is somebody else's by now (S6).
+#[test]
+fn native_wait_never_names_a_refused_job_in_a_backlog() {
+    for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
+        within(4 * LIMIT, move || {
+            let backlog = Backlog::new(native_waits, &broken("no such kernel"));
+            let (rig, x, z) = (backlog.rig.clone(), backlog.x.clone(), backlog.rig.semaphore());
+            backlog.go(move |_| {
+                rig.job(1, &[(&x, 1)], &[(&z, 1)], 9);
+            });
+            let refused = Point { queue: backlog.rig.engine.queue(0, 0).unwrap(), epoch: REFUSED };
+            let waits = backlog.rig.native_waits();
+            assert!(waits.iter().all(|(point, _)| *point != refused), "{native_waits:?}: {waits:?}");
+            backlog.rig.assert_idle();
+        });
+    }
+}

@@ -1,0 +1,245 @@
+//! Timelines whose driver has locks, mistakes and habits of its own (rules S1, S8, S9, S13).
+#![cfg(not(any(loom, shuttle)))]
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+#[path = "common/rig.rs"]
+mod rig;
+
+use hal_semaphore::backend::{
+    Backend, Batch, Completer, Deferred, DeviceSpec, HostTask, NativeWaits, Submitted,
+};
+use hal_semaphore::timeline::{Registration, Watcher};
+use hal_semaphore::*;
+use rig::{LIMIT, broken, device, eventually, within};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+
+type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+/// A timeline of some other driver, which holds a lock while it tells whoever watches.
+#[derive(Default)]
+struct Other {
+    state: Mutex<(u64, Vec<(u64, Watcher)>)>,
+    delivered: Mutex<Vec<Result<u64, Failure>>>,
+    /// Runs when the driver is asked for the value.
+    when_asked: Hook,
+}
+
+impl Other {
+    /// Raises it. Says so when it has its lock.
+    fn signal(&self, value: u64, locked: impl FnOnce()) {
+        let mut state = self.state.lock().unwrap();
+        locked();
+        state.0 = value;
+        state.1.iter().for_each(|(_, watcher)| watcher.notify(Ok(value)));
+    }
+}
+
+/// A timeline of the engine whose own waiters take their time.
+struct Slow {
+    registration: Registration,
+    when_notified: Hook,
+}
+
+#[derive(Clone)]
+enum Either {
+    Own(Arc<Slow>),
+    Other(Arc<Other>),
+}
+
+fn come(hook: &Hook) {
+    let hook = hook.lock().unwrap().take();
+    if let Some(hook) = hook {
+        hook();
+    }
+}
+
+impl Timeline for Either {
+    type Watch = ();
+
+    fn registration(&self) -> Option<&Registration> {
+        match self {
+            Either::Own(own) => Some(&own.registration),
+            Either::Other(_) => None,
+        }
+    }
+
+    fn value(&self) -> u64 {
+        match self {
+            Either::Own(own) => own.registration.value(),
+            Either::Other(other) => {
+                come(&other.when_asked);
+                other.state.lock().unwrap().0
+            }
+        }
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        match self {
+            Either::Own(own) => own.registration.query().err(),
+            Either::Other(_) => None,
+        }
+    }
+
+    fn notify(&self, _state: Result<u64, &Failure>, _by: Option<Point>) {
+        if let Either::Own(own) = self {
+            come(&own.when_notified);
+        }
+    }
+
+    fn deliver(&self, state: Result<u64, &Failure>) {
+        let Either::Other(other) = self else { panic!("this timeline is the engine's own") };
+        other.delivered.lock().unwrap().push(state.map_err(Failure::clone));
+    }
+
+    fn watch(&self, value: u64, watcher: Watcher) {
+        let Either::Other(other) = self else { panic!("this timeline is the engine's own") };
+        other.state.lock().unwrap().1.push((value, watcher));
+    }
+}
+
+/// A device whose work ends when the test says so; its host ends everything at once. Callbacks wait for the test.
+#[derive(Default)]
+struct Bare {
+    completer: OnceLock<Completer>,
+    deferred: Mutex<Vec<Deferred>>,
+}
+
+impl Backend for Bare {
+    type Timeline = Either;
+    type Work = ();
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![device(1, NativeWaits::None)]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
+        Submitted::all()
+    }
+
+    fn run(&self, task: HostTask, (): ()) {
+        task.finish(Ok(()));
+    }
+
+    fn defer(&self, callbacks: Deferred) {
+        self.deferred.lock().unwrap().push(callbacks);
+    }
+}
+
+#[derive(Clone)]
+struct Setup(Engine<Bare>);
+
+impl Setup {
+    fn new() -> Self {
+        Self(Engine::new(Bare::default()).unwrap())
+    }
+
+    fn own(&self) -> (Either, Arc<Slow>) {
+        let own = Arc::new(Slow { registration: self.0.register(0), when_notified: Mutex::default() });
+        (Either::Own(own.clone()), own)
+    }
+
+    fn submit(&self, waits: &[(&Either, u64)], signals: &[(&Either, u64)], action: Action<()>) {
+        let owned = |points: &[(&Either, u64)]| -> Vec<_> {
+            points.iter().map(|(timeline, value)| ((*timeline).clone(), *value)).collect()
+        };
+        self.0.submit(0, Affinity::ANY, &owned(waits), &owned(signals), action).unwrap();
+    }
+
+    fn report(&self, epoch: u64, failure: Option<Failure>) {
+        let (queue, completer) = (self.0.queue(0, 0).unwrap(), self.0.backend().completer.get().unwrap());
+        match failure {
+            None => completer.complete(queue, epoch).unwrap(),
+            Some(failure) => completer.fail(queue, epoch, failure).unwrap(),
+        }
+    }
+}
+
+fn other() -> (Either, Arc<Other>) {
+    let other = Arc::new(Other::default());
+    (Either::Other(other.clone()), other)
+}
+
+/// One thread submits and asks the other driver for a value, which takes that driver's lock. Another thread has that lock
+/// and tells the engine of a step. Neither waits for the other: the engine asks without a lock of its own (S8, S9).
+#[test]
+fn foreign_driver_is_asked_for_a_value_without_a_lock_held() {
+    within(LIMIT, || {
+        let setup = Setup::new();
+        let ((x, at_x), (y, at_y)) = (other(), setup.own());
+        setup.submit(&[(&x, 1)], &[(&y, 1)], Action::Barrier);
+        *at_x.when_asked.lock().unwrap() = Some(Box::new({
+            let at_x = at_x.clone();
+            move || {
+                let (sender, locked) = mpsc::channel();
+                std::thread::spawn(move || at_x.signal(1, || sender.send(()).unwrap()));
+                locked.recv().unwrap();
+            }
+        }));
+        setup.submit(&[(&x, 1)], &[(&y, 2)], Action::Barrier);
+        eventually("both have ended", || at_y.registration.value() == 2);
+    });
+}
+
+/// The other driver panics when it is asked for a value. Whatever becomes of that submission, the next one has nothing to
+/// do with what it waited for (S1, S9).
+#[test]
+fn foreign_driver_that_panics_when_asked_leaves_no_wait_behind() {
+    let setup = Setup::new();
+    let ((x, at_x), (z, _), (y, at_y)) = (setup.own(), setup.own(), setup.own());
+    let (bad, at_bad) = other();
+    *at_bad.when_asked.lock().unwrap() = Some(Box::new(|| panic!("the other driver panics")));
+    let _ = catch_unwind(AssertUnwindSafe(|| setup.submit(&[(&x, 1), (&bad, 1)], &[], Action::Barrier)));
+    setup.submit(&[(&z, 1)], &[(&y, 1)], Action::Barrier);
+    at_x.registration.signal(1).unwrap();
+    assert_eq!(at_y.registration.value(), 0, "nobody has signalled what it waits for");
+}
+
+/// An operation that succeeds and, after it in the same queue, one that fails signal the same foreign timeline. The other
+/// driver is told in that order, or whoever waits there for the first sees it fail (S1, S9).
+#[test]
+fn foreign_timeline_is_told_of_a_success_before_the_failure_behind_it() {
+    let setup = Setup::new();
+    let (x, at_x) = other();
+    setup.submit(&[], &[(&x, 1)], Action::Barrier);
+    setup.submit(&[], &[(&x, 2)], Action::Queue(()));
+    setup.report(1, Some(broken("parity")));
+    let deferred = std::mem::take(&mut *setup.0.backend().deferred.lock().unwrap());
+    deferred.into_iter().for_each(Deferred::run);
+    let delivered = at_x.delivered.lock().unwrap();
+    assert!(matches!(&delivered[..], [Ok(1), Err(_)]), "{delivered:?}");
+}
+
+/// A timeline's own waiter takes its time when it is told of a job's end. What the same end has set free in the engine
+/// does not wait for it (S13).
+#[test]
+fn slow_waiter_delays_no_operation_that_waits_for_the_same_value() {
+    within(4 * LIMIT, || {
+        let setup = Setup::new();
+        let ((x, at_x), (y, at_y)) = (setup.own(), setup.own());
+        let (release, released) = mpsc::channel::<()>();
+        let (sender, begun) = mpsc::channel();
+        *at_x.when_notified.lock().unwrap() = Some(Box::new(move || {
+            sender.send(()).unwrap();
+            drop(released.recv());
+        }));
+        setup.submit(&[], &[(&x, 1)], Action::Queue(()));
+        setup.submit(&[(&x, 1)], &[(&y, 1)], Action::Host(()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| setup.report(1, None));
+            begun.recv().unwrap();
+            let begin = std::time::Instant::now();
+            while at_y.registration.value() == 0 && begin.elapsed() < LIMIT {
+                std::thread::yield_now();
+            }
+            let reached = at_y.registration.value();
+            drop(release);
+            assert_eq!(reached, 1, "the host operation stays behind the waiter");
+        });
+    });
+}

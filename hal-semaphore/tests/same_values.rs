@@ -1,0 +1,32 @@
+//! Many operations that signal one and the same value of a timeline (rules S1, S7).
+#![cfg(not(any(loom, shuttle)))]
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+#[path = "common/noop.rs"]
+mod noop;
+
+use hal_semaphore::*;
+use noop::Noop;
+use std::time::{Duration, Instant};
+
+/// How long it takes to hand over so many jobs that all signal the value 1.
+fn hand_over(jobs: u64) -> Duration {
+    let engine = Engine::new(Noop::deferred(2)).unwrap();
+    let x = Semaphore::new(&engine, 0).unwrap();
+    let begin = Instant::now();
+    for job in 0..jobs {
+        engine.submit(0, Affinity(1), &[], &[(x.clone(), 1)], Action::Queue(job)).unwrap();
+    }
+    let took = begin.elapsed();
+    engine.backend().flush();
+    assert_eq!(x.query().unwrap(), 1);
+    took
+}
+
+/// Eight times the work takes about eight times as long: no submission looks at what is pending (S7).
+#[test]
+fn submissions_that_signal_one_value_cost_no_more_when_many_are_pending() {
+    let best = |jobs| (0..3).map(|_| hand_over(jobs)).min().unwrap();
+    let (few, many) = (best(2_000), best(16_000));
+    assert!(many < few * 24, "2000 took {few:?}, 16000 took {many:?}");
+}
