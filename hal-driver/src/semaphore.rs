@@ -117,21 +117,30 @@ impl Semaphore {
         unsafe { AtomicI64::from_ptr((&raw const self.base.timeline_value).cast_mut()) }
     }
 
-    /// Wakes the host's waiters for a value, and tells them and others that nothing unknown led up to it.
-    fn wake(&self, value: u64, by: Option<Point>) {
+    /// Wakes the host's waiters for a value, and tells them and others that nothing unknown led up to it, if what is known
+    /// to have led up to it found room.
+    ///
+    /// # Safety
+    ///
+    /// The frontier is valid, or null.
+    unsafe fn wake(&self, value: u64, frontier: *const sys::iree_async_frontier_t) {
         let base = (&raw const self.base).cast_mut();
-        let frontier = by.and_then(|point| self.frontiers.at(point));
         // SAFETY: the semaphore is alive, and its parts are changed by atomics or under its own lock; the frontier is
         // read during the call.
         unsafe {
-            let known = frontier.as_ref().is_none_or(|frontier| {
-                sys::iree_async_semaphore_merge_frontier(base, std::ptr::from_ref(frontier).cast())
-            });
-            if known {
+            if frontier.is_null() || sys::iree_async_semaphore_merge_frontier(base, frontier) {
                 let untainted = AtomicI64::from_ptr(&raw mut (*base).last_untainted_value);
                 untainted.fetch_max(i64::try_from(value).unwrap_or(i64::MAX), Ordering::AcqRel);
             }
-            sys::iree_async_semaphore_dispatch_timepoints(base, value);
+        }
+        self.dispatch(value);
+    }
+
+    /// Calls those whose value is reached.
+    fn dispatch(&self, value: u64) {
+        // SAFETY: the semaphore is alive; its list is changed under its own lock.
+        unsafe {
+            sys::iree_async_semaphore_dispatch_timepoints((&raw const self.base).cast_mut(), value);
         }
     }
 
@@ -155,7 +164,7 @@ impl Semaphore {
 
     /// Tells the host's waiters of a failure that was shown; first those whose value came before it.
     fn wake_failed(&self) {
-        self.wake(self.value(), None);
+        self.dispatch(self.value());
         let status = self.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
         let base = (&raw const self.base).cast_mut();
         // SAFETY: the semaphore is alive; a published failure lives as long as it, and is only borrowed.
@@ -307,7 +316,12 @@ impl Timeline for IreeTimeline {
         let Some(semaphore) = self.ours() else { return };
         match state {
             // A value that was refused, because the semaphore was past it or had failed, is shown nowhere.
-            Ok(value) => semaphore.wake(value.min(semaphore.value()), by),
+            Ok(value) => {
+                let frontier = by.and_then(|point| semaphore.frontiers.at(point));
+                let frontier = frontier.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+                // SAFETY: a frontier of one entry is a frontier.
+                unsafe { semaphore.wake(value.min(semaphore.value()), frontier.cast()) };
+            }
             Err(_) => semaphore.wake_failed(),
         }
     }
@@ -566,11 +580,8 @@ unsafe extern "C" fn signal(
             SignalError::Failed { failure, .. } => failure,
             error => invalid(error.to_string()),
         })?;
-        // SAFETY: as above; the frontier is null or C's for the call.
-        if !frontier.is_null() {
-            unsafe { sys::iree_async_semaphore_merge_frontier(base, frontier) };
-        }
-        semaphore.wake(value, None);
+        // SAFETY: the frontier is null or C's for the call.
+        unsafe { semaphore.wake(value, frontier) };
         Ok(())
     })
 }
