@@ -442,13 +442,20 @@ impl OwnedList {
     /// Signals or fails all of it.
     pub(crate) fn settle(mut self, outcome: std::result::Result<(), &Failure>) {
         let _inside = teardown::enter();
-        let list = self.raw();
         // SAFETY: the list is alive; the status is taken over.
         unsafe {
             match outcome {
-                // A semaphore that cannot be signalled has failed, or somebody else was there first.
-                Ok(()) => drop(check(sys::iree_hal_semaphore_list_signal(list, std::ptr::null()))),
-                Err(failure) => sys::iree_hal_semaphore_list_fail(list, raw(failure)),
+                // A semaphore that cannot be signalled has failed, or somebody else was there first: the others can.
+                Ok(()) => {
+                    for (semaphore, &value) in self.semaphores.iter().zip(&self.values) {
+                        drop(check(sys::iree_hal_semaphore_signal(
+                            semaphore.0.as_ptr(),
+                            value,
+                            std::ptr::null(),
+                        )));
+                    }
+                }
+                Err(failure) => sys::iree_hal_semaphore_list_fail(self.raw(), raw(failure)),
             }
         }
     }
