@@ -583,6 +583,10 @@ unsafe extern "C" fn signal(
         }
         // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
         let semaphore = unsafe { &*base.cast::<Semaphore>() };
+        // The engine may not have heard of a failure yet.
+        if let Some(failure) = semaphore.cause() {
+            return Err(failure);
+        }
         semaphore.registration.signal_and(value, || semaphore.show(value)).map_err(|error| match error {
             SignalError::Failed { failure, .. } => failure,
             error => invalid(error.to_string()),
