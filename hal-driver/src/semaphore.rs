@@ -4,8 +4,8 @@
 //! copy and the host's waiters in a structure of its own, and reads them there without asking the driver. So each step
 //! is *shown* to that structure as it is made, by plain stores, and its waiters are told afterwards, on a thread that
 //! may call a program back. Whoever signals from the host goes through a slot of ours and so through the engine; a failure
-//! from the host is in IREE's structure first, which calls no slot before, and the engine hears of it right after: an
-//! operation that ends in between still succeeds, since the order of steps is the engine's. What the device side
+//! from the host is in IREE's structure first, which calls no slot before, and the engine hears of it right after: what
+//! is signalled, submitted or ends in between looks there and fails. What the device side
 //! waits for never goes into IREE's list of timepoints, which is searched from end to end at each signal; it
 //! stays in the engine's ordered lists.
 //!
@@ -299,12 +299,19 @@ impl Timeline for IreeTimeline {
     fn show(&self, state: std::result::Result<u64, (u64, &Failure)>) -> Option<Failure> {
         let semaphore = self.ours()?;
         match state {
-            Ok(value) => {
-                semaphore.show(value);
-                None
-            }
+            Ok(value) => match semaphore.cause() {
+                None => {
+                    semaphore.show(value);
+                    None
+                }
+                failed => failed,
+            },
             Err((_, failure)) => semaphore.show_failure(failure),
         }
+    }
+
+    fn failed_before(&self) -> Option<Failure> {
+        self.ours()?.cause()
     }
 
     fn has_waiters(&self) -> bool {
