@@ -43,9 +43,15 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// read. Called in the order of the steps and under a lock of the engine: this must be a store, not a lock.
     ///
     /// Returns the failure that the timeline has had there already, if somebody failed it there first and has not
-    /// told the engine yet: then that is what it failed with.
+    /// told the engine yet: then that is what it failed with, and a value that comes after it is not reached.
     fn show(&self, state: Result<u64, (u64, &Failure)>) -> Option<Failure> {
         let _ = state;
+        None
+    }
+
+    /// The failure that this timeline, one of the engine's own, has had elsewhere, if the engine may not have been told yet:
+    /// an operation that comes now and waits for the timeline comes after it.
+    fn failed_before(&self) -> Option<Failure> {
         None
     }
 
@@ -299,7 +305,7 @@ impl Watcher {
         let (Some(port), Some(slot)) = (self.port.upgrade(), self.slot.upgrade()) else { return };
         let mut entry = Entry::new(&*port);
         match state {
-            Ok(value) => drop(slot.reach(value, || {}, entry.agenda())),
+            Ok(value) => drop(slot.reach(value, || None, entry.agenda())),
             Err(failure) => drop(slot.fail(&failure, |_| None, entry.agenda())),
         }
     }

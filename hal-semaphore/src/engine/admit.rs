@@ -192,7 +192,10 @@ impl<B: Backend> Turn<'_, B> {
         for (timeline, value) in iter(waits) {
             let number = u32::try_from(wait_records.len()).unwrap_or(u32::MAX);
             let classified = match self.shared.own(timeline) {
-                Some(slot) => self.classify(slot, value, kind, key, number),
+                Some(slot) => match timeline.failed_before() {
+                    Some(failure) => Classified::Failed(failure),
+                    None => self.classify(slot, value, kind, key, number),
+                },
                 None => self.watch(timeline, value, key, number),
             };
             let class = match classified {

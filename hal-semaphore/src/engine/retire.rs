@@ -305,7 +305,7 @@ impl<B: Backend> Turn<'_, B> {
         if let Some(slot) = own {
             match &state {
                 Ok(value) => {
-                    slot.reach(*value, || drop(timeline.show(Ok(*value))), self.agenda);
+                    slot.reach(*value, || timeline.show(Ok(*value)), self.agenda);
                 }
                 Err(failure) => {
                     slot.fail(failure, |reached| timeline.show(Err((reached, failure))), self.agenda);

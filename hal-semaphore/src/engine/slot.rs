@@ -226,14 +226,22 @@ impl Slot {
     }
 
     /// Raises the timeline for an operation that has ended. A value that is reached, or a failure, stays as it is.
-    /// Says whether anything has changed.
-    pub(crate) fn reach(self: &Arc<Self>, value: u64, show: impl FnOnce(), agenda: &mut Agenda) -> bool {
+    /// `show` runs in the same step, and says if it knows of a failure: then the timeline fails. Says whether anything has
+    /// changed.
+    pub(crate) fn reach(
+        self: &Arc<Self>,
+        value: u64,
+        show: impl FnOnce() -> Option<Failure>,
+        agenda: &mut Agenda,
+    ) -> bool {
         let mut state = self.state.lock();
         if state.failure.is_some() || value <= self.value() {
             return false;
         }
-        show();
-        self.raise(&mut state, value, agenda);
+        match show() {
+            Some(failure) => self.fail_at(&mut state, self.value(), failure, agenda),
+            None => self.raise(&mut state, value, agenda),
+        }
         true
     }
 
@@ -260,11 +268,15 @@ impl Slot {
         }
         let value = if sabotaged(Defect::FailureForgetsValue) { before } else { self.value() };
         let earlier = show(value);
-        state.failure = Some(earlier.unwrap_or_else(|| failure.clone()));
+        self.fail_at(&mut state, value, earlier.unwrap_or_else(|| failure.clone()), agenda);
+        true
+    }
+
+    fn fail_at(self: &Arc<Self>, state: &mut SlotState, value: u64, failure: Failure, agenda: &mut Agenda) {
+        state.failure = Some(failure);
         self.word.store(value | FAILED, Ordering::Release);
         state.promises.clear();
-        self.release(&mut state, agenda);
-        true
+        self.release(state, agenda);
     }
 
     /// Goes on releasing what waits; see [`TURN`].
