@@ -207,7 +207,7 @@ impl Dealloca {
 
     /// The deallocation goes to its queue: everything that uses the memory is on a queue before it. A pool that can be
     /// told may hand the memory out again to whoever waits for this point.
-    pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers) -> Result {
+    pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers, lot: &ParkingLot) -> Result {
         if self.begun {
             return Ok(());
         }
@@ -228,27 +228,33 @@ impl Dealloca {
             }
         }
         self.begun = true;
+        lot.returning.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 
     /// The operation is over, and whoever asks is told that its point is reached. One that never went to its queue leaves
     /// the buffer as it is.
-    pub(crate) fn end(&self, point: Option<Point>, frontiers: &Frontiers) {
+    pub(crate) fn end(&self, point: Option<Point>, frontiers: &Frontiers, lot: &ParkingLot) {
         if !self.begun {
             return;
         }
+        let pool = self.pool();
         // What could not go back early does now; otherwise it is gone and this does nothing. IREE's pool looks for free
         // memory in the slab that it got some for last, and else in those that it got some for with a frontier. So it
         // gets one: the pool of a program the point's own, which its owner may know of, and ours one that is reached for
         // good.
-        let frontier = match self.pool() {
-            Some(pool) if self.own.contains(pool) => Some(frontier::done()),
+        let frontier = match &pool {
+            Some(pool) if self.own.contains(*pool) => Some(frontier::done()),
             _ => point.and_then(|point| frontiers.at(point)),
         };
         let frontier =
             frontier.as_ref().map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());
         // SAFETY: a transient buffer, retained; the frontier is read during the call.
         unsafe { sys::iree_hal_local_transient_buffer_release_reservation(self.buffer.get(), frontier) };
+        lot.returning.fetch_sub(1, Ordering::SeqCst);
+        if let Some(pool) = pool {
+            notify(&pool);
+        }
     }
 }
 
@@ -275,6 +281,8 @@ pub(crate) struct ParkingLot {
     proactor: Proactor,
     /// How many bytes are out before the waits of their allocations are reached.
     early: AtomicU64,
+    /// Deallocations that have their place in a queue, and whose memory is not back yet.
+    returning: AtomicU64,
     state: Mutex<Lot>,
     empty: Condvar,
 }
@@ -294,11 +302,22 @@ struct Lot {
     closed: bool,
 }
 
+/// Whoever waits for memory of a pool looks again.
+fn notify(pool: &Pool) {
+    // SAFETY: the pool is alive, and keeps its notification.
+    unsafe {
+        let notification = sys::iree_hal_pool_notification(pool.0);
+        if !notification.is_null() {
+            sys::iree_async_notification_signal_if_observed(notification, i32::MAX);
+        }
+    }
+}
+
 impl ParkingLot {
     pub(crate) fn new(frontiers: Arc<Frontiers>, proactor: *mut sys::iree_async_proactor_t) -> Arc<Self> {
         let state = Mutex::new(Lot::default());
-        let (proactor, early) = (Proactor(proactor), AtomicU64::new(0));
-        Arc::new(Self { frontiers, proactor, early, state, empty: Condvar::new() })
+        let (proactor, early, returning) = (Proactor(proactor), AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Self { frontiers, proactor, early, returning, state, empty: Condvar::new() })
     }
 
     /// Does an allocation before its waits are reached, if the pool has memory at hand and not much is out like that
@@ -315,9 +334,10 @@ impl ParkingLot {
         alloca.is_early
     }
 
-    /// Asks the pool for memory that is needed now. If there is none because others were early, theirs will come back.
+    /// Asks the pool for memory that is needed now. If there is none because others were early, or while some is on its
+    /// way back, that will come.
     pub(crate) fn attempt(&self, alloca: &Alloca) -> Result<Attempt> {
-        let early = self.early.load(Ordering::SeqCst) > 0;
+        let early = self.early.load(Ordering::SeqCst) > 0 || self.returning.load(Ordering::SeqCst) > 0;
         let may_wait =
             sys::IREE_HAL_POOL_RESERVE_FLAG_ALLOW_WAIT_FRONTIER as sys::iree_hal_pool_reserve_flags_t;
         match alloca.ask(may_wait) {
@@ -332,13 +352,7 @@ impl ParkingLot {
         if !alloca.is_early || self.early.fetch_sub(alloca.length, Ordering::SeqCst) > alloca.length {
             return;
         }
-        // SAFETY: the pool is alive, and keeps its notification.
-        unsafe {
-            let notification = sys::iree_hal_pool_notification(alloca.pool.0);
-            if !notification.is_null() {
-                sys::iree_async_notification_signal_if_observed(notification, i32::MAX);
-            }
-        }
+        notify(&alloca.pool);
     }
 
     /// Does an allocation whose waits are reached: now, or when there is memory.

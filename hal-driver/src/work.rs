@@ -132,7 +132,7 @@ impl<D: Device> Port<D> {
             trace.issued(point);
         }
         match &mut work.operation {
-            Operation::Dealloca(dealloca) => dealloca.begin(point, &self.frontiers),
+            Operation::Dealloca(dealloca) => dealloca.begin(point, &self.frontiers, &self.parking),
             _ => Err(Failure::new(Code::Internal, "an operation that needs the device was no work for it")),
         }
     }
@@ -155,7 +155,7 @@ impl<D: Device> Port<D> {
                     }),
                     Operation::Execute { commands, bindings } => commands.resolve(&self.device, bindings)?,
                     Operation::Dealloca(dealloca) => {
-                        dealloca.begin(point, &self.frontiers)?;
+                        dealloca.begin(point, &self.frontiers, &self.parking)?;
                         Commands::Own(SmallVec::new())
                     }
                     Operation::Alloca(_)
@@ -295,7 +295,7 @@ impl<D: Device> Backend for Port<D> {
                 trace.done(ended.outcome.as_ref().map(drop));
             }
             match work.operation {
-                Operation::Dealloca(dealloca) => dealloca.end(ended.point, &self.frontiers),
+                Operation::Dealloca(dealloca) => dealloca.end(ended.point, &self.frontiers, &self.parking),
                 Operation::Alloca(alloca) => self.parking.end(&alloca),
                 // The call was never made: its waits failed, or it was cancelled.
                 Operation::HostCall(mut call) => {

@@ -56,6 +56,7 @@ pub struct Point {
 /// Names one submitted operation until it has ended, and nothing afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
+    pub(crate) engine: u32,
     pub(crate) queue: u32,
     pub(crate) key: Key,
 }

@@ -226,7 +226,7 @@ fn slow_waiter_delays_no_operation_that_waits_for_the_same_value() {
         let (sender, begun) = mpsc::channel();
         *at_x.when_notified.lock().unwrap() = Some(Box::new(move || {
             sender.send(()).unwrap();
-            drop(released.recv());
+            let _ = released.recv();
         }));
         setup.submit(&[], &[(&x, 1)], Action::Queue(()));
         setup.submit(&[(&x, 1)], &[(&y, 1)], Action::Host(()));

@@ -26,7 +26,7 @@ use super::{Action, Placement, Refused, Shared, WaitCounts};
 use crate::backend::{Backend, Transition, WaitClass};
 use crate::error::SubmitError;
 use crate::failure::Failure;
-use crate::ids::{Affinity, MAX_VALUE, Ticket};
+use crate::ids::{Affinity, MAX_VALUE};
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::Ordering;
@@ -138,6 +138,7 @@ impl<B: Backend> Shared<B> {
             return Err(Refused { error, action });
         }
         let index = self.choose(device, affinity, waits);
+        let standings = self.foreign_standings(waits);
         let mut entry = Entry::submitting(self);
         let nested = entry.is_nested();
         let mut turn = Turn::begin(self, index, entry.agenda());
@@ -145,7 +146,7 @@ impl<B: Backend> Shared<B> {
         let placed = if refused {
             Err(Refused { error: SubmitError::ShutDown, action })
         } else {
-            Ok(turn.admit(waits, signals, action))
+            Ok(turn.admit(waits, signals, action, standings))
         };
         if nested {
             drop(turn);
@@ -156,6 +157,24 @@ impl<B: Backend> Shared<B> {
         placed
     }
 
+    /// How waits for other drivers' timelines stand, in their order. Asking is foreign code, and done without a lock; a driver
+    /// that panics has failed.
+    fn foreign_standings<W: Points<B::Timeline> + ?Sized>(&self, waits: &W) -> SmallVec<[Standing; 1]> {
+        iter(waits)
+            .filter(|(timeline, _)| self.own(timeline).is_none())
+            .map(|(timeline, value)| self.foreign_standing(timeline, value))
+            .collect()
+    }
+
+    pub(super) fn foreign_standing(&self, timeline: &B::Timeline, value: u64) -> Standing {
+        let asked = self.foreign_of_device(|| match timeline.failure() {
+            Some(failure) => Standing::Failed(failure),
+            None if timeline.value() >= value => Standing::Reached,
+            None => Standing::Open,
+        });
+        asked.unwrap_or_else(Standing::Failed)
+    }
+
     /// Whether a queue of one device can wait natively for work of another one's.
     pub(super) fn reaches(&self, waiting: usize, producer: usize) -> bool {
         self.devices.get(waiting).is_some_and(|device| device.reaches(waiting, producer))
@@ -164,7 +183,13 @@ impl<B: Backend> Shared<B> {
 
 impl<B: Backend> Turn<'_, B> {
     /// Takes an operation in. Everything was checked: this cannot fail.
-    fn admit<W, S>(&mut self, waits: &W, signals: &S, action: Action<B::Work>) -> Placement
+    fn admit<W, S>(
+        &mut self,
+        waits: &W,
+        signals: &S,
+        action: Action<B::Work>,
+        foreign: SmallVec<[Standing; 1]>,
+    ) -> Placement
     where
         W: Points<B::Timeline> + ?Sized,
         S: Points<B::Timeline> + ?Sized,
@@ -181,7 +206,7 @@ impl<B: Backend> Turn<'_, B> {
             signal_records.push(SignalRecord { timeline: timeline.clone(), value });
         }
         let key = self.state.ops.next_key();
-        let ticket = Ticket { queue: self.index, key };
+        let ticket = self.ticket(key);
         self.state.stats.submitted += 1;
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load + 1, Ordering::Relaxed);
@@ -189,6 +214,7 @@ impl<B: Backend> Turn<'_, B> {
         let mut counts = WaitCounts::default();
         let mut failure = self.device.lost();
         let mut wait_records = self.spare_waits(waits.len());
+        let mut foreign = foreign.into_iter();
         for (timeline, value) in iter(waits) {
             let number = u32::try_from(wait_records.len()).unwrap_or(u32::MAX);
             let classified = match self.shared.own(timeline) {
@@ -196,7 +222,11 @@ impl<B: Backend> Turn<'_, B> {
                     Some(failure) => Classified::Failed(failure),
                     None => self.classify(slot, value, kind, key, number),
                 },
-                None => self.watch(timeline, value, key, number),
+                None => match foreign.next() {
+                    Some(Standing::Reached) => Classified::Reached,
+                    Some(Standing::Failed(failure)) => Classified::Failed(failure),
+                    Some(Standing::Open) | None => self.watch(timeline, value, key, number),
+                },
             };
             let class = match classified {
                 Classified::Reached => WaitClass::Reached,
@@ -326,12 +356,6 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Registers a wait for a timeline that is somebody else's.
     fn watch(&mut self, timeline: &B::Timeline, value: u64, key: Key, number: u32) -> Classified {
-        if let Some(failure) = timeline.failure() {
-            return Classified::Failed(failure);
-        }
-        if timeline.value() >= value {
-            return Classified::Reached;
-        }
         let slot = self.shared.stand_in();
         let target = Target::Op { queue: self.index, key, wait: number };
         let order = slot.park(&mut slot.lock(), HOST, value, target);
@@ -530,7 +554,7 @@ impl<B: Backend> Turn<'_, B> {
             slot.promise(promise, &mut covered, self.agenda);
         }
         if B::OBSERVES {
-            let ticket = Ticket { queue: self.index, key };
+            let ticket = self.ticket(key);
             let point = self.queue.point(epoch);
             self.state.effects.transitions.push(Transition::Ordered { ticket, point });
         }

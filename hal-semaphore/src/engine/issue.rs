@@ -321,7 +321,7 @@ impl<B: Backend> Turn<'_, B> {
             && let Some(record) = self.state.ops.get(key).and_then(|op| op.waits.get(number))
         {
             let timeline = (!record.slot.is_foreign()).then(|| record.slot.key());
-            let ticket = Ticket { queue: self.index, key };
+            let ticket = self.ticket(key);
             let transition = Transition::Wait { ticket, timeline, value: record.value, class };
             self.state.effects.transitions.push(transition);
         }
@@ -518,7 +518,7 @@ impl<B: Backend> Turn<'_, B> {
         for entry in state.in_flight.range(first..) {
             let (key, epoch, cover, event) = (entry.op, entry.epoch, entry.cover, entry.event);
             if B::OBSERVES {
-                let ticket = Ticket { queue: self.index, key };
+                let ticket = Ticket { engine: self.shared.id, queue: self.index, key };
                 let point = self.queue.point(epoch);
                 state.effects.transitions.push(Transition::Issued { ticket, point });
             }

@@ -46,7 +46,7 @@ use super::slot::Slot;
 use super::{Device, Shared, Stats};
 use crate::backend::{Backend, Ended, Item, NativeWait, Transition};
 use crate::failure::Failure;
-use crate::ids::{Point, QueueId};
+use crate::ids::{Point, QueueId, Ticket};
 use crate::native_event::{EventIndex, EventPool};
 use crate::port::Keeper;
 use crate::slab::{Key, Slab};
@@ -509,6 +509,10 @@ impl<'a, B: Backend> Turn<'a, B> {
         drop(state);
         let result = step(shared, agenda);
         (Self { shared, index, queue, device, state: queue.arrive(), agenda }, result)
+    }
+
+    pub(super) fn ticket(&self, key: Key) -> Ticket {
+        Ticket { engine: self.shared.id, queue: self.index, key }
     }
 
     pub(super) fn op(&mut self, key: Key) -> Option<&mut Op<B>> {

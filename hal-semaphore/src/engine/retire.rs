@@ -18,7 +18,7 @@ use super::slot::{HOST, Standing, Target};
 use crate::backend::{Backend, Ended, Transition};
 use crate::error::CompletionError;
 use crate::failure::Failure;
-use crate::ids::{Point, QueueId, Ticket};
+use crate::ids::{Point, QueueId};
 use crate::ring::take_first;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
@@ -239,7 +239,7 @@ impl<B: Backend> Turn<'_, B> {
         }
         let outcome = failure.map_or(Ok(()), Err);
         if B::OBSERVES {
-            let ticket = Ticket { queue: self.index, key };
+            let ticket = self.ticket(key);
             let transition = Transition::Ended { ticket, point, outcome: outcome.clone() };
             self.state.effects.transitions.push(transition);
         }

@@ -84,13 +84,20 @@ pub(crate) struct Promise {
     pub(super) event: Option<EventIndex>,
 }
 
+impl Promise {
+    /// What promises are sorted by.
+    fn rank(&self) -> (u64, u32, u64) {
+        (self.value, self.queue, self.epoch)
+    }
+}
+
 /// What the lock of a slot protects.
 #[derive(Default)]
 pub(crate) struct SlotState {
     failure: Option<Failure>,
     /// Timepoints by waiting queue, and [`HOST`].
     lists: SmallVec<[(u32, WaitList<Target>); 1]>,
-    /// Signals that work with a place in its queue will make, by value.
+    /// Signals that work with a place in its queue will make, by value, queue and epoch.
     promises: VecDeque<Promise>,
     /// What watches a foreign timeline on behalf of this slot.
     watch: Option<Box<dyn Any + Send>>,
@@ -390,8 +397,8 @@ impl Slot {
             return;
         }
         match state.promises.back() {
-            Some(last) if last.value > promise.value => {
-                let at = state.promises.partition_point(|other| other.value <= promise.value);
+            Some(last) if last.rank() > promise.rank() => {
+                let at = state.promises.partition_point(|other| other.rank() <= promise.rank());
                 state.promises.insert(at, promise);
             }
             _ => state.promises.push_back(promise),
@@ -474,11 +481,8 @@ fn coverable(state: &SlotState) -> u64 {
 }
 
 fn find(promises: &mut VecDeque<Promise>, value: u64, queue: u32, epoch: u64) -> Option<&mut Promise> {
-    let first = promises.partition_point(|promise| promise.value < value);
-    promises
-        .range_mut(first..)
-        .take_while(|promise| promise.value == value)
-        .find(|promise| (promise.queue, promise.epoch) == (queue, epoch))
+    let at = promises.binary_search_by_key(&(value, queue, epoch), Promise::rank).ok()?;
+    promises.get_mut(at)
 }
 
 impl SlotState {

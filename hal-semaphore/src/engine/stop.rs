@@ -112,6 +112,10 @@ impl<B: Backend> Turn<'_, B> {
 
 impl<B: Backend> Shared<B> {
     pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
+        if ticket.engine != self.id {
+            // It names nothing here.
+            return Cancel::Ended;
+        }
         let failure = Failure::with_origin(Code::Cancelled, Origin::Cancelled, "the operation was cancelled");
         let mut entry = Entry::submitting(self);
         let mut turn = Turn::begin(self, ticket.queue, entry.agenda());

@@ -37,18 +37,18 @@ impl<B: Backend> Turn<'_, B> {
             }
             self.take_own_releases();
             self.stay_for_callbacks();
+            if !self.agenda.released.is_empty() {
+                // Others wait for what has been released here: they come first, before whoever is told of it outside.
+                self.agenda.postpone(self.index);
+                return;
+            }
             if !self.state.effects.is_empty() {
                 self = self.perform();
             }
-            if self.agenda.released.is_empty() && !self.has_runnable() && self.can_issue() {
+            if !self.has_runnable() && self.can_issue() {
                 // What is to fail has failed by now.
                 self = self.issue();
-            }
-            if !self.agenda.released.is_empty() {
-                // Others wait for what has been released here: they come first.
                 self.stay_for_callbacks();
-                self.agenda.visit(self.index);
-                return;
             }
             if !self.has_more() {
                 break;
@@ -273,7 +273,7 @@ impl<B: Backend> Shared<B> {
             for ((key, work), keeper) in runs.drain(..).zip(std::iter::repeat(keeper)) {
                 // Without a keeper the engine is on its way out, and nothing is left that could run.
                 if let Some(keeper) = keeper {
-                    let task = HostTask::new(keeper, Ticket { queue: index, key });
+                    let task = HostTask::new(keeper, Ticket { engine: self.id, queue: index, key });
                     self.count_panic(self.foreign(|| self.backend.run(task, work)));
                 }
             }
@@ -293,6 +293,13 @@ impl<B: Backend> Shared<B> {
             return deferred;
         }
         let submitting = is_submitting();
+        if !submitting
+            && self.deferred.load(Ordering::Acquire) > 0
+            && publications.iter().any(|publication| publication.foreign)
+        {
+            // Another driver is told in the order in which operations have ended.
+            self.run_deferred();
+        }
         if let [publication] = publications.as_slice() {
             // Mostly there is one.
             if submitting && (publication.foreign || publication.timeline.has_waiters()) {
@@ -454,6 +461,8 @@ impl<B: Backend> Port for Shared<B> {
             } else if let Some((device, failure)) = agenda.losses.pop() {
                 self.lose_now(device, failure, agenda);
             } else if let Some(index) = take_first(&mut agenda.queues) {
+                Turn::begin(self, index, agenda).work();
+            } else if let Some(index) = take_first(&mut agenda.postponed) {
                 Turn::begin(self, index, agenda).work();
             } else if let Some(covering) = take_first(&mut agenda.covers) {
                 self.cover(covering, agenda);
