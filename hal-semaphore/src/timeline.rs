@@ -62,7 +62,8 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     }
 
     /// Wakes those whom the engine does not know, whose value is reached or who fail; an operation has ended, at `by`
-    /// if it ran on a queue. Called without a lock held, never on a thread that is submitting something unless
+    /// if it ran on a queue. Where [somebody waits](Timeline::has_waiters) it is called after everything that the same step
+    /// has set free in the engine. Called without a lock held, never on a thread that is submitting something unless
     /// [nobody waits](Timeline::has_waiters). Several threads may be at it at once, not always in the order of the steps.
     fn notify(&self, state: Result<u64, &Failure>, by: Option<Point>) {
         let _ = (state, by);

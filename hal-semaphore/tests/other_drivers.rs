@@ -81,6 +81,10 @@ impl Timeline for Either {
         }
     }
 
+    fn has_waiters(&self) -> bool {
+        matches!(self, Either::Own(own) if own.when_notified.lock().unwrap().is_some())
+    }
+
     fn notify(&self, _state: Result<u64, &Failure>, _by: Option<Point>) {
         if let Either::Own(own) = self {
             come(&own.when_notified);

@@ -60,8 +60,8 @@ pub(crate) struct Agenda {
     pub(super) released: VecDeque<(Target, Release)>,
     /// Queues where something may be to do.
     pub(super) queues: VecDeque<u32>,
-    /// Queues that have something to tell the outside, once those that were set free have been looked after.
-    pub(super) postponed: VecDeque<u32>,
+    /// Something was left for the end, and this thread may run it.
+    pub(super) tells: bool,
     /// Promises that may cover more waits.
     pub(super) covers: VecDeque<Covering>,
     /// Timelines that may release more.
@@ -85,16 +85,10 @@ impl Agenda {
         }
     }
 
-    pub(super) fn postpone(&mut self, queue: u32) {
-        if !self.postponed.contains(&queue) {
-            self.postponed.push_back(queue);
-        }
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.released.is_empty()
             && self.queues.is_empty()
-            && self.postponed.is_empty()
+            && !self.tells
             && self.covers.is_empty()
             && self.drains.is_empty()
             && self.callbacks.is_empty()

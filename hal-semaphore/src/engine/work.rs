@@ -37,18 +37,18 @@ impl<B: Backend> Turn<'_, B> {
             }
             self.take_own_releases();
             self.stay_for_callbacks();
-            if !self.agenda.released.is_empty() {
-                // Others wait for what has been released here: they come first, before whoever is told of it outside.
-                self.agenda.postpone(self.index);
-                return;
-            }
             if !self.state.effects.is_empty() {
                 self = self.perform();
             }
-            if !self.has_runnable() && self.can_issue() {
+            if self.agenda.released.is_empty() && !self.has_runnable() && self.can_issue() {
                 // What is to fail has failed by now.
                 self = self.issue();
+            }
+            if !self.agenda.released.is_empty() {
+                // Others wait for what has been released here: they come first.
                 self.stay_for_callbacks();
+                self.agenda.visit(self.index);
+                return;
             }
             if !self.has_more() {
                 break;
@@ -126,7 +126,7 @@ impl<B: Backend> Turn<'_, B> {
         let mut effects = std::mem::replace(&mut self.state.effects, fresh);
         self.state.performing += 1;
         let index = self.index;
-        (self, ()) = self.without(|shared, _| shared.perform(index, &mut effects));
+        (self, ()) = self.without(|shared, agenda| shared.perform(index, &mut effects, agenda));
         self.state.performing -= 1;
         if !effects.early.is_empty() {
             for early in effects.early.drain(..) {
@@ -239,21 +239,27 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Does what has to be done without a lock.
-    fn perform(&self, index: u32, effects: &mut Effects<B>) {
+    fn perform(&self, index: u32, effects: &mut Effects<B>, agenda: &mut Agenda) {
         let Effects { publications, transitions, watches, runs, early, reclaims, garbage } = effects;
-        let deferred = self.publish(publications);
+        let late = self.publish(publications);
         let calls_back = B::RECLAIMS_CALL_BACK && !reclaims.is_empty() && is_submitting();
-        if calls_back || !deferred.is_empty() {
+        if calls_back || !late.is_empty() {
             // What the operations hold goes after their signals, so it goes the same way.
             let reclaims = std::mem::take(reclaims);
-            self.defer(move |shared| {
-                for publication in deferred {
+            let tell = move |shared: &Shared<B>| {
+                for publication in late {
                     shared.count_panic(shared.foreign(|| publication.tell()));
                 }
                 for ended in reclaims {
                     shared.count_panic(shared.foreign(|| shared.backend.reclaim(ended)));
                 }
-            });
+            };
+            if is_submitting() {
+                self.defer(tell);
+            } else {
+                self.leave(tell);
+                agenda.tells = true;
+            }
         }
         for transition in transitions.drain(..) {
             self.count_panic(self.foreign(|| self.backend.observe(transition)));
@@ -286,23 +292,16 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Tells those whom the engine does not know. Returns what this thread must not do.
+    /// Tells those whom the engine does not know. Returns what comes after everything that the engine has to do itself, since
+    /// whoever is told may take as long as it likes, and not on a thread that submits.
     fn publish(&self, publications: &mut Vec<Publication<B::Timeline>>) -> Vec<Publication<B::Timeline>> {
         let mut deferred = Vec::new();
         if publications.is_empty() {
             return deferred;
         }
-        let submitting = is_submitting();
-        if !submitting
-            && self.deferred.load(Ordering::Acquire) > 0
-            && publications.iter().any(|publication| publication.foreign)
-        {
-            // Another driver is told in the order in which operations have ended.
-            self.run_deferred();
-        }
         if let [publication] = publications.as_slice() {
             // Mostly there is one.
-            if submitting && (publication.foreign || publication.timeline.has_waiters()) {
+            if publication.foreign || publication.timeline.has_waiters() {
                 deferred.append(publications);
             } else {
                 self.count_panic(self.foreign(|| publication.tell()));
@@ -318,7 +317,7 @@ impl<B: Backend> Shared<B> {
                     publication = next;
                 }
             }
-            if submitting && (publication.foreign || publication.timeline.has_waiters()) {
+            if publication.foreign || publication.timeline.has_waiters() {
                 deferred.push(publication);
             } else {
                 self.count_panic(self.foreign(|| publication.tell()));
@@ -334,13 +333,18 @@ impl<B: Backend> Shared<B> {
             // The engine is on its way out, and so is the last thread that could submit.
             return run(self);
         };
-        self.deferred.fetch_add(1, Ordering::AcqRel);
-        self.left_to_others.lock().push_back(Box::new(run));
+        self.leave(run);
         let deferred = Deferred::new(move || this.run_deferred());
         self.count_panic(self.foreign(|| self.backend.defer(deferred)));
     }
 
-    /// Runs what submitting threads have left, unless somebody else does.
+    /// Puts something behind whatever is left for later.
+    fn leave(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
+        self.deferred.fetch_add(1, Ordering::AcqRel);
+        self.left_to_others.lock().push_back(Box::new(run));
+    }
+
+    /// Runs what was left for later, in its order, unless somebody else does.
     pub(super) fn run_deferred(&self) {
         while let Some(run) = {
             let mut left = self.left_to_others.lock();
@@ -462,8 +466,6 @@ impl<B: Backend> Port for Shared<B> {
                 self.lose_now(device, failure, agenda);
             } else if let Some(index) = take_first(&mut agenda.queues) {
                 Turn::begin(self, index, agenda).work();
-            } else if let Some(index) = take_first(&mut agenda.postponed) {
-                Turn::begin(self, index, agenda).work();
             } else if let Some(covering) = take_first(&mut agenda.covers) {
                 self.cover(covering, agenda);
             } else if let Some(slot) = take_first(&mut agenda.drains) {
@@ -477,6 +479,9 @@ impl<B: Backend> Port for Shared<B> {
         }
         if !agenda.deferred.is_empty() {
             self.call_back_elsewhere(std::mem::take(&mut agenda.deferred));
+        }
+        if std::mem::take(&mut agenda.tells) {
+            self.run_deferred();
         }
         agenda.calls = false;
         while let Some(index) = agenda.calling.pop() {
