@@ -8,8 +8,8 @@
 #[path = "common/rig.rs"]
 mod rig;
 
-use hal_semaphore::{Action, Semaphore};
 use hal_semaphore::backend::NativeWaits;
+use hal_semaphore::{Action, Semaphore};
 use rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, within};
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,9 @@
 #[path = "common/rig.rs"]
 mod rig;
 
-use hal_semaphore::backend::{Backend, Batch, Completer, Deferred, DeviceSpec, HostTask, NativeWaits, Submitted};
+use hal_semaphore::backend::{
+    Backend, Batch, Completer, Deferred, DeviceSpec, HostTask, NativeWaits, Submitted,
+};
 use hal_semaphore::timeline::{Registration, Watcher};
 use hal_semaphore::*;
 use rig::{LIMIT, broken, device, eventually, within};
@@ -224,7 +226,8 @@ fn slow_waiter_delays_no_operation_that_waits_for_the_same_value() {
         let (sender, begun) = mpsc::channel();
         *at_x.when_notified.lock().unwrap() = Some(Box::new(move || {
             sender.send(()).unwrap();
-            drop(released.recv());
+            // An error means that the test is over, which is as good.
+            let _ = released.recv();
         }));
         setup.submit(&[], &[(&x, 1)], Action::Queue(()));
         setup.submit(&[(&x, 1)], &[(&y, 1)], Action::Host(()));
