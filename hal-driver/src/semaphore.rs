@@ -4,8 +4,8 @@
 //! copy and the host's waiters in a structure of its own, and reads them there without asking the driver. So each step
 //! is *shown* to that structure as it is made, by plain stores, and its waiters are told afterwards, on a thread that
 //! may call a program back. Whoever signals from the host goes through a slot of ours and so through the engine; a failure
-//! from the host is in IREE's structure first, which calls no slot before, and the engine hears of it right after: an
-//! operation that ends in between still succeeds, since the order of steps is the engine's. What the device side
+//! from the host is in IREE's structure first, which calls no slot before, and the engine hears of it right after: what
+//! is signalled, submitted or ends in between looks there and fails. What the device side
 //! waits for never goes into IREE's list of timepoints, which is searched from end to end at each signal; it
 //! stays in the engine's ordered lists.
 //!
@@ -117,21 +117,30 @@ impl Semaphore {
         unsafe { AtomicI64::from_ptr((&raw const self.base.timeline_value).cast_mut()) }
     }
 
-    /// Wakes the host's waiters for a value, and tells them and others that nothing unknown led up to it.
-    fn wake(&self, value: u64, by: Option<Point>) {
+    /// Wakes the host's waiters for a value, and tells them and others that nothing unknown led up to it, if what is known
+    /// to have led up to it found room.
+    ///
+    /// # Safety
+    ///
+    /// The frontier is valid, or null.
+    unsafe fn wake(&self, value: u64, frontier: *const sys::iree_async_frontier_t) {
         let base = (&raw const self.base).cast_mut();
-        let frontier = by.and_then(|point| self.frontiers.at(point));
         // SAFETY: the semaphore is alive, and its parts are changed by atomics or under its own lock; the frontier is
         // read during the call.
         unsafe {
-            let known = frontier.as_ref().is_none_or(|frontier| {
-                sys::iree_async_semaphore_merge_frontier(base, std::ptr::from_ref(frontier).cast())
-            });
-            if known {
+            if frontier.is_null() || sys::iree_async_semaphore_merge_frontier(base, frontier) {
                 let untainted = AtomicI64::from_ptr(&raw mut (*base).last_untainted_value);
                 untainted.fetch_max(i64::try_from(value).unwrap_or(i64::MAX), Ordering::AcqRel);
             }
-            sys::iree_async_semaphore_dispatch_timepoints(base, value);
+        }
+        self.dispatch(value);
+    }
+
+    /// Calls those whose value is reached.
+    fn dispatch(&self, value: u64) {
+        // SAFETY: the semaphore is alive; its list is changed under its own lock.
+        unsafe {
+            sys::iree_async_semaphore_dispatch_timepoints((&raw const self.base).cast_mut(), value);
         }
     }
 
@@ -155,7 +164,7 @@ impl Semaphore {
 
     /// Tells the host's waiters of a failure that was shown; first those whose value came before it.
     fn wake_failed(&self) {
-        self.wake(self.value(), None);
+        self.dispatch(self.value());
         let status = self.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
         let base = (&raw const self.base).cast_mut();
         // SAFETY: the semaphore is alive; a published failure lives as long as it, and is only borrowed.
@@ -290,12 +299,19 @@ impl Timeline for IreeTimeline {
     fn show(&self, state: std::result::Result<u64, (u64, &Failure)>) -> Option<Failure> {
         let semaphore = self.ours()?;
         match state {
-            Ok(value) => {
-                semaphore.show(value);
-                None
-            }
+            Ok(value) => match semaphore.cause() {
+                None => {
+                    semaphore.show(value);
+                    None
+                }
+                failed => failed,
+            },
             Err((_, failure)) => semaphore.show_failure(failure),
         }
+    }
+
+    fn failed_before(&self) -> Option<Failure> {
+        self.ours()?.cause()
     }
 
     fn has_waiters(&self) -> bool {
@@ -307,7 +323,12 @@ impl Timeline for IreeTimeline {
         let Some(semaphore) = self.ours() else { return };
         match state {
             // A value that was refused, because the semaphore was past it or had failed, is shown nowhere.
-            Ok(value) => semaphore.wake(value.min(semaphore.value()), by),
+            Ok(value) => {
+                let frontier = by.and_then(|point| semaphore.frontiers.at(point));
+                let frontier = frontier.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+                // SAFETY: a frontier of one entry is a frontier.
+                unsafe { semaphore.wake(value.min(semaphore.value()), frontier.cast()) };
+            }
             Err(_) => semaphore.wake_failed(),
         }
     }
@@ -428,13 +449,20 @@ impl OwnedList {
     /// Signals or fails all of it.
     pub(crate) fn settle(mut self, outcome: std::result::Result<(), &Failure>) {
         let _inside = teardown::enter();
-        let list = self.raw();
         // SAFETY: the list is alive; the status is taken over.
         unsafe {
             match outcome {
-                // A semaphore that cannot be signalled has failed, or somebody else was there first.
-                Ok(()) => drop(check(sys::iree_hal_semaphore_list_signal(list, std::ptr::null()))),
-                Err(failure) => sys::iree_hal_semaphore_list_fail(list, raw(failure)),
+                // A semaphore that cannot be signalled has failed, or somebody else was there first: the others can.
+                Ok(()) => {
+                    for (semaphore, &value) in self.semaphores.iter().zip(&self.values) {
+                        drop(check(sys::iree_hal_semaphore_signal(
+                            semaphore.0.as_ptr(),
+                            value,
+                            std::ptr::null(),
+                        )));
+                    }
+                }
+                Err(failure) => sys::iree_hal_semaphore_list_fail(self.raw(), raw(failure)),
             }
         }
     }
@@ -562,15 +590,16 @@ unsafe extern "C" fn signal(
         }
         // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
         let semaphore = unsafe { &*base.cast::<Semaphore>() };
+        // The engine may not have heard of a failure yet.
+        if let Some(failure) = semaphore.cause() {
+            return Err(failure);
+        }
         semaphore.registration.signal_and(value, || semaphore.show(value)).map_err(|error| match error {
             SignalError::Failed { failure, .. } => failure,
             error => invalid(error.to_string()),
         })?;
-        // SAFETY: as above; the frontier is null or C's for the call.
-        if !frontier.is_null() {
-            unsafe { sys::iree_async_semaphore_merge_frontier(base, frontier) };
-        }
-        semaphore.wake(value, None);
+        // SAFETY: the frontier is null or C's for the call.
+        unsafe { semaphore.wake(value, frontier) };
         Ok(())
     })
 }

@@ -186,6 +186,9 @@ impl<D: Device> Backend for Port<D> {
     type Work = Work<D>;
     type Event = D::Event;
 
+    /// Buffers have release callbacks, and a call that was never made has signals.
+    const RECLAIMS_CALL_BACK: bool = true;
+
     fn devices(&self) -> Vec<DeviceSpec> {
         vec![self.spec.clone()]
     }

@@ -86,6 +86,9 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// A native event, or `()` where there are none. A handle: cheap to clone.
     type Event: Clone + Send + Sync + 'static;
 
+    /// Whether [`reclaim`](Backend::reclaim) may call the program back. Then it is never called on a thread that is submitting
+    /// something.
+    const RECLAIMS_CALL_BACK: bool = false;
     /// Whether [`observe`](Backend::observe) does anything.
     const OBSERVES: bool = false;
 
@@ -101,8 +104,9 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// Must not block on the device. See [`Submitted`] for what may go wrong.
     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted;
 
-    /// Makes one more native event for a device, unrecorded. Only called for [`NativeWaits::Events`]. If it fails the
-    /// device does without events from then on: waits across its queues are held on the host.
+    /// Makes one more native event for a device, unrecorded. Only called for [`NativeWaits::Events`], on the thread that
+    /// issues and before the batch that records it. If it fails the device is asked for no more events: a queue that has
+    /// none left records none from then on, and waits of other queues for its work are held on the host.
     fn create_event(&self, device: usize) -> Result<Self::Event, Failure> {
         Err(Failure::new(Code::Unimplemented, format!("device {device} has no native events")))
     }
@@ -124,8 +128,8 @@ pub trait Backend: Send + Sync + Sized + 'static {
     }
 
     /// Callbacks of the program have become due on a thread that is submitting, which must not run them: it may hold a lock
-    /// that they want. Has them run soon, on a thread that holds nothing of the program's, or on no account before this
-    /// returns. By default this crate keeps threads for it.
+    /// that they want. Implementations run them soon, on another thread, which holds none of the program's locks; this thread
+    /// must not run them, nor wait for them. By default this crate keeps threads for it.
     fn defer(&self, callbacks: Deferred) {
         callbacks.run_elsewhere();
     }
@@ -370,7 +374,8 @@ pub enum WaitClass {
         /// Where.
         producer: Point,
     },
-    /// The queue already waits for that point or a later one of the same queue: nothing.
+    /// The queue already waits natively for that point or a later one of the same queue, or for work of another queue of
+    /// its device that had waited for it: nothing.
     Dominated {
         /// What the queue waits for already.
         producer: Point,

@@ -13,8 +13,10 @@
 //! - [`Engine`] and its `submit`, `wait`, `cancel`, `shut_down`: the user's side. `cargo run --example walkthrough`
 //!   shows what waits where, and why.
 //! - [`backend`]: the contract of the device's side.
-//! - [`timeline`]: where a semaphore keeps its value, and how a foreign one takes part. [`Semaphore`] is the one here.
-//! - `docs/engine.md` in the repository: the states of an operation and of a timepoint, and why each wait is correct.
+//! - [`timeline`]: where the truth about a semaphore is, and how one with its own layout, or a foreign one, takes part.
+//!   [`Semaphore`] is the one here.
+//! - `docs/engine.md` in the repository: owners, locks, the states of an operation and of a timepoint, and why each wait
+//!   is correct.
 //!
 //! # From the design to the code
 //!
@@ -25,13 +27,14 @@
 //! | CPU notification, `iree_event_t` | [`Pending`], a turn of a notification over `event-listener` | `notification.rs` |
 //! | its pool, `iree_event_pool_t` | `NotificationPool` | `notification.rs` |
 //! | native event, `cuda2_event_t` | [`Backend::Event`] in a counted slot | `native_event.rs` |
-//! | its pool, `cuda2_event_pool_t` | `EventPool`, one for each device | `native_event.rs` |
-//! | timepoint, `cuda2_timepoint_t`: host wait, device wait | `Target` in an ordered `WaitList` | `engine/state.rs`, `wait_list.rs` |
-//! | timepoint: device signal | `UnderWay`, the signals of a queue that have not retired, by value | `engine/state.rs` |
+//! | its pool, `cuda2_event_pool_t` | `EventPool`, one for each queue that records | `native_event.rs` |
+//! | timepoint, `cuda2_timepoint_t`: host wait, device wait | `Target` in an ordered `WaitList` | `engine/slot.rs`, `wait_list.rs` |
+//! | timepoint: device signal | `Promise`, a signal that work with a place in a queue will make | `engine/slot.rs` |
 //! | its pool, `cuda2_timepoint_pool_t` | none: timepoints are entries of lists whose memory stays | `wait_list.rs` |
-//! | timeline semaphore, `cuda_timeline_semaphore_t` | [`Timeline`] and [`Semaphore`]; the engine's side of one is a `Slot` | `timeline.rs`, `semaphore.rs`, `engine/state.rs` |
-//! | queue action, `cuda2_queue_action_t` | [`Action`]; the record of one is an `Op` | `engine/mod.rs`, `engine/state.rs` |
-//! | pending queue actions, `cuda2_pending_queue_actions_t` | [`Engine`] | `engine/` |
+//! | timeline semaphore, `cuda_timeline_semaphore_t` | [`Semaphore`], a counted [`Registration`](timeline::Registration); value, failure and waits are in its `Slot`; [`Timeline`] is what another layout implements | `engine/slot.rs`, `timeline.rs`, `semaphore.rs` |
+//! | queue action, `cuda2_queue_action_t` | [`Action`]; the record of one is an `Op` | `engine/mod.rs`, `engine/queue.rs` |
+//! | pending queue actions, `cuda2_pending_queue_actions_t` | [`Engine`]; each queue's are in its `QueueState` | `engine/queue.rs`, `engine/work.rs` |
+//! | the worker thread that drains them | none: an `Agenda` on each thread that brings something, and [`Deferred`] for callbacks | `engine/agenda.rs`, `engine/deferred.rs` |
 //! | advancing the timeline on a stream of its own | a [`Completer`](backend::Completer) report, off the device's queues | `engine/retire.rs` |
 //!
 //! # Example

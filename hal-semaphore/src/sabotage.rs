@@ -26,6 +26,30 @@ pub enum Defect {
     WaitsForUnissued = 6,
     /// What could not be done ahead is registered for its waits without a look whether they are reached meanwhile.
     EarlyDoesNotLook = 7,
+    /// A queue that has handed work to its device does not look who waits for it.
+    AnnounceDoesNotLook = 8,
+    /// Whoever waits for a timeline looks for what covers the wait before anybody can see that it does.
+    ListenerLooksFirst = 9,
+    /// Nothing keeps the look for what covers a wait from coming before the count of those who look.
+    ListenerHasNoFence = 10,
+    /// A thread leaves the rest of a queue's work to others who are not there.
+    LeavesWithoutSuccessor = 11,
+    /// A queue that found its device full does not look again whether something was reported meanwhile.
+    FullDoesNotLookAgain = 12,
+    /// A failure takes the value that it leaves behind before it has the lock.
+    FailureForgetsValue = 13,
+    /// Whoever waits for the engine to rest looks for callbacks on their way first, and then at the queues.
+    RestLooksAtQueuesLast = 14,
+    /// The loss of a device ends what is on its way to the device at that moment.
+    SweepsWhileIssuing = 15,
+    /// An event is let go before the promises are gone through which others come by it.
+    EventReleasedFirst = 16,
+    /// Nothing keeps the look for queues that wait for room from coming before the room is given.
+    RoomHasNoFence = 17,
+    /// A queue that found its device full looks last whether anything is left on the device.
+    FullLooksAtWorkLast = 18,
+    /// Reports begin to be counted without a word to those that report.
+    CountsUnknown = 19,
 }
 
 #[cfg(any(loom, shuttle))]

@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Work that leaves its tag, or fails.
 #[derive(Debug, Default)]
@@ -124,6 +125,7 @@ pub struct SoftBackend {
     eager: bool,
     quiet: bool,
     capacity: usize,
+    room: AtomicUsize,
     event_limit: usize,
     state: Mutex<State>,
     ids: Mutex<Vec<QueueId>>,
@@ -156,6 +158,7 @@ impl SoftBackend {
             eager: false,
             quiet: false,
             capacity: usize::MAX,
+            room: AtomicUsize::new(usize::MAX),
             event_limit: usize::MAX,
             state: Mutex::new(state),
             ids: Mutex::new(Vec::new()),
@@ -182,6 +185,22 @@ impl SoftBackend {
     pub fn capacity(mut self, jobs: usize) -> Self {
         self.capacity = jobs;
         self
+    }
+
+    /// From now on a device has room for so many jobs that were not reported, on all of its queues together.
+    pub fn set_room(&self, jobs: usize) {
+        let state = self.state();
+        self.room.store(jobs, Ordering::Relaxed);
+        drop(state);
+    }
+
+    fn has_room(&self, state: &State, id: QueueId) -> bool {
+        let first: usize = self.specs.iter().take(id.device()).map(|spec| spec.queues).sum();
+        let count = self.specs.get(id.device()).map_or(0, |spec| spec.queues);
+        let queues = state.queues.iter().skip(first).take(count);
+        let there: usize = queues.map(|queue| queue.queued.len() + queue.ran.len()).sum();
+        there < self.room.load(Ordering::Relaxed)
+            && state.queues.get(id.index()).is_some_and(|queue| queue.queued.len() < self.capacity)
     }
 
     /// The devices can make so many events.
@@ -420,7 +439,7 @@ impl Backend for SoftBackend {
                 }
                 continue;
             }
-            if state.queues.get(queue.index()).is_some_and(|queue| queue.queued.len() >= self.capacity) {
+            if !self.has_room(&state, queue) {
                 answer = Submitted::full(accepted);
                 break;
             }

@@ -28,6 +28,11 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// Its place in the engine that it was registered with, if it was.
     fn registration(&self) -> Option<&Registration>;
 
+    /// The name by which that engine knows it.
+    fn key(&self) -> Option<TimelineKey> {
+        self.registration().map(Registration::key)
+    }
+
     /// The value it has reached.
     fn value(&self) -> u64;
 
@@ -38,9 +43,15 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// read. Called in the order of the steps and under a lock of the engine: this must be a store, not a lock.
     ///
     /// Returns the failure that the timeline has had there already, if somebody failed it there first and has not
-    /// told the engine yet: then that is what it failed with.
+    /// told the engine yet: then that is what it failed with, and a value that comes after it is not reached.
     fn show(&self, state: Result<u64, (u64, &Failure)>) -> Option<Failure> {
         let _ = state;
+        None
+    }
+
+    /// The failure that this timeline, one of the engine's own, has had elsewhere, if the engine may not have been told yet:
+    /// an operation that comes now and waits for the timeline comes after it.
+    fn failed_before(&self) -> Option<Failure> {
         None
     }
 
@@ -201,8 +212,9 @@ impl Registration {
     }
 
     /// Calls `callback` once when the timeline reaches `value` or fails: before this returns if it has already, or else on
-    /// a thread that completes or signals something, without a lock held. It may still be called after the subscription was
-    /// dropped if it was on its way.
+    /// a thread that completes, signals or fails something, without a lock held, and never inside a submission (see
+    /// [`Backend::defer`](crate::Backend::defer)). On a timeline that has failed, it is told the failure even if the value
+    /// was reached. It may still be called after the subscription was dropped if it was on its way.
     pub fn subscribe(
         &self,
         value: u64,
@@ -293,7 +305,7 @@ impl Watcher {
         let (Some(port), Some(slot)) = (self.port.upgrade(), self.slot.upgrade()) else { return };
         let mut entry = Entry::new(&*port);
         match state {
-            Ok(value) => drop(slot.reach(value, || {}, entry.agenda())),
+            Ok(value) => drop(slot.reach(value, || None, entry.agenda())),
             Err(failure) => drop(slot.fail(&failure, |_| None, entry.agenda())),
         }
     }

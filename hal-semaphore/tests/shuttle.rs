@@ -207,7 +207,7 @@ fn twins() {
         Defect::CancelIgnoresState,
         Defect::EventNotHeld,
         Defect::RetireOutOfOrder,
-        Defect::AheadDoesNotLook,
+        Defect::EarlyDoesNotLook,
     ] {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "random_schedules", "--nocapture"])

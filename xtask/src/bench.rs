@@ -15,10 +15,12 @@ pub(crate) struct Options {
     /// Fewer rounds of less work: about a minute once everything is built
     #[arg(long)]
     quick: bool,
-    /// Only cases with this in their name
+    /// Only cases with this in their name; with `--engine`, only that part of the table: operations, threads, bursts, holds,
+    /// queues or polled
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// The engine alone: nanoseconds, allocations and bytes for each operation
+    /// The engine alone: costs of an operation, threads beside each other, latencies, holds, memory. Also written to
+    /// target/engine-bench.json
     #[arg(long)]
     engine: bool,
     /// Asynchronous transfers of a Gaudi card, emulated unless `--device` names one
@@ -44,6 +46,9 @@ fn engine(options: &Options) -> Result<bool> {
     command.args(["bench", "-p", "hal-semaphore", "--bench", "engine"]).current_dir(workspace::root()?);
     if options.quick {
         command.env("ENGINE_BENCH_QUICK", "1");
+    }
+    if let Some(only) = &options.only {
+        command.env("ENGINE_BENCH_ONLY", only);
     }
     Ok(command.status().context("starting cargo")?.success())
 }

@@ -169,9 +169,9 @@ impl<D: Device> State<D> {
             over.push(loan.returned.clone(), 1);
         }
         self.barrier(affinity, &Edges { waits: over.borrow(), signals: edges.signals.borrow() })?;
-        // From here on it was accepted: what goes wrong is told through the signals.
+        // From here on it was accepted: what goes wrong is told through the signals, and not by a thread that submits.
         if let Err(failure) = self.parts(edges, loans, &done, operation) {
-            over.settle(Err(&failure));
+            self.pool.run(move || over.settle(Err(&failure)));
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::semaphore::{IreeTimeline, List, OwnedList};
 use crate::status::{Result, invalid};
 use crate::work::{Operation, Transfer};
 use hal_backend::Device;
-use hal_semaphore::{Affinity, Failure};
+use hal_semaphore::Affinity;
 use hal_sys as sys;
 
 /// How many bytes go at a time.
@@ -125,8 +125,9 @@ impl<D: Device> State<D> {
                 // Everything is behind the first step.
                 let waits = if (end, chunk) == (first, 0) { edges.waits.borrow() } else { List::empty() };
                 if let Err(failure) = self.chain_step(affinity, &chain, end, chunk, &waits, &List::empty()) {
-                    // It was accepted: what went wrong is told through the signals.
-                    chain.fail(&failure);
+                    // It was accepted: what went wrong is told through the signals, and not by a thread that submits.
+                    let both = [chain.at(End::File), chain.at(End::Queue)];
+                    self.pool.run(move || both.into_iter().for_each(|end| end.settle(Err(&failure))));
                     return Ok(());
                 }
             }
@@ -155,11 +156,10 @@ impl<D: Device> State<D> {
 }
 
 impl Chain<'_> {
-    fn fail(&self, failure: &Failure) {
-        for end in [End::File, End::Queue] {
-            let mut list = OwnedList::default();
-            list.push(self.timeline(end), 1);
-            list.settle(Err(failure));
-        }
+    /// The timeline of a side, at its first step.
+    fn at(&self, end: End) -> OwnedList {
+        let mut list = OwnedList::default();
+        list.push(self.timeline(end), 1);
+        list
     }
 }

@@ -187,12 +187,15 @@ impl<B: Backend> Turn<'_, B> {
         self.queue.load.store(load + 1, Ordering::Relaxed);
 
         let mut counts = WaitCounts::default();
-        let mut failure = self.device().lost();
+        let mut failure = self.device.lost();
         let mut wait_records = self.spare_waits(waits.len());
         for (timeline, value) in iter(waits) {
             let number = u32::try_from(wait_records.len()).unwrap_or(u32::MAX);
             let classified = match self.shared.own(timeline) {
-                Some(slot) => self.classify(slot, value, kind, key, number),
+                Some(slot) => match timeline.failed_before() {
+                    Some(failure) => Classified::Failed(failure),
+                    None => self.classify(slot, value, kind, key, number),
+                },
                 None => self.watch(timeline, value, key, number),
             };
             let class = match classified {
@@ -301,7 +304,9 @@ impl<B: Backend> Turn<'_, B> {
         };
         let for_host = kind == ActionKind::Host;
         if !for_host && state.has_promises() {
-            slot.listen(&state);
+            if !sabotaged(Defect::ListenerLooksFirst) {
+                slot.listen(&state);
+            }
             let coverage = self.coverage(&state, value);
             if let Some((class, cover)) = coverage {
                 slot.count_listeners(&state);
@@ -368,10 +373,12 @@ impl<B: Backend> Turn<'_, B> {
             best = Some((class, Cover { queue: promise.queue, epoch: promise.cover, event: promise.event }));
         }
         let (class, mut cover) = best?;
-        if matches!(class, WaitClass::Dominated { .. }) || sabotaged(Defect::EventNotHeld) {
+        if matches!(class, WaitClass::Dominated { .. }) {
             cover.event = None;
         }
-        if let Some(event) = cover.event {
+        if let Some(event) = cover.event
+            && !sabotaged(Defect::EventNotHeld)
+        {
             // The promise is still there, so the operation that records the event still holds it.
             self.shared.queue(cover.queue).events.lock().retain(event);
         }

@@ -12,6 +12,7 @@
 //! `submit`, or that cancels or waits, runs no callback (rule S8): [`is_submitting`] says so, and what has become due is
 //! [deferred](crate::Backend::defer).
 
+use super::host_wait::CallbackRecord;
 use super::slot::{Promise, Slot, Target};
 use crate::failure::Failure;
 use crate::native_event::EventIndex;
@@ -49,6 +50,9 @@ pub(crate) struct Covering {
     pub(super) promise: Promise,
 }
 
+/// A callback that is due, and what it is to be told.
+pub(super) type Due = (Callback, Result<u64, Failure>);
+
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(crate) struct Agenda {
@@ -60,10 +64,16 @@ pub(crate) struct Agenda {
     pub(super) covers: VecDeque<Covering>,
     /// Timelines that may release more.
     pub(super) drains: VecDeque<Arc<Slot>>,
+    /// Callbacks that are due.
+    pub(super) callbacks: VecDeque<(Arc<CallbackRecord>, Release)>,
     /// Devices that are gone, and why.
     pub(super) losses: Vec<(usize, Failure)>,
+    /// There are callbacks in what was released, or may be in what is left of a timeline.
+    pub(super) calls: bool,
+    /// Queues that are not at rest before those callbacks were called.
+    pub(super) calling: Vec<u32>,
     /// Callbacks that this thread must not run.
-    pub(super) deferred: Vec<(Callback, Result<u64, Failure>)>,
+    pub(super) deferred: Vec<Due>,
 }
 
 impl Agenda {
@@ -78,7 +88,9 @@ impl Agenda {
             && self.queues.is_empty()
             && self.covers.is_empty()
             && self.drains.is_empty()
+            && self.callbacks.is_empty()
             && self.losses.is_empty()
+            && self.calling.is_empty()
             && self.deferred.is_empty()
     }
 }
@@ -89,11 +101,15 @@ const SPARE: usize = DEPTH as usize;
 /// An agenda that grew past this is not kept.
 const LARGE: usize = 4096;
 
+/// What a call that was nested too deep has left, and the engine whose it is.
+type Left = (Arc<dyn Port>, Box<Agenda>);
+
 #[derive(Default)]
 struct Local {
     depth: Cell<u32>,
     submitting: Cell<u32>,
-    inbox: RefCell<VecDeque<(Arc<dyn Port>, Box<Agenda>)>>,
+    inbox: RefCell<VecDeque<Left>>,
+    #[expect(clippy::vec_box, reason = "agendas move between here and calls, and are large")]
     spare: RefCell<Vec<Box<Agenda>>>,
 }
 
@@ -178,7 +194,7 @@ impl Drop for Entry<'_> {
                 }
             };
         }
-        if !self.is_nested() {
+        if !self.is_nested() && with(|local| !local.inbox.borrow().is_empty()).unwrap_or(false) {
             drain_inbox();
         }
         let _ = with(|local| {

@@ -59,10 +59,11 @@ mod threads {
     #[derive(Default)]
     struct Pool {
         due: VecDeque<Deferred>,
+        threads: usize,
         idle: usize,
     }
 
-    static POOL: Mutex<Pool> = Mutex::new(Pool { due: VecDeque::new(), idle: 0 });
+    static POOL: Mutex<Pool> = Mutex::new(Pool { due: VecDeque::new(), threads: 0, idle: 0 });
     static WORK: Condvar = Condvar::new();
 
     pub(super) fn run(deferred: Deferred) {
@@ -73,13 +74,15 @@ mod threads {
             WORK.notify_one();
             return;
         }
+        pool.threads += 1;
         drop(pool);
         let spawned = std::thread::Builder::new().name("hal-callbacks".into()).spawn(work);
         if spawned.is_err() {
             // No thread can be had: the callbacks wait for one that is busy, or, with none at all, run here.
             WORK.notify_one();
             let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-            let left = if pool.idle == 0 { pool.due.pop_front() } else { None };
+            pool.threads -= 1;
+            let left = if pool.threads == 0 { pool.due.pop_front() } else { None };
             drop(pool);
             drop(left);
         }
@@ -99,6 +102,7 @@ mod threads {
             pool = next;
             pool.idle -= 1;
             if timeout.timed_out() && pool.due.is_empty() {
+                pool.threads -= 1;
                 return;
             }
         }

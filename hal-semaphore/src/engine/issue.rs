@@ -30,6 +30,7 @@ use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
 use crate::native_event::EventIndex;
 use crate::ring::take_first;
+use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 
@@ -52,7 +53,7 @@ impl<B: Backend> Turn<'_, B> {
         self.state.issuing = true;
         let mut scratch = std::mem::take(&mut self.state.scratch);
         self = self.provide_events(&mut scratch);
-        let reports = self.device().reports(self.shared.queues());
+        let reports = self.device.reports(self.shared.queues());
         let last_native = self.state.last_native;
         if self.state.lost.is_none() {
             self.fill(&mut scratch);
@@ -71,7 +72,11 @@ impl<B: Backend> Turn<'_, B> {
                     .foreign_of_device(|| shared.backend.submit(id, &mut batch))
                     .unwrap_or_else(Submitted::lost)
             });
+            let counted = self.device.counts_reports();
             self.settle(&mut scratch, answer, reports, last_native);
+            if !counted && self.device.counts_reports() && !sabotaged(Defect::CountsUnknown) {
+                self = self.make_count_known();
+            }
         }
         if !scratch.events.is_empty() {
             let mut pool = self.queue.events.lock();
@@ -84,8 +89,21 @@ impl<B: Backend> Turn<'_, B> {
         self
     }
 
+    /// Reports of the device are counted from now on: whoever holds a queue of it later knows, and what was done before
+    /// is known here. Others may have gone to sleep meanwhile: they look again.
+    fn make_count_known(self) -> Self {
+        let device = self.device;
+        let step = |shared: &super::Shared<B>, agenda: &mut super::Agenda| {
+            for queue in device.own_queues(shared.queues()) {
+                drop(queue.lock());
+            }
+            device.wake_full(true, agenda);
+        };
+        self.without(step).0
+    }
+
     fn records_events(&self) -> bool {
-        self.queue.watched && self.device().native_waits == NativeWaits::Events
+        self.queue.watched && self.device.native_waits == NativeWaits::Events
     }
 
     /// Puts events for the next batch into its hands.
@@ -105,10 +123,10 @@ impl<B: Backend> Turn<'_, B> {
                 scratch.events.push(event);
             }
             drop(pool);
-            if scratch.events.len() >= wanted || self.device().is_out_of_events() {
+            if scratch.events.len() >= wanted || self.device.is_out_of_events() {
                 return self;
             }
-            let (id, device, queue) = (self.queue.id.device(), self.device(), self.queue);
+            let (id, device, queue) = (self.queue.id.device(), self.device, self.queue);
             let made;
             (self, made) =
                 self.without(|shared, _| shared.foreign_of_device(|| shared.backend.create_event(id)));
@@ -128,7 +146,7 @@ impl<B: Backend> Turn<'_, B> {
         let most = self.state.room.batch();
         if most == 0 {
             // Something of the queue's own has yet to end, and makes room.
-            self.device().add_full(self.index);
+            self.device.add_full(self.index);
             self.tell_ready_of_failures();
             return;
         }
@@ -137,7 +155,7 @@ impl<B: Backend> Turn<'_, B> {
                 break;
             }
             let needs_event =
-                self.records_events() && !self.state.eventless && !self.device().is_out_of_events();
+                self.records_events() && !self.state.eventless && !self.device.is_out_of_events();
             if needs_event && scratch.events.is_empty() {
                 break;
             }
@@ -250,7 +268,7 @@ impl<B: Backend> Turn<'_, B> {
                 continue;
             }
             let peer = source.id.device != self.queue.id.device;
-            let class = if self.is_dominated(producer, epoch, scratch) {
+            let class = if self.is_dominated(producer, epoch, event.is_some(), scratch) {
                 self.state.stats.dominated += 1;
                 WaitClass::Dominated { producer: point }
             } else {
@@ -269,8 +287,11 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Whether the queue, or the batch that is being made, waits for that epoch or a later one already.
-    fn is_dominated(&self, producer: u32, epoch: u64, scratch: &Scratch<B>) -> bool {
-        self.state.known.get(producer) >= epoch
+    fn is_dominated(&self, producer: u32, epoch: u64, event: bool, scratch: &Scratch<B>) -> bool {
+        // Where events are recorded a wait without one was dominated when it was classified, and stays so, though the queue
+        // may have forgotten what dominates it.
+        let was = !event && self.shared.device_of(producer).native_waits == NativeWaits::Events;
+        was || self.state.known.get(producer) >= epoch
             || scratch
                 .waits
                 .iter()
@@ -399,6 +420,7 @@ impl<B: Backend> Turn<'_, B> {
         let mut failed = None;
         while self.state.in_flight.back().is_some_and(|entry| entry.epoch >= refused) {
             let Some(entry) = self.state.in_flight.pop_back() else { break };
+            self.withdraw_cover(entry.op, entry.epoch);
             self.release_event(self.index, entry.event);
             let fails = entry.epoch == refused && fails;
             if let Some(op) = self.op(entry.op) {
@@ -417,6 +439,16 @@ impl<B: Backend> Turn<'_, B> {
         failed
     }
 
+    /// Nobody can wait for the operation natively any more: its device does not have it.
+    fn withdraw_cover(&self, key: Key, epoch: u64) {
+        let Some(op) = self.state.ops.get(key).filter(|_| self.queue.watched) else { return };
+        for signal in &op.signals {
+            if let Some(slot) = self.shared.own(&signal.timeline) {
+                slot.amend(Promise { value: signal.value, queue: self.index, epoch, cover: 0, event: None });
+            }
+        }
+    }
+
     /// What stays in the queue while it is full hears of failures.
     fn tell_ready_of_failures(&mut self) {
         // Those farther back were told when they were ordered.
@@ -430,7 +462,7 @@ impl<B: Backend> Turn<'_, B> {
     /// The device has no room. Something of it that ends makes room; if nothing can end any more, the next piece of
     /// work is what it cannot take.
     fn wait_for_room(&mut self, reports: Option<u64>) {
-        let device = self.device();
+        let device = self.device;
         if !device.counts_reports() {
             // Reports may have come that nobody has counted: asks once more.
             device.count_reports();
@@ -439,12 +471,17 @@ impl<B: Backend> Turn<'_, B> {
         device.add_full(self.index);
         self.state.room.refused();
         fence(Ordering::SeqCst);
-        if device.reports(self.shared.queues()) != reports {
+        // Before the reports: what ends in between has been reported then.
+        let nothing_left = device.outstanding(self.shared.queues()) == 0;
+        let looks_last = sabotaged(Defect::FullLooksAtWorkLast);
+        if device.reports(self.shared.queues()) != reports && !sabotaged(Defect::FullDoesNotLookAgain) {
             // What took the room has ended meanwhile.
             self.state.room.resume(true);
             return;
         }
-        if device.outstanding(self.shared.queues()) > 0 {
+        let nothing_left =
+            if looks_last { device.outstanding(self.shared.queues()) == 0 } else { nothing_left };
+        if !nothing_left {
             self.tell_ready_of_failures();
             return;
         }
@@ -492,7 +529,7 @@ impl<B: Backend> Turn<'_, B> {
             let Some(op) = state.ops.get(key) else { continue };
             for signal in &op.signals {
                 let Some(slot) = self.shared.own(&signal.timeline) else { continue };
-                if slot.has_listeners() {
+                if slot.has_listeners() && !sabotaged(Defect::AnnounceDoesNotLook) {
                     let promise = Promise { value: signal.value, queue: self.index, epoch, cover, event };
                     self.agenda.covers.push_back(super::agenda::Covering { slot: slot.clone(), promise });
                 }

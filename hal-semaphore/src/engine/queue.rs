@@ -40,7 +40,7 @@
 //! [`Agenda`] and is done without this lock. A thread that finds the lock taken announces itself (`arriving`), so that
 //! whoever works for the queue can leave the rest to it: nobody is kept for the work of others.
 
-use super::agenda::Agenda;
+use super::agenda::{Agenda, is_submitting};
 use super::room::Room;
 use super::slot::Slot;
 use super::{Device, Shared, Stats};
@@ -234,6 +234,10 @@ impl<B: Backend> Default for Spare<B> {
     }
 }
 
+/// How many rounds a thread that completes something works for a queue before it leaves the rest to another. A model has
+/// too few operations for more than one.
+const ROUNDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
+
 /// How many of each kind are kept.
 pub(super) const SPARE: usize = 16;
 
@@ -338,7 +342,7 @@ impl<B: Backend> QueueState<B> {
         self.in_flight.shrink_to_fit();
         self.spare = Spare::default();
         if self.effects.is_empty() {
-            self.effects = Box::default();
+            *self.effects = Effects::default();
         }
         if !self.issuing {
             self.scratch = Scratch::default();
@@ -411,6 +415,8 @@ pub(super) struct Queue<B: Backend> {
     pub(super) watched: bool,
     /// Threads that wait for the lock and will look after the queue when they have it.
     arriving: AtomicU64,
+    /// Those of them that do not submit.
+    completing: AtomicU64,
     /// As in the state, for those who do not have the lock.
     pub(super) issued: AtomicU64,
     /// The last epoch that has ended here.
@@ -435,6 +441,7 @@ impl<B: Backend> Queue<B> {
             id,
             watched,
             arriving: AtomicU64::new(0),
+            completing: AtomicU64::new(0),
             issued: AtomicU64::new(0),
             retired: AtomicU64::new(0),
             load: AtomicU64::new(0),
@@ -457,15 +464,22 @@ impl<B: Backend> Queue<B> {
         if let Some(state) = self.state.try_lock() {
             return state;
         }
+        let completes = !is_submitting();
         self.arriving.fetch_add(1, Ordering::Relaxed);
+        self.completing.fetch_add(u64::from(completes), Ordering::Relaxed);
         let state = self.state.lock();
+        self.completing.fetch_sub(u64::from(completes), Ordering::Relaxed);
         self.arriving.fetch_sub(1, Ordering::Relaxed);
         state
     }
 
-    /// Whether somebody will look after the queue next, who has not got the lock yet.
-    pub(super) fn has_successor(&self) -> bool {
-        self.arriving.load(Ordering::Relaxed) > 0
+    /// Whether somebody will look after the queue next, who has not got the lock yet, so that this thread can go. A thread
+    /// that submits leaves the rest to anybody, as soon as it has done one round; one that completes something does
+    /// not leave it to a program that only submits.
+    pub(super) fn has_successor(&self, rounds: usize) -> bool {
+        let (enough, successors) =
+            if is_submitting() { (1, &self.arriving) } else { (ROUNDS, &self.completing) };
+        rounds >= enough && successors.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn point(&self, epoch: u64) -> Point {
@@ -478,6 +492,7 @@ pub(super) struct Turn<'a, B: Backend> {
     pub(super) shared: &'a Shared<B>,
     pub(super) index: u32,
     pub(super) queue: &'a Queue<B>,
+    pub(super) device: &'a Device,
     pub(super) state: Guard<'a, QueueState<B>>,
     pub(super) agenda: &'a mut Agenda,
 }
@@ -485,19 +500,15 @@ pub(super) struct Turn<'a, B: Backend> {
 impl<'a, B: Backend> Turn<'a, B> {
     pub(super) fn begin(shared: &'a Shared<B>, index: u32, agenda: &'a mut Agenda) -> Self {
         let queue = shared.queue(index);
-        Self { shared, index, queue, state: queue.arrive(), agenda }
+        Self { shared, index, queue, device: shared.device_of(index), state: queue.arrive(), agenda }
     }
 
     /// Lets the lock go while `step` runs.
     pub(super) fn without<R>(self, step: impl FnOnce(&Shared<B>, &mut Agenda) -> R) -> (Self, R) {
-        let Self { shared, index, queue, state, agenda } = self;
+        let Self { shared, index, queue, device, state, agenda } = self;
         drop(state);
         let result = step(shared, agenda);
-        (Self { shared, index, queue, state: queue.arrive(), agenda }, result)
-    }
-
-    pub(super) fn device(&self) -> &'a Device {
-        self.shared.device_of(self.index)
+        (Self { shared, index, queue, device, state: queue.arrive(), agenda }, result)
     }
 
     pub(super) fn op(&mut self, key: Key) -> Option<&mut Op<B>> {

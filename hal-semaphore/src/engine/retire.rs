@@ -10,12 +10,15 @@
 //! other, so that everything behind a failure sees what it did. It is a bounded number at a time: what they
 //! signal is published, and what waits for it goes on, before the next are looked at.
 
-use super::queue::{ActionKind, InFlight, OpState, PARKED, PARKED_FOR_HOST, Publication, Turn, WaitRecord};
+use super::Shared;
+use super::queue::{
+    ActionKind, InFlight, OpState, PARKED, PARKED_FOR_HOST, Publication, QueueState, Turn, WaitRecord,
+};
 use super::slot::{HOST, Standing, Target};
 use crate::backend::{Backend, Ended, Transition};
 use crate::error::CompletionError;
 use crate::failure::Failure;
-use crate::ids::{Point, Ticket};
+use crate::ids::{Point, QueueId, Ticket};
 use crate::ring::take_first;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
@@ -28,28 +31,48 @@ const TURN: usize = 64;
 /// Below this many ended ones among the ready they are not worth looking for.
 const SWEEP_AT: usize = 32;
 
-impl<B: Backend> Turn<'_, B> {
-    /// A backend's report. See [`Completer`](crate::backend::Completer).
-    pub(super) fn report(&mut self, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError> {
-        let state = &mut *self.state;
-        if epoch > state.shown {
-            return Err(CompletionError::NotSubmitted {
-                queue: self.queue.id,
-                epoch,
-                submitted: state.shown,
-            });
+impl<B: Backend> QueueState<B> {
+    /// Takes a report down.
+    fn note(&mut self, id: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError> {
+        if epoch > self.shown {
+            return Err(CompletionError::NotSubmitted { queue: id, epoch, submitted: self.shown });
         }
         if let Some(failure) = failure {
-            let at = state.in_flight.partition_point(|entry| entry.epoch < epoch);
-            if let Some(entry) = state.in_flight.get_mut(at).filter(|entry| entry.epoch == epoch) {
+            let at = self.in_flight.partition_point(|entry| entry.epoch < epoch);
+            if let Some(entry) = self.in_flight.get_mut(at).filter(|entry| entry.epoch == epoch) {
                 entry.failure.get_or_insert(failure);
             }
         }
-        state.completed = state.completed.max(epoch);
-        if self.device().counts_reports() {
+        self.completed = self.completed.max(epoch);
+        Ok(())
+    }
+}
+
+impl<B: Backend> Shared<B> {
+    /// Takes a report from inside `submit` down, which somebody is there to look at: whoever submits looks what has ended
+    /// when the backend returns. Nothing where somebody has to be found.
+    pub(super) fn note_inside_submit(
+        &self,
+        id: QueueId,
+        epoch: u64,
+        failure: &mut Option<Failure>,
+    ) -> Option<Result<(), CompletionError>> {
+        let mut state = self.queue(id.index).lock();
+        let submitting = state.issuing && epoch > state.issued;
+        if !submitting || self.device_of(id.index).counts_reports() {
+            return None;
+        }
+        Some(state.note(id, epoch, failure.take()))
+    }
+}
+
+impl<B: Backend> Turn<'_, B> {
+    /// A backend's report. See [`Completer`](crate::backend::Completer).
+    pub(super) fn report(&mut self, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError> {
+        self.state.note(self.queue.id, epoch, failure)?;
+        if self.device.counts_reports() {
             let reports = self.queue.reports.load(Ordering::Relaxed);
             self.queue.reports.store(reports + 1, Ordering::Release);
-            fence(Ordering::SeqCst);
             self.make_room();
         }
         Ok(())
@@ -69,7 +92,11 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Something of the device has ended: its full queues may have room again.
     fn make_room(&mut self) {
-        self.device().wake_full(false, self.agenda);
+        if self.device.counts_reports() {
+            // Either this sees who sleeps, or who lies down sees what has ended.
+            fence(Ordering::SeqCst);
+        }
+        self.device.wake_full(false, self.agenda);
     }
 
     /// Ends what has ended on the queue, a bounded number.
@@ -88,6 +115,10 @@ impl<B: Backend> Turn<'_, B> {
             self.sweep(left);
         }
         if gave {
+            // Whoever waits for room has laid itself down before it looked whether any would be given.
+            if self.device.counts_reports() && !sabotaged(Defect::RoomHasNoFence) {
+                fence(Ordering::SeqCst);
+            }
             self.make_room();
         }
     }
@@ -115,8 +146,8 @@ impl<B: Backend> Turn<'_, B> {
         }
         let Some(entry) = take_first(&mut self.state.in_flight) else { return false };
         self.leave_queue(&entry);
-        self.queue.retired.store(epoch, Ordering::Release);
         self.end(key, failure, Some(self.queue.point(epoch)));
+        self.queue.retired.store(epoch, Ordering::Release);
         true
     }
 
@@ -145,7 +176,7 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn needs_sweep(&self) -> bool {
         let state = &self.state;
         state.lost.is_some()
-            && !state.issuing
+            && (!state.issuing || sabotaged(Defect::SweepsWhileIssuing))
             && (!state.ready.is_empty()
                 || state.in_flight.back().is_some_and(|entry| !is_reported(entry, state.completed)))
     }
@@ -181,10 +212,11 @@ impl<B: Backend> Turn<'_, B> {
     /// told otherwise on the list of effects; its work is reclaimed behind them.
     pub(super) fn end(&mut self, key: Key, failure: Option<Failure>, point: Option<Point>) {
         let Some(mut op) = self.state.ops.remove(key) else { return };
-        for record in &op.waits {
-            self.let_go(record);
+        if sabotaged(Defect::EventReleasedFirst) {
+            self.release_event(self.index, op.event.take());
         }
         for record in op.waits.drain(..) {
+            self.let_go(&record);
             if record.slot.is_foreign() {
                 self.state.effects.garbage.push(record.slot);
             }
@@ -219,7 +251,9 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Gives up what a wait of an ended operation still holds.
     fn let_go(&self, record: &WaitRecord) {
-        if let Some(producer) = record.producer() {
+        if let Some(producer) = record.producer()
+            && !sabotaged(Defect::EventNotHeld)
+        {
             self.release_event(producer, record.event);
         }
         let (reached, failed) = record.slot.look();
@@ -271,7 +305,7 @@ impl<B: Backend> Turn<'_, B> {
         if let Some(slot) = own {
             match &state {
                 Ok(value) => {
-                    slot.reach(*value, || drop(timeline.show(Ok(*value))), self.agenda);
+                    slot.reach(*value, || timeline.show(Ok(*value)), self.agenda);
                 }
                 Err(failure) => {
                     slot.fail(failure, |reached| timeline.show(Err((reached, failure))), self.agenda);

@@ -226,14 +226,22 @@ impl Slot {
     }
 
     /// Raises the timeline for an operation that has ended. A value that is reached, or a failure, stays as it is.
-    /// Says whether anything has changed.
-    pub(crate) fn reach(self: &Arc<Self>, value: u64, show: impl FnOnce(), agenda: &mut Agenda) -> bool {
+    /// `show` runs in the same step, and says if it knows of a failure: then the timeline fails. Says whether anything has
+    /// changed.
+    pub(crate) fn reach(
+        self: &Arc<Self>,
+        value: u64,
+        show: impl FnOnce() -> Option<Failure>,
+        agenda: &mut Agenda,
+    ) -> bool {
         let mut state = self.state.lock();
         if state.failure.is_some() || value <= self.value() {
             return false;
         }
-        show();
-        self.raise(&mut state, value, agenda);
+        match show() {
+            Some(failure) => self.fail_at(&mut state, self.value(), failure, agenda),
+            None => self.raise(&mut state, value, agenda),
+        }
         true
     }
 
@@ -253,17 +261,22 @@ impl Slot {
         show: impl FnOnce(u64) -> Option<Failure>,
         agenda: &mut Agenda,
     ) -> bool {
+        let before = if sabotaged(Defect::FailureForgetsValue) { self.value() } else { 0 };
         let mut state = self.state.lock();
         if state.failure.is_some() {
             return false;
         }
-        let value = self.value();
+        let value = if sabotaged(Defect::FailureForgetsValue) { before } else { self.value() };
         let earlier = show(value);
-        state.failure = Some(earlier.unwrap_or_else(|| failure.clone()));
+        self.fail_at(&mut state, value, earlier.unwrap_or_else(|| failure.clone()), agenda);
+        true
+    }
+
+    fn fail_at(self: &Arc<Self>, state: &mut SlotState, value: u64, failure: Failure, agenda: &mut Agenda) {
+        state.failure = Some(failure);
         self.word.store(value | FAILED, Ordering::Release);
         state.promises.clear();
-        self.release(&mut state, agenda);
-        true
+        self.release(state, agenda);
     }
 
     /// Goes on releasing what waits; see [`TURN`].
@@ -285,6 +298,7 @@ impl Slot {
                 && let Some((value, target)) = list.pop(limit)
             {
                 left -= 1;
+                agenda.calls |= matches!(target, Target::Callback(_));
                 let release = match &state.failure {
                     Some(failure) if value > reached => Release::Failed(failure.clone()),
                     _ => Release::Reached(reached),
@@ -293,6 +307,7 @@ impl Slot {
             }
         }
         if left == 0 && state.lists.iter().any(|(_, list)| list.releases(limit)) {
+            agenda.calls = true;
             agenda.drains.push_back(self.clone());
         }
         self.prune(state);
@@ -335,7 +350,9 @@ impl Slot {
     pub(super) fn listen(&self, state: &SlotState) {
         let coverable = coverable(state);
         self.listeners.store(coverable + 1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        if !sabotaged(Defect::ListenerHasNoFence) {
+            fence(Ordering::SeqCst);
+        }
     }
 
     pub(super) fn count_listeners(&self, state: &SlotState) {

@@ -17,7 +17,7 @@ use crate::ids::Ticket;
 use crate::port::Keeper;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 use crate::timeline::Timeline;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) fn shutdown_failure() -> Failure {
 impl<B: Backend> Turn<'_, B> {
     /// The device of this queue is gone. The others of its queues hear of it through the agenda.
     pub(super) fn lose_device(&mut self, failure: Failure) {
-        let cause = self.device().lose(failure);
+        let cause = self.device.lose(failure);
         self.lose(&cause);
         self.agenda.losses.push((self.queue.id.device(), cause));
     }
@@ -135,6 +135,7 @@ impl<B: Backend> Shared<B> {
     /// Takes no more work and ends everything that has not begun.
     fn stop_taking_work(&self, failure: &Failure) {
         self.closing.store(1, Ordering::Release);
+        fence(Ordering::SeqCst);
         let mut entry = Entry::new(self);
         for index in self.indices() {
             let mut turn = Turn::begin(self, index, entry.agenda());
@@ -200,13 +201,17 @@ impl<B: Backend> Shared<B> {
 
     /// Whether nothing is under way anywhere, and no thread is on its way out with a callback.
     fn is_at_rest(&self) -> bool {
-        let deferred = self.deferred.load(Ordering::Acquire) > 0;
         let forgets = sabotaged(Defect::ShutdownForgetsCallbacks);
-        (!deferred || forgets)
-            && self.queues.iter().all(|queue| {
-                let state = queue.lock();
-                state.is_idle() || (forgets && state.ops.len() == 0)
-            })
+        let all_called = || forgets || self.deferred.load(Ordering::Acquire) == 0;
+        if sabotaged(Defect::RestLooksAtQueuesLast) && !all_called() {
+            return false;
+        }
+        let idle = self.queues.iter().all(|queue| {
+            let state = queue.lock();
+            state.is_idle() || (forgets && state.ops.len() == 0)
+        });
+        // What a queue leaves to others is counted before the queue is at rest, so the queues are looked at first.
+        idle && (sabotaged(Defect::RestLooksAtQueuesLast) || all_called())
     }
 
     /// A queue of a closing engine has come to rest, or something deferred has run: whoever waits for that looks again.

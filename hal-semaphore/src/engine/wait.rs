@@ -61,10 +61,9 @@ impl<B: Backend> Shared<B> {
                 slot.unpark(HOST, *value, *order);
             }
         }
-        let raised = pending.is_raised();
         self.notifications.lock().release(pending);
         self.host_waits.fetch_sub(1, Ordering::Relaxed);
-        match wait.outcome().filter(|_| raised) {
+        match wait.outcome() {
             Some(HostOutcome::Reached(index)) => Ok(index),
             Some(HostOutcome::Failed(index, failure)) => Err(WaitError::Failed { index, failure }),
             // It may have come while the wake-up was on its way.

@@ -1,17 +1,19 @@
 //! Working off what there is: a thread's agenda, and a queue's turn.
 
-use super::agenda::{Agenda, Covering, Entry, Release, is_submitting};
+use super::agenda::{Agenda, Covering, Due, Entry, Release, is_submitting};
 use super::deferred::Deferred;
+use super::host_wait::CallbackRecord;
 use super::queue::{Effects, Publication, Turn};
 use super::slot::{Slot, TURN, Target};
 use super::{Cover, Shared};
 use crate::backend::{Backend, Completion, HostTask};
 use crate::error::CompletionError;
-use crate::failure::{Code, Failure, Origin};
+use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
-use crate::port::{Callback, Port};
+use crate::port::Port;
 use crate::ring::take_first;
-use crate::sync::Ordering;
+use crate::sabotage::{Defect, sabotaged};
+use crate::sync::{Ordering, fence};
 use crate::timeline::{Timeline, Watcher};
 use smallvec::SmallVec;
 use std::sync::{Arc, Weak};
@@ -19,30 +21,37 @@ use std::sync::{Arc, Weak};
 /// How many operations are routed in one round.
 const ROUTE_TURN: usize = 64;
 
-/// How many rounds a thread works for a queue before it leaves the rest to whoever comes next.
-const ROUNDS: usize = 4;
-
 impl<B: Backend> Turn<'_, B> {
     /// Looks after the queue until nothing is left to do, or until somebody else is there to do it.
     pub(super) fn work(mut self) {
         for round in 0.. {
-            if round >= ROUNDS && self.queue.has_successor() {
+            let leaves = self.queue.has_successor(round);
+            if leaves || (round > 0 && sabotaged(Defect::LeavesWithoutSuccessor)) {
                 return;
             }
-            self.route_some();
-            self.retire();
+            if self.has_runnable() {
+                self.route_some();
+            }
+            if self.can_retire() {
+                self.retire();
+            }
             self.take_own_releases();
+            self.stay_for_callbacks();
             if !self.state.effects.is_empty() {
                 self = self.perform();
-            } else if self.can_issue() {
+            }
+            if self.agenda.released.is_empty() && !self.has_runnable() && self.can_issue() {
+                // What is to fail has failed by now.
                 self = self.issue();
-            } else if !self.has_more() {
-                break;
             }
             if !self.agenda.released.is_empty() {
                 // Others wait for what has been released here: they come first.
+                self.stay_for_callbacks();
                 self.agenda.visit(self.index);
                 return;
+            }
+            if !self.has_more() {
+                break;
             }
         }
         let rests = self.state.closing && self.state.is_idle();
@@ -53,9 +62,24 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
+    /// The queue is not at rest before the callbacks of what has ended on it were called.
+    fn stay_for_callbacks(&mut self) {
+        if self.agenda.calls && !self.agenda.calling.contains(&self.index) {
+            self.agenda.calling.push(self.index);
+            self.state.performing += 1;
+        }
+    }
+
+    fn has_runnable(&self) -> bool {
+        !self.state.runnable.is_empty() || self.state.ending.is_some()
+    }
+
+    fn can_retire(&self) -> bool {
+        self.state.is_due() || self.needs_sweep()
+    }
+
     fn has_more(&self) -> bool {
-        let state = &self.state;
-        !state.runnable.is_empty() || state.ending.is_some() || state.is_due() || self.needs_sweep()
+        self.has_runnable() || self.can_retire() || self.can_issue() || !self.state.effects.is_empty()
     }
 
     fn route_some(&mut self) {
@@ -89,7 +113,7 @@ impl<B: Backend> Turn<'_, B> {
             (Target::Gate(_), _) => self.state.gated = false,
             (Target::Room { asked, .. }, _) => {
                 if !self.state.room.resume(asked) && self.state.room.is_full() {
-                    self.device().add_full(self.index);
+                    self.device.add_full(self.index);
                 }
             }
             (Target::Covered { .. } | Target::Wait(..) | Target::Callback(_), _) => {}
@@ -102,7 +126,7 @@ impl<B: Backend> Turn<'_, B> {
         let mut effects = std::mem::replace(&mut self.state.effects, fresh);
         self.state.performing += 1;
         let index = self.index;
-        (self, ()) = self.without(|shared, agenda| shared.perform(index, &mut effects, agenda));
+        (self, ()) = self.without(|shared, _| shared.perform(index, &mut effects));
         self.state.performing -= 1;
         if !effects.early.is_empty() {
             for early in effects.early.drain(..) {
@@ -128,7 +152,7 @@ fn queue_of(target: &Target) -> Option<u32> {
 impl<T: Timeline> Publication<T> {
     /// Whether both are values of one timeline.
     fn merges(&self, other: &Self) -> bool {
-        let key = |publication: &Self| publication.timeline.registration().map(|own| own.key());
+        let key = |publication: &Self| publication.timeline.key();
         self.state.is_ok() && other.state.is_ok() && key(self).is_some() && key(self) == key(other)
     }
 
@@ -192,31 +216,36 @@ impl<B: Backend> Shared<B> {
         match (target, release) {
             (Target::Wait(wait, number), Release::Failed(failure)) => wait.failed(number as usize, &failure),
             (Target::Wait(wait, number), _) => wait.reached(number as usize),
-            (Target::Callback(record), release) => {
-                let Some(callback) = record.take() else { return };
-                self.callbacks.fetch_sub(1, Ordering::Relaxed);
-                let state = match release {
-                    Release::Failed(failure) => Err(failure),
-                    Release::Reached(value) => Ok(value),
-                    Release::Covered(_) => return,
-                };
-                if is_submitting() {
-                    agenda.deferred.push((callback, state));
-                } else {
-                    self.count_panic(self.foreign(|| callback(state)));
-                }
-            }
+            (Target::Callback(record), release) => agenda.callbacks.push_back((record, release)),
             _ => {}
         }
     }
 
+    /// Calls the program back, or has another thread do so.
+    fn call_back(&self, record: &CallbackRecord, release: Release, agenda: &mut Agenda) {
+        let Some(callback) = record.take() else { return };
+        self.callbacks.fetch_sub(1, Ordering::Relaxed);
+        let state = match release {
+            Release::Failed(failure) => Err(failure),
+            Release::Reached(value) => Ok(value),
+            // Only waits of queues are covered.
+            Release::Covered(_) => return,
+        };
+        if is_submitting() {
+            agenda.deferred.push((callback, state));
+        } else {
+            self.count_panic(self.foreign(|| callback(state)));
+        }
+    }
+
     /// Does what has to be done without a lock.
-    fn perform(&self, index: u32, effects: &mut Effects<B>, agenda: &mut Agenda) {
+    fn perform(&self, index: u32, effects: &mut Effects<B>) {
         let Effects { publications, transitions, watches, runs, early, reclaims, garbage } = effects;
         let deferred = self.publish(publications);
-        if !deferred.is_empty() {
+        let calls_back = B::RECLAIMS_CALL_BACK && !reclaims.is_empty() && is_submitting();
+        if calls_back || !deferred.is_empty() {
             // What the operations hold goes after their signals, so it goes the same way.
-            let reclaims: Vec<_> = reclaims.drain(..).collect();
+            let reclaims = std::mem::take(reclaims);
             self.defer(move |shared| {
                 for publication in deferred {
                     shared.count_panic(shared.foreign(|| publication.tell()));
@@ -252,8 +281,9 @@ impl<B: Backend> Shared<B> {
         for ended in reclaims.drain(..) {
             self.count_panic(self.foreign(|| self.backend.reclaim(ended)));
         }
-        garbage.clear();
-        let _ = agenda;
+        if !garbage.is_empty() {
+            self.count_panic(self.foreign(|| garbage.clear()));
+        }
     }
 
     /// Tells those whom the engine does not know. Returns what this thread must not do.
@@ -311,18 +341,25 @@ impl<B: Backend> Shared<B> {
         } {
             run(self);
             self.deferred.fetch_sub(1, Ordering::AcqRel);
-            if self.is_closing() {
-                self.wake_resting();
-            }
+            self.wake_if_closing();
         }
     }
 
-    fn call_back_elsewhere(&self, callbacks: Vec<(Callback, Result<u64, Failure>)>) {
+    fn call_back_elsewhere(&self, callbacks: Vec<Due>) {
         self.defer(move |shared| {
             for (callback, state) in callbacks {
                 shared.count_panic(shared.foreign(|| callback(state)));
             }
         });
+    }
+
+    /// Something has ended that a shutdown waits for.
+    fn wake_if_closing(&self) {
+        // Either this sees that somebody closes the engine, or who does sees what has ended.
+        fence(Ordering::SeqCst);
+        if self.is_closing() {
+            self.wake_resting();
+        }
     }
 
     /// Watches somebody else's timeline on behalf of `slot`.
@@ -355,7 +392,8 @@ impl<B: Backend> Shared<B> {
                 .map(|words| (*words).to_owned())
                 .or_else(|| payload.downcast_ref::<String>().cloned())
                 .unwrap_or_else(|| "no message".to_owned());
-            Failure::with_origin(Code::Internal, Origin::Device, format!("the backend panicked: {words}"))
+            let (code, origin) = (crate::failure::Code::Internal, crate::failure::Origin::Device);
+            Failure::with_origin(code, origin, format!("the backend panicked: {words}"))
         })
     }
 
@@ -421,12 +459,25 @@ impl<B: Backend> Port for Shared<B> {
                 self.cover(covering, agenda);
             } else if let Some(slot) = take_first(&mut agenda.drains) {
                 slot.drain(agenda);
+            } else if let Some((callback, release)) = take_first(&mut agenda.callbacks) {
+                // The last, since it may take as long as it likes, or wait for what was before it.
+                self.call_back(&callback, release, agenda);
             } else {
                 break;
             }
         }
         if !agenda.deferred.is_empty() {
             self.call_back_elsewhere(std::mem::take(&mut agenda.deferred));
+        }
+        agenda.calls = false;
+        while let Some(index) = agenda.calling.pop() {
+            let mut state = self.queue(index).lock();
+            state.performing -= 1;
+            let rests = state.closing && state.is_idle();
+            drop(state);
+            if rests {
+                self.wake_resting();
+            }
         }
     }
 
@@ -452,6 +503,13 @@ impl<B: Backend> Port for Shared<B> {
         let known = self.queues.get(queue.index()).is_some_and(|known| known.id == queue);
         if !known {
             return Err(CompletionError::UnknownQueue { index: queue.index(), queues: self.queues.len() });
+        }
+        let mut failure = failure;
+        if let Some(reported) = self.note_inside_submit(queue, epoch, &mut failure) {
+            if self.polled {
+                self.progress.fetch_add(1, Ordering::Relaxed);
+            }
+            return reported;
         }
         let mut entry = Entry::new(self);
         let nested = entry.is_nested();

@@ -1,41 +1,70 @@
 //! Devices that do nothing, at once or when told: what is left to measure is the engine.
 
-use hal_semaphore::backend::{Backend, Batch, Completer, DeviceSpec, NativeWaits, Submitted};
+use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
 use hal_semaphore::testing::device;
 use hal_semaphore::{QueueId, Semaphore};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-/// A device whose work has ended when `submit` returns, or when it is flushed.
+/// When work has ended, and how that is reported.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// Inside `submit`.
+    AtOnce,
+    /// When flushed: one report for each queue.
+    Flushed,
+    /// When flushed: one report for each operation, in the order of submission.
+    FlushedInTurn,
+}
+
+/// Devices whose work has ended when `submit` returns, or when they are flushed or polled.
 pub(crate) struct Noop {
-    queues: usize,
-    deferred: bool,
+    specs: Vec<DeviceSpec>,
+    ends: Ends,
     completer: OnceLock<Completer>,
     latest: Mutex<Vec<(QueueId, u64)>>,
     native_waits: AtomicU64,
 }
 
+#[allow(dead_code, reason = "not every user wants every device")]
 impl Noop {
-    /// Ends work inside `submit`.
+    fn new(specs: Vec<DeviceSpec>, ends: Ends) -> Self {
+        let (completer, latest, native_waits) = (OnceLock::new(), Mutex::default(), AtomicU64::new(0));
+        Self { specs, ends, completer, latest, native_waits }
+    }
+
+    /// One device that ends work inside `submit`.
     pub(crate) fn immediate(queues: usize) -> Self {
-        Self {
-            queues,
-            deferred: false,
-            completer: OnceLock::new(),
-            latest: Mutex::default(),
-            native_waits: AtomicU64::new(0),
-        }
+        Self::devices(vec![device(queues)])
     }
 
-    /// Ends work when it is flushed.
+    /// One device that ends work when it is flushed.
     pub(crate) fn deferred(queues: usize) -> Self {
-        Self { deferred: true, ..Self::immediate(queues) }
+        Self::new(vec![device(queues)], Ends::Flushed)
     }
 
-    /// Reports everything that was submitted so far.
-    pub(crate) fn flush(&self) {
+    /// Devices that end work inside `submit`.
+    pub(crate) fn devices(specs: Vec<DeviceSpec>) -> Self {
+        Self::new(specs, Ends::AtOnce)
+    }
+
+    /// Devices that end work when they are flushed, and report each operation.
+    pub(crate) fn in_turn(specs: Vec<DeviceSpec>) -> Self {
+        Self::new(specs, Ends::FlushedInTurn)
+    }
+
+    /// One device that is done at once, and says so when it is asked.
+    pub(crate) fn polled(queues: usize) -> Self {
+        let spec =
+            DeviceSpec { completion: Completion::Poll, native_waits: NativeWaits::None, ..device(queues) };
+        Self::new(vec![spec], Ends::FlushedInTurn)
+    }
+
+    /// Reports everything that was submitted so far. Says whether there was anything.
+    pub(crate) fn flush(&self) -> bool {
         let latest = || self.latest.lock().expect("nobody panics with this lock");
         let mut done = std::mem::take(&mut *latest());
+        let any = !done.is_empty();
         for (queue, epoch) in done.drain(..) {
             self.completer().complete(queue, epoch).expect("the engine lives");
         }
@@ -44,6 +73,7 @@ impl Noop {
             // The memory serves the next round.
             *latest = done;
         }
+        any
     }
 
     /// How many waits were left to the device.
@@ -62,7 +92,7 @@ impl Backend for Noop {
     type Event = u64;
 
     fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { native_waits: NativeWaits::Events, ..device(self.queues) }]
+        self.specs.clone()
     }
 
     fn start(&self, completer: Completer) {
@@ -74,18 +104,30 @@ impl Backend for Noop {
         for submission in batch.iter() {
             last = submission.epoch;
             waits += submission.waits.len() as u64;
-        }
-        self.native_waits.fetch_add(waits, Ordering::Relaxed);
-        if self.deferred {
-            let mut latest = self.latest.lock().expect("nobody panics with this lock");
-            match latest.iter_mut().find(|(known, _)| *known == queue) {
-                Some((_, epoch)) => *epoch = last,
-                None => latest.push((queue, last)),
+            if self.ends == Ends::FlushedInTurn {
+                self.latest.lock().expect("nobody panics with this lock").push((queue, last));
             }
-        } else {
-            self.completer().complete(queue, last).expect("the engine lives");
+        }
+        // Queues that have nothing to do with each other are to share nothing here either.
+        if waits > 0 {
+            self.native_waits.fetch_add(waits, Ordering::Relaxed);
+        }
+        match self.ends {
+            Ends::AtOnce => self.completer().complete(queue, last).expect("the engine lives"),
+            Ends::Flushed => {
+                let mut latest = self.latest.lock().expect("nobody panics with this lock");
+                match latest.iter_mut().find(|(known, _)| *known == queue) {
+                    Some((_, epoch)) => *epoch = last,
+                    None => latest.push((queue, last)),
+                }
+            }
+            Ends::FlushedInTurn => {}
         }
         Submitted::all()
+    }
+
+    fn poll(&self, _device: usize) {
+        self.flush();
     }
 
     fn create_event(&self, _device: usize) -> Result<u64, hal_semaphore::Failure> {

@@ -1,0 +1,76 @@
+//! What an operation costs in the engine, with devices that do nothing.
+//!
+//! `cargo bench -p hal-semaphore` runs the chains under criterion, then prints a table of all cases with their goals,
+//! and writes it as lines of JSON to `target/engine-bench.json`. `ENGINE_BENCH_QUICK=1` skips criterion and takes fewer
+//! rounds; `ENGINE_BENCH_ONLY` names the one part of the table to run; `-- --test` runs each case once with few operations.
+#![expect(clippy::unwrap_used, reason = "a benchmark stops where something is not as it should be")]
+
+mod bursts;
+#[path = "../../tests/common/counting.rs"]
+mod counting;
+mod delays;
+mod holds;
+#[path = "../../tests/common/noop.rs"]
+mod noop;
+mod operations;
+mod polled;
+mod queues;
+mod report;
+mod rig;
+mod sampled;
+mod threads;
+
+use counting::Counting;
+use criterion::Criterion;
+use report::Report;
+use rig::Plan;
+use std::time::Duration;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+type Part = fn(&mut Report, &Plan);
+
+/// The modules with cases, in the order of the table.
+const PARTS: [(&str, Part); 6] = [
+    ("operations", operations::table),
+    ("threads", threads::table),
+    ("bursts", bursts::table),
+    ("holds", holds::table),
+    ("queues", queues::table),
+    ("polled", polled::table),
+];
+
+fn table(plan: &Plan) -> Report {
+    let only = std::env::var("ENGINE_BENCH_ONLY").unwrap_or_default();
+    let mut report = Report::default();
+    report.section("the machine");
+    report.load("before");
+    for (_, part) in PARTS.iter().filter(|(name, _)| name.contains(&only)) {
+        part(&mut report, plan);
+    }
+    report.section("the machine");
+    report.load("after");
+    report
+}
+
+fn main() {
+    let test = std::env::args().any(|argument| argument == "--test");
+    let quick = std::env::var_os("ENGINE_BENCH_QUICK").is_some();
+    if test {
+        sampled::under_criterion(&mut Criterion::default().configure_from_args(), 100);
+        let plan = Plan { rounds: 1, long_rounds: 1, n: 100, held: vec![100, 1000], pings: 100 };
+        return table(&plan).finish(false);
+    }
+    if !quick {
+        let mut criterion = Criterion::default()
+            .warm_up_time(Duration::from_millis(500))
+            .measurement_time(Duration::from_secs(2))
+            .configure_from_args();
+        sampled::under_criterion(&mut criterion, 10_000);
+        criterion.final_summary();
+    }
+    let held = vec![1_000, 10_000, 100_000, 1_000_000];
+    let (rounds, long_rounds, pings) = if quick { (5, 2, 5_000) } else { (15, 7, 50_000) };
+    table(&Plan { rounds, long_rounds, n: 10_000, held, pings }).finish(true);
+}
