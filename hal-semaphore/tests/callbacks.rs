@@ -223,7 +223,10 @@ fn slow_callback_delays_no_job_that_waits_for_the_same_value() {
         let rig = Rig::new(1, NativeWaits::None);
         let [slow, x] = rig.semaphores();
         let (release, released) = mpsc::channel::<()>();
-        let _subscription = slow.subscribe(1, move |_| drop(released.recv()));
+        let _subscription = slow.subscribe(1, move |_| {
+            // An error means that the test is over, which is as good.
+            let _ = released.recv();
+        });
         rig.job(0, &[(&slow, 1)], &[(&x, 1)], 1);
         std::thread::scope(|scope| {
             scope.spawn(|| slow.signal(1).unwrap());
@@ -379,4 +382,25 @@ fn lock_held_for_a_submission_of_a_thread_that_ends_is_free_for_its_callback() {
         });
         thread.join().unwrap();
     });
+}
+
+/// Each callback signals the timeline of the next one, thousands of times, on a small stack: calls into the engine from
+/// inside of each other are worked off by the ones around them (S7).
+#[test]
+fn chain_of_callbacks_that_signal_needs_a_small_stack() {
+    let chain = || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let timelines: Vec<Semaphore> = (0..5_000).map(|_| rig.semaphore()).collect();
+        let subscriptions: Vec<_> = timelines
+            .windows(2)
+            .map(|pair| {
+                let next = pair[1].clone();
+                pair[0].subscribe(1, move |_| next.signal(1).unwrap())
+            })
+            .collect();
+        timelines[0].signal(1).unwrap();
+        assert_eq!(timelines.last().unwrap().query().unwrap(), 1);
+        drop(subscriptions);
+    };
+    std::thread::Builder::new().stack_size(256 << 10).spawn(chain).unwrap().join().unwrap();
 }

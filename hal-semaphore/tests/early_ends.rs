@@ -254,3 +254,41 @@ fn cancellation_with_another_engines_ticket_finds_nothing() {
     }
     assert_eq!(x.query().unwrap(), 0, "nobody has cancelled it");
 }
+
+/// A shutdown waits for a callback that a submitting thread has left to another one, and ends with it, not when its time
+/// is up (S10).
+#[test]
+fn shutdown_ends_with_the_last_callback() {
+    within(6 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let x = rig.semaphore();
+        let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+        let _subscription = x.subscribe(1, move |_| {
+            begun.send(()).unwrap();
+            // An error means that the test is over, which is as good.
+            let _ = released.recv();
+        });
+        rig.barrier(0, &[], &[(&x, 1)]);
+        begins.recv().unwrap();
+        let (sender, ended) = mpsc::channel();
+        let engine = rig.engine.clone();
+        std::thread::spawn(move || {
+            let limit = 4 * LIMIT;
+            sender.send(engine.shut_down(&SystemClock::new(), limit, limit)).unwrap();
+        });
+        assert!(ended.recv_timeout(Duration::from_millis(100)).is_err(), "the callback has not returned");
+        drop(release);
+        assert_eq!(ended.recv_timeout(LIMIT), Ok(Ok(())));
+    });
+}
+
+/// What the host is at is counted while it is, whether it began by itself or was asked ahead (S5).
+#[test]
+fn host_operations_are_counted_while_they_run() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let x = rig.semaphore();
+    rig.submit(0, &[], &[(&x, 1)], Action::Host(Job::new(1)));
+    assert_eq!(rig.engine.occupancy().running, 1);
+    rig.settle_with_host();
+    assert_eq!((x.query().unwrap(), rig.engine.occupancy().running), (1, 0));
+}
