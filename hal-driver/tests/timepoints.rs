@@ -587,8 +587,8 @@ fn a_wait_for_all_or_any_takes_semaphores_of_any_driver() {
         let values = [1_u64; 3];
         unsafe {
             let timeout = sys::iree_make_timeout_ms(5_000);
-            let (mode, allocator) =
-                (sys::iree_async_wait_mode_t::try_from(mode).unwrap(), sys::iree_allocator_system());
+            let mode = sys::iree_async_wait_mode_t::try_from(mode).unwrap();
+            let allocator = sys::iree_allocator_system();
             let (raw, values) = (raw.as_mut_ptr(), values.as_ptr());
             check(sys::iree_async_semaphore_multi_wait(mode, raw, values, 3, timeout, 0, allocator))
         }
