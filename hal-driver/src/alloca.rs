@@ -185,13 +185,15 @@ pub(crate) struct Dealloca {
     own: Arc<OwnPools>,
     /// The memory is gone from the buffer, though perhaps not yet back in the pool.
     begun: bool,
+    /// The pool of the device's own that the memory is on its way back to.
+    returns: Option<Pool>,
 }
 
 impl Dealloca {
     /// The deallocation of a transient buffer. Until it goes to its queue the buffer is as it was: other devices may
     /// still be asked to read it before.
     pub(crate) fn new(buffer: Retained<sys::iree_hal_buffer_t>, own: Arc<OwnPools>) -> Self {
-        Self { buffer, own, begun: false }
+        Self { buffer, own, begun: false, returns: None }
     }
 
     /// The pool that the memory is from, as long as the buffer has any.
@@ -228,7 +230,8 @@ impl Dealloca {
             }
         }
         self.begun = true;
-        lot.returning.fetch_add(1, Ordering::SeqCst);
+        self.returns = self.pool().filter(|&pool| self.own.contains(pool));
+        lot.returning.fetch_add(u64::from(self.returns.is_some()), Ordering::SeqCst);
         Ok(())
     }
 
@@ -238,22 +241,23 @@ impl Dealloca {
         if !self.begun {
             return;
         }
-        let pool = self.pool();
+
         // What could not go back early does now; otherwise it is gone and this does nothing. IREE's pool looks for free
         // memory in the slab that it got some for last, and else in those that it got some for with a frontier. So it
         // gets one: the pool of a program the point's own, which its owner may know of, and ours one that is reached for
         // good.
-        let frontier = match &pool {
-            Some(pool) if self.own.contains(*pool) => Some(frontier::done()),
+        let frontier = match self.pool() {
+            Some(pool) if self.own.contains(pool) => Some(frontier::done()),
             _ => point.and_then(|point| frontiers.at(point)),
         };
         let frontier =
             frontier.as_ref().map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());
         // SAFETY: a transient buffer, retained; the frontier is read during the call.
         unsafe { sys::iree_hal_local_transient_buffer_release_reservation(self.buffer.get(), frontier) };
-        lot.returning.fetch_sub(1, Ordering::SeqCst);
-        if let Some(pool) = pool {
-            notify(&pool);
+        // A pool of the program's may be gone by now.
+        if let Some(pool) = &self.returns {
+            lot.returning.fetch_sub(1, Ordering::SeqCst);
+            notify(pool);
         }
     }
 }
@@ -337,7 +341,9 @@ impl ParkingLot {
     /// Asks the pool for memory that is needed now. If there is none because others were early, or while some is on its
     /// way back, that will come.
     pub(crate) fn attempt(&self, alloca: &Alloca) -> Result<Attempt> {
-        let early = self.early.load(Ordering::SeqCst) > 0 || self.returning.load(Ordering::SeqCst) > 0;
+        // A pool that the program brings answers for itself.
+        let returning = alloca.ahead > 0 && self.returning.load(Ordering::SeqCst) > 0;
+        let early = returning || self.early.load(Ordering::SeqCst) > 0;
         let may_wait =
             sys::IREE_HAL_POOL_RESERVE_FLAG_ALLOW_WAIT_FRONTIER as sys::iree_hal_pool_reserve_flags_t;
         match alloca.ask(may_wait) {

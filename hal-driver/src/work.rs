@@ -186,9 +186,6 @@ impl<D: Device> Backend for Port<D> {
     type Work = Work<D>;
     type Event = D::Event;
 
-    /// Buffers have release callbacks, and a call that was never made has signals.
-    const RECLAIMS_CALL_BACK: bool = true;
-
     fn devices(&self) -> Vec<DeviceSpec> {
         vec![self.spec.clone()]
     }
@@ -282,6 +279,12 @@ impl<D: Device> Backend for Port<D> {
                 task.finish(Err(Failure::new(Code::Internal, "an operation of a queue came to the host")));
             }
         }
+    }
+
+    /// Buffers have release callbacks, and a call that was never made has signals. Memory goes back at once: a program that
+    /// sees that it is back may take its pool away.
+    fn calls_back(&self, work: &Work<D>) -> bool {
+        !matches!(work.operation, Operation::Dealloca(_) | Operation::Alloca(_) | Operation::Await(_))
     }
 
     fn reclaim(&self, ended: Ended<Work<D>>) {

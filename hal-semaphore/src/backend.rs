@@ -86,9 +86,6 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// A native event, or `()` where there are none. A handle: cheap to clone.
     type Event: Clone + Send + Sync + 'static;
 
-    /// Whether [`reclaim`](Backend::reclaim) may call the program back. Then it is never called on a thread that is submitting
-    /// something.
-    const RECLAIMS_CALL_BACK: bool = false;
     /// Whether [`observe`](Backend::observe) does anything.
     const OBSERVES: bool = false;
 
@@ -132,6 +129,13 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// must not run them, nor wait for them. By default this crate keeps threads for it.
     fn defer(&self, callbacks: Deferred) {
         callbacks.run_elsewhere();
+    }
+
+    /// Whether [reclaiming](Backend::reclaim) this work may call the program back. Then it is not done on a thread that is
+    /// submitting something.
+    fn calls_back(&self, work: &Self::Work) -> bool {
+        let _ = work;
+        false
     }
 
     /// An operation is over and its signals are out; what it held can go.

@@ -6,7 +6,7 @@ use super::host_wait::CallbackRecord;
 use super::queue::{Effects, Publication, Turn};
 use super::slot::{Slot, TURN, Target};
 use super::{Cover, Shared};
-use crate::backend::{Backend, Completion, HostTask};
+use crate::backend::{Backend, Completion, Ended, HostTask};
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
@@ -242,19 +242,27 @@ impl<B: Backend> Shared<B> {
     fn perform(&self, index: u32, effects: &mut Effects<B>, agenda: &mut Agenda) {
         let Effects { publications, transitions, watches, runs, early, reclaims, garbage } = effects;
         let late = self.publish(publications);
-        let calls_back = B::RECLAIMS_CALL_BACK && !reclaims.is_empty() && is_submitting();
-        if calls_back || !late.is_empty() {
-            // What the operations hold goes after their signals, so it goes the same way.
-            let reclaims = std::mem::take(reclaims);
+        // Another driver's timeline shows its signal only when it is told, and what the operation holds goes after that.
+        let all_late = late.iter().any(|publication| publication.foreign);
+        let submitting = is_submitting();
+        let comes_late = |ended: &Ended<B::Work>| {
+            all_late || (submitting && ended.work.as_ref().is_some_and(|work| self.backend.calls_back(work)))
+        };
+        let reclaims_late: Vec<_> = if all_late || submitting && !reclaims.is_empty() {
+            reclaims.extract_if(.., |ended| comes_late(ended)).collect()
+        } else {
+            Vec::new()
+        };
+        if !late.is_empty() || !reclaims_late.is_empty() {
             let tell = move |shared: &Shared<B>| {
                 for publication in late {
                     shared.count_panic(shared.foreign(|| publication.tell()));
                 }
-                for ended in reclaims {
+                for ended in reclaims_late {
                     shared.count_panic(shared.foreign(|| shared.backend.reclaim(ended)));
                 }
             };
-            if is_submitting() {
+            if submitting {
                 self.defer(tell);
             } else {
                 self.leave(tell);
