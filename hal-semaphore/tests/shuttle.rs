@@ -56,8 +56,11 @@ fn soak(random: u64) {
     let (accepted, called) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
 
     let mut threads = Vec::new();
+    // The tags of what was answered to be cancelled. No schedule depends on this lock.
+    let cancelled: Arc<std::sync::Mutex<Vec<u64>>> = Arc::default();
     for (number, [even, odd]) in (0..PRODUCERS).zip(chains.clone()) {
         let (engine, start, accepted) = (engine.clone(), start.clone(), accepted.clone());
+        let cancelled = cancelled.clone();
         let mut random = Seeded::new(random.next());
         threads.push(thread::spawn(move || {
             // A chain across queues and devices; its first link waits for a signal that is not there yet.
@@ -78,7 +81,9 @@ fn soak(random: u64) {
                 let placed = engine.submit(random.below(2), affinity, &waits, &signals, action).unwrap();
                 accepted.fetch_add(1, Ordering::SeqCst);
                 if random.one_in(6) {
-                    engine.cancel(placed.ticket);
+                    if engine.cancel(placed.ticket) == Cancel::Cancelled {
+                        cancelled.lock().unwrap().push(tag);
+                    }
                 }
             }
         }));
@@ -163,8 +168,13 @@ fn soak(random: u64) {
     let occupancy = engine.occupancy();
     assert_eq!((occupancy.operations, occupancy.host_waits, occupancy.callbacks), (0, 0, 0));
     assert_eq!(occupancy.events, occupancy.idle_events);
-    // Links of one chain run in order, wherever they run.
     let log = engine.backend().tags();
+    let cancelled = cancelled.lock().unwrap();
+    assert!(
+        log.iter().all(|tag| !cancelled.contains(tag)),
+        "what was cancelled has run: {cancelled:?}, {log:?}"
+    );
+    // Links of one chain run in order, wherever they run.
     for number in 0..PRODUCERS {
         let chain: Vec<u64> = log.iter().copied().filter(|tag| (tag - 1) / LINKS == number).collect();
         assert!(chain.is_sorted(), "chain {number} ran as {chain:?}");

@@ -118,11 +118,6 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             "random schedules of many threads, and the twins that must fail",
             checker("shuttle", &["test", "-p", engine, "--test", "shuttle", "--release"]),
         ),
-        step(
-            "mutants",
-            "a sample of wrong lines in the engine, each in a copy: a test notices, or hal-semaphore/mutants.toml says why none",
-            xtask(&["mutants", "--sample", "24", "--seed", "1", "--loom"]),
-        ),
         step("example", "the walkthrough runs", cargo(&["run", "-p", engine, "--example", "walkthrough"])),
         step(
             "instructions",

@@ -73,6 +73,8 @@ impl<B: Backend> Turn<'_, B> {
         if self.device.counts_reports() {
             let reports = self.queue.reports.load(Ordering::Relaxed);
             self.queue.reports.store(reports + 1, Ordering::Release);
+            // Either this sees who sleeps, or who lies down sees the report.
+            fence(Ordering::SeqCst);
             self.make_room();
         }
         Ok(())
@@ -92,10 +94,6 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Something of the device has ended: its full queues may have room again.
     fn make_room(&mut self) {
-        if self.device.counts_reports() {
-            // Either this sees who sleeps, or who lies down sees what has ended.
-            fence(Ordering::SeqCst);
-        }
         self.device.wake_full(false, self.agenda);
     }
 
