@@ -228,12 +228,16 @@ fn kept_out(submit: impl Fn(&Rig, &Semaphore, u64), release: impl FnOnce(&Rig, &
 
 const BURST: u64 = 200_000;
 
+/// A thread that shares its processor with others may stand still for so long without anybody's lock: some turns of the
+/// scheduler. A lock that is held for the whole burst is held several times longer, also in an optimised build.
+const PREEMPTED: Duration = Duration::from_millis(20);
+
 /// The asking thread may be unlucky with its machine, so one good round of a few is enough.
 fn assert_answers(what: &str, round: impl Fn() -> [Duration; 2]) {
     let mut rounds = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..8 {
         let [longest, submitted] = round();
-        if longest < submitted / 50 {
+        if longest < PREEMPTED.max(submitted / 50) {
             return;
         }
         rounds.push([longest, submitted]);
