@@ -167,7 +167,7 @@ impl<B: Backend> Shared<B> {
     }
 
     pub(super) fn foreign_standing(&self, timeline: &B::Timeline, value: u64) -> Standing {
-        let asked = self.foreign_of_device(|| match timeline.failure() {
+        let asked = self.foreign_counted(|| match timeline.failure() {
             Some(failure) => Standing::Failed(failure),
             None if timeline.value() >= value => Standing::Reached,
             None => Standing::Open,

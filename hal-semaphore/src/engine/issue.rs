@@ -69,7 +69,7 @@ impl<B: Backend> Turn<'_, B> {
             (self, answer) = self.without(|shared, _| {
                 let mut batch = Batch { items: &mut scratch.items, waits: &scratch.waits };
                 shared
-                    .foreign_of_device(|| shared.backend.submit(id, &mut batch))
+                    .foreign_counted(|| shared.backend.submit(id, &mut batch))
                     .unwrap_or_else(Submitted::lost)
             });
             let counted = self.device.counts_reports();
@@ -129,7 +129,7 @@ impl<B: Backend> Turn<'_, B> {
             let (id, device, queue) = (self.queue.id.device(), self.device, self.queue);
             let made;
             (self, made) =
-                self.without(|shared, _| shared.foreign_of_device(|| shared.backend.create_event(id)));
+                self.without(|shared, _| shared.foreign_counted(|| shared.backend.create_event(id)));
             match made {
                 Ok(Ok(event)) => scratch.events.push(queue.events.lock().add(event)),
                 Ok(Err(_)) => device.run_out_of_events(),

@@ -416,8 +416,8 @@ impl<B: Backend> Shared<B> {
         })
     }
 
-    /// The same for a call that must not panic without its device being lost.
-    pub(super) fn foreign_of_device<R>(&self, call: impl FnOnce() -> R) -> Result<R, Failure> {
+    /// The same, and counts the panic; what it means is the caller's to say.
+    pub(super) fn foreign_counted<R>(&self, call: impl FnOnce() -> R) -> Result<R, Failure> {
         let result = self.foreign(call);
         if result.is_err() {
             self.panics.fetch_add(1, Ordering::Relaxed);
