@@ -51,6 +51,7 @@ impl<T> WaitList<T> {
         Self { alone: None, run: VecDeque::new(), late: BTreeMap::new(), order: 0, gaps: 0, next: u64::MAX }
     }
 
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         usize::from(self.alone.is_some()) + self.run.len() - self.gaps + self.late.len()
     }
@@ -62,6 +63,11 @@ impl<T> WaitList<T> {
     /// How many entries fit into the memory that the list has.
     pub(crate) fn capacity(&self) -> usize {
         self.run.capacity()
+    }
+
+    /// The smallest value in here, or the largest there is where nothing is.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
     }
 
     /// Whether [`pop`](WaitList::pop) would take something.

@@ -33,6 +33,7 @@ mod agenda;
 mod deferred;
 mod host_wait;
 mod issue;
+mod lists;
 mod queue;
 mod retire;
 mod room;

@@ -24,6 +24,7 @@
 
 use super::agenda::{Agenda, Covering, Release};
 use super::host_wait::{CallbackRecord, HostWait};
+use super::lists::Lists;
 use crate::error::SignalError;
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::{MAX_VALUE, TimelineKey};
@@ -31,7 +32,6 @@ use crate::native_event::EventIndex;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{AtomicU64, Guard, Mutex, Ordering, fence};
-use crate::wait_list::WaitList;
 use smallvec::SmallVec;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -49,10 +49,7 @@ pub(super) const TURN: usize = 64;
 /// How many signals a look for one that covers a wait goes through at most.
 pub(super) const SCAN: usize = 16;
 
-/// How many empty lists a slot keeps for the next waits; more of them would only be in the way.
-const KEPT: usize = 2;
-
-/// From this capacity on the memory of a list is worth giving back.
+/// From this capacity on the memory of the promises is worth giving back.
 const LARGE: usize = 1024;
 
 /// What a timepoint releases.
@@ -96,7 +93,7 @@ impl Promise {
 pub(crate) struct SlotState {
     failure: Option<Failure>,
     /// Timepoints by waiting queue, and [`HOST`].
-    lists: SmallVec<[(u32, WaitList<Target>); 1]>,
+    lists: Lists,
     /// Signals that work with a place in its queue will make, by value, queue and epoch.
     promises: VecDeque<Promise>,
     /// What watches a foreign timeline on behalf of this slot.
@@ -148,9 +145,7 @@ impl Slot {
         self.key = key;
         let mut state = self.state.lock();
         state.failure = None;
-        for (_, list) in &mut state.lists {
-            list.clear();
-        }
+        state.lists.clear();
         state.promises.clear();
     }
 
@@ -296,24 +291,22 @@ impl Slot {
     fn release(self: &Arc<Self>, state: &mut SlotState, agenda: &mut Agenda) {
         let reached = self.value();
         let limit = if state.failure.is_some() { u64::MAX } else { reached };
-        if !state.lists.iter().any(|(_, list)| list.releases(limit)) {
+        if !state.lists.release(limit) {
             return;
         }
         let mut left = TURN;
-        for (_, list) in &mut state.lists {
-            while left > 0
-                && let Some((value, target)) = list.pop(limit)
-            {
-                left -= 1;
-                agenda.calls |= matches!(target, Target::Callback(_));
-                let release = match &state.failure {
-                    Some(failure) if value > reached => Release::Failed(failure.clone()),
-                    _ => Release::Reached(reached),
-                };
-                agenda.released.push_back((target, release));
-            }
+        while left > 0
+            && let Some((value, target)) = state.lists.pop(limit)
+        {
+            left -= 1;
+            agenda.calls |= matches!(target, Target::Callback(_));
+            let release = match &state.failure {
+                Some(failure) if value > reached => Release::Failed(failure.clone()),
+                _ => Release::Reached(reached),
+            };
+            agenda.released.push_back((target, release));
         }
-        if left == 0 && state.lists.iter().any(|(_, list)| list.releases(limit)) {
+        if left == 0 && state.lists.release(limit) {
             agenda.calls = true;
             agenda.drains.push_back(self.clone());
         }
@@ -323,15 +316,7 @@ impl Slot {
     /// Adds a timepoint of a wait that is open. Returns the number by which [`unpark`](Slot::unpark) takes it out again.
     pub(super) fn park(&self, state: &mut SlotState, list: u32, value: u64, target: Target) -> u32 {
         debug_assert!(state.failure.is_none(), "a failed timeline is not waited for");
-        let order = match state.lists.iter_mut().find(|(queue, _)| *queue == list) {
-            Some((_, list)) => list.push(value, target),
-            None => {
-                let mut fresh = WaitList::new();
-                let order = fresh.push(value, target);
-                state.lists.push((list, fresh));
-                order
-            }
-        };
+        let order = state.lists.push(list, value, target);
         if list != HOST {
             self.count_listeners(state);
         }
@@ -341,11 +326,7 @@ impl Slot {
     /// Takes a timepoint out whose owner no longer waits. It may have been released already.
     pub(crate) fn unpark(&self, list: u32, value: u64, order: u32) {
         let mut state = self.state.lock();
-        let removed = state
-            .lists
-            .iter_mut()
-            .find(|(queue, _)| *queue == list)
-            .and_then(|(_, list)| list.remove(value, order));
+        let removed = state.lists.remove(list, value, order);
         self.count_listeners(&state);
         drop(state);
         // What the target holds goes without the lock.
@@ -355,15 +336,14 @@ impl Slot {
     /// Says that somebody is about to look for a signal that covers a wait, so that queues which hand such a signal
     /// to their device from now on come by. Ends with [`count_listeners`](Slot::count_listeners) at the latest.
     pub(super) fn listen(&self, state: &SlotState) {
-        let coverable = coverable(state);
-        self.listeners.store(coverable + 1, Ordering::Relaxed);
+        self.listeners.store(state.lists.coverable() + 1, Ordering::Relaxed);
         if !sabotaged(Defect::ListenerHasNoFence) {
             fence(Ordering::SeqCst);
         }
     }
 
     pub(super) fn count_listeners(&self, state: &SlotState) {
-        self.listeners.store(coverable(state), Ordering::Relaxed);
+        self.listeners.store(state.lists.coverable(), Ordering::Relaxed);
     }
 
     /// Whether a signal that is with its device now may cover a wait. The caller has moved on and then passed a
@@ -374,13 +354,7 @@ impl Slot {
 
     /// Puts lists that are empty away if there are many.
     pub(super) fn prune(&self, state: &mut SlotState) {
-        if state.lists.len() > KEPT {
-            let mut kept = 0;
-            state.lists.retain(|(_, list)| {
-                kept += usize::from(list.is_empty());
-                !list.is_empty() || kept <= KEPT
-            });
-        }
+        state.lists.prune();
         self.count_listeners(state);
     }
 
@@ -403,18 +377,19 @@ impl Slot {
             }
             _ => state.promises.push_back(promise),
         }
-        let own = state.lists.iter_mut().find(|(queue, _)| *queue == promise.queue);
-        let Some((_, list)) = own.filter(|(_, list)| list.releases(promise.value)) else { return };
+        if !state.lists.release_of(promise.queue, promise.value) {
+            return;
+        }
         let mut left = TURN;
         while left > 0
-            && let Some((_, target)) = list.pop(promise.value)
+            && let Some((_, target)) = state.lists.pop_of(promise.queue, promise.value)
         {
             left -= 1;
             if let Target::Op { key, wait, .. } = target {
                 covered.push((key, wait));
             }
         }
-        if list.releases(promise.value) {
+        if state.lists.release_of(promise.queue, promise.value) {
             agenda.covers.push_back(Covering { slot: self.clone(), promise });
         }
         self.prune(&mut state);
@@ -444,7 +419,7 @@ impl Slot {
     /// Nobody can signal the timeline any more.
     pub(crate) fn abandon(self: &Arc<Self>, agenda: &mut Agenda) {
         // Without a handle nobody can come any more.
-        let waited_for = self.state.lock().lists.iter().any(|(_, list)| !list.is_empty());
+        let waited_for = !self.state.lock().lists.are_empty();
         if waited_for && !self.has_failed() {
             let value = self.value();
             let failure = Failure::with_origin(
@@ -468,16 +443,10 @@ impl Slot {
     /// Gives back memory that a burst has left behind.
     pub(super) fn trim(&self) {
         let mut state = self.state.lock();
-        for (_, list) in &mut state.lists {
-            list.trim();
-        }
+        state.lists.trim();
         state.promises.shrink_to_fit();
         state.large = false;
     }
-}
-
-fn coverable(state: &SlotState) -> u64 {
-    state.lists.iter().filter(|(queue, _)| *queue != HOST).map(|(_, list)| list.len() as u64).sum()
 }
 
 fn find(promises: &mut VecDeque<Promise>, value: u64, queue: u32, epoch: u64) -> Option<&mut Promise> {
@@ -512,23 +481,18 @@ impl SlotState {
         find(&mut self.promises, value, queue, epoch).copied()
     }
 
-    /// The queues whose waits `value` may cover, by the number of their list.
-    pub(super) fn waiting(&self, value: u64) -> impl Iterator<Item = (usize, u32)> {
-        self.lists
-            .iter()
-            .enumerate()
-            .filter(move |(_, (queue, list))| *queue != HOST && list.releases(value))
-            .map(|(position, (queue, _))| (position, *queue))
+    /// The queues whose waits `value` may cover.
+    pub(super) fn waiting(&self, value: u64) -> SmallVec<[u32; 8]> {
+        self.lists.queues(value)
     }
 
-    pub(super) fn pop(&mut self, position: usize, value: u64) -> Option<(u64, Target)> {
-        self.lists.get_mut(position)?.1.pop(value)
+    pub(super) fn pop(&mut self, queue: u32, value: u64) -> Option<(u64, Target)> {
+        self.lists.pop_of(queue, value)
     }
 
     /// Whether the slot has become large and nobody knows yet.
     pub(super) fn becomes_large(&mut self) -> bool {
-        let large =
-            self.promises.capacity() > LARGE || self.lists.iter().any(|(_, list)| list.capacity() > LARGE);
+        let large = self.promises.capacity() > LARGE || self.lists.are_large();
         large && !std::mem::replace(&mut self.large, true)
     }
 }

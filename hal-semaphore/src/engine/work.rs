@@ -15,7 +15,6 @@ use crate::ring::take_first;
 use crate::sabotage::{Defect, sabotaged};
 use crate::sync::{Ordering, fence};
 use crate::timeline::{Timeline, Watcher};
-use smallvec::SmallVec;
 use std::sync::{Arc, Weak};
 
 /// How many operations are routed in one round.
@@ -175,9 +174,8 @@ impl<B: Backend> Shared<B> {
         // What has ended meanwhile is reached, or has failed: then everything is released anyway.
         let Some(promise) = state.find(promise.value, promise.queue, promise.epoch) else { return };
         let accepted = promise.epoch <= source.issued.load(Ordering::Acquire);
-        let lists: SmallVec<[(usize, u32); 8]> = state.waiting(promise.value).collect();
         let mut left = TURN;
-        for (position, waiting) in lists {
+        for waiting in state.waiting(promise.value) {
             let cover = if waiting == promise.queue {
                 Cover { queue: promise.queue, epoch: promise.epoch, event: None }
             } else if accepted
@@ -189,7 +187,7 @@ impl<B: Backend> Shared<B> {
                 continue;
             };
             while left > 0
-                && let Some((_, target)) = state.pop(position, promise.value)
+                && let Some((_, target)) = state.pop(waiting, promise.value)
             {
                 left -= 1;
                 if let Some(event) = cover.event {
