@@ -282,9 +282,17 @@ impl<D: Device> Backend for Port<D> {
     }
 
     /// Buffers have release callbacks, and a call that was never made has signals. Memory goes back at once: a program that
-    /// sees that it is back may take its pool away.
+    /// sees that it is back may take its pool away. What is settled keeps no buffer that anybody wants to be told of.
     fn calls_back(&self, work: &Work<D>) -> bool {
-        !matches!(work.operation, Operation::Dealloca(_) | Operation::Alloca(_) | Operation::Await(_))
+        match &work.operation {
+            Operation::Dealloca(_) | Operation::Alloca(_) | Operation::Await(_) | Operation::Command(_) => {
+                false
+            }
+            Operation::Record(_)
+            | Operation::Execute { .. }
+            | Operation::HostCall(_)
+            | Operation::Transfer(_) => true,
+        }
     }
 
     fn reclaim(&self, ended: Ended<Work<D>>) {

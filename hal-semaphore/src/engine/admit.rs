@@ -160,10 +160,13 @@ impl<B: Backend> Shared<B> {
     /// How waits for other drivers' timelines stand, in their order. Asking is foreign code, and done without a lock; a driver
     /// that panics has failed.
     fn foreign_standings<W: Points<B::Timeline> + ?Sized>(&self, waits: &W) -> SmallVec<[Standing; 1]> {
-        iter(waits)
-            .filter(|(timeline, _)| self.own(timeline).is_none())
-            .map(|(timeline, value)| self.foreign_standing(timeline, value))
-            .collect()
+        let mut standings = SmallVec::new();
+        for (timeline, value) in iter(waits) {
+            if self.own(timeline).is_none() {
+                standings.push(self.foreign_standing(timeline, value));
+            }
+        }
+        standings
     }
 
     pub(super) fn foreign_standing(&self, timeline: &B::Timeline, value: u64) -> Standing {
@@ -548,9 +551,10 @@ impl<B: Backend> Turn<'_, B> {
         op.state = OpState::Ordered;
         state.ready.push_back(key);
         let mut covered = SmallVec::new();
+        let cover = super::issue::foreseen_cover(self.queue, self.device, op.kind, epoch);
         for signal in &op.signals {
             let Some(slot) = self.shared.own(&signal.timeline) else { continue };
-            let promise = Promise { value: signal.value, queue: self.index, epoch, cover: 0, event: None };
+            let promise = Promise { value: signal.value, queue: self.index, epoch, cover, event: None };
             slot.promise(promise, &mut covered, self.agenda);
         }
         if B::OBSERVES {

@@ -42,6 +42,22 @@ fn native<B: Backend>(items: &[Item<B>]) -> usize {
     items.iter().filter(|item| !item.rides).count()
 }
 
+fn records_events<B: Backend>(queue: &Queue<B>, device: &Device) -> bool {
+    queue.watched && device.native_waits == NativeWaits::Events
+}
+
+/// What a promise says from the beginning about how to wait for it natively. Work of the device is waited for by its own
+/// epoch, as soon as the device has accepted it. Where that takes an event, and for what may ride along, it is known when the
+/// operation goes to the device.
+pub(super) fn foreseen_cover<B: Backend>(
+    queue: &Queue<B>,
+    device: &Device,
+    kind: ActionKind,
+    epoch: u64,
+) -> u64 {
+    if kind == ActionKind::Queue && !records_events(queue, device) { epoch } else { 0 }
+}
+
 impl<B: Backend> Turn<'_, B> {
     pub(super) fn can_issue(&self) -> bool {
         let state = &self.state;
@@ -103,7 +119,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     fn records_events(&self) -> bool {
-        self.queue.watched && self.device.native_waits == NativeWaits::Events
+        records_events(self.queue, self.device)
     }
 
     /// Puts events for the next batch into its hands.
@@ -216,7 +232,10 @@ impl<B: Backend> Turn<'_, B> {
         if !self.queue.watched {
             return;
         }
-        // Also where there is no cover: there may have been one before a batch was taken back.
+        let foreseen = foreseen_cover(self.queue, self.device, op.kind, epoch);
+        if cover == foreseen {
+            return;
+        }
         for signal in &op.signals {
             if let Some(slot) = self.shared.own(&signal.timeline) {
                 slot.amend(Promise { value: signal.value, queue: self.index, epoch, cover, event });
@@ -420,7 +439,7 @@ impl<B: Backend> Turn<'_, B> {
         let mut failed = None;
         while self.state.in_flight.back().is_some_and(|entry| entry.epoch >= refused) {
             let Some(entry) = self.state.in_flight.pop_back() else { break };
-            self.withdraw_cover(entry.op, entry.epoch);
+            self.withdraw_cover(&entry);
             self.release_event(self.index, entry.event);
             let fails = entry.epoch == refused && fails;
             if let Some(op) = self.op(entry.op) {
@@ -439,12 +458,17 @@ impl<B: Backend> Turn<'_, B> {
         failed
     }
 
-    /// Nobody can wait for the operation natively any more: its device does not have it.
-    fn withdraw_cover(&self, key: Key, epoch: u64) {
+    /// How to wait for the operation natively is to be found out again: its device does not have it.
+    fn withdraw_cover(&self, entry: &InFlight) {
+        let (key, epoch) = (entry.op, entry.epoch);
         let Some(op) = self.state.ops.get(key).filter(|_| self.queue.watched) else { return };
+        let cover = foreseen_cover(self.queue, self.device, op.kind, epoch);
+        if cover == entry.cover {
+            return;
+        }
         for signal in &op.signals {
             if let Some(slot) = self.shared.own(&signal.timeline) {
-                slot.amend(Promise { value: signal.value, queue: self.index, epoch, cover: 0, event: None });
+                slot.amend(Promise { value: signal.value, queue: self.index, epoch, cover, event: None });
             }
         }
     }
@@ -513,9 +537,14 @@ impl<B: Backend> Turn<'_, B> {
         // Either whoever registers sees how far the queue is, or is seen; see the documentation of `slot`.
         fence(Ordering::SeqCst);
         let state = &mut *self.state;
-        let fresh = state.in_flight.iter().rev().take_while(|entry| entry.epoch > before).count();
-        let first = state.in_flight.len() - fresh;
-        for entry in state.in_flight.range(first..) {
+        let count = state.in_flight.len();
+        let is_fresh = |at: usize| state.in_flight.get(at).is_some_and(|entry| entry.epoch > before);
+        let mut first = count;
+        while first.checked_sub(1).is_some_and(is_fresh) {
+            first -= 1;
+        }
+        for at in first..count {
+            let Some(entry) = state.in_flight.get(at) else { break };
             let (key, epoch, cover, event) = (entry.op, entry.epoch, entry.cover, entry.event);
             if B::OBSERVES {
                 let ticket = Ticket { engine: self.shared.id, queue: self.index, key };

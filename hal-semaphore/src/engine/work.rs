@@ -246,7 +246,7 @@ impl<B: Backend> Shared<B> {
         let comes_late = |ended: &Ended<B::Work>| {
             all_late || (submitting && ended.work.as_ref().is_some_and(|work| self.backend.calls_back(work)))
         };
-        let reclaims_late: Vec<_> = if all_late || submitting && !reclaims.is_empty() {
+        let reclaims_late: Vec<_> = if (all_late || submitting) && reclaims.iter().any(comes_late) {
             reclaims.extract_if(.., |ended| comes_late(ended)).collect()
         } else {
             Vec::new()
@@ -267,11 +267,15 @@ impl<B: Backend> Shared<B> {
                 agenda.tells = true;
             }
         }
-        for transition in transitions.drain(..) {
-            self.count_panic(self.foreign(|| self.backend.observe(transition)));
+        if B::OBSERVES {
+            for transition in transitions.drain(..) {
+                self.count_panic(self.foreign(|| self.backend.observe(transition)));
+            }
         }
-        for (timeline, value, slot) in watches.drain(..) {
-            self.watch(&timeline, value, &slot);
+        if !watches.is_empty() {
+            for (timeline, value, slot) in watches.drain(..) {
+                self.watch(&timeline, value, &slot);
+            }
         }
         for early in early {
             let asked = self.foreign(|| early.done = self.backend.ahead(&mut early.work));
@@ -290,8 +294,10 @@ impl<B: Backend> Shared<B> {
                 }
             }
         }
-        for ended in reclaims.drain(..) {
-            self.count_panic(self.foreign(|| self.backend.reclaim(ended)));
+        if !reclaims.is_empty() {
+            for ended in reclaims.drain(..) {
+                self.count_panic(self.foreign(|| self.backend.reclaim(ended)));
+            }
         }
         if !garbage.is_empty() {
             self.count_panic(self.foreign(|| garbage.clear()));
