@@ -6,83 +6,13 @@ in another language and by other code than what runs on the device.
 
 import json
 import os
-import pathlib
 import struct
-import subprocess
 import sys
-import time
 
+import networks
 import numpy as np
-
-MODELS = pathlib.Path(__file__).parent / "models"
-TOOLS = pathlib.Path(os.environ["HAL_TOOLS"])
-OUT = pathlib.Path(os.environ["HAL_DEMO_DIR"])
-COMPILER = os.environ["HAL_IREE_COMPILE"]
-EXAMPLES = pathlib.Path(os.environ["HAL_EXAMPLES"])
-
-LLVM_CPU = ["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host"]
-VMVX = ["--iree-hal-local-target-device-backends=vmvx"]
-LOCAL = ["--iree-hal-target-device=local"]
-
-# Where each model runs. The local driver of IREE's own is here so that a reader sees the same model beside it.
-DEVICES = [
-    "mock",
-    "mock://0?queues=4&workers=2&latency=20us",
-    "gaudi://emulated?generation=gaudi1",
-    "gaudi://emulated?generation=gaudi2",
-    "local-task",
-]
-
-# Those of them that the programs below run on: all but IREE's own.
-OURS = DEVICES[:-1]
-CARDS = [device for device in DEVICES if device.startswith("gaudi://")]
-
-
-class Failed(Exception):
-    """A model that did not do what it should; what it said is in the message."""
-
-
-def compile_model(source, name, flags):
-    """Compiles a model, unless that has been done."""
-    target = OUT / f"{name}.vmfb"
-    stamp = OUT / f"{name}.flags"
-    wanted = json.dumps(flags)
-    fresh = target.is_file() and target.stat().st_mtime > source.stat().st_mtime
-    if fresh and stamp.is_file() and stamp.read_text() == wanted:
-        return target
-    print(f"compiling {name}", flush=True)
-    done = subprocess.run([COMPILER, *flags, str(source), "-o", str(target)], capture_output=True, text=True)
-    if done.returncode != 0:
-        target.unlink(missing_ok=True)
-        raise Failed(f"iree-compile could not compile {source}:\n{done.stderr}")
-    stamp.write_text(wanted)
-    return target
-
-
-def run(arguments):
-    """Runs a program; how long it took."""
-    begin = time.perf_counter()
-    done = subprocess.run([str(argument) for argument in arguments], capture_output=True, text=True, timeout=120)
-    took = time.perf_counter() - begin
-    if done.returncode != 0:
-        raise Failed(f"{' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}")
-    return took
-
-
-def invoke(module, devices, inputs, extra=()):
-    """Runs a model's main function; its result and how long it took."""
-    arguments = [TOOLS / "iree-run-module", f"--module={module}", "--function=main", *extra]
-    arguments += [f"--device={device}" for device in devices]
-    for number, value in enumerate(inputs):
-        path = OUT / f"input{number}.npy"
-        np.save(path, value)
-        arguments.append(f"--input=@{path}")
-    result = OUT / "result.npy"
-    result.unlink(missing_ok=True)
-    arguments.append(f"--output=@{result}")
-    took = run(arguments)
-    return np.load(result), took
-
+from rig import CARDS, DEVICES, EXAMPLES, LLVM_CPU, LOCAL, MODELS, OURS, OUT, TOOLS, VMVX
+from rig import Failed, attempt, check, compile_model, invoke, note, run, summary
 
 def random(*shapes, scale=1.0):
     """Values that are the same in every run."""
@@ -134,35 +64,6 @@ def safetensors(path, tensors):
             file.write(value.tobytes())
 
 
-ROWS = []
-WRONG = 0
-
-
-def check(model, device, result, took, expected, tolerance=2e-5):
-    """Compares a result and notes it."""
-    global WRONG
-    expected = np.asarray(expected)
-    if result.shape != expected.shape or not np.isfinite(result).all():
-        error = float("inf")
-    else:
-        error = float(np.max(np.abs(result - expected) / np.maximum(1.0, np.abs(expected)), initial=0.0))
-    good = error <= tolerance
-    WRONG += not good
-    ROWS.append((model, device, f"{error:.1e}", f"{took * 1000:.0f} ms", "ok" if good else "WRONG"))
-    print(f"{model} on {device}: {'ok' if good else 'WRONG'}", flush=True)
-
-
-def attempt(model, device, body):
-    """Does one thing; what goes wrong is noted and the rest goes on."""
-    global WRONG
-    try:
-        body()
-    except (Failed, subprocess.TimeoutExpired, OSError) as error:
-        WRONG += 1
-        ROWS.append((model, device, "-", "-", "FAILED"))
-        print(f"{model} on {device}: FAILED\n{error}", file=sys.stderr, flush=True)
-
-
 def simple(name, cases, expected, flags, label=None, extra=()):
     """A model with one function, on each device."""
     label = label or name
@@ -199,16 +100,14 @@ def main():
         def both(device=device):
             # The program compares its results itself, in C, and fails if one is wrong.
             took = run([TOOLS / "embed", two, device])
-            ROWS.append(("two in flight", device, "0.0e+00", f"{took * 1000:.0f} ms", "ok"))
-            print(f"two in flight on {device}: ok", flush=True)
+            note("two in flight", device, "0.0e+00", took, True)
 
         attempt("two in flight", device, both)
 
     for device in CARDS:
         def overlap(device=device):
             took = run([TOOLS / "overlap", device])
-            ROWS.append(("overlapped transfers", device, "0.0e+00", f"{took * 1000:.0f} ms", "ok"))
-            print(f"overlapped transfers on {device}: ok", flush=True)
+            note("overlapped transfers", device, "0.0e+00", took, True)
 
         attempt("overlapped transfers", device, overlap)
 
@@ -216,8 +115,7 @@ def main():
 
     def embedded():
         took = run([os.environ["HAL_RUST_EXAMPLE"], plain])
-        ROWS.append(("Rust program", "mock", "0.0e+00", f"{took * 1000:.0f} ms", "ok"))
-        print("Rust program on mock: ok", flush=True)
+        note("Rust program", "mock", "0.0e+00", took, True)
 
     attempt("Rust program", "mock", embedded)
 
@@ -236,15 +134,9 @@ def main():
 
         attempt("three devices", " ".join(devices), across)
 
-    widths = [max(len(row[column]) for row in ROWS + [HEAD]) for column in range(len(HEAD))]
-    print()
-    for row in [HEAD, *ROWS]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
-    print(f"\n{len(ROWS) - WRONG} passed, {WRONG} failed")
-    return 1 if WRONG else 0
+    networks.run_all()
+    return 1 if summary() else 0
 
-
-HEAD = ("model", "device", "error", "time", "result")
 
 if __name__ == "__main__":
     try:

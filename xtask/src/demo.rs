@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: real models on every device, each result checked against numpy.
+//! `cargo xtask demo`: real models on every device, each result checked against numpy, or against IREE's local-sync.
 
 use crate::iree::{Flavour, Tree};
 use crate::workspace;
@@ -10,6 +10,7 @@ pub(crate) fn run() -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, None)?;
     tree.build(&["iree-run-module", "embed", "overlap"])?;
     tree.build(&["hal_runtime_archives"])?;
+    tree.python().networks()?;
     let root = workspace::root()?;
     let built = workspace::cargo()
         .args(["build", "--quiet", "--locked", "--package", "hal-driver", "--example", "embed"])

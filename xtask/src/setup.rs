@@ -8,6 +8,9 @@ use std::process::{Command, Stdio};
 /// The Python packages, pinned.
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
 
+/// The packages with networks of other people's, pinned.
+const NETWORKS: &str = include_str!("../requirements-networks.txt");
+
 /// The environment with cmake, ninja, libclang, IREE's compiler and numpy.
 pub(crate) struct Python {
     root: PathBuf,
@@ -27,15 +30,49 @@ impl Python {
             .map(|version| version.path().join("site-packages/clang/native"))
             .find(|folder| folder.is_dir())
     }
+
+    /// Whether what a file asks for is installed.
+    fn has(&self, file: &str, wanted: &str) -> bool {
+        std::fs::read_to_string(self.root.join(file)).is_ok_and(|installed| installed == wanted)
+    }
+
+    /// Installs what a file asks for.
+    fn install(&self, file: &str, wanted: &str, options: &[&str]) -> Result<()> {
+        let requirements = workspace::root()?.join("xtask").join(file);
+        let installed = Command::new(self.program("pip"))
+            .args(["install", "--quiet", "--disable-pip-version-check"])
+            .args(options)
+            .arg("--requirement")
+            .arg(&requirements)
+            .status()
+            .context("starting pip")?;
+        if !installed.success() {
+            bail!(
+                "pip could not install what {} names\n  the first run needs the network (pypi.org, or the index that pip \
+                 is set up for); later runs do not",
+                requirements.display()
+            );
+        }
+        let stamp = self.root.join(file);
+        std::fs::write(&stamp, wanted).with_context(|| format!("writing {}", stamp.display()))
+    }
+
+    /// Adds the networks that the demo runs, unless they are there.
+    pub(crate) fn networks(&self) -> Result<()> {
+        const FILE: &str = "requirements-networks.txt";
+        if self.has(FILE, NETWORKS) {
+            return Ok(());
+        }
+        println!("installing networks of other people's into {}", self.root.display());
+        self.install(FILE, NETWORKS, &["--no-deps"])
+    }
 }
 
 /// Makes the environment, or takes the one that is there if it has what is asked for now.
 pub(crate) fn python() -> Result<Python> {
     workspace::ensure_writable()?;
-    let root = workspace::target()?.join("python");
-    let stamp = root.join("requirements.txt");
-    let python = Python { root };
-    if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == REQUIREMENTS) {
+    let python = Python { root: workspace::target()?.join("python") };
+    if python.has("requirements.txt", REQUIREMENTS) {
         return Ok(python);
     }
     println!("installing cmake, ninja, libclang, IREE's compiler and numpy into {}", python.root.display());
@@ -45,20 +82,7 @@ pub(crate) fn python() -> Result<Python> {
             "python3 with its venv module is needed: install Python 3.10 or later (Debian: apt-get install python3-venv)"
         );
     }
-    let requirements = workspace::root()?.join("xtask/requirements.txt");
-    let installed = Command::new(python.program("pip"))
-        .args(["install", "--quiet", "--disable-pip-version-check", "--requirement"])
-        .arg(&requirements)
-        .status()
-        .context("starting pip")?;
-    if !installed.success() {
-        bail!(
-            "pip could not install what {} names\n  the first run needs the network (pypi.org, or the index that pip is \
-             set up for); later runs do not",
-            requirements.display()
-        );
-    }
-    std::fs::write(&stamp, REQUIREMENTS).with_context(|| format!("writing {}", stamp.display()))?;
+    python.install("requirements.txt", REQUIREMENTS, &[])?;
     Ok(python)
 }
 
@@ -115,10 +139,8 @@ const GOOGLEMOCK: &str = "/usr/src/googletest/googlemock/src/gmock-all.cc";
 
 /// Whether the Python environment is complete.
 pub(crate) fn installed() -> bool {
-    let stamp = workspace::target().map(|target| target.join("python/requirements.txt"));
-    stamp
-        .and_then(|stamp| Ok(std::fs::read_to_string(stamp)?))
-        .is_ok_and(|installed| installed == REQUIREMENTS)
+    workspace::target()
+        .is_ok_and(|target| Python { root: target.join("python") }.has("requirements.txt", REQUIREMENTS))
 }
 
 /// Whether googletest's sources are here.
@@ -171,6 +193,7 @@ pub(crate) fn googletest() -> Result<()> {
 /// `cargo xtask setup`: everything, so that nothing is fetched later.
 pub(crate) fn run() -> Result<bool> {
     let python = python()?;
+    python.networks()?;
     let source = iree_source()?;
     googletest()?;
     valgrind()?;

@@ -87,7 +87,7 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         step("cts", "IREE's conformance suite on every backend", xtask(&["cts"])),
         step("third-party", "a driver outside the workspace builds, links and runs", xtask(&["third-party"])),
         step("asan", "the conformance suite and the C example with AddressSanitizer", xtask(&["asan"])),
-        step("demo", "real models on every device, checked against numpy", xtask(&["demo"])),
+        step("demo", "real models on every device, checked against numpy and local-sync", xtask(&["demo"])),
         step(
             "rehearsal",
             "what a person with a Gaudi card runs, on an emulated one",
