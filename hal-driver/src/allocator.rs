@@ -1,7 +1,7 @@
 //! The device allocator: synchronous buffers of the device's heaps, imports and exports.
 
 use crate::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
-use crate::constants::{ACCESS_ALL, ACCESS_ANY};
+use crate::constants::{ACCESS_ALL, ACCESS_ANY, ACCESS_UNALIGNED};
 use crate::object::{Out, Retained, free, narrow, resource, wide};
 use crate::status::{Result, guard, guard_or, invalid, unimplemented};
 use hal_backend::{Device, Heap, HostRange, Properties};
@@ -74,6 +74,11 @@ pub(crate) fn place(
     } else {
         first
     };
+    Some((index, granted(heap, params)))
+}
+
+/// What a buffer of a heap really has, of what was asked for and beyond.
+fn granted(heap: &Heap, params: &sys::iree_hal_buffer_params_t) -> sys::iree_hal_buffer_params_t {
     let mut params = *params;
     params.type_ = (params.type_ & !OPTIMAL) | DEVICE_VISIBLE;
     params.usage |= TRANSFER;
@@ -97,7 +102,31 @@ pub(crate) fn place(
     if params.access == 0 {
         params.access = ACCESS_ALL;
     }
-    Some((index, params))
+    params
+}
+
+/// The heap that host memory joins when it is imported: the one that is of the host's memory, or of memory that both share.
+fn import_heap(properties: &Properties) -> Result<&Heap> {
+    let visible = || properties.heaps.iter().filter(|heap| heap.host_visible);
+    visible().find(|heap| !heap.device_local).or_else(|| visible().next()).ok_or_else(|| {
+        let message = "this device has no memory that is the host's too; allocate a buffer and copy into it";
+        Failure::new(Code::Unavailable, message)
+    })
+}
+
+/// Whether an import begins where its heap's buffers do. Programs are compiled for that: a vector load from elsewhere is a
+/// fault.
+fn check_alignment(heap: &Heap, params: &sys::iree_hal_buffer_params_t, address: u64) -> Result {
+    let least = if params.access & ACCESS_UNALIGNED != 0 { 1 } else { heap.alignment };
+    let alignment = least.max(wide(params.min_alignment));
+    if address.is_multiple_of(alignment) {
+        return Ok(());
+    }
+    let message = format!(
+        "host memory at {address:#x} does not begin at a multiple of {alignment}; align it, copy it into a buffer that is \
+         allocated, or allow IREE_HAL_MEMORY_ACCESS_UNALIGNED if no program is to work on it"
+    );
+    Err(Failure::new(Code::OutOfRange, message))
 }
 
 /// What a buffer is asked for with that bytes pass through: the host can map it, and the device copy from and to it.
@@ -220,13 +249,13 @@ impl<D: Device> Memory<D> {
             );
             return Err(Failure::new(Code::Unavailable, message));
         }
-        let (_, params) = place(&self.properties, params).ok_or_else(|| {
-            invalid("no memory of this device is what the buffer asks for: the host cannot map it")
-        })?;
-        let length = external.size;
-        // SAFETY: whoever imports promises that the allocation lives until the release callback; the type says which
-        // member of the union it is.
-        let range = unsafe { HostRange::from_raw(external.handle.host_allocation.ptr.cast(), length, None) };
+        // SAFETY: the type says which member of the union it is.
+        let start: *mut u8 = unsafe { external.handle.host_allocation.ptr.cast() };
+        let heap = import_heap(&self.properties)?;
+        check_alignment(heap, params, start as u64)?;
+        let params = granted(heap, params);
+        // SAFETY: whoever imports promises that the allocation lives until the release callback.
+        let range = unsafe { HostRange::from_raw(start, external.size, None) };
         let memory = self.device.import(range)?;
         let backing = DeviceMemory::new(self.device.clone(), memory, None);
         let spec = BufferSpec {

@@ -53,7 +53,7 @@ pub struct Heap {
     pub device_local: bool,
     /// The most that one allocation can have.
     pub max_allocation: u64,
-    /// What every allocation is aligned to, a power of two.
+    /// What every allocation is aligned to, a power of two. Host memory is imported only if it begins so too.
     pub alignment: u64,
 }
 

@@ -57,6 +57,7 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
         REGISTER.call_once(|| {
             check(hal_driver::iree_hal_mock_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_gaudi_driver_module_register(registry)).unwrap();
+            check(hal_driver::iree_hal_template_driver_module_register(registry)).unwrap();
             check(iree_hal_local_task_driver_module_register(registry)).unwrap();
         });
         registry
@@ -135,7 +136,11 @@ impl Device {
         self.try_buffer_of(local(), length)
     }
 
-    fn try_buffer_of(&self, params: sys::iree_hal_buffer_params_t, length: usize) -> Result<Buffer> {
+    pub(crate) fn try_buffer_of(
+        &self,
+        params: sys::iree_hal_buffer_params_t,
+        length: usize,
+    ) -> Result<Buffer> {
         unsafe {
             let mut buffer = null_mut();
             check(sys::iree_hal_allocator_allocate_buffer(
@@ -150,6 +155,33 @@ impl Device {
 
     pub(crate) fn buffer(&self, length: usize) -> Buffer {
         self.try_buffer(length).unwrap()
+    }
+
+    /// Host memory as a buffer, which must not outlive it.
+    pub(crate) fn import(
+        &self,
+        params: sys::iree_hal_buffer_params_t,
+        memory: *mut u8,
+        length: usize,
+    ) -> Result<Buffer> {
+        unsafe {
+            let mut external = sys::iree_hal_external_buffer_t {
+                type_: sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION,
+                size: length,
+                ..Default::default()
+            };
+            external.handle.host_allocation.ptr = memory.cast();
+            let (nobody, mut buffer) = (sys::iree_hal_buffer_release_callback_t::default(), null_mut());
+            let (allocator, external) = (self.allocator(), &raw mut external);
+            check(sys::iree_hal_allocator_import_buffer(
+                allocator,
+                params,
+                external,
+                nobody,
+                &raw mut buffer,
+            ))?;
+            Ok(Buffer(buffer))
+        }
     }
 
     pub(crate) fn fill(
