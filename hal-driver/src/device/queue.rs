@@ -167,13 +167,12 @@ impl<D: Device> State<D> {
         let (heaps, mut params) = (&self.properties.heaps, *params);
         // SAFETY: parameters of ours, in which what was left open is filled in.
         unsafe { sys::iree_hal_buffer_params_canonicalize(&raw mut params) };
-        let placed = allocator::place(&self.properties, &params)
-            .filter(|(heap, _)| heaps.get(*heap).is_some_and(|heap| length <= heap.max_allocation));
-        let Some((heap, params)) = placed else {
+        let (heap, mut params) = allocator::place(&self.properties, &params)?;
+        if heaps.get(heap).is_none_or(|heap| length > heap.max_allocation) {
             return Err(invalid(format!(
                 "this device cannot allocate {length} bytes of the kind that was asked for"
             )));
-        };
+        }
         if length == 0 {
             let mut buffer = std::ptr::null_mut();
             // SAFETY: the allocator is alive; the out-parameter is ours.
@@ -197,6 +196,10 @@ impl<D: Device> State<D> {
             flags: placement_flags as sys::iree_hal_buffer_placement_flags_t,
             reserved: 0,
         };
+        if pool.is_null() {
+            // All memory of the heap is aligned like that, and IREE's pools know of less.
+            params.min_alignment = 0;
+        }
         let mut buffer = std::ptr::null_mut();
         // SAFETY: the out-parameter is ours. A pool outlives what is allocated from it, as its owner promises.
         let (buffer, pool, ahead) = unsafe {

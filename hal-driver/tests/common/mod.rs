@@ -285,6 +285,16 @@ impl Device {
     }
 
     pub(crate) fn alloca(&self, waits: &List, signals: &List, length: usize) -> Result<Buffer> {
+        self.alloca_of(waits, signals, params(), length)
+    }
+
+    pub(crate) fn alloca_of(
+        &self,
+        waits: &List,
+        signals: &List,
+        params: sys::iree_hal_buffer_params_t,
+        length: usize,
+    ) -> Result<Buffer> {
         unsafe {
             let mut buffer = null_mut();
             check(sys::iree_hal_device_queue_alloca(
@@ -293,7 +303,7 @@ impl Device {
                 waits.raw(),
                 signals.raw(),
                 null_mut(),
-                params(),
+                params,
                 length,
                 0,
                 &raw mut buffer,
