@@ -93,7 +93,7 @@ pub(crate) fn place(
 }
 
 /// What a buffer of a heap really has, of what was asked for and beyond.
-fn granted(heap: &Heap, params: &sys::iree_hal_buffer_params_t) -> sys::iree_hal_buffer_params_t {
+pub(crate) fn granted(heap: &Heap, params: &sys::iree_hal_buffer_params_t) -> sys::iree_hal_buffer_params_t {
     let mut params = *params;
     params.type_ = (params.type_ & !OPTIMAL) | DEVICE_VISIBLE;
     params.usage |= TRANSFER;

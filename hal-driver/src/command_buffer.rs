@@ -8,12 +8,13 @@
 
 use crate::buffer::Slice;
 use crate::object::{Out, Retained, allocate, free, slice};
-use crate::record::{Record, Reference};
+use crate::record::{Record, Reference, Uses};
 use crate::staging;
 use crate::status::{Result, guard, guard_or, invalid, unimplemented};
 use hal_backend::{Command, Commands, Device};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
+use smallvec::SmallVec;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -31,6 +32,8 @@ pub(crate) struct CommandBuffer {
 #[derive(Default)]
 struct Recording {
     records: Vec<Record>,
+    /// What is done with each slot of the binding table, up to the last one that is used.
+    slots: SmallVec<[Uses; 8]>,
     state: State,
     /// The [`Settled`] commands for the first device that executed it, if its memory was settled.
     settled: OnceLock<Option<Box<dyn Any + Send + Sync>>>,
@@ -73,17 +76,9 @@ impl Recorded {
         Ok(recorded)
     }
 
-    /// Whether the commands use a slot of the binding table, and whether they write what is there.
-    pub(crate) fn use_of_slot(&self, slot: usize) -> Option<bool> {
-        let mut found: Option<bool> = None;
-        for record in &self.recording().records {
-            record.visit(|reference, writes| {
-                if matches!(reference, Reference::Slot { slot: other, .. } if *other == slot) {
-                    found = Some(found.unwrap_or(false) | writes);
-                }
-            });
-        }
-        found
+    /// What the commands do with each slot of the binding table, up to the last one that they use.
+    pub(crate) fn slots(&self) -> &[Uses] {
+        &self.recording().slots
     }
 
     fn recording(&self) -> &Recording {
@@ -225,7 +220,17 @@ unsafe fn record(base: Base, make: impl FnOnce() -> Result<Record>) -> sys::iree
     guard(|| {
         // SAFETY: the caller's promise.
         let recording = unsafe { open(base)? };
-        recording.records.push(make()?);
+        let record = make()?;
+        record.visit(|reference, way| {
+            let Reference::Slot { slot, .. } = *reference else { return };
+            if recording.slots.len() <= slot {
+                recording.slots.resize(slot + 1, Uses::default());
+            }
+            if let Some(uses) = recording.slots.get_mut(slot) {
+                uses.add(way);
+            }
+        });
+        recording.records.push(record);
         Ok(())
     })
 }
@@ -390,7 +395,7 @@ unsafe extern "C" fn update_buffer(
     unsafe {
         record(base, || {
             let bytes = slice(source.cast::<u8>().add(source_offset), target.length);
-            Ok(Record::Update { source: staging::copy(bytes)?, target: Reference::new(&target)? })
+            Record::update(staging::copy(bytes)?, Reference::new(&target)?)
         })
     }
 }
@@ -402,11 +407,7 @@ unsafe extern "C" fn copy_buffer(
     _flags: sys::iree_hal_copy_flags_t,
 ) -> sys::iree_status_t {
     // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
-    unsafe {
-        record(base, || {
-            Ok(Record::Copy { source: Reference::new(&source)?, target: Reference::new(&target)? })
-        })
-    }
+    unsafe { record(base, || Record::copy(Reference::new(&source)?, Reference::new(&target)?)) }
 }
 
 unsafe extern "C" fn collective(
@@ -479,6 +480,17 @@ pub(crate) unsafe fn bindings(
             bindings.len()
         );
         return Err(invalid(message));
+    }
+    for (slot, (uses, binding)) in recorded.slots().iter().zip(&bindings).enumerate() {
+        let Some(slice) = binding else { continue };
+        for way in uses.iter() {
+            way.check(slice).map_err(|failure| {
+                Failure::new(
+                    failure.code(),
+                    format!("slot {slot} of the binding table: {}", failure.message()),
+                )
+            })?;
+        }
     }
     Ok(bindings)
 }

@@ -3,8 +3,13 @@
 //! A record keeps what it uses (rule S11) but does not yet say which memory that is: a stream-ordered buffer gets its
 //! memory when its allocation happens, and an indirect buffer its buffer when the command buffer is executed. Both are
 //! settled when the work goes to its queue, by [`Record::resolve`].
+//!
+//! What the program allowed when it made a buffer is checked before anything is accepted ([`Use`]): for a buffer that is
+//! named, when the record is made, and for one in a slot when the binding table comes. It is no protection of memory; a
+//! dispatch may do what it likes with what is bound.
 
 use crate::buffer::Slice;
+use crate::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::executable::{Executable, Function};
 use crate::object::{extent, slice, wide};
 use crate::status::{Result, invalid, unimplemented};
@@ -36,6 +41,14 @@ impl Reference {
         Slice::new(reference.buffer, reference.offset, reference.length).map(Reference::Direct)
     }
 
+    /// Whether the buffer may be used like that, if it is known which it is.
+    fn check(&self, way: Use) -> Result {
+        match self {
+            Reference::Direct(slice) => way.check(slice),
+            Reference::Slot { .. } => Ok(()),
+        }
+    }
+
     /// The memory, if it is settled which that is.
     fn settled<D: Device>(&self, device: &Arc<D>) -> Resolved<Span<D>> {
         match self {
@@ -57,6 +70,92 @@ impl Reference {
                 }
             },
         }
+    }
+}
+
+/// What an operation does with a buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// A transfer reads it.
+    Source,
+    /// A transfer writes all of it.
+    Target,
+    /// A dispatch does with it what it does: nobody knows, so access is not asked for.
+    Binding,
+    /// A dispatch takes its workgroup count from it.
+    Count,
+}
+
+impl Use {
+    const ALL: [Use; 4] = [Use::Source, Use::Target, Use::Binding, Use::Count];
+
+    /// Whether bytes in it may change.
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, Use::Target | Use::Binding)
+    }
+
+    /// Whether what was in it before may matter.
+    pub(crate) fn reads(self) -> bool {
+        self != Use::Target
+    }
+
+    /// The access and the usage that the buffer must have been made with, as IREE names them, and what for.
+    fn needs(self) -> ((Access, &'static str), (sys::iree_hal_buffer_usage_t, &'static str), &'static str) {
+        match self {
+            Use::Source => (
+                (ACCESS_READ, "READ"),
+                (sys::IREE_HAL_BUFFER_USAGE_TRANSFER_SOURCE, "TRANSFER_SOURCE"),
+                "the source of a transfer",
+            ),
+            Use::Target => (
+                (ACCESS_WRITE, "WRITE"),
+                (sys::IREE_HAL_BUFFER_USAGE_TRANSFER_TARGET, "TRANSFER_TARGET"),
+                "the target of a transfer",
+            ),
+            Use::Binding => (
+                (0, ""),
+                (sys::IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE, "DISPATCH_STORAGE"),
+                "a binding of a dispatch",
+            ),
+            Use::Count => (
+                (ACCESS_READ, "READ"),
+                (sys::IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS, "DISPATCH_INDIRECT_PARAMETERS"),
+                "the workgroup count of a dispatch",
+            ),
+        }
+    }
+
+    /// Whether a buffer may be used like that.
+    pub(crate) fn check(self, slice: &Slice) -> Result {
+        let (access, usage) = slice.allowed();
+        let ((needs_access, access_name), (needs_usage, usage_name), what) = self.needs();
+        if access & needs_access == needs_access && usage & needs_usage == needs_usage {
+            return Ok(());
+        }
+        let missing = if access & needs_access == needs_access {
+            format!("usage IREE_HAL_BUFFER_USAGE_{usage_name}")
+        } else {
+            format!("access IREE_HAL_MEMORY_ACCESS_{access_name}")
+        };
+        let message = format!(
+            "the buffer cannot be {what}: it was made without {missing}, which has to be asked for where it is allocated or \
+             imported (it has access {access:#x} and usage {usage:#x})"
+        );
+        Err(Failure::new(Code::PermissionDenied, message))
+    }
+}
+
+/// Everything that the commands of a recording do with one slot of the binding table.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Uses(u8);
+
+impl Uses {
+    pub(crate) fn add(&mut self, way: Use) {
+        self.0 |= 1 << way as u8;
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = Use> {
+        Use::ALL.into_iter().filter(move |way| self.0 & 1 << *way as u8 != 0)
     }
 }
 
@@ -133,9 +232,30 @@ impl Record {
         // SAFETY: the caller's promise.
         let bytes = unsafe { slice(pattern.cast::<u8>(), length) };
         match Pattern::new(bytes) {
-            Some(pattern) => Ok(Record::Fill { target, pattern }),
+            Some(pattern) => Record::Fill { target, pattern }.checked(),
             None => Err(invalid(format!("a fill pattern has 1 to 16 bytes, not {length}"))),
         }
+    }
+
+    /// A copy.
+    pub(crate) fn copy(source: Reference, target: Reference) -> Result<Self> {
+        Record::Copy { source, target }.checked()
+    }
+
+    /// An update with bytes that were captured.
+    pub(crate) fn update(source: HostRange, target: Reference) -> Result<Self> {
+        Record::Update { source, target }.checked()
+    }
+
+    /// The record, if each buffer that it names may be used so.
+    fn checked(self) -> Result<Self> {
+        let mut checked = Ok(());
+        self.visit(|reference, way| {
+            if checked.is_ok() {
+                checked = reference.check(way);
+            }
+        });
+        checked.map(|()| self)
     }
 
     /// A dispatch with what C lends us.
@@ -190,7 +310,7 @@ impl Record {
             } else {
                 Count::Fixed(config.workgroup_count)
             };
-            Ok(Record::Dispatch(Box::new(DispatchRecord {
+            Record::Dispatch(Box::new(DispatchRecord {
                 executable,
                 function,
                 workgroup_size: config.workgroup_size.map(|size| size.max(1)),
@@ -198,7 +318,8 @@ impl Record {
                 local_memory: config.dynamic_workgroup_local_memory,
                 constants,
                 bindings,
-            })))
+            }))
+            .checked()
         }
     }
 
@@ -247,20 +368,20 @@ impl Record {
         }
     }
 
-    /// Looks at the buffers that it uses, and whether it writes them.
-    pub(crate) fn visit(&self, mut look: impl FnMut(&Reference, bool)) {
+    /// Looks at the buffers that it uses, and what it does with them.
+    pub(crate) fn visit(&self, mut look: impl FnMut(&Reference, Use)) {
         match self {
-            Record::Fill { target, .. } | Record::Update { target, .. } => look(target, true),
+            Record::Fill { target, .. } | Record::Update { target, .. } => look(target, Use::Target),
             Record::Copy { source, target } => {
-                look(source, false);
-                look(target, true);
+                look(source, Use::Source);
+                look(target, Use::Target);
             }
             Record::Dispatch(dispatch) => {
                 for binding in &dispatch.bindings {
-                    look(binding, true);
+                    look(binding, Use::Binding);
                 }
                 if let Count::Indirect(reference) = &dispatch.count {
-                    look(reference, false);
+                    look(reference, Use::Count);
                 }
             }
             Record::Barrier => {}
@@ -268,16 +389,16 @@ impl Record {
     }
 
     /// The same, to put others in their place.
-    pub(crate) fn references_mut(&mut self) -> SmallVec<[(&mut Reference, bool); 4]> {
+    pub(crate) fn references_mut(&mut self) -> SmallVec<[(&mut Reference, Use); 4]> {
         match self {
-            Record::Fill { target, .. } | Record::Update { target, .. } => smallvec![(target, true)],
-            Record::Copy { source, target } => smallvec![(source, false), (target, true)],
+            Record::Fill { target, .. } | Record::Update { target, .. } => smallvec![(target, Use::Target)],
+            Record::Copy { source, target } => smallvec![(source, Use::Source), (target, Use::Target)],
             Record::Dispatch(dispatch) => {
                 let DispatchRecord { bindings, count, .. } = &mut **dispatch;
                 let mut references: SmallVec<[_; 4]> =
-                    bindings.iter_mut().map(|binding| (binding, true)).collect();
+                    bindings.iter_mut().map(|binding| (binding, Use::Binding)).collect();
                 if let Count::Indirect(reference) = count {
-                    references.push((reference, false));
+                    references.push((reference, Use::Count));
                 }
                 references
             }

@@ -16,8 +16,9 @@ use super::queue::{Edges, Side};
 use crate::allocator;
 use crate::buffer::Slice;
 use crate::command_buffer::Recorded;
+use crate::constants::ACCESS_WRITE;
 use crate::object::{Retained, narrow};
-use crate::record::{Record, Reference};
+use crate::record::{Record, Reference, Use};
 use crate::semaphore::{IreeTimeline, List, OwnedList};
 use crate::status::{Result, check, invalid, unimplemented};
 use crate::work::Operation;
@@ -61,6 +62,17 @@ impl Loan {
     }
 }
 
+/// Whether bytes that may have been written go back. What a dispatch writes nobody knows, but it does not write what the
+/// program has forbidden.
+fn is_returned(slice: &Slice) -> Result<bool> {
+    let (access, _) = slice.allowed();
+    let allowed = access & ACCESS_WRITE != 0;
+    if allowed {
+        Use::Target.check(slice)?;
+    }
+    Ok(allowed)
+}
+
 impl<D: Device> State<D> {
     /// What stands for a buffer, if this device cannot use it.
     fn lend(&self, slice: &Slice, reads: bool, writes: bool) -> Result<Option<Loan>> {
@@ -68,6 +80,10 @@ impl<D: Device> State<D> {
         if slice.length == 0 {
             return Ok(None);
         }
+        if reads {
+            Use::Source.check(slice)?;
+        }
+        let writes = writes && is_returned(slice)?;
         let mut buffer = std::ptr::null_mut();
         // SAFETY: the owner outlives its buffers, one of which is retained; the out-parameter is ours.
         let buffer = unsafe {
@@ -108,11 +124,9 @@ impl<D: Device> State<D> {
     /// Lends a single operation what it cannot use.
     fn lend_to_record(&self, record: &mut Record) -> Result<Vec<Loan>> {
         let mut loans = Vec::new();
-        // A transfer writes all of its target; what a dispatch writes nobody knows.
-        let whole = !matches!(record, Record::Dispatch(_));
-        for (reference, writes) in record.references_mut() {
+        for (reference, way) in record.references_mut() {
             let Reference::Direct(slice) = reference else { continue };
-            if let Some(loan) = self.lend(slice, !(whole && writes), writes)? {
+            if let Some(loan) = self.lend(slice, way.reads(), way.writes())? {
                 *slice = loan.staging.clone();
                 loans.push(loan);
             }
@@ -132,7 +146,10 @@ impl<D: Device> State<D> {
             if slice.out_of_reach(self.memory.parent()).is_none() {
                 continue;
             }
-            let Some(writes) = commands.use_of_slot(slot) else { continue };
+            let Some(uses) = commands.slots().get(slot).filter(|uses| uses.iter().next().is_some()) else {
+                continue;
+            };
+            let writes = uses.iter().any(Use::writes);
             // One buffer in two slots is lent once, or the second return would undo the first.
             let shared = |loan: &&mut Loan| loan.original.overlaps(slice);
             if let Some(loan) = loans.iter_mut().find(shared) {
@@ -141,7 +158,7 @@ impl<D: Device> State<D> {
                         "two slots of a binding table that share some bytes of another device's memory";
                     return Err(unimplemented(message));
                 }
-                loan.writes |= writes;
+                loan.writes |= writes && is_returned(slice)?;
                 *slice = loan.staging.clone();
             } else if let Some(loan) = self.lend(slice, true, writes)? {
                 *slice = loan.staging.clone();

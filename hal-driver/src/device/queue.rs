@@ -8,7 +8,7 @@ use crate::command_buffer::{Recorded, bindings};
 use crate::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::object::{Out, Retained, narrow, slice, wide};
 use crate::profile::About;
-use crate::record::{Record, Reference};
+use crate::record::{Record, Reference, Use};
 use crate::semaphore::List;
 use crate::status::{Result, check, guard, invalid, refused};
 use crate::work::{HostCall, Operation, Transfer, Work};
@@ -142,7 +142,7 @@ impl<D: Device> State<D> {
             return Err(invalid(format!("cannot copy {} bytes onto {}", source.length, target.length)));
         }
         let length = target.length;
-        let record = Record::Copy { source: Reference::Direct(source), target: Reference::Direct(target) };
+        let record = Record::copy(Reference::Direct(source), Reference::Direct(target))?;
         self.record(affinity, edges, record, length)
     }
 
@@ -267,6 +267,7 @@ impl<D: Device> State<D> {
     ) -> Result {
         let length = slice.length;
         let access = if writes_file { ACCESS_WRITE } else { ACCESS_READ };
+        if writes_file { Use::Source } else { Use::Target }.check(&slice)?;
         // SAFETY: C lends us a live file.
         let (storage, size, blocking) = unsafe {
             check(sys::iree_hal_file_validate_access(file, access))?;
@@ -414,7 +415,7 @@ impl<D: Device> Table<D> {
                 let count =
                     usize::try_from(length).map_err(|_| invalid("an update is larger than memory"))?;
                 let source = state.staging.capture(slice(source.cast::<u8>().add(source_offset), count))?;
-                let record = Record::Update { source, target: Reference::Direct(target) };
+                let record = Record::update(source, Reference::Direct(target))?;
                 state.record(state.affinity(affinity)?, &edges, record, length)
             }
         })

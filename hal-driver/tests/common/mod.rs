@@ -628,6 +628,67 @@ impl Device {
     }
 }
 
+/// A command buffer that was recorded.
+pub(crate) struct Commands(pub(crate) *mut sys::iree_hal_command_buffer_t);
+
+impl Drop for Commands {
+    fn drop(&mut self) {
+        unsafe { sys::iree_hal_command_buffer_release(self.0) };
+    }
+}
+
+impl Device {
+    /// A command buffer that IREE does not check, with what `record` puts into it.
+    pub(crate) fn record(
+        &self,
+        slots: usize,
+        record: impl FnOnce(*mut sys::iree_hal_command_buffer_t) -> Result,
+    ) -> Result<Commands> {
+        unsafe {
+            let mut commands = null_mut();
+            let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED;
+            let any = u64::MAX;
+            check(sys::iree_hal_command_buffer_create(self.0, mode, 3, any, slots, &raw mut commands))?;
+            let commands = Commands(commands);
+            check(sys::iree_hal_command_buffer_begin(commands.0))?;
+            record(commands.0)?;
+            check(sys::iree_hal_command_buffer_end(commands.0))?;
+            Ok(commands)
+        }
+    }
+
+    /// Executes commands with whole buffers in the slots.
+    pub(crate) fn execute(
+        &self,
+        affinity: u64,
+        waits: &List,
+        signals: &List,
+        commands: &Commands,
+        slots: &[&Buffer],
+    ) -> Result {
+        unsafe {
+            let bindings: Vec<sys::iree_hal_buffer_binding_t> = slots
+                .iter()
+                .map(|buffer| sys::iree_hal_buffer_binding_t {
+                    buffer: buffer.0,
+                    offset: 0,
+                    length: sys::iree_hal_buffer_byte_length(buffer.0),
+                })
+                .collect();
+            let table =
+                sys::iree_hal_buffer_binding_table_t { count: bindings.len(), bindings: bindings.as_ptr() };
+            let (waits, signals) = (waits.raw(), signals.raw());
+            check(sys::iree_hal_device_queue_execute(self.0, affinity, waits, signals, commands.0, table, 0))
+        }
+    }
+}
+
+/// A buffer of a command: all of one that is named, or all of what a slot holds.
+pub(crate) fn reference(buffer: &Buffer) -> sys::iree_hal_buffer_ref_t {
+    let length = unsafe { sys::iree_hal_buffer_byte_length(buffer.0) };
+    sys::iree_hal_buffer_ref_t { buffer: buffer.0, length, ..Default::default() }
+}
+
 pub(crate) struct Semaphore(pub(crate) *mut sys::iree_hal_semaphore_t);
 
 unsafe impl Send for Semaphore {}
