@@ -392,7 +392,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and where the result goes.
             let (state, out) = unsafe { (HalDevice::<D>::of(device), Out::new(out)) };
             let allocator = state.device_allocator();
-            let affinity = state.affinity(affinity)?.0;
+            let affinity = state.affinity(affinity).0;
             out.set(command_buffer::create(
                 state.allocator,
                 allocator,
@@ -476,13 +476,12 @@ impl<D: Device> Table<D> {
 
     unsafe extern "C" fn query_queue_pool_backend(
         device: Raw,
-        affinity: sys::iree_hal_queue_affinity_t,
+        _affinity: sys::iree_hal_queue_affinity_t,
         out: *mut sys::iree_hal_queue_pool_backend_t,
     ) -> sys::iree_status_t {
         guard(|| {
             // SAFETY: C passes a live device of ours and where the result goes.
             let (state, out) = unsafe { (HalDevice::<D>::of(device), Out::new(out)) };
-            state.affinity(affinity)?;
             out.set(state.pools.backend());
             Ok(())
         })

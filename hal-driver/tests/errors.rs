@@ -50,8 +50,6 @@ fn a_refused_operation_leaves_its_signals_as_they_were() {
     refused(fill(&done.at(6), (0, 64), &[0; 17]), Code::InvalidArgument, "1 to 16 bytes, not 17");
     refused(fill(&done.at(5), (0, 64), &[1]), Code::InvalidArgument, "at 5 already");
     refused(fill(&done.at(1 << 40), (0, 64), &[1]), Code::OutOfRange, "past the largest");
-    let affine = device.fill_on(4, &none(), &done.at(6), &buffer, (0, 64), &[1]);
-    refused(affine, Code::InvalidArgument, "queue affinity 0x4 names queues that the device does not have");
     let other = device.buffer(32);
     refused(device.copy(&none(), &done.at(6), &other, &buffer, 64), Code::OutOfRange, "32 bytes");
     assert_eq!(done.value().unwrap(), 5);

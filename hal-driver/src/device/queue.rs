@@ -63,16 +63,21 @@ const NON_BLOCKING: sys::iree_hal_host_call_flags_t =
 
 impl<D: Device> State<D> {
     /// The queues that an affinity of IREE's names. None and all of them both mean any.
-    pub(super) fn affinity(&self, affinity: sys::iree_hal_queue_affinity_t) -> Result<Affinity> {
-        let queues = self.properties.queues.queues;
-        let known = if queues >= 64 { u64::MAX } else { (1 << queues) - 1 };
-        match affinity {
-            0 | u64::MAX => Ok(Affinity(known)),
-            some if some & !known == 0 => Ok(Affinity(some)),
-            _ => Err(invalid(format!(
-                "queue affinity {affinity:#x} names queues that the device does not have; it has {known:#x}"
-            ))),
-        }
+    ///
+    /// Every affinity is legal, as programs do not know how many queues a device has: it says which operations share a
+    /// queue. Of one that names queues of this device those count; the bits of one that names none are folded into the
+    /// queues that there are.
+    pub(super) fn affinity(&self, affinity: sys::iree_hal_queue_affinity_t) -> Affinity {
+        // The engine has at most 64 queues of a device, and at least one.
+        let queues = u32::try_from(self.properties.queues.queues).unwrap_or(64).clamp(1, 64);
+        let known = u64::MAX >> (64 - queues);
+        Affinity(match affinity {
+            0 | u64::MAX => known,
+            some if some & known != 0 => some & known,
+            none => {
+                (0..64_u32.div_ceil(queues)).fold(0, |folded, fold| folded | none >> (fold * queues)) & known
+            }
+        })
     }
 
     pub(super) fn submit(
@@ -344,7 +349,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let affinity = state.affinity(affinity)?;
+                let affinity = state.affinity(affinity);
                 let buffer =
                     state.alloca(device, affinity, &edges, pool, &params, wide(allocation_size), flags)?;
                 Out::new(out).set(buffer.into_raw());
@@ -365,7 +370,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                state.dealloca(device, state.affinity(affinity)?, &edges, buffer)
+                state.dealloca(device, state.affinity(affinity), &edges, buffer)
             }
         })
     }
@@ -389,7 +394,7 @@ impl<D: Device> Table<D> {
                 let target = Slice::new(target, target_offset, length)?;
                 let length = target.length;
                 let record = Record::fill(Reference::Direct(target), pattern, pattern_length)?;
-                state.record(state.affinity(affinity)?, &edges, record, length)
+                state.record(state.affinity(affinity), &edges, record, length)
             }
         })
     }
@@ -416,7 +421,7 @@ impl<D: Device> Table<D> {
                     usize::try_from(length).map_err(|_| invalid("an update is larger than memory"))?;
                 let source = state.staging.capture(slice(source.cast::<u8>().add(source_offset), count))?;
                 let record = Record::update(source, Reference::Direct(target))?;
-                state.record(state.affinity(affinity)?, &edges, record, length)
+                state.record(state.affinity(affinity), &edges, record, length)
             }
         })
     }
@@ -439,7 +444,7 @@ impl<D: Device> Table<D> {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let source = Slice::new(source, source_offset, length)?;
                 let target = Slice::new(target, target_offset, length)?;
-                state.copy(state.affinity(affinity)?, &edges, source, target)
+                state.copy(state.affinity(affinity), &edges, source, target)
             }
         })
     }
@@ -461,7 +466,7 @@ impl<D: Device> Table<D> {
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let target = Slice::new(target, target_offset, length)?;
-                state.transfer(state.affinity(affinity)?, &edges, file, file_offset, target, false)
+                state.transfer(state.affinity(affinity), &edges, file, file_offset, target, false)
             }
         })
     }
@@ -483,7 +488,7 @@ impl<D: Device> Table<D> {
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let source = Slice::new(source, source_offset, length)?;
-                state.transfer(state.affinity(affinity)?, &edges, file, file_offset, source, true)
+                state.transfer(state.affinity(affinity), &edges, file, file_offset, source, true)
             }
         })
     }
@@ -503,7 +508,7 @@ impl<D: Device> Table<D> {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let arguments = *arguments.cast::<[u64; 4]>();
                 let blocks = flags & NON_BLOCKING == 0;
-                state.host_call(device, state.affinity(affinity)?, &edges, call, arguments, blocks)
+                state.host_call(device, state.affinity(affinity), &edges, call, arguments, blocks)
             }
         })
     }
@@ -525,7 +530,7 @@ impl<D: Device> Table<D> {
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let record = Record::dispatch(executable, function, &config, constants, bindings, flags)?;
-                state.submit(state.affinity(affinity)?, &edges, Side::Queue, Operation::Record(record))
+                state.submit(state.affinity(affinity), &edges, Side::Queue, Operation::Record(record))
             }
         })
     }
@@ -543,7 +548,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let affinity = state.affinity(affinity)?;
+                let affinity = state.affinity(affinity);
                 if command_buffer.is_null() {
                     return state.barrier(affinity, &edges);
                 }
@@ -561,7 +566,8 @@ impl<D: Device> Table<D> {
         device: Raw,
         affinity: sys::iree_hal_queue_affinity_t,
     ) -> sys::iree_status_t {
-        // Submissions go out as they are made. SAFETY: C passes a live device of ours.
-        guard(|| unsafe { HalDevice::<D>::of(device).affinity(affinity) }.map(drop))
+        // Submissions go out as they are made.
+        let (_, _) = (device, affinity);
+        crate::status::OK
     }
 }

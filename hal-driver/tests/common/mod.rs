@@ -644,11 +644,20 @@ impl Device {
         slots: usize,
         record: impl FnOnce(*mut sys::iree_hal_command_buffer_t) -> Result,
     ) -> Result<Commands> {
+        self.record_for(u64::MAX, slots, record)
+    }
+
+    /// The same for some queues.
+    pub(crate) fn record_for(
+        &self,
+        affinity: u64,
+        slots: usize,
+        record: impl FnOnce(*mut sys::iree_hal_command_buffer_t) -> Result,
+    ) -> Result<Commands> {
         unsafe {
             let mut commands = null_mut();
             let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED;
-            let any = u64::MAX;
-            check(sys::iree_hal_command_buffer_create(self.0, mode, 3, any, slots, &raw mut commands))?;
+            check(sys::iree_hal_command_buffer_create(self.0, mode, 3, affinity, slots, &raw mut commands))?;
             let commands = Commands(commands);
             check(sys::iree_hal_command_buffer_begin(commands.0))?;
             record(commands.0)?;
