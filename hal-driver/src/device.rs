@@ -198,7 +198,7 @@ impl<D: Device> State<D> {
 
     /// The device's number in its group, for profiles.
     fn ordinal(&self) -> u32 {
-        self.frontiers.info().map_or(0, |info| info.topology_index)
+        self.frontiers.ordinal()
     }
 }
 
@@ -322,6 +322,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours.
             let state = unsafe { HalDevice::<D>::of(device) };
             state.engine.trim();
+            state.frontiers.prune();
             state.staging.trim();
             state.pools.trim()?;
             // SAFETY: the allocator is ours.
@@ -360,7 +361,8 @@ impl<D: Device> Table<D> {
     unsafe extern "C" fn topology_info(device: Raw) -> *const sys::iree_hal_device_topology_info_t {
         // SAFETY: C passes a live device of ours.
         let frontiers = unsafe { &HalDevice::<D>::of(device).frontiers };
-        frontiers.info().unwrap_or(&NO_GROUP.0)
+        let info = frontiers.info();
+        if info.is_null() { &raw const NO_GROUP.0 } else { info }
     }
 
     unsafe extern "C" fn assign_topology_info(

@@ -372,10 +372,14 @@ pub(crate) struct Tracker(*mut sys::iree_async_frontier_tracker_t);
 
 impl Tracker {
     pub(crate) fn new() -> Self {
+        Self::with(unsafe { sys::iree_allocator_system() })
+    }
+
+    /// A tracker in memory of an allocator.
+    pub(crate) fn with(allocator: sys::iree_allocator_t) -> Self {
         unsafe {
             let options = sys::iree_async_frontier_tracker_options_default();
             let mut tracker = null_mut();
-            let allocator = sys::iree_allocator_system();
             check(sys::iree_async_frontier_tracker_create(options, allocator, &raw mut tracker)).unwrap();
             Self(tracker)
         }
@@ -389,6 +393,22 @@ impl Tracker {
             let created =
                 sys::iree_hal_device_group_create_from_device(device.0, self.0, allocator, &raw mut group);
             check(created).map(|()| group)
+        }
+    }
+
+    /// A group of several devices, owned by the caller.
+    pub(crate) fn group_of(&self, devices: &[&Device]) -> Result<*mut sys::iree_hal_device_group_t> {
+        unsafe {
+            let allocator = sys::iree_allocator_system();
+            let mut builder = sys::iree_hal_device_group_builder_t::default();
+            sys::iree_hal_device_group_builder_initialize(&raw mut builder, self.0);
+            for device in devices {
+                check(sys::iree_hal_device_group_builder_add_device(&raw mut builder, device.0))?;
+            }
+            let mut group = null_mut();
+            let built =
+                sys::iree_hal_device_group_builder_finalize(&raw mut builder, allocator, &raw mut group);
+            check(built).map(|()| group)
         }
     }
 
