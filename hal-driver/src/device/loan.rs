@@ -115,23 +115,16 @@ impl<D: Device> State<D> {
 
     /// Does a single operation with what it is lent.
     pub(super) fn record_on_loan(&self, affinity: Affinity, edges: &Edges<'_>, mut record: Record) -> Result {
-        let loans = self.lend_to_record(&mut record)?;
+        let mut loans = Vec::new();
+        // A transfer names bytes that may overlap, and reads them before it writes; bindings that overlap are one memory.
+        let shares = matches!(record, Record::Dispatch(_));
+        for (reference, way) in record.references_mut() {
+            let Reference::Direct(slice) = reference else { continue };
+            self.borrow(&mut loans, slice, shares, way.reads(), way.writes())?;
+        }
         self.with_loans(affinity, edges, &loans, |edges| {
             self.submit(affinity, edges, Side::Queue, Operation::Record(record))
         })
-    }
-
-    /// Lends a single operation what it cannot use.
-    fn lend_to_record(&self, record: &mut Record) -> Result<Vec<Loan>> {
-        let mut loans = Vec::new();
-        for (reference, way) in record.references_mut() {
-            let Reference::Direct(slice) = reference else { continue };
-            if let Some(loan) = self.lend(slice, way.reads(), way.writes())? {
-                *slice = loan.staging.clone();
-                loans.push(loan);
-            }
-        }
-        Ok(loans)
     }
 
     /// Lends an execution what its binding table has and it cannot use.
@@ -140,32 +133,43 @@ impl<D: Device> State<D> {
         commands: &Recorded,
         table: &mut [Option<Slice>],
     ) -> Result<Vec<Loan>> {
-        let mut loans: Vec<Loan> = Vec::new();
-        for (slot, binding) in table.iter_mut().enumerate() {
+        let mut loans = Vec::new();
+        for (binding, uses) in table.iter_mut().zip(commands.slots()) {
             let Some(slice) = binding else { continue };
-            if slice.out_of_reach(self.memory.parent()).is_none() {
-                continue;
-            }
-            let Some(uses) = commands.slots().get(slot).filter(|uses| uses.iter().next().is_some()) else {
-                continue;
-            };
-            let writes = uses.iter().any(Use::writes);
-            // One buffer in two slots is lent once, or the second return would undo the first.
-            let shared = |loan: &&mut Loan| loan.original.overlaps(slice);
-            if let Some(loan) = loans.iter_mut().find(shared) {
-                if !loan.original.is_same(slice) {
-                    let message =
-                        "two slots of a binding table that share some bytes of another device's memory";
-                    return Err(unimplemented(message));
-                }
-                loan.writes |= writes && is_returned(slice)?;
-                *slice = loan.staging.clone();
-            } else if let Some(loan) = self.lend(slice, true, writes)? {
-                *slice = loan.staging.clone();
-                loans.push(loan);
+            // Commands write what they write of it, and all of it goes back.
+            if uses.iter().next().is_some() {
+                self.borrow(&mut loans, slice, true, true, uses.iter().any(Use::writes))?;
             }
         }
         Ok(loans)
+    }
+
+    /// Puts what stands for a buffer in its place, if this device cannot use it. Where bytes are shared, a buffer that comes
+    /// twice is lent once, or the second return would undo the first.
+    fn borrow(
+        &self,
+        loans: &mut Vec<Loan>,
+        slice: &mut Slice,
+        shares: bool,
+        reads: bool,
+        writes: bool,
+    ) -> Result {
+        if slice.out_of_reach(self.memory.parent()).is_none() {
+            return Ok(());
+        }
+        let shared = loans.iter_mut().find(|loan| shares && loan.original.overlaps(slice));
+        if let Some(loan) = shared {
+            if !loan.original.is_same(slice) {
+                let message = "two bindings that share some bytes of another device's memory, but not all,";
+                return Err(unimplemented(message));
+            }
+            loan.writes |= writes && is_returned(slice)?;
+            *slice = loan.staging.clone();
+        } else if let Some(loan) = self.lend(slice, reads, writes)? {
+            *slice = loan.staging.clone();
+            loans.push(loan);
+        }
+        Ok(())
     }
 
     /// Does an operation between the fetching and the returning of what it was lent.

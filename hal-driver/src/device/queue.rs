@@ -530,7 +530,8 @@ impl<D: Device> Table<D> {
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let record = Record::dispatch(executable, function, &config, constants, bindings, flags)?;
-                state.submit(state.affinity(affinity), &edges, Side::Queue, Operation::Record(record))
+                // A dispatch without workgroups still has signals; that it does nothing is the device's to find out.
+                state.record(state.affinity(affinity), &edges, record, 1)
             }
         })
     }

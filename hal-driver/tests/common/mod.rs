@@ -132,6 +132,16 @@ impl Device {
         self.try_local_buffer(length).unwrap()
     }
 
+    /// The same, of which the program allows so much.
+    pub(crate) fn local_buffer_for(
+        &self,
+        access: sys::iree_hal_memory_access_bits_t,
+        length: usize,
+    ) -> Buffer {
+        let access = access.try_into().unwrap();
+        self.try_buffer_of(sys::iree_hal_buffer_params_t { access, ..local() }, length).unwrap()
+    }
+
     pub(crate) fn try_local_buffer(&self, length: usize) -> Result<Buffer> {
         self.try_buffer_of(local(), length)
     }
