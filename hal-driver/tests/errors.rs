@@ -103,6 +103,26 @@ fn a_host_call_that_fails_or_panics_fails_its_signals() {
 }
 
 #[test]
+fn the_last_of_many_host_calls_releases_the_others() {
+    const CALLS: u64 = 40;
+    let device = Device::open("mock").unwrap();
+    let (done, all) = (device.semaphore(0), std::sync::Arc::new(std::sync::Barrier::new(40)));
+    let each: Vec<_> = (0..CALLS).map(|_| device.semaphore(0)).collect();
+    for semaphore in &each {
+        let all = all.clone();
+        let call = Box::new(move || {
+            all.wait();
+            null_mut()
+        });
+        device.host_call(&List::none(), &semaphore.at(1), 0, call).unwrap();
+    }
+    for (value, semaphore) in (0..).zip(&each) {
+        device.barrier(&List::of(&[(semaphore, 1), (&done, value)]), &done.at(value + 1)).unwrap();
+    }
+    done.wait(CALLS).unwrap();
+}
+
+#[test]
 fn queries_have_values_or_say_that_they_have_none() {
     let device = Device::open("mock://0?queues=3&workers=5").unwrap();
     for (category, key, value) in [
