@@ -7,6 +7,7 @@
 //! queue is a barrier.
 
 use crate::buffer::Slice;
+use crate::executable::{DeviceIdentity, is_same_device};
 use crate::object::{Out, Retained, allocate, free, slice};
 use crate::record::{Record, Reference, Uses};
 use crate::staging;
@@ -25,6 +26,8 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct CommandBuffer {
     base: sys::iree_hal_command_buffer_t,
     allocator: sys::iree_allocator_t,
+    /// The device that it was made by, and that its executables are for.
+    device: DeviceIdentity,
     validation: Option<Box<[u64]>>,
     recording: UnsafeCell<Recording>,
 }
@@ -32,6 +35,8 @@ pub(crate) struct CommandBuffer {
 #[derive(Default)]
 struct Recording {
     records: Vec<Record>,
+    /// Whether any of them is a dispatch.
+    dispatches: bool,
     /// What is done with each slot of the binding table, up to the last one that is used.
     slots: SmallVec<[Uses; 8]>,
     state: State,
@@ -59,8 +64,8 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// Keeps a command buffer that C lends us.
-    pub(crate) fn new(buffer: *mut sys::iree_hal_command_buffer_t) -> Result<Self> {
+    /// Keeps a command buffer that C lends us, for a device to execute.
+    pub(crate) fn new(buffer: *mut sys::iree_hal_command_buffer_t, device: &DeviceIdentity) -> Result<Self> {
         // SAFETY: C lends us a live command buffer, or null.
         let buffer = unsafe { Retained::retain(buffer) }
             .ok_or_else(|| invalid("there is no command buffer to execute"))?;
@@ -70,6 +75,12 @@ impl Recorded {
             return Err(invalid("the command buffer belongs to another driver"));
         }
         let recorded = Self { buffer };
+        // SAFETY: ours, and alive.
+        let made_by = unsafe { &(*recorded.buffer.get().cast::<CommandBuffer>()).device };
+        if recorded.recording().dispatches && !is_same_device(made_by, device) {
+            let message = "the command buffer has dispatches, and was recorded for another device";
+            return Err(invalid(message));
+        }
         if recorded.recording().state != State::Closed {
             return Err(Failure::new(Code::FailedPrecondition, "the command buffer has not been ended"));
         }
@@ -155,6 +166,7 @@ impl Recorded {
 /// A new command buffer, owned by the caller.
 pub(crate) fn create(
     allocator: sys::iree_allocator_t,
+    device: DeviceIdentity,
     device_allocator: *mut sys::iree_hal_allocator_t,
     mode: sys::iree_hal_command_buffer_mode_t,
     categories: sys::iree_hal_command_category_t,
@@ -167,6 +179,7 @@ pub(crate) fn create(
     let mut buffer = CommandBuffer {
         base: sys::iree_hal_command_buffer_t::default(),
         allocator,
+        device,
         validation,
         recording: UnsafeCell::new(Recording::default()),
     };
@@ -230,6 +243,7 @@ unsafe fn record(base: Base, make: impl FnOnce() -> Result<Record>) -> sys::iree
                 uses.add(way);
             }
         });
+        recording.dispatches |= matches!(record, Record::Dispatch(_));
         recording.records.push(record);
         Ok(())
     })
@@ -432,7 +446,10 @@ unsafe extern "C" fn dispatch(
     flags: sys::iree_hal_dispatch_flags_t,
 ) -> sys::iree_status_t {
     // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
-    unsafe { record(base, || Record::dispatch(executable, function, &config, constants, bindings, flags)) }
+    unsafe {
+        let device = &(*base.cast::<CommandBuffer>()).device;
+        record(base, || Record::dispatch(device, executable, function, &config, constants, bindings, flags))
+    }
 }
 
 /// Events: a queue is in order, so an event needs to be nothing but an object.

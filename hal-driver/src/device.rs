@@ -19,6 +19,7 @@ mod staged;
 
 use crate::alloca::ParkingLot;
 use crate::allocator::{Allocator, Memory};
+use crate::executable::DeviceIdentity;
 use crate::frontier::Frontiers;
 use crate::host_pool::HostPool;
 use crate::host_program::Loaders;
@@ -69,6 +70,8 @@ pub(crate) struct State<D: Device> {
     host: Arc<Loaders>,
     properties: Arc<Properties>,
     device: Arc<D>,
+    /// The same, for what is only for one device and knows nothing else of it.
+    identity: DeviceIdentity,
     allocator: sys::iree_allocator_t,
     proactor: *mut sys::iree_async_proactor_t,
     _proactors: Retained<sys::iree_async_proactor_pool_t>,
@@ -120,6 +123,7 @@ impl<D: Device> HalDevice<D> {
             spin: Arc::default(),
             memory,
             properties,
+            identity: device.clone(),
             device,
             allocator,
             proactor,
@@ -397,6 +401,7 @@ impl<D: Device> Table<D> {
             let affinity = state.affinity(affinity).0;
             out.set(command_buffer::create(
                 state.allocator,
+                state.identity.clone(),
                 allocator,
                 mode,
                 categories,

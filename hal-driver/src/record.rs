@@ -10,7 +10,7 @@
 
 use crate::buffer::Slice;
 use crate::constants::{ACCESS_READ, ACCESS_WRITE, Access};
-use crate::executable::{Executable, Function};
+use crate::executable::{DeviceIdentity, Executable, Function};
 use crate::object::{extent, slice, wide};
 use crate::status::{Result, invalid, unimplemented};
 use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span, Workgroups};
@@ -193,6 +193,52 @@ pub(crate) unsafe fn binding_table(
     bindings.iter().map(own).collect()
 }
 
+/// The flags that IREE has for dispatches. Those that are not looked at allow what is not made use of.
+const KNOWN_FLAGS: sys::iree_hal_dispatch_flag_bits_t =
+    sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_PARAMETERS
+        | sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_PARAMETERS
+        | sys::IREE_HAL_DISPATCH_FLAG_CUSTOM_DIRECT_ARGUMENTS
+        | sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_ARGUMENTS
+        | sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_ARGUMENTS
+        | sys::IREE_HAL_DISPATCH_FLAG_ALLOW_INLINE_EXECUTION
+        | sys::IREE_HAL_DISPATCH_FLAG_BORROW_RESOURCE_LIFETIMES;
+
+/// How many bytes a workgroup count in a buffer has: three words.
+const COUNT_BYTES: usize = 12;
+
+/// Where C says that a workgroup count is: as many bytes as one has, on a word's boundary.
+///
+/// # Safety
+///
+/// As for [`Reference::new`].
+unsafe fn count_reference(reference: &sys::iree_hal_buffer_ref_t) -> Result<Reference> {
+    let (offset, length) = (reference.offset, reference.length);
+    if !offset.is_multiple_of(4) {
+        return Err(invalid(format!("a workgroup count begins at a multiple of 4 bytes, not at {offset}")));
+    }
+    if length < COUNT_BYTES {
+        let message =
+            format!("a workgroup count has {COUNT_BYTES} bytes, and the buffer is given with {length}");
+        return Err(Failure::new(Code::OutOfRange, message));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { Reference::new(&sys::iree_hal_buffer_ref_t { length: COUNT_BYTES, ..*reference }) }
+}
+
+/// The size of a workgroup: what C asks for, or what the function was made for.
+fn workgroup_size(asked: [u32; 3], own: [u32; 3]) -> Result<[u32; 3]> {
+    match asked {
+        [0, 0, 0] => Ok(own.map(|size| size.max(1))),
+        some if some.contains(&0) => {
+            let message = format!(
+                "a workgroup of {some:?} has no size; each dimension has at least 1, or all are 0 for the function's own"
+            );
+            Err(invalid(message))
+        }
+        some => Ok(some),
+    }
+}
+
 /// One command.
 pub(crate) enum Record {
     Fill { target: Reference, pattern: Pattern },
@@ -258,12 +304,14 @@ impl Record {
         checked.map(|()| self)
     }
 
-    /// A dispatch with what C lends us.
+    /// A dispatch for a device with what C lends us.
     ///
     /// # Safety
     ///
     /// Everything is valid for the call.
+    #[expect(clippy::too_many_arguments, reason = "they are what IREE passes")]
     pub(crate) unsafe fn dispatch(
+        device: &DeviceIdentity,
         executable: *mut sys::iree_hal_executable_t,
         function: sys::iree_hal_executable_function_t,
         config: &sys::iree_hal_dispatch_config_t,
@@ -274,6 +322,10 @@ impl Record {
         let has = |bits: sys::iree_hal_dispatch_flag_bits_t| {
             flags & sys::iree_hal_dispatch_flags_t::from(bits) != 0
         };
+        let unknown = flags & !sys::iree_hal_dispatch_flags_t::from(KNOWN_FLAGS);
+        if unknown != 0 {
+            return Err(invalid(format!("a dispatch does not know the flags {unknown:#x}")));
+        }
         if has(sys::IREE_HAL_DISPATCH_FLAG_CUSTOM_DIRECT_ARGUMENTS)
             || has(sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_ARGUMENTS)
             || has(sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_ARGUMENTS)
@@ -283,6 +335,7 @@ impl Record {
         // SAFETY: the caller's promise.
         unsafe {
             let executable = Executable::of(executable)?;
+            executable.check_device(device)?;
             let function = executable.function(function)?;
             let bytes = slice(constants.data, constants.data_length);
             if bytes.len() % 4 != 0 {
@@ -295,6 +348,7 @@ impl Record {
                 .chunks_exact(4)
                 .map(|word| word.iter().rev().fold(0, |value, &byte| value << 8 | u32::from(byte)))
                 .collect();
+            let workgroup_size = workgroup_size(config.workgroup_size, executable.workgroup_size(&function))?;
             let references = slice(bindings.values, bindings.count);
             executable.check(&function, constants.len(), references.len())?;
             let bindings = references
@@ -304,16 +358,14 @@ impl Record {
             let indirect = has(sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_PARAMETERS)
                 || has(sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_PARAMETERS);
             let count = if indirect {
-                let mut parameters = config.workgroup_count_ref;
-                parameters.length = 12;
-                Count::Indirect(Reference::new(&parameters)?)
+                Count::Indirect(count_reference(&config.workgroup_count_ref)?)
             } else {
                 Count::Fixed(config.workgroup_count)
             };
             Record::Dispatch(Box::new(DispatchRecord {
                 executable,
                 function,
-                workgroup_size: config.workgroup_size.map(|size| size.max(1)),
+                workgroup_size,
                 count,
                 local_memory: config.dynamic_workgroup_local_memory,
                 constants,
@@ -366,6 +418,13 @@ impl Record {
             Record::Dispatch(dispatch) => dispatch.translate(memory),
             Record::Barrier => Ok(Command::Barrier),
         }
+    }
+
+    /// Whether each buffer is named, as it must be where there is no binding table.
+    pub(crate) fn check_direct(&self) -> Result {
+        let mut direct = true;
+        self.visit(|reference, _| direct &= matches!(reference, Reference::Direct(_)));
+        if direct { Ok(()) } else { Err(invalid("a buffer is missing, and there is no binding table")) }
     }
 
     /// Looks at the buffers that it uses, and what it does with them.

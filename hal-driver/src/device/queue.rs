@@ -529,7 +529,10 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let record = Record::dispatch(executable, function, &config, constants, bindings, flags)?;
+                let device = &state.identity;
+                let record =
+                    Record::dispatch(device, executable, function, &config, constants, bindings, flags)?;
+                record.check_direct()?;
                 // A dispatch without workgroups still has signals; that it does nothing is the device's to find out.
                 state.record(state.affinity(affinity), &edges, record, 1)
             }
@@ -553,7 +556,7 @@ impl<D: Device> Table<D> {
                 if command_buffer.is_null() {
                     return state.barrier(affinity, &edges);
                 }
-                let commands = Recorded::new(command_buffer)?;
+                let commands = Recorded::new(command_buffer, &state.identity)?;
                 let mut bindings = bindings(&commands, &table)?;
                 let loans = state.lend_to_table(&commands, &mut bindings)?;
                 state.with_loans(affinity, &edges, &loans, |edges| {

@@ -577,7 +577,7 @@ impl Device {
 }
 
 /// A loaded executable.
-pub(crate) struct Executable(*mut sys::iree_hal_executable_t);
+pub(crate) struct Executable(pub(crate) *mut sys::iree_hal_executable_t);
 
 impl Drop for Executable {
     fn drop(&mut self) {
