@@ -103,6 +103,23 @@ fn a_host_call_that_fails_or_panics_fails_its_signals() {
 }
 
 #[test]
+fn a_host_call_signals_the_rest_where_one_was_overtaken() {
+    let device = Device::open("mock").unwrap();
+    let (overtaken, failed, rest) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
+    let (ahead, broken) = (overtaken.clone(), failed.clone());
+    let call = Box::new(move || {
+        ahead.signal(5).unwrap();
+        broken.fail(Code::DataLoss, "another cause");
+        null_mut()
+    });
+    let signals = List::of(&[(&overtaken, 1), (&failed, 1), (&rest, 1)]);
+    device.host_call(&List::none(), &signals, 0, call).unwrap();
+    rest.wait(1).unwrap();
+    assert_eq!(overtaken.value().unwrap(), 5);
+    told(&failed.value().unwrap_err(), Code::DataLoss, "another cause");
+}
+
+#[test]
 fn the_last_of_many_host_calls_releases_the_others() {
     const CALLS: u64 = 40;
     let device = Device::open("mock").unwrap();
