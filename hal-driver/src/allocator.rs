@@ -3,7 +3,7 @@
 use crate::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
 use crate::constants::{ACCESS_ALL, ACCESS_ANY, ACCESS_UNALIGNED};
 use crate::object::{Out, Retained, free, narrow, resource, wide};
-use crate::status::{Result, guard, guard_or, invalid, unimplemented};
+use crate::status::{Result, guard, guard_or, invalid, unavailable};
 use hal_backend::{Device, Heap, HostRange, Properties};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -555,12 +555,12 @@ impl<D: Device> Table<D> {
     }
 }
 
-/// No device here pages its memory for IREE yet: each of these says so by name.
+/// No device here pages its memory for IREE yet: each of these says so by name, with the code that IREE asks for.
 mod virtual_memory {
     use super::*;
 
     fn none(what: &str) -> sys::iree_status_t {
-        guard(|| Err(unimplemented(what)))
+        guard(|| Err(unavailable(what)))
     }
 
     pub(super) unsafe extern "C" fn supports(_: *mut sys::iree_hal_allocator_t) -> bool {

@@ -11,7 +11,7 @@ use crate::executable::{DeviceIdentity, is_same_device};
 use crate::object::{Out, Retained, allocate, free, slice};
 use crate::record::{Record, Reference, Uses};
 use crate::staging;
-use crate::status::{Result, guard, guard_or, invalid, unimplemented};
+use crate::status::{Missing, Result, guard, guard_or, invalid, unimplemented};
 use hal_backend::{Command, Commands, Device};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -433,7 +433,7 @@ unsafe extern "C" fn collective(
     _recv: sys::iree_hal_buffer_ref_t,
     _element_count: sys::iree_device_size_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_command_buffer_collective")))
+    guard(|| Err(unimplemented(Missing::Collective)))
 }
 
 unsafe extern "C" fn dispatch(

@@ -28,7 +28,9 @@ use crate::pools::Pools;
 use crate::profile::{Profiler, matches};
 use crate::semaphore::Semaphore;
 use crate::staging::Staging;
-use crate::status::{Result, check, guard, guard_or, impossible, invalid, text, unimplemented, view};
+use crate::status::{
+    Missing, Result, check, guard, guard_or, impossible, invalid, text, unimplemented, view,
+};
 use crate::work::Port;
 use crate::{command_buffer, executable, teardown};
 use hal_backend::{Device, Properties};
@@ -546,16 +548,16 @@ unsafe extern "C" fn create_channel(
     _params: sys::iree_hal_channel_params_t,
     _out: *mut *mut sys::iree_hal_channel_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_channel_create")))
+    guard(|| Err(unimplemented(Missing::Channel)))
 }
 
 unsafe extern "C" fn external_capture_begin(
     _device: Raw,
     _options: *const sys::iree_hal_device_external_capture_options_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_device_external_capture_begin")))
+    guard(|| Err(unimplemented(Missing::CaptureBegin)))
 }
 
 unsafe extern "C" fn external_capture_end(_device: Raw) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_device_external_capture_end")))
+    guard(|| Err(unimplemented(Missing::CaptureEnd)))
 }

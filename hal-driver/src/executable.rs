@@ -2,7 +2,7 @@
 
 use crate::constants::{PARAMETER_BINDING, PARAMETER_CONSTANT};
 use crate::object::{Out, Retained, allocate, free, resource, slice};
-use crate::status::{Result, guard, guard_or, invalid, text, unimplemented, view};
+use crate::status::{Missing, Result, guard, guard_or, invalid, text, unimplemented, view};
 use hal_backend::{Device, LoadRequest, Loaded};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -257,7 +257,7 @@ unsafe extern "C" fn lookup_global_by_name(
     _queue_affinity: sys::iree_hal_queue_affinity_t,
     _out: *mut *mut sys::iree_hal_buffer_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_executable_lookup_global_by_name")))
+    guard(|| Err(unimplemented(Missing::Global)))
 }
 
 /// An executable cache, as C sees it. It keeps nothing: loading is the device's.

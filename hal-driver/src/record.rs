@@ -12,7 +12,7 @@ use crate::buffer::Slice;
 use crate::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::executable::{DeviceIdentity, Executable, Function};
 use crate::object::{extent, slice, wide};
-use crate::status::{Result, invalid, unimplemented};
+use crate::status::{Missing, Result, invalid, unimplemented};
 use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span, Workgroups};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -330,7 +330,7 @@ impl Record {
             || has(sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_ARGUMENTS)
             || has(sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_ARGUMENTS)
         {
-            return Err(unimplemented("dispatch with custom arguments"));
+            return Err(unimplemented(Missing::CustomArguments));
         }
         // SAFETY: the caller's promise.
         unsafe {

@@ -15,7 +15,7 @@
 use crate::constants::WAIT_FOR_ALL;
 use crate::frontier::Frontiers;
 use crate::object::Counted;
-use crate::status::{Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
+use crate::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::teardown;
 use hal_semaphore::timeline::{Points, Registration, Timeline, Watcher};
 use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, Point, SignalError};
@@ -665,7 +665,7 @@ unsafe extern "C" fn import_timepoint(
     _queue_affinity: sys::iree_hal_queue_affinity_t,
     _timepoint: sys::iree_hal_external_timepoint_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_semaphore_import_timepoint")))
+    guard(|| Err(unimplemented(Missing::TimepointImport)))
 }
 
 unsafe extern "C" fn export_timepoint(
@@ -676,5 +676,5 @@ unsafe extern "C" fn export_timepoint(
     _requested_flags: sys::iree_hal_external_timepoint_flags_t,
     _out: *mut sys::iree_hal_external_timepoint_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_semaphore_export_timepoint")))
+    guard(|| Err(unimplemented(Missing::TimepointExport)))
 }

@@ -252,66 +252,63 @@ fn what_is_not_there_says_so_by_name() {
             timeline.export_timepoint.unwrap()(semaphore.0, 1, 0, 0, 0, null_mut()),
             "export_timepoint",
         );
+        // IREE's header asks for another answer of a device that does not page its memory.
+        let unavailable = |status, name: &str| refused(check(status), Code::Unavailable, name);
         assert!(!memory.supports_virtual_memory.unwrap()(allocator));
         let granularity = memory.virtual_memory_query_granularity.unwrap();
-        unimplemented(granularity(allocator, params(), null_mut(), null_mut()), "query_granularity");
-        unimplemented(
+        unavailable(granularity(allocator, params(), null_mut(), null_mut()), "query_granularity");
+        unavailable(
             memory.virtual_memory_reserve.unwrap()(allocator, 0, 0, null_mut()),
             "virtual_memory_reserve",
         );
-        unimplemented(memory.virtual_memory_release.unwrap()(allocator, buffer.0), "virtual_memory_release");
+        unavailable(memory.virtual_memory_release.unwrap()(allocator, buffer.0), "virtual_memory_release");
         let system = sys::iree_allocator_system();
         let allocate = memory.physical_memory_allocate.unwrap();
-        unimplemented(allocate(allocator, params(), 0, system, null_mut()), "physical_memory_allocate");
-        unimplemented(memory.physical_memory_free.unwrap()(allocator, null_mut()), "physical_memory_free");
-        unimplemented(
+        unavailable(allocate(allocator, params(), 0, system, null_mut()), "physical_memory_allocate");
+        unavailable(memory.physical_memory_free.unwrap()(allocator, null_mut()), "physical_memory_free");
+        unavailable(
             memory.virtual_memory_map.unwrap()(allocator, buffer.0, 0, null_mut(), 0, 0),
             "virtual_memory_map",
         );
-        unimplemented(
-            memory.virtual_memory_unmap.unwrap()(allocator, buffer.0, 0, 0),
-            "virtual_memory_unmap",
-        );
-        unimplemented(
+        unavailable(memory.virtual_memory_unmap.unwrap()(allocator, buffer.0, 0, 0), "virtual_memory_unmap");
+        unavailable(
             memory.virtual_memory_protect.unwrap()(allocator, buffer.0, 0, 0, 0, 0),
             "virtual_memory_protect",
         );
-        unimplemented(
+        unavailable(
             memory.virtual_memory_advise.unwrap()(allocator, buffer.0, 0, 0, 0, 0),
             "virtual_memory_advise",
         );
     }
 }
 
-/// What the sources call unimplemented, so that nothing joins the list unseen.
+/// The list is a type's, so that nothing answers like that without being in it.
 #[test]
 fn nothing_else_is_unimplemented() {
-    fn names(folder: &std::path::Path, found: &mut Vec<String>) {
-        for entry in std::fs::read_dir(folder).unwrap().flatten() {
-            let path = entry.path();
+    fn uses(folder: &std::path::Path) -> usize {
+        let entries = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+        let count = |path: std::path::PathBuf| {
             if path.is_dir() {
-                names(&path, found);
-                continue;
+                return uses(&path);
             }
-            let text = std::fs::read_to_string(&path).unwrap();
-            let named = text.split("unimplemented(\"").skip(1).filter_map(|rest| rest.split('"').next());
-            found.extend(named.map(str::to_owned));
-        }
+            std::fs::read_to_string(&path).unwrap().matches("Code::Unimplemented").count()
+        };
+        entries.map(count).sum()
     }
-    let mut found = Vec::new();
-    names(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
-    found.sort();
     let pinned = [
-        "dispatch with custom arguments",
         "iree_hal_channel_create",
         "iree_hal_command_buffer_collective",
         "iree_hal_device_external_capture_begin",
         "iree_hal_device_external_capture_end",
         "iree_hal_executable_lookup_global_by_name",
-        "iree_hal_semaphore_export_timepoint",
-        "iree_hal_semaphore_import_timepoint",
+        "iree_hal_semaphore_export_timepoint of this kind",
+        "iree_hal_semaphore_import_timepoint of this kind",
+        "a dispatch with custom arguments",
+        "a pair of bindings that share some bytes of another device's memory, but not all,",
     ];
-    assert_eq!(found, pinned);
+    assert_eq!(hal_driver::UNIMPLEMENTED, pinned);
+    let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    assert_eq!(uses(&sources), 1, "one function makes such a failure");
 }
 
 /// A slot that is null crashes whoever calls it: IREE does not look.

@@ -114,7 +114,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// Makes host memory usable by the device without copying it.
     fn import(&self, range: HostRange) -> Result<Self::Memory, Failure> {
         let message = format!("this device cannot use {} bytes of host memory in place", range.length());
-        Err(Failure::new(Code::Unimplemented, message))
+        Err(Failure::new(Code::Unavailable, message))
     }
 
     /// The host's view of an allocation of a host-visible heap, whole.

@@ -20,7 +20,7 @@ use crate::constants::ACCESS_WRITE;
 use crate::object::{Retained, narrow};
 use crate::record::{Record, Reference, Use};
 use crate::semaphore::{IreeTimeline, List, OwnedList};
-use crate::status::{Result, check, invalid, unimplemented};
+use crate::status::{Missing, Result, check, invalid, unimplemented};
 use crate::work::Operation;
 use hal_backend::Device;
 use hal_semaphore::Affinity;
@@ -160,8 +160,7 @@ impl<D: Device> State<D> {
         let shared = loans.iter_mut().find(|loan| shares && loan.original.overlaps(slice));
         if let Some(loan) = shared {
             if !loan.original.is_same(slice) {
-                let message = "two bindings that share some bytes of another device's memory, but not all,";
-                return Err(unimplemented(message));
+                return Err(unimplemented(Missing::PartialLoan));
             }
             loan.writes |= writes && is_returned(slice)?;
             *slice = loan.staging.clone();
