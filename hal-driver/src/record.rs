@@ -309,7 +309,6 @@ impl Record {
     /// # Safety
     ///
     /// Everything is valid for the call.
-    #[expect(clippy::too_many_arguments, reason = "they are what IREE passes")]
     pub(crate) unsafe fn dispatch(
         device: &DeviceIdentity,
         executable: *mut sys::iree_hal_executable_t,
