@@ -287,6 +287,12 @@ impl<D: Device> Memory<D> {
         }
         // SAFETY: the type says which member of the union it is.
         let start: *mut u8 = unsafe { external.handle.host_allocation.ptr.cast() };
+        if start.is_null() && external.size > 0 {
+            return Err(invalid(format!(
+                "there are no {} bytes of host memory at no address",
+                external.size
+            )));
+        }
         let heap = import_heap(&self.properties, params)?;
         check_alignment(heap, params, start as u64)?;
         let params = granted(heap, params);

@@ -85,6 +85,8 @@ fn an_import_begins_where_the_buffers_of_its_heap_do() {
             assert_eq!(refused.code, Code::OutOfRange, "{uri} + {offset}: {}", refused.text);
             assert!(refused.text.contains(&format!("a multiple of {alignment}")), "{}", refused.text);
         }
+        let nowhere = device.import(shared(), null_mut(), 1024).err().unwrap();
+        assert_eq!(nowhere.code, Code::InvalidArgument, "{uri}: {}", nowhere.text);
         for offset in [0, alignment, 3 * alignment] {
             device.import(shared(), pages.at(offset), 1024).unwrap();
         }

@@ -567,11 +567,10 @@ impl<D: Device> Table<D> {
     }
 
     pub(super) unsafe extern "C" fn queue_flush(
-        device: Raw,
-        affinity: sys::iree_hal_queue_affinity_t,
+        _device: Raw,
+        _affinity: sys::iree_hal_queue_affinity_t,
     ) -> sys::iree_status_t {
         // Submissions go out as they are made.
-        let (_, _) = (device, affinity);
         crate::status::OK
     }
 }
