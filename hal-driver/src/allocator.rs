@@ -1,9 +1,9 @@
 //! The device allocator: synchronous buffers of the device's heaps, imports and exports.
 
 use crate::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
-use crate::constants::{ACCESS_ALL, ACCESS_ANY};
+use crate::constants::{ACCESS_ALL, ACCESS_ANY, ACCESS_UNALIGNED};
 use crate::object::{Out, Retained, free, narrow, resource, wide};
-use crate::status::{Result, guard, guard_or, invalid, unimplemented};
+use crate::status::{Result, guard, guard_or, invalid, unavailable};
 use hal_backend::{Device, Heap, HostRange, Properties};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -58,22 +58,42 @@ pub(crate) fn usage(heap: &Heap) -> Usage {
     TRANSFER | DISPATCH | SHARING | if heap.host_visible { MAPPING } else { 0 }
 }
 
-/// The heap for a buffer, and the parameters that the buffer will really have.
+/// The heap for a buffer, and the parameters that the buffer will really have. Whoever is told that something can be
+/// allocated, allocates it, or queues its allocation asks here.
 pub(crate) fn place(
     properties: &Properties,
     params: &sys::iree_hal_buffer_params_t,
-) -> Option<(usize, sys::iree_hal_buffer_params_t)> {
+) -> Result<(usize, sys::iree_hal_buffer_params_t)> {
     let must_map =
         params.type_ & HOST_VISIBLE != 0 || (params.usage & MAPPING != 0 && params.usage & OPTIONAL == 0);
     let wants_host = params.type_ & HOST_LOCAL == HOST_LOCAL;
-    let fits = |heap: &Heap| heap.host_visible || !must_map;
-    let mut candidates = properties.heaps.iter().enumerate().filter(|(_, heap)| fits(heap));
-    let first = candidates.next()?;
+    let alignment = wide(params.min_alignment).max(1);
+    if !alignment.is_power_of_two() {
+        return Err(invalid(format!("an alignment is a power of two, not {alignment}")));
+    }
+    let heaps = || properties.heaps.iter().enumerate();
+    let mut candidates =
+        heaps().filter(|(_, heap)| (heap.host_visible || !must_map) && heap.alignment >= alignment);
+    let Some(first) = candidates.next() else {
+        let most = heaps().map(|(_, heap)| heap.alignment).max().unwrap_or(1);
+        return Err(invalid(if alignment > most {
+            format!("no memory of this device is aligned to {alignment}, but to {most} at most")
+        } else {
+            format!(
+                "no memory of this device is what the buffer asks for: mapped by the host, aligned to {alignment}"
+            )
+        }));
+    };
     let (index, heap) = if wants_host && first.1.device_local {
         candidates.find(|(_, heap)| !heap.device_local).unwrap_or(first)
     } else {
         first
     };
+    Ok((index, granted(heap, params)))
+}
+
+/// What a buffer of a heap really has, of what was asked for and beyond.
+pub(crate) fn granted(heap: &Heap, params: &sys::iree_hal_buffer_params_t) -> sys::iree_hal_buffer_params_t {
     let mut params = *params;
     params.type_ = (params.type_ & !OPTIMAL) | DEVICE_VISIBLE;
     params.usage |= TRANSFER;
@@ -97,7 +117,34 @@ pub(crate) fn place(
     if params.access == 0 {
         params.access = ACCESS_ALL;
     }
-    Some((index, params))
+    params
+}
+
+/// The heap that host memory joins when it is imported: the one that is of the host's memory, or of memory that both share.
+fn import_heap<'a>(properties: &'a Properties, params: &sys::iree_hal_buffer_params_t) -> Result<&'a Heap> {
+    let visible = || properties.heaps.iter().filter(|heap| heap.host_visible);
+    let heap = visible().find(|heap| !heap.device_local).or_else(|| visible().next());
+    let wants_device = params.type_ & DEVICE_LOCAL == DEVICE_LOCAL;
+    heap.filter(|heap| heap.device_local || !wants_device).ok_or_else(|| {
+        let message = "host memory is not this device's own and does not become it; import it without DEVICE_LOCAL, or \
+                       allocate a buffer and copy into it";
+        Failure::new(Code::Unavailable, message)
+    })
+}
+
+/// Whether an import begins where its heap's buffers do. Programs are compiled for that: a vector load from elsewhere is a
+/// fault.
+fn check_alignment(heap: &Heap, params: &sys::iree_hal_buffer_params_t, address: u64) -> Result {
+    let least = if params.access & ACCESS_UNALIGNED != 0 { 1 } else { heap.alignment };
+    let alignment = least.max(wide(params.min_alignment));
+    if address.is_multiple_of(alignment) {
+        return Ok(());
+    }
+    let message = format!(
+        "host memory at {address:#x} does not begin at a multiple of {alignment}; align it, copy it into a buffer that is \
+         allocated, or allow IREE_HAL_MEMORY_ACCESS_UNALIGNED if no program is to work on it"
+    );
+    Err(Failure::new(Code::OutOfRange, message))
 }
 
 /// What a buffer is asked for with that bytes pass through: the host can map it, and the device copy from and to it.
@@ -111,32 +158,49 @@ pub(crate) fn staging() -> sys::iree_hal_buffer_params_t {
     }
 }
 
-/// How much is allocated, for `--print_device_statistics`.
+/// How much is allocated of the device's memory and of the host's, for `--print_device_statistics`.
 #[derive(Default)]
 pub(crate) struct Statistics {
+    device: Arc<Counter>,
+    host: Arc<Counter>,
+}
+
+#[derive(Default)]
+struct Counter {
     allocated: AtomicU64,
     freed: AtomicU64,
     peak: AtomicU64,
 }
 
-impl Statistics {
+impl Counter {
     fn add(self: &Arc<Self>, bytes: u64) -> Counted {
         let allocated = self.allocated.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let live = allocated.saturating_sub(self.freed.load(Ordering::Relaxed));
         self.peak.fetch_max(live, Ordering::Relaxed);
-        Counted { statistics: self.clone(), bytes }
+        Counted { counter: self.clone(), bytes }
+    }
+
+    /// The peak, what was allocated and what was freed.
+    fn read(&self) -> [sys::iree_device_size_t; 3] {
+        [&self.peak, &self.allocated, &self.freed].map(|number| narrow(number.load(Ordering::Relaxed)))
+    }
+}
+
+impl Statistics {
+    fn of(&self, heap: &Heap) -> &Arc<Counter> {
+        if heap.device_local { &self.device } else { &self.host }
     }
 }
 
 /// Some bytes that are counted until they are gone.
 pub(crate) struct Counted {
-    statistics: Arc<Statistics>,
+    counter: Arc<Counter>,
     bytes: u64,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.statistics.freed.fetch_add(self.bytes, Ordering::Relaxed);
+        self.counter.freed.fetch_add(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -145,7 +209,7 @@ pub(crate) struct Memory<D: Device> {
     pub(crate) device: Arc<D>,
     pub(crate) properties: Arc<Properties>,
     pub(crate) allocator: sys::iree_allocator_t,
-    pub(crate) statistics: Arc<Statistics>,
+    pub(crate) statistics: Statistics,
     /// The device for C, which outlives its buffers.
     parent: AtomicPtr<sys::iree_hal_device_t>,
 }
@@ -161,7 +225,7 @@ impl<D: Device> Memory<D> {
         properties: Arc<Properties>,
         allocator: sys::iree_allocator_t,
     ) -> Arc<Self> {
-        let (statistics, parent) = (Arc::default(), AtomicPtr::default());
+        let (statistics, parent) = (Statistics::default(), AtomicPtr::default());
         Arc::new(Self { device, properties, allocator, statistics, parent })
     }
 
@@ -182,14 +246,17 @@ impl<D: Device> Memory<D> {
 
     /// Memory of a heap.
     pub(crate) fn allocate(&self, heap: usize, length: u64) -> Result<Arc<DeviceMemory<D>>> {
-        let limit = self.properties.heaps.get(heap).map_or(0, |heap| heap.max_allocation);
+        let kind = self.properties.heaps.get(heap);
+        let kind = kind.ok_or_else(|| invalid(format!("this device has no heap number {heap}")))?;
+        let limit = kind.max_allocation;
         if length > limit {
             let message =
                 format!("{length} bytes are more than one allocation can have on this device: {limit}");
             return Err(Failure::new(Code::ResourceExhausted, message));
         }
         let memory = self.device.allocate(heap, length.max(1))?;
-        Ok(DeviceMemory::new(self.device.clone(), memory, Some(self.statistics.add(length))))
+        let counted = self.statistics.of(kind).add(length);
+        Ok(DeviceMemory::new(self.device.clone(), memory, Some(counted)))
     }
 
     /// A buffer of its own memory.
@@ -198,9 +265,7 @@ impl<D: Device> Memory<D> {
         params: &sys::iree_hal_buffer_params_t,
         length: u64,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
-        let (heap, params) = place(&self.properties, params).ok_or_else(|| {
-            invalid("no memory of this device is what the buffer asks for: the host cannot map it")
-        })?;
+        let (heap, params) = place(&self.properties, params)?;
         let backing = self.allocate(heap, length)?;
         let spec =
             BufferSpec { placement: self.placement(&params), params, offset: 0, length, release: nobody() };
@@ -220,13 +285,19 @@ impl<D: Device> Memory<D> {
             );
             return Err(Failure::new(Code::Unavailable, message));
         }
-        let (_, params) = place(&self.properties, params).ok_or_else(|| {
-            invalid("no memory of this device is what the buffer asks for: the host cannot map it")
-        })?;
-        let length = external.size;
-        // SAFETY: whoever imports promises that the allocation lives until the release callback; the type says which
-        // member of the union it is.
-        let range = unsafe { HostRange::from_raw(external.handle.host_allocation.ptr.cast(), length, None) };
+        // SAFETY: the type says which member of the union it is.
+        let start: *mut u8 = unsafe { external.handle.host_allocation.ptr.cast() };
+        if start.is_null() && external.size > 0 {
+            return Err(invalid(format!(
+                "there are no {} bytes of host memory at no address",
+                external.size
+            )));
+        }
+        let heap = import_heap(&self.properties, params)?;
+        check_alignment(heap, params, start as u64)?;
+        let params = granted(heap, params);
+        // SAFETY: whoever imports promises that the allocation lives until the release callback.
+        let range = unsafe { HostRange::from_raw(start, external.size, None) };
         let memory = self.device.import(range)?;
         let backing = DeviceMemory::new(self.device.clone(), memory, None);
         let spec = BufferSpec {
@@ -331,11 +402,15 @@ impl<D: Device> Table<D> {
         // SAFETY: C passes a live allocator of ours and a structure to fill.
         unsafe {
             let statistics = &Allocator::<D>::of(allocator).statistics;
+            let [device_bytes_peak, device_bytes_allocated, device_bytes_freed] = statistics.device.read();
+            let [host_bytes_peak, host_bytes_allocated, host_bytes_freed] = statistics.host.read();
             Out::new(out).set(sys::iree_hal_allocator_statistics_t {
-                device_bytes_peak: narrow(statistics.peak.load(Ordering::Relaxed)),
-                device_bytes_allocated: narrow(statistics.allocated.load(Ordering::Relaxed)),
-                device_bytes_freed: narrow(statistics.freed.load(Ordering::Relaxed)),
-                ..Default::default()
+                host_bytes_peak,
+                host_bytes_allocated,
+                host_bytes_freed,
+                device_bytes_peak,
+                device_bytes_allocated,
+                device_bytes_freed,
             });
         }
     }
@@ -378,11 +453,24 @@ impl<D: Device> Table<D> {
         // SAFETY: C passes a live allocator of ours and parameters to adjust.
         let (memory, params, size) =
             unsafe { (Allocator::<D>::of(allocator), &mut *params, *allocation_size) };
-        let Some((heap, placed)) = place(&memory.properties, params) else { return 0 };
-        let mut bits =
-            sys::IREE_HAL_BUFFER_COMPATIBILITY_IMPORTABLE | sys::IREE_HAL_BUFFER_COMPATIBILITY_EXPORTABLE;
-        if memory.properties.heaps.get(heap).is_some_and(|heap| wide(size) <= heap.max_allocation) {
+        let heaps = &memory.properties.heaps;
+        let placed = place(&memory.properties, params)
+            .ok()
+            .and_then(|(heap, placed)| Some((heaps.get(heap)?, placed)));
+        let imported = import_heap(&memory.properties, params).ok();
+        let mut bits = 0;
+        if placed.is_some_and(|(heap, _)| wide(size) <= heap.max_allocation) {
             bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_ALLOCATABLE;
+        }
+        if imported.is_some() {
+            bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_IMPORTABLE;
+        }
+        let Some((heap, mut granted)) = placed.or_else(|| imported.map(|heap| (heap, granted(heap, params))))
+        else {
+            return 0;
+        };
+        if heap.host_visible {
+            bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_EXPORTABLE;
         }
         if params.type_ & DEVICE_VISIBLE != 0 {
             if params.usage & TRANSFER != 0 {
@@ -392,7 +480,9 @@ impl<D: Device> Table<D> {
                 bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_QUEUE_DISPATCH;
             }
         }
-        *params = placed;
+        // Whoever brings memory of their own finds out what it has to be like.
+        granted.min_alignment = granted.min_alignment.max(narrow(heap.alignment));
+        *params = granted;
         bits as sys::iree_hal_buffer_compatibility_t
     }
 
@@ -451,6 +541,11 @@ impl<D: Device> Table<D> {
                 return Err(Failure::new(Code::Unavailable, message));
             }
             let slice = Slice::new(buffer, 0, sys::iree_device_size_t::MAX)?;
+            if !slice.is_host_visible() {
+                let message = "the buffer's memory is the device's alone, so there is nothing to export; copy it into a \
+                               buffer that is HOST_VISIBLE";
+                return Err(Failure::new(Code::Unavailable, message));
+            }
             let range = slice.map(ACCESS_ANY)?;
             let mut external = sys::iree_hal_external_buffer_t {
                 type_: requested,
@@ -466,12 +561,12 @@ impl<D: Device> Table<D> {
     }
 }
 
-/// No device here pages its memory for IREE yet: each of these says so by name.
+/// No device here pages its memory for IREE yet: each of these says so by name, with the code that IREE asks for.
 mod virtual_memory {
     use super::*;
 
     fn none(what: &str) -> sys::iree_status_t {
-        guard(|| Err(unimplemented(what)))
+        guard(|| Err(unavailable(what)))
     }
 
     pub(super) unsafe extern "C" fn supports(_: *mut sys::iree_hal_allocator_t) -> bool {

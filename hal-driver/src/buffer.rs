@@ -1,7 +1,7 @@
 //! Buffers: memory of a device behind IREE's buffer interface, and any buffer as something a queue can work on.
 
 use crate::allocator::HOST_VISIBLE;
-use crate::constants::{ACCESS_ANY, ACCESS_READ};
+use crate::constants::{ACCESS_ANY, ACCESS_READ, Access};
 use crate::object::{Retained, extent, free, narrow, wide};
 use crate::status::{Result, check, guard, guard_or, invalid};
 use hal_backend::{Device, HostRange, Place, Span};
@@ -174,7 +174,7 @@ unsafe extern "C" fn destroy(base: *mut sys::iree_hal_buffer_t) {
 unsafe extern "C" fn map_range(
     base: *mut sys::iree_hal_buffer_t,
     _mode: sys::iree_hal_mapping_mode_t,
-    access: sys::iree_hal_memory_access_t,
+    access: Access,
     offset: sys::iree_device_size_t,
     length: sys::iree_device_size_t,
     mapping: *mut sys::iree_hal_buffer_mapping_t,
@@ -187,7 +187,9 @@ unsafe extern "C" fn map_range(
             .host_view()
             .and_then(|view| view.slice(buffer.offset.checked_add(wide(offset))?, wide(length)))
             .ok_or_else(|| {
-                Failure::new(Code::FailedPrecondition, "the buffer's memory is not visible to the host")
+                let message = "the buffer's memory is not visible to the host; copy it into a buffer that is HOST_VISIBLE, \
+                               or ask for IREE_HAL_MEMORY_TYPE_HOST_VISIBLE where it is allocated";
+                Failure::new(Code::PermissionDenied, message)
             })?;
         if access & ACCESS_READ != 0 {
             buffer.backing.invalidate(buffer.offset + wide(offset), wide(length))?;
@@ -278,6 +280,12 @@ impl Slice {
         // SAFETY: the buffer is retained; its type never changes.
         let memory_type = unsafe { (*self.buffer.get()).memory_type };
         memory_type & HOST_VISIBLE != 0
+    }
+
+    /// The access and the usage that the program asked for when it made the buffer.
+    pub(crate) fn allowed(&self) -> (Access, sys::iree_hal_buffer_usage_t) {
+        // SAFETY: the buffer is retained; what it allows never changes.
+        unsafe { ((*self.buffer.get()).allowed_access, (*self.buffer.get()).allowed_usage) }
     }
 
     /// Which bytes of which buffer it is.
@@ -389,7 +397,7 @@ impl Slice {
     }
 
     /// The bytes as host memory, mapped as long as anybody has the range.
-    pub(crate) fn map(&self, access: sys::iree_hal_memory_access_t) -> Result<HostRange> {
+    pub(crate) fn map(&self, access: Access) -> Result<HostRange> {
         let (allocated, offset) = self.allocated()?;
         map(allocated, offset, self.length, access)
     }
@@ -414,7 +422,7 @@ fn map(
     buffer: NonNull<sys::iree_hal_buffer_t>,
     offset: u64,
     length: u64,
-    access: sys::iree_hal_memory_access_t,
+    access: Access,
 ) -> Result<HostRange> {
     // SAFETY: the buffer is alive.
     let buffer = unsafe { Retained::retain(buffer.as_ptr()) }.ok_or_else(|| invalid("there is no buffer"))?;

@@ -7,13 +7,15 @@
 //! queue is a barrier.
 
 use crate::buffer::Slice;
+use crate::executable::{DeviceIdentity, is_same_device};
 use crate::object::{Out, Retained, allocate, free, slice};
-use crate::record::{Record, Reference};
+use crate::record::{Record, Reference, Uses};
 use crate::staging;
-use crate::status::{Result, guard, guard_or, invalid, unimplemented};
+use crate::status::{Missing, Result, guard, guard_or, invalid, unimplemented};
 use hal_backend::{Command, Commands, Device};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
+use smallvec::SmallVec;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -24,6 +26,8 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct CommandBuffer {
     base: sys::iree_hal_command_buffer_t,
     allocator: sys::iree_allocator_t,
+    /// The device that it was made by, and that its executables are for.
+    device: DeviceIdentity,
     validation: Option<Box<[u64]>>,
     recording: UnsafeCell<Recording>,
 }
@@ -31,6 +35,10 @@ pub(crate) struct CommandBuffer {
 #[derive(Default)]
 struct Recording {
     records: Vec<Record>,
+    /// Whether any of them is a dispatch.
+    dispatches: bool,
+    /// What is done with each slot of the binding table, up to the last one that is used.
+    slots: SmallVec<[Uses; 8]>,
     state: State,
     /// The [`Settled`] commands for the first device that executed it, if its memory was settled.
     settled: OnceLock<Option<Box<dyn Any + Send + Sync>>>,
@@ -56,8 +64,8 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// Keeps a command buffer that C lends us.
-    pub(crate) fn new(buffer: *mut sys::iree_hal_command_buffer_t) -> Result<Self> {
+    /// Keeps a command buffer that C lends us, for a device to execute.
+    pub(crate) fn new(buffer: *mut sys::iree_hal_command_buffer_t, device: &DeviceIdentity) -> Result<Self> {
         // SAFETY: C lends us a live command buffer, or null.
         let buffer = unsafe { Retained::retain(buffer) }
             .ok_or_else(|| invalid("there is no command buffer to execute"))?;
@@ -67,23 +75,21 @@ impl Recorded {
             return Err(invalid("the command buffer belongs to another driver"));
         }
         let recorded = Self { buffer };
+        // SAFETY: ours, and alive.
+        let made_by = unsafe { &(*recorded.buffer.get().cast::<CommandBuffer>()).device };
+        if recorded.recording().dispatches && !is_same_device(made_by, device) {
+            let message = "the command buffer has dispatches, and was recorded for another device";
+            return Err(invalid(message));
+        }
         if recorded.recording().state != State::Closed {
             return Err(Failure::new(Code::FailedPrecondition, "the command buffer has not been ended"));
         }
         Ok(recorded)
     }
 
-    /// Whether the commands use a slot of the binding table, and whether they write what is there.
-    pub(crate) fn use_of_slot(&self, slot: usize) -> Option<bool> {
-        let mut found: Option<bool> = None;
-        for record in &self.recording().records {
-            record.visit(|reference, writes| {
-                if matches!(reference, Reference::Slot { slot: other, .. } if *other == slot) {
-                    found = Some(found.unwrap_or(false) | writes);
-                }
-            });
-        }
-        found
+    /// What the commands do with each slot of the binding table, up to the last one that they use.
+    pub(crate) fn slots(&self) -> &[Uses] {
+        &self.recording().slots
     }
 
     fn recording(&self) -> &Recording {
@@ -160,6 +166,7 @@ impl Recorded {
 /// A new command buffer, owned by the caller.
 pub(crate) fn create(
     allocator: sys::iree_allocator_t,
+    device: DeviceIdentity,
     device_allocator: *mut sys::iree_hal_allocator_t,
     mode: sys::iree_hal_command_buffer_mode_t,
     categories: sys::iree_hal_command_category_t,
@@ -172,6 +179,7 @@ pub(crate) fn create(
     let mut buffer = CommandBuffer {
         base: sys::iree_hal_command_buffer_t::default(),
         allocator,
+        device,
         validation,
         recording: UnsafeCell::new(Recording::default()),
     };
@@ -225,7 +233,18 @@ unsafe fn record(base: Base, make: impl FnOnce() -> Result<Record>) -> sys::iree
     guard(|| {
         // SAFETY: the caller's promise.
         let recording = unsafe { open(base)? };
-        recording.records.push(make()?);
+        let record = make()?;
+        record.visit(|reference, way| {
+            let Reference::Slot { slot, .. } = *reference else { return };
+            if recording.slots.len() <= slot {
+                recording.slots.resize(slot + 1, Uses::default());
+            }
+            if let Some(uses) = recording.slots.get_mut(slot) {
+                uses.add(way);
+            }
+        });
+        recording.dispatches |= matches!(record, Record::Dispatch(_));
+        recording.records.push(record);
         Ok(())
     })
 }
@@ -390,7 +409,7 @@ unsafe extern "C" fn update_buffer(
     unsafe {
         record(base, || {
             let bytes = slice(source.cast::<u8>().add(source_offset), target.length);
-            Ok(Record::Update { source: staging::copy(bytes)?, target: Reference::new(&target)? })
+            Record::update(staging::copy(bytes)?, Reference::new(&target)?)
         })
     }
 }
@@ -402,11 +421,7 @@ unsafe extern "C" fn copy_buffer(
     _flags: sys::iree_hal_copy_flags_t,
 ) -> sys::iree_status_t {
     // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
-    unsafe {
-        record(base, || {
-            Ok(Record::Copy { source: Reference::new(&source)?, target: Reference::new(&target)? })
-        })
-    }
+    unsafe { record(base, || Record::copy(Reference::new(&source)?, Reference::new(&target)?)) }
 }
 
 unsafe extern "C" fn collective(
@@ -418,7 +433,7 @@ unsafe extern "C" fn collective(
     _recv: sys::iree_hal_buffer_ref_t,
     _element_count: sys::iree_device_size_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_command_buffer_collective")))
+    guard(|| Err(unimplemented(Missing::Collective)))
 }
 
 unsafe extern "C" fn dispatch(
@@ -431,7 +446,10 @@ unsafe extern "C" fn dispatch(
     flags: sys::iree_hal_dispatch_flags_t,
 ) -> sys::iree_status_t {
     // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
-    unsafe { record(base, || Record::dispatch(executable, function, &config, constants, bindings, flags)) }
+    unsafe {
+        let device = &(*base.cast::<CommandBuffer>()).device;
+        record(base, || Record::dispatch(device, executable, function, &config, constants, bindings, flags))
+    }
 }
 
 /// Events: a queue is in order, so an event needs to be nothing but an object.
@@ -479,6 +497,17 @@ pub(crate) unsafe fn bindings(
             bindings.len()
         );
         return Err(invalid(message));
+    }
+    for (slot, (uses, binding)) in recorded.slots().iter().zip(&bindings).enumerate() {
+        let Some(slice) = binding else { continue };
+        for way in uses.iter() {
+            way.check(slice).map_err(|failure| {
+                Failure::new(
+                    failure.code(),
+                    format!("slot {slot} of the binding table: {}", failure.message()),
+                )
+            })?;
+        }
     }
     Ok(bindings)
 }

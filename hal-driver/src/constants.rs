@@ -10,6 +10,7 @@ pub(crate) type Access = sys::iree_hal_memory_access_t;
 
 pub(crate) const ACCESS_READ: Access = sys::IREE_HAL_MEMORY_ACCESS_READ as Access;
 pub(crate) const ACCESS_WRITE: Access = sys::IREE_HAL_MEMORY_ACCESS_WRITE as Access;
+pub(crate) const ACCESS_UNALIGNED: Access = sys::IREE_HAL_MEMORY_ACCESS_UNALIGNED as Access;
 pub(crate) const ACCESS_ANY: Access = sys::IREE_HAL_MEMORY_ACCESS_ANY as Access;
 pub(crate) const ACCESS_ALL: Access = sys::IREE_HAL_MEMORY_ACCESS_ALL as Access;
 

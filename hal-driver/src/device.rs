@@ -19,6 +19,7 @@ mod staged;
 
 use crate::alloca::ParkingLot;
 use crate::allocator::{Allocator, Memory};
+use crate::executable::DeviceIdentity;
 use crate::frontier::Frontiers;
 use crate::host_pool::HostPool;
 use crate::host_program::Loaders;
@@ -27,7 +28,9 @@ use crate::pools::Pools;
 use crate::profile::{Profiler, matches};
 use crate::semaphore::Semaphore;
 use crate::staging::Staging;
-use crate::status::{Result, check, guard, guard_or, impossible, invalid, text, unimplemented, view};
+use crate::status::{
+    Missing, Result, check, guard, guard_or, impossible, invalid, text, unimplemented, view,
+};
 use crate::work::Port;
 use crate::{command_buffer, executable, teardown};
 use hal_backend::{Device, Properties};
@@ -69,6 +72,8 @@ pub(crate) struct State<D: Device> {
     host: Arc<Loaders>,
     properties: Arc<Properties>,
     device: Arc<D>,
+    /// The same, for what is only for one device and knows nothing else of it.
+    identity: DeviceIdentity,
     allocator: sys::iree_allocator_t,
     proactor: *mut sys::iree_async_proactor_t,
     _proactors: Retained<sys::iree_async_proactor_pool_t>,
@@ -120,6 +125,7 @@ impl<D: Device> HalDevice<D> {
             spin: Arc::default(),
             memory,
             properties,
+            identity: device.clone(),
             device,
             allocator,
             proactor,
@@ -198,7 +204,7 @@ impl<D: Device> State<D> {
 
     /// The device's number in its group, for profiles.
     fn ordinal(&self) -> u32 {
-        self.frontiers.info().map_or(0, |info| info.topology_index)
+        self.frontiers.ordinal()
     }
 }
 
@@ -322,6 +328,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours.
             let state = unsafe { HalDevice::<D>::of(device) };
             state.engine.trim();
+            state.frontiers.prune();
             state.staging.trim();
             state.pools.trim()?;
             // SAFETY: the allocator is ours.
@@ -360,7 +367,8 @@ impl<D: Device> Table<D> {
     unsafe extern "C" fn topology_info(device: Raw) -> *const sys::iree_hal_device_topology_info_t {
         // SAFETY: C passes a live device of ours.
         let frontiers = unsafe { &HalDevice::<D>::of(device).frontiers };
-        frontiers.info().unwrap_or(&NO_GROUP.0)
+        let info = frontiers.info();
+        if info.is_null() { &raw const NO_GROUP.0 } else { info }
     }
 
     unsafe extern "C" fn assign_topology_info(
@@ -392,9 +400,10 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and where the result goes.
             let (state, out) = unsafe { (HalDevice::<D>::of(device), Out::new(out)) };
             let allocator = state.device_allocator();
-            let affinity = state.affinity(affinity)?.0;
+            let affinity = state.affinity(affinity).0;
             out.set(command_buffer::create(
                 state.allocator,
+                state.identity.clone(),
                 allocator,
                 mode,
                 categories,
@@ -476,13 +485,12 @@ impl<D: Device> Table<D> {
 
     unsafe extern "C" fn query_queue_pool_backend(
         device: Raw,
-        affinity: sys::iree_hal_queue_affinity_t,
+        _affinity: sys::iree_hal_queue_affinity_t,
         out: *mut sys::iree_hal_queue_pool_backend_t,
     ) -> sys::iree_status_t {
         guard(|| {
             // SAFETY: C passes a live device of ours and where the result goes.
             let (state, out) = unsafe { (HalDevice::<D>::of(device), Out::new(out)) };
-            state.affinity(affinity)?;
             out.set(state.pools.backend());
             Ok(())
         })
@@ -540,16 +548,16 @@ unsafe extern "C" fn create_channel(
     _params: sys::iree_hal_channel_params_t,
     _out: *mut *mut sys::iree_hal_channel_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_channel_create")))
+    guard(|| Err(unimplemented(Missing::Channel)))
 }
 
 unsafe extern "C" fn external_capture_begin(
     _device: Raw,
     _options: *const sys::iree_hal_device_external_capture_options_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_device_external_capture_begin")))
+    guard(|| Err(unimplemented(Missing::CaptureBegin)))
 }
 
 unsafe extern "C" fn external_capture_end(_device: Raw) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_device_external_capture_end")))
+    guard(|| Err(unimplemented(Missing::CaptureEnd)))
 }

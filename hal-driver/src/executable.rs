@@ -2,7 +2,7 @@
 
 use crate::constants::{PARAMETER_BINDING, PARAMETER_CONSTANT};
 use crate::object::{Out, Retained, allocate, free, resource, slice};
-use crate::status::{Result, guard, guard_or, invalid, text, unimplemented, view};
+use crate::status::{Missing, Result, guard, guard_or, invalid, text, unimplemented, view};
 use hal_backend::{Device, LoadRequest, Loaded};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -19,7 +19,17 @@ struct Object {
     functions: Vec<hal_backend::Function>,
     /// An `Arc<D::Executable>`, of the device type that loaded it.
     loaded: Box<dyn Any + Send + Sync>,
+    /// The device that loaded it, and alone can run it.
+    device: DeviceIdentity,
     profile_id: u64,
+}
+
+/// Which device something is for. It keeps the device, so that no other one is ever taken for it.
+pub(crate) type DeviceIdentity = Arc<dyn Any + Send + Sync>;
+
+/// Whether both are for the same device.
+pub(crate) fn is_same_device(one: &DeviceIdentity, other: &DeviceIdentity) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 
 /// A counted reference to an executable of ours.
@@ -76,6 +86,19 @@ impl Executable {
             return Err(invalid(message));
         }
         Ok(())
+    }
+
+    /// Whether the executable was prepared for this device.
+    pub(crate) fn check_device(&self, device: &DeviceIdentity) -> Result {
+        if is_same_device(&self.object().device, device) {
+            return Ok(());
+        }
+        Err(invalid("the executable was prepared for another device; prepare it with this device's cache"))
+    }
+
+    /// The size of a function's workgroups; zeros where it leaves it open.
+    pub(crate) fn workgroup_size(&self, function: &Function) -> [u32; 3] {
+        self.object().functions.get(function.index).map_or([0; 3], |function| function.workgroup_size)
     }
 
     /// What the device loaded.
@@ -234,7 +257,7 @@ unsafe extern "C" fn lookup_global_by_name(
     _queue_affinity: sys::iree_hal_queue_affinity_t,
     _out: *mut *mut sys::iree_hal_buffer_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_executable_lookup_global_by_name")))
+    guard(|| Err(unimplemented(Missing::Global)))
 }
 
 /// An executable cache, as C sees it. It keeps nothing: loading is the device's.
@@ -339,6 +362,7 @@ impl<D: Device> CacheTable<D> {
                 allocator: cache.allocator,
                 functions,
                 loaded: Box::new(Arc::new(executable)),
+                device: cache.device.clone(),
                 profile_id: PROFILE_IDS.fetch_add(1, Ordering::Relaxed),
             };
             out.set(allocate(cache.allocator, object)?.as_ptr().cast());

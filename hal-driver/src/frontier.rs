@@ -6,112 +6,209 @@
 //! A device may join several groups, as every session of IREE's runtime library makes one of its own around the device
 //! that it is given, and no group says when it ends. All trackers are advanced. The first one is the device's own: the
 //! frontiers that it gives out are in that tracker's axes, and the same number may mean something else in another.
+//!
+//! A group that is gone leaves its tracker to the devices that were in it. Where nobody else has a reference any more,
+//! nobody can ask the tracker anything, and the membership goes too ([`Frontiers::prune`]): when another group is
+//! joined, every so many completions, and when memory is trimmed. So a completion costs what the groups cost that there
+//! are.
+//!
+//! # Who reads what
+//!
+//! The own membership is read by every signal and stays where it is for good. The others are a list that is replaced as
+//! a whole; who advances them keeps the list that it found, and no lock is held while trackers call back.
 
 use crate::object::Retained;
 use crate::status::{Result, check, raw};
 use hal_semaphore::{Code, Failure, Point};
 use hal_sys as sys;
-use parking_lot::Mutex;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use parking_lot::{Mutex, RwLock};
+use std::cell::UnsafeCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+
+/// After how many completions of a queue memberships are pruned.
+const PRUNE_EVERY: u64 = 1024;
 
 /// The groups of a device, and its axes in them.
 pub(crate) struct Frontiers {
     /// The last epoch of each queue that has completed.
     completed: Box<[AtomicU64]>,
-    /// The groups that the device has joined: a list that only grows, so that completions walk it without a lock.
-    first: Link,
+    /// The device's own membership, which `groups` keeps; null before it is in a group that has a tracker.
+    own: AtomicPtr<Membership>,
+    others: RwLock<Arc<[Arc<Membership>]>>,
+    /// How many others there are, for those who only pass by.
+    other_count: AtomicUsize,
     /// One at a time joins or leaves.
-    joining: Mutex<()>,
+    groups: Mutex<Groups>,
+    shown: Shown,
 }
 
-type Link = OnceLock<Box<Membership>>;
 type Tracker = *mut sys::iree_async_frontier_tracker_t;
+type Info = sys::iree_hal_device_topology_info_t;
 
-/// The device's part in a group. What IREE's description points to is the group's, and is not looked at here.
+/// What only joining and leaving looks at.
+#[derive(Default)]
+struct Groups {
+    /// Every membership that was the device's own: somebody may be reading it.
+    kept: Vec<Arc<Membership>>,
+    /// The group that was joined last, and what IREE said of it.
+    last: Option<(Info, Option<Arc<Membership>>)>,
+    /// What IREE said of the one before.
+    before: Option<Info>,
+}
+
+// SAFETY: descriptions are plain data; what they point to is the group's, and is not looked at here.
+unsafe impl Send for Groups {}
+
+/// The device's part in a group that has a tracker: axes in it that are this membership's to advance and to retire.
 struct Membership {
-    /// What IREE said of the group, which the device shows to whoever asks.
-    info: sys::iree_hal_device_topology_info_t,
-    /// The tracker, if the axes in it are this membership's to advance and to retire.
-    tracker: Option<Retained<sys::iree_async_frontier_tracker_t>>,
+    tracker: Retained<sys::iree_async_frontier_tracker_t>,
+    base_axis: sys::iree_async_axis_t,
     /// Not left again.
     live: AtomicBool,
-    next: Link,
+    /// Counted in [`SPARE`].
+    spare: AtomicBool,
 }
-
-// SAFETY: the description is plain data, written before the membership is linked; trackers are used from any thread.
-unsafe impl Send for Membership {}
-// SAFETY: as above.
-unsafe impl Sync for Membership {}
 
 impl Frontiers {
     pub(crate) fn new(queues: usize) -> Self {
-        let completed = (0..queues).map(|_| AtomicU64::new(0)).collect();
-        Self { completed, first: Link::new(), joining: Mutex::new(()) }
+        Self {
+            completed: (0..queues).map(|_| AtomicU64::new(0)).collect(),
+            own: AtomicPtr::default(),
+            others: RwLock::new(Arc::new([])),
+            other_count: AtomicUsize::new(0),
+            groups: Mutex::default(),
+            shown: Shown::default(),
+        }
     }
 
-    fn memberships(&self) -> impl Iterator<Item = &Membership> {
-        std::iter::successors(self.first.get(), |member| member.next.get()).map(Box::as_ref)
+    /// The device's own membership.
+    fn own(&self) -> Option<&Membership> {
+        // SAFETY: null, or a membership that `groups` keeps for good.
+        unsafe { self.own.load(Ordering::Acquire).as_ref() }.filter(|own| own.live.load(Ordering::Acquire))
     }
 
-    fn live(&self) -> impl Iterator<Item = &Membership> {
-        self.memberships().filter(|member| member.live.load(Ordering::Acquire))
+    fn others(&self) -> Arc<[Arc<Membership>]> {
+        self.others.read().clone()
+    }
+
+    /// Puts another list in the place of the others; called while joining or leaving.
+    fn replace_others(&self, others: Arc<[Arc<Membership>]>) {
+        let count = others.len();
+        let before = std::mem::replace(&mut *self.others.write(), others);
+        self.other_count.store(count, Ordering::Release);
+        drop(before);
     }
 
     /// Joins a group: registers an axis for each queue. On failure nothing is registered.
-    pub(crate) fn join(&self, info: &sys::iree_hal_device_topology_info_t) -> Result {
-        let _joining = self.joining.lock();
+    pub(crate) fn join(&self, info: &Info) -> Result {
+        let mut groups = self.groups.lock();
         let frontier = &info.frontier;
         // A second group around the same tracker has its axes already.
-        let registered = self.live().any(|member| {
-            let theirs = &member.info.frontier;
-            (theirs.tracker, theirs.base_axis) == (frontier.tracker, frontier.base_axis)
-        });
-        let tracker = if registered { std::ptr::null_mut() } else { frontier.tracker };
+        let is_same = |member: &Membership| {
+            (member.tracker.get(), member.base_axis) == (frontier.tracker, frontier.base_axis)
+        };
+        let others = self.others();
+        let registered = self.own().is_some_and(is_same) || others.iter().any(|member| is_same(member));
         // SAFETY: IREE lends us the tracker, or null.
-        let tracker = unsafe { Retained::retain(tracker) };
-        let member = Membership { info: *info, tracker, live: AtomicBool::new(true), next: Link::new() };
-        member.register(self.completed.len())?;
-        let end = self.memberships().last().map_or(&self.first, |last| &last.next);
-        let member = end.get_or_init(|| Box::new(member));
-        // What completes from here on is told by who completes it; see `advance`.
-        fence(Ordering::SeqCst);
-        for (ordinal, completed) in self.completed.iter().enumerate() {
-            member.advance(ordinal, completed.load(Ordering::Relaxed));
+        let tracker = unsafe { Retained::retain(frontier.tracker) }.filter(|_| !registered);
+        let mut joined = None;
+        if let Some(tracker) = tracker {
+            let base_axis = frontier.base_axis;
+            let (live, spare) = (AtomicBool::new(true), AtomicBool::new(false));
+            let member = Arc::new(Membership { tracker, base_axis, live, spare });
+            member.register(self.completed.len())?;
+            if self.own().is_none() {
+                groups.kept.push(member.clone());
+                self.own.store(Arc::as_ptr(&member).cast_mut(), Ordering::Release);
+            } else {
+                self.replace_others(others.iter().chain([&member]).cloned().collect());
+            }
+            // What completes from here on is told by who completes it; see `advance`.
+            fence(Ordering::SeqCst);
+            for (ordinal, completed) in self.completed.iter().enumerate() {
+                member.advance(ordinal, completed.load(Ordering::Relaxed));
+            }
+            joined = Some(member);
         }
+        if let Some((before, member)) = groups.last.replace((*info, joined)) {
+            groups.before = Some(before);
+            if let Some(member) = member.filter(|member| !self.is_own(member)) {
+                member.spare();
+            }
+        }
+        self.shown.show(Some(*info));
+        drop(groups);
+        self.prune();
         Ok(())
+    }
+
+    fn is_own(&self, member: &Arc<Membership>) -> bool {
+        std::ptr::eq(self.own.load(Ordering::Acquire), Arc::as_ptr(member))
     }
 
     /// Leaves the group that was joined last: IREE could not build it.
     pub(crate) fn leave(&self) {
-        let _joining = self.joining.lock();
-        if let Some(member) = self.live().last() {
-            member.leave(self.completed.len());
+        let mut groups = self.groups.lock();
+        let Some((_, member)) = groups.last.take() else { return };
+        self.shown.show(groups.before.take());
+        let Some(member) = member else { return };
+        let others = self.others();
+        if others.iter().any(|other| Arc::ptr_eq(other, &member)) {
+            let rest = others.iter().filter(|other| !Arc::ptr_eq(other, &member)).cloned();
+            self.replace_others(rest.collect());
         }
+        member.leave(self.completed.len());
     }
 
     /// Gives all axes up: nothing advances them any more. Called when nothing is in flight.
     pub(crate) fn retire(&self) {
-        let _joining = self.joining.lock();
-        for member in self.live() {
+        let groups = self.groups.lock();
+        let others = self.others();
+        self.replace_others(Arc::new([]));
+        for member in groups.kept.iter().chain(others.iter()) {
             member.leave(self.completed.len());
         }
     }
 
-    /// What IREE said of the group that was joined last, if any.
-    pub(crate) fn info(&self) -> Option<&sys::iree_hal_device_topology_info_t> {
-        self.live().last().map(|member| &member.info)
+    /// Forgets the groups whose trackers nobody else has.
+    pub(crate) fn prune(&self) {
+        // Whoever joins or leaves prunes, or will.
+        let Some(groups) = self.groups.try_lock() else { return };
+        let others = self.others();
+        if !others.iter().any(|member| member.spare.load(Ordering::Relaxed)) {
+            return;
+        }
+        let (gone, rest): (Vec<_>, Vec<_>) = others.iter().cloned().partition(|member| member.is_gone());
+        if !gone.is_empty() {
+            self.replace_others(rest.into());
+        }
+        drop(groups);
+        // The last reference destroys a tracker, which is IREE's to do.
+        drop((others, gone));
+    }
+
+    /// What IREE said of the group that was joined last; null, if there is none.
+    pub(crate) fn info(&self) -> *const Info {
+        self.shown.current.load(Ordering::Acquire)
+    }
+
+    /// The device's number in the group that was joined last.
+    pub(crate) fn ordinal(&self) -> u32 {
+        self.shown.ordinal.load(Ordering::Relaxed)
     }
 
     /// The device's own tracker, if it is in a group that has one.
     pub(crate) fn tracker(&self) -> Option<Tracker> {
-        self.live().find_map(Membership::tracker)
+        self.own().map(|own| own.tracker.get())
     }
 
     /// The frontier that says that a point has completed, for the device's own tracker.
     pub(crate) fn at(&self, point: Point) -> Option<sys::iree_async_single_frontier_t> {
-        let own = self.live().find(|member| member.tracker.is_some())?;
-        let axis = axis(own.info.frontier.base_axis, point.queue.ordinal());
+        let axis = self.own()?.axis(point.queue.ordinal());
         let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
         if let Some(entry) = frontier.entries.first_mut() {
             *entry = sys::iree_async_frontier_entry_t { axis, epoch: point.epoch };
@@ -130,8 +227,17 @@ impl Frontiers {
         }
         // Either this sees a new member, or the member that joins sees the epoch.
         fence(Ordering::SeqCst);
-        for member in self.live() {
+        if let Some(own) = self.own() {
+            own.advance(ordinal, point.epoch);
+        }
+        if self.other_count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        for member in self.others().iter() {
             member.advance(ordinal, point.epoch);
+        }
+        if point.epoch.is_multiple_of(PRUNE_EVERY) {
+            self.prune();
         }
     }
 
@@ -147,33 +253,18 @@ impl Frontiers {
     }
 }
 
-impl Drop for Frontiers {
-    /// One after the other: the list may be longer than the stack is deep.
-    fn drop(&mut self) {
-        let mut next = self.first.take();
-        while let Some(mut member) = next {
-            next = member.next.take();
-        }
-    }
-}
-
 impl Membership {
-    fn tracker(&self) -> Option<Tracker> {
-        self.tracker.as_ref().map(Retained::get)
-    }
-
     fn axis(&self, ordinal: usize) -> sys::iree_async_axis_t {
-        axis(self.info.frontier.base_axis, ordinal)
+        axis(self.base_axis, ordinal)
     }
 
     fn register(&self, queues: usize) -> Result {
-        let Some(tracker) = self.tracker() else { return Ok(()) };
         for ordinal in 0..queues {
             let no_semaphore = std::ptr::null_mut();
             // SAFETY: the tracker is retained.
             let registered = unsafe {
                 check(sys::iree_async_frontier_tracker_register_axis(
-                    tracker,
+                    self.tracker.get(),
                     self.axis(ordinal),
                     no_semaphore,
                 ))
@@ -187,9 +278,11 @@ impl Membership {
     }
 
     fn advance(&self, ordinal: usize, epoch: u64) {
-        if let Some(tracker) = self.tracker() {
+        if self.live.load(Ordering::Acquire) {
             // SAFETY: the tracker is retained.
-            unsafe { sys::iree_async_frontier_tracker_advance(tracker, self.axis(ordinal), epoch) };
+            unsafe {
+                sys::iree_async_frontier_tracker_advance(self.tracker.get(), self.axis(ordinal), epoch);
+            }
         }
     }
 
@@ -201,12 +294,111 @@ impl Membership {
 
     /// Retires the axes of the first queues.
     fn retire(&self, queues: usize) {
-        let Some(tracker) = self.tracker() else { return };
         for ordinal in 0..queues {
             let cancelled = raw(&Failure::new(Code::Cancelled, "the device was destroyed or left its group"));
             // SAFETY: registered by us, retired once; the status is taken over.
-            unsafe { sys::iree_async_frontier_tracker_retire_axis(tracker, self.axis(ordinal), cancelled) };
+            unsafe {
+                sys::iree_async_frontier_tracker_retire_axis(
+                    self.tracker.get(),
+                    self.axis(ordinal),
+                    cancelled,
+                );
+            }
         }
+    }
+
+    /// It is neither the device's own nor the last one any more, so that it may go with its group.
+    fn spare(&self) {
+        *SPARE.lock().entry(self.tracker.get() as usize).or_default() += 1;
+        self.spare.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the tracker has no references but those of spare memberships, of this device and of others of ours. Nobody
+    /// can get one then, and so it stays.
+    fn is_gone(&self) -> bool {
+        if !self.spare.load(Ordering::Relaxed) {
+            return false;
+        }
+        let spare = SPARE.lock();
+        let ours = spare.get(&(self.tracker.get() as usize)).copied().unwrap_or(0);
+        references(&self.tracker).is_some_and(|count| count <= ours)
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if !self.spare.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut spare = SPARE.lock();
+        let tracker = self.tracker.get() as usize;
+        if let Some(count) = spare.get_mut(&tracker) {
+            *count -= 1;
+            if *count == 0 {
+                spare.remove(&tracker);
+            }
+        }
+    }
+}
+
+/// For each tracker, how many references to it are those of memberships that may go, of whatever device.
+static SPARE: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+/// How many references there are to a tracker; nothing, if that cannot be found out.
+///
+/// IREE keeps the count where every counted object of its has it, at the beginning, but does not say so in a header.
+/// So it is looked at whether the word there counts: one reference more must show. Where nobody else has the tracker
+/// nobody can come between.
+fn references(tracker: &Retained<sys::iree_async_frontier_tracker_t>) -> Option<usize> {
+    // SAFETY: the tracker is alive, larger than its count, and aligned for it; whatever the word is, IREE changes it by
+    // atomics or not at all after the tracker was made.
+    let word = unsafe { AtomicI32::from_ptr(tracker.get().cast()) };
+    let count = word.load(Ordering::Acquire);
+    let another = tracker.clone();
+    let counts = word.load(Ordering::Acquire) == count.wrapping_add(1);
+    drop(another);
+    usize::try_from(count).ok().filter(|_| counts && word.load(Ordering::Acquire) == count)
+}
+
+/// How many descriptions are kept: whoever asked for one reads it where it is.
+const KEPT: usize = 16;
+
+/// What C is shown of the group that was joined last. A place is written again only after many more groups were joined.
+struct Shown {
+    places: [UnsafeCell<Info>; KEPT],
+    current: AtomicPtr<Info>,
+    ordinal: AtomicU32,
+    next: AtomicUsize,
+}
+
+// SAFETY: a place is written by one thread at a time, before it is shown, and long after anybody looked at it.
+unsafe impl Send for Shown {}
+// SAFETY: as above.
+unsafe impl Sync for Shown {}
+
+impl Default for Shown {
+    fn default() -> Self {
+        Self {
+            places: std::array::from_fn(|_| UnsafeCell::default()),
+            current: AtomicPtr::default(),
+            ordinal: AtomicU32::new(0),
+            next: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Shown {
+    /// Called by one thread at a time.
+    fn show(&self, info: Option<Info>) {
+        self.ordinal.store(info.map_or(0, |info| info.topology_index), Ordering::Relaxed);
+        let mut place = std::ptr::null_mut();
+        if let Some(info) = info {
+            let next = self.next.fetch_add(1, Ordering::Relaxed) % KEPT;
+            place = self.places.get(next).map_or(std::ptr::null_mut(), UnsafeCell::get);
+            // SAFETY: nobody is shown this place.
+            unsafe { place.write(info) };
+        }
+        self.current.store(place, Ordering::Release);
     }
 }
 

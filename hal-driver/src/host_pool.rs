@@ -1,16 +1,20 @@
 //! A few threads for what may block: host calls and file I/O, for any number of operations.
 //!
-//! Threads come when there is work and nobody idle, up to a bound, and go when they have been idle for a while. A
-//! program's call may block, so one thread would let two calls that wait for each other hang; a thread for each call
-//! would be worse.
+//! Threads come when there is work and nobody idle, and go when they have been idle for a while. A program's call may
+//! block, for as long as it takes another call to release it, so no number of threads is always enough; a thread for
+//! each call would be worse. So there are few as long as that goes: where all are busy, one thread more *watches*, and
+//! starts others only if for a while nobody took anything from the queue.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How many calls may be in progress at once; more wait for their turn.
+/// How many calls may be in progress at once as long as calls end.
 const THREADS: usize = 16;
+
+/// How long it is watched whether calls end.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// How long a thread stays without work.
 const IDLE: Duration = Duration::from_secs(2);
@@ -22,6 +26,8 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct HostPool {
     state: Mutex<State>,
     work: Condvar,
+    /// For who watches.
+    watch: Condvar,
     quiet: Condvar,
 }
 
@@ -30,7 +36,19 @@ struct State {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
+    /// How many jobs were taken from the queue.
+    taken: u64,
+    /// A thread watches whether that goes on.
+    watched: bool,
     stopping: bool,
+}
+
+impl State {
+    fn take(&mut self) -> Option<Job> {
+        let job = self.jobs.pop_front()?;
+        self.taken += 1;
+        Some(job)
+    }
 }
 
 impl HostPool {
@@ -38,30 +56,42 @@ impl HostPool {
     pub(crate) fn run(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         state.jobs.push_back(Box::new(job));
-        if state.idle >= state.jobs.len() || state.threads >= THREADS {
+        if state.idle >= state.jobs.len() {
             drop(state);
             self.work.notify_one();
-            return;
-        }
-        state.threads += 1;
-        drop(state);
-        let pool = self.clone();
-        let started = std::thread::Builder::new().name("hal-host".into()).spawn(move || pool.serve());
-        if started.is_err() {
-            let mut state = self.state.lock();
-            state.threads -= 1;
-            let alone = if state.threads == 0 { state.jobs.pop_back() } else { None };
+        } else if state.threads < THREADS {
+            state.threads += 1;
             drop(state);
-            if let Some(job) = alone {
-                job();
+            if !self.start(Self::serve) {
+                let mut state = self.state.lock();
+                state.threads -= 1;
+                let alone = if state.threads == 0 { state.take() } else { None };
+                drop(state);
+                if let Some(job) = alone {
+                    job();
+                }
             }
+        } else if !std::mem::replace(&mut state.watched, true) {
+            drop(state);
+            self.start_watch();
         }
     }
 
-    fn serve(&self) {
+    fn start(self: &Arc<Self>, body: fn(&Arc<Self>)) -> bool {
+        let pool = self.clone();
+        std::thread::Builder::new().name("hal-host".into()).spawn(move || body(&pool)).is_ok()
+    }
+
+    fn start_watch(self: &Arc<Self>) {
+        if !self.start(Self::watch) {
+            self.state.lock().watched = false;
+        }
+    }
+
+    fn serve(self: &Arc<Self>) {
         let mut state = self.state.lock();
         loop {
-            if let Some(job) = state.jobs.pop_front() {
+            if let Some(job) = state.take() {
                 drop(state);
                 job();
                 state = self.state.lock();
@@ -82,15 +112,38 @@ impl HostPool {
         self.quiet.notify_all();
     }
 
+    /// Looks whether jobs are taken. If none is for a while, the threads that there are wait for something that may be in the
+    /// queue, and half as many come.
+    fn watch(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        while !state.jobs.is_empty() {
+            let seen = state.taken;
+            let end = Instant::now() + PATIENCE;
+            while !state.jobs.is_empty() && !self.watch.wait_until(&mut state, end).timed_out() {}
+            if state.taken == seen {
+                let more = (state.threads / 2).max(1).min(state.jobs.len());
+                state.threads += more;
+                drop(state);
+                let failed = (0..more).filter(|_| !self.start(Self::serve)).count();
+                state = self.state.lock();
+                state.threads -= failed;
+            }
+        }
+        state.watched = false;
+        drop(state);
+        self.quiet.notify_all();
+    }
+
     /// Finishes what is queued and ends the threads; false if that takes longer than `limit`.
     pub(crate) fn stop(&self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         let mut state = self.state.lock();
         state.stopping = true;
         self.work.notify_all();
-        while state.threads > 0 {
+        self.watch.notify_all();
+        while state.threads > 0 || state.watched {
             if self.quiet.wait_until(&mut state, end).timed_out() {
-                return state.threads == 0;
+                return state.threads == 0 && !state.watched;
             }
         }
         true
@@ -118,6 +171,19 @@ mod tests {
             to_first.send(()).unwrap();
         });
         assert!(pool.stop(Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn any_number_of_jobs_may_wait_for_the_last_one() {
+        let pool = Arc::new(HostPool::default());
+        let all = Arc::new(std::sync::Barrier::new(10 * THREADS));
+        for _ in 0..10 * THREADS {
+            let all = all.clone();
+            pool.run(move || {
+                all.wait();
+            });
+        }
+        assert!(pool.stop(Duration::from_secs(20)));
     }
 
     #[test]

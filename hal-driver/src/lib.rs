@@ -64,6 +64,7 @@ mod work;
 
 pub use driver::register;
 pub use hal_sys as sys;
+pub use status::UNIMPLEMENTED;
 
 /// Exports the function that adds a driver to IREE's registry, under the name that IREE's build is told.
 #[macro_export]

@@ -5,7 +5,7 @@
 //! first slab when it is made, so those of other heaps than the preferred one are made when somebody wants them.
 
 use crate::alloca::Pool;
-use crate::allocator::{Memory, memory_type, usage};
+use crate::allocator::{Memory, granted, memory_type, usage};
 use crate::buffer::{Backing, Buffer, BufferSpec, DeviceMemory, Release};
 use crate::frontier::Frontiers;
 use crate::object::{Out, Retained, free, narrow, wide};
@@ -108,9 +108,11 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live provider of ours and one of its slabs.
             let (provider, memory) =
                 unsafe { (Self::of(provider), &*((*slab).provider_handle as *const Arc<DeviceMemory<D>>)) };
+            let heaps = &provider.memory.properties.heaps;
+            let heap = heaps.get(provider.heap).ok_or_else(|| invalid("the device has no such memory"))?;
             let spec = BufferSpec {
                 placement: sys::iree_hal_buffer_placement_t::default(),
-                params,
+                params: granted(heap, &params),
                 offset: wide(slab_offset),
                 length: wide(allocation_size),
                 release: Release::new(release_callback),

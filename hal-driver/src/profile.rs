@@ -37,12 +37,30 @@ struct Session {
     clock: Mutex<()>,
 }
 
+/// IREE's recorder, ours alone. It has told its sink that a session has begun, and tells it that it has ended when it goes.
 struct Recorder(*mut sys::iree_hal_local_profile_recorder_t);
 
 // SAFETY: the recorder has its own lock.
 unsafe impl Send for Recorder {}
 // SAFETY: as above.
 unsafe impl Sync for Recorder {}
+
+impl Recorder {
+    /// Writes what is left, and ends the session.
+    fn end(&self) -> Result {
+        // SAFETY: the recorder is alive. It ends once, whoever asks.
+        unsafe { check(sys::iree_hal_local_profile_recorder_end(self.0)) }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // A session that nobody ended well has somebody who was told why.
+        let _ = self.end();
+        // SAFETY: ours alone, and it has ended.
+        unsafe { sys::iree_hal_local_profile_recorder_destroy(self.0) };
+    }
+}
 
 fn now() -> i64 {
     // SAFETY: reads a clock.
@@ -133,13 +151,7 @@ impl Profiler {
         let Some(session) = self.session.write().take() else { return Ok(()) };
         let correlated = session.correlate(clock);
         let Some(recorder) = session.recorder.write().take() else { return Ok(()) };
-        // SAFETY: taken out, so nobody else has it.
-        let ended = unsafe {
-            let ended = check(sys::iree_hal_local_profile_recorder_end(recorder.0));
-            sys::iree_hal_local_profile_recorder_destroy(recorder.0);
-            ended
-        };
-        correlated.and(ended)
+        correlated.and(recorder.end())
     }
 
     /// A trace for an operation, if a session is open.

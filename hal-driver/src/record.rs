@@ -3,11 +3,16 @@
 //! A record keeps what it uses (rule S11) but does not yet say which memory that is: a stream-ordered buffer gets its
 //! memory when its allocation happens, and an indirect buffer its buffer when the command buffer is executed. Both are
 //! settled when the work goes to its queue, by [`Record::resolve`].
+//!
+//! What the program allowed when it made a buffer is checked before anything is accepted ([`Use`]): for a buffer that is
+//! named, when the record is made, and for one in a slot when the binding table comes. It is no protection of memory; a
+//! dispatch may do what it likes with what is bound.
 
 use crate::buffer::Slice;
-use crate::executable::{Executable, Function};
+use crate::constants::{ACCESS_READ, ACCESS_WRITE, Access};
+use crate::executable::{DeviceIdentity, Executable, Function};
 use crate::object::{extent, slice, wide};
-use crate::status::{Result, invalid, unimplemented};
+use crate::status::{Missing, Result, invalid, unimplemented};
 use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span, Workgroups};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -36,6 +41,14 @@ impl Reference {
         Slice::new(reference.buffer, reference.offset, reference.length).map(Reference::Direct)
     }
 
+    /// Whether the buffer may be used like that, if it is known which it is.
+    fn check(&self, way: Use) -> Result {
+        match self {
+            Reference::Direct(slice) => way.check(slice),
+            Reference::Slot { .. } => Ok(()),
+        }
+    }
+
     /// The memory, if it is settled which that is.
     fn settled<D: Device>(&self, device: &Arc<D>) -> Resolved<Span<D>> {
         match self {
@@ -57,6 +70,92 @@ impl Reference {
                 }
             },
         }
+    }
+}
+
+/// What an operation does with a buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// A transfer reads it.
+    Source,
+    /// A transfer writes all of it.
+    Target,
+    /// A dispatch does with it what it does: nobody knows, so access is not asked for.
+    Binding,
+    /// A dispatch takes its workgroup count from it.
+    Count,
+}
+
+impl Use {
+    const ALL: [Use; 4] = [Use::Source, Use::Target, Use::Binding, Use::Count];
+
+    /// Whether bytes in it may change.
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, Use::Target | Use::Binding)
+    }
+
+    /// Whether what was in it before may matter.
+    pub(crate) fn reads(self) -> bool {
+        self != Use::Target
+    }
+
+    /// The access and the usage that the buffer must have been made with, as IREE names them, and what for.
+    fn needs(self) -> ((Access, &'static str), (sys::iree_hal_buffer_usage_t, &'static str), &'static str) {
+        match self {
+            Use::Source => (
+                (ACCESS_READ, "READ"),
+                (sys::IREE_HAL_BUFFER_USAGE_TRANSFER_SOURCE, "TRANSFER_SOURCE"),
+                "the source of a transfer",
+            ),
+            Use::Target => (
+                (ACCESS_WRITE, "WRITE"),
+                (sys::IREE_HAL_BUFFER_USAGE_TRANSFER_TARGET, "TRANSFER_TARGET"),
+                "the target of a transfer",
+            ),
+            Use::Binding => (
+                (0, ""),
+                (sys::IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE, "DISPATCH_STORAGE"),
+                "a binding of a dispatch",
+            ),
+            Use::Count => (
+                (ACCESS_READ, "READ"),
+                (sys::IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS, "DISPATCH_INDIRECT_PARAMETERS"),
+                "the workgroup count of a dispatch",
+            ),
+        }
+    }
+
+    /// Whether a buffer may be used like that.
+    pub(crate) fn check(self, slice: &Slice) -> Result {
+        let (access, usage) = slice.allowed();
+        let ((needs_access, access_name), (needs_usage, usage_name), what) = self.needs();
+        if access & needs_access == needs_access && usage & needs_usage == needs_usage {
+            return Ok(());
+        }
+        let missing = if access & needs_access == needs_access {
+            format!("usage IREE_HAL_BUFFER_USAGE_{usage_name}")
+        } else {
+            format!("access IREE_HAL_MEMORY_ACCESS_{access_name}")
+        };
+        let message = format!(
+            "the buffer cannot be {what}: it was made without {missing}, which has to be asked for where it is allocated or \
+             imported (it has access {access:#x} and usage {usage:#x})"
+        );
+        Err(Failure::new(Code::PermissionDenied, message))
+    }
+}
+
+/// Everything that the commands of a recording do with one slot of the binding table.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Uses(u8);
+
+impl Uses {
+    pub(crate) fn add(&mut self, way: Use) {
+        self.0 |= 1 << way as u8;
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = Use> {
+        Use::ALL.into_iter().filter(move |way| self.0 & 1 << *way as u8 != 0)
     }
 }
 
@@ -92,6 +191,52 @@ pub(crate) unsafe fn binding_table(
         Slice::new(binding.buffer, binding.offset, binding.length).map(Some)
     };
     bindings.iter().map(own).collect()
+}
+
+/// The flags that IREE has for dispatches. Those that are not looked at allow what is not made use of.
+const KNOWN_FLAGS: sys::iree_hal_dispatch_flag_bits_t =
+    sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_PARAMETERS
+        | sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_PARAMETERS
+        | sys::IREE_HAL_DISPATCH_FLAG_CUSTOM_DIRECT_ARGUMENTS
+        | sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_ARGUMENTS
+        | sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_ARGUMENTS
+        | sys::IREE_HAL_DISPATCH_FLAG_ALLOW_INLINE_EXECUTION
+        | sys::IREE_HAL_DISPATCH_FLAG_BORROW_RESOURCE_LIFETIMES;
+
+/// How many bytes a workgroup count in a buffer has: three words.
+const COUNT_BYTES: usize = 12;
+
+/// Where C says that a workgroup count is: as many bytes as one has, on a word's boundary.
+///
+/// # Safety
+///
+/// As for [`Reference::new`].
+unsafe fn count_reference(reference: &sys::iree_hal_buffer_ref_t) -> Result<Reference> {
+    let (offset, length) = (reference.offset, reference.length);
+    if !offset.is_multiple_of(4) {
+        return Err(invalid(format!("a workgroup count begins at a multiple of 4 bytes, not at {offset}")));
+    }
+    if length < COUNT_BYTES {
+        let message =
+            format!("a workgroup count has {COUNT_BYTES} bytes, and the buffer is given with {length}");
+        return Err(Failure::new(Code::OutOfRange, message));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { Reference::new(&sys::iree_hal_buffer_ref_t { length: COUNT_BYTES, ..*reference }) }
+}
+
+/// The size of a workgroup: what C asks for, or what the function was made for.
+fn workgroup_size(asked: [u32; 3], own: [u32; 3]) -> Result<[u32; 3]> {
+    match asked {
+        [0, 0, 0] => Ok(own.map(|size| size.max(1))),
+        some if some.contains(&0) => {
+            let message = format!(
+                "a workgroup of {some:?} has no size; each dimension has at least 1, or all are 0 for the function's own"
+            );
+            Err(invalid(message))
+        }
+        some => Ok(some),
+    }
 }
 
 /// One command.
@@ -133,17 +278,39 @@ impl Record {
         // SAFETY: the caller's promise.
         let bytes = unsafe { slice(pattern.cast::<u8>(), length) };
         match Pattern::new(bytes) {
-            Some(pattern) => Ok(Record::Fill { target, pattern }),
+            Some(pattern) => Record::Fill { target, pattern }.checked(),
             None => Err(invalid(format!("a fill pattern has 1 to 16 bytes, not {length}"))),
         }
     }
 
-    /// A dispatch with what C lends us.
+    /// A copy.
+    pub(crate) fn copy(source: Reference, target: Reference) -> Result<Self> {
+        Record::Copy { source, target }.checked()
+    }
+
+    /// An update with bytes that were captured.
+    pub(crate) fn update(source: HostRange, target: Reference) -> Result<Self> {
+        Record::Update { source, target }.checked()
+    }
+
+    /// The record, if each buffer that it names may be used so.
+    fn checked(self) -> Result<Self> {
+        let mut checked = Ok(());
+        self.visit(|reference, way| {
+            if checked.is_ok() {
+                checked = reference.check(way);
+            }
+        });
+        checked.map(|()| self)
+    }
+
+    /// A dispatch for a device with what C lends us.
     ///
     /// # Safety
     ///
     /// Everything is valid for the call.
     pub(crate) unsafe fn dispatch(
+        device: &DeviceIdentity,
         executable: *mut sys::iree_hal_executable_t,
         function: sys::iree_hal_executable_function_t,
         config: &sys::iree_hal_dispatch_config_t,
@@ -154,15 +321,20 @@ impl Record {
         let has = |bits: sys::iree_hal_dispatch_flag_bits_t| {
             flags & sys::iree_hal_dispatch_flags_t::from(bits) != 0
         };
+        let unknown = flags & !sys::iree_hal_dispatch_flags_t::from(KNOWN_FLAGS);
+        if unknown != 0 {
+            return Err(invalid(format!("a dispatch does not know the flags {unknown:#x}")));
+        }
         if has(sys::IREE_HAL_DISPATCH_FLAG_CUSTOM_DIRECT_ARGUMENTS)
             || has(sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_ARGUMENTS)
             || has(sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_ARGUMENTS)
         {
-            return Err(unimplemented("dispatch with custom arguments"));
+            return Err(unimplemented(Missing::CustomArguments));
         }
         // SAFETY: the caller's promise.
         unsafe {
             let executable = Executable::of(executable)?;
+            executable.check_device(device)?;
             let function = executable.function(function)?;
             let bytes = slice(constants.data, constants.data_length);
             if bytes.len() % 4 != 0 {
@@ -175,6 +347,7 @@ impl Record {
                 .chunks_exact(4)
                 .map(|word| word.iter().rev().fold(0, |value, &byte| value << 8 | u32::from(byte)))
                 .collect();
+            let workgroup_size = workgroup_size(config.workgroup_size, executable.workgroup_size(&function))?;
             let references = slice(bindings.values, bindings.count);
             executable.check(&function, constants.len(), references.len())?;
             let bindings = references
@@ -184,21 +357,20 @@ impl Record {
             let indirect = has(sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_PARAMETERS)
                 || has(sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_PARAMETERS);
             let count = if indirect {
-                let mut parameters = config.workgroup_count_ref;
-                parameters.length = 12;
-                Count::Indirect(Reference::new(&parameters)?)
+                Count::Indirect(count_reference(&config.workgroup_count_ref)?)
             } else {
                 Count::Fixed(config.workgroup_count)
             };
-            Ok(Record::Dispatch(Box::new(DispatchRecord {
+            Record::Dispatch(Box::new(DispatchRecord {
                 executable,
                 function,
-                workgroup_size: config.workgroup_size.map(|size| size.max(1)),
+                workgroup_size,
                 count,
                 local_memory: config.dynamic_workgroup_local_memory,
                 constants,
                 bindings,
-            })))
+            }))
+            .checked()
         }
     }
 
@@ -247,20 +419,27 @@ impl Record {
         }
     }
 
-    /// Looks at the buffers that it uses, and whether it writes them.
-    pub(crate) fn visit(&self, mut look: impl FnMut(&Reference, bool)) {
+    /// Whether each buffer is named, as it must be where there is no binding table.
+    pub(crate) fn check_direct(&self) -> Result {
+        let mut direct = true;
+        self.visit(|reference, _| direct &= matches!(reference, Reference::Direct(_)));
+        if direct { Ok(()) } else { Err(invalid("a buffer is missing, and there is no binding table")) }
+    }
+
+    /// Looks at the buffers that it uses, and what it does with them.
+    pub(crate) fn visit(&self, mut look: impl FnMut(&Reference, Use)) {
         match self {
-            Record::Fill { target, .. } | Record::Update { target, .. } => look(target, true),
+            Record::Fill { target, .. } | Record::Update { target, .. } => look(target, Use::Target),
             Record::Copy { source, target } => {
-                look(source, false);
-                look(target, true);
+                look(source, Use::Source);
+                look(target, Use::Target);
             }
             Record::Dispatch(dispatch) => {
                 for binding in &dispatch.bindings {
-                    look(binding, true);
+                    look(binding, Use::Binding);
                 }
                 if let Count::Indirect(reference) = &dispatch.count {
-                    look(reference, false);
+                    look(reference, Use::Count);
                 }
             }
             Record::Barrier => {}
@@ -268,16 +447,16 @@ impl Record {
     }
 
     /// The same, to put others in their place.
-    pub(crate) fn references_mut(&mut self) -> SmallVec<[(&mut Reference, bool); 4]> {
+    pub(crate) fn references_mut(&mut self) -> SmallVec<[(&mut Reference, Use); 4]> {
         match self {
-            Record::Fill { target, .. } | Record::Update { target, .. } => smallvec![(target, true)],
-            Record::Copy { source, target } => smallvec![(source, false), (target, true)],
+            Record::Fill { target, .. } | Record::Update { target, .. } => smallvec![(target, Use::Target)],
+            Record::Copy { source, target } => smallvec![(source, Use::Source), (target, Use::Target)],
             Record::Dispatch(dispatch) => {
                 let DispatchRecord { bindings, count, .. } = &mut **dispatch;
                 let mut references: SmallVec<[_; 4]> =
-                    bindings.iter_mut().map(|binding| (binding, true)).collect();
+                    bindings.iter_mut().map(|binding| (binding, Use::Binding)).collect();
                 if let Count::Indirect(reference) = count {
-                    references.push((reference, false));
+                    references.push((reference, Use::Count));
                 }
                 references
             }

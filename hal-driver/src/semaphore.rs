@@ -15,7 +15,7 @@
 use crate::constants::WAIT_FOR_ALL;
 use crate::frontier::Frontiers;
 use crate::object::Counted;
-use crate::status::{Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
+use crate::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::teardown;
 use hal_semaphore::timeline::{Points, Registration, Timeline, Watcher};
 use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, Point, SignalError};
@@ -23,7 +23,7 @@ use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI64, AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicIsize, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -48,6 +48,8 @@ pub(crate) struct Semaphore {
     registration: Registration,
     frontiers: Arc<Frontiers>,
     spin: Arc<AdaptiveSpin>,
+    /// The last promised value that a query has spun for.
+    looked_ahead: AtomicU64,
     failure: OnceLock<Failure>,
 }
 
@@ -88,14 +90,20 @@ impl Semaphore {
             (&raw mut (*semaphore).registration).write(registration);
             (&raw mut (*semaphore).frontiers).write(frontiers);
             (&raw mut (*semaphore).spin).write(spin);
+            (&raw mut (*semaphore).looked_ahead).write(AtomicU64::new(0));
             (&raw mut (*semaphore).failure).write(OnceLock::new());
             Ok(semaphore.cast())
         }
     }
 
-    /// Spins briefly if work that has its place in a queue is about to signal.
+    /// Spins briefly if work that has its place in a queue is about to signal, once for each value that is promised.
     fn look_ahead(&self) {
         let Some(promised) = self.registration.promised() else { return };
+        // Written only when it changes, and it matters little who of two threads that ask at once spins.
+        if self.looked_ahead.load(Ordering::Relaxed) >= promised {
+            return;
+        }
+        self.looked_ahead.store(promised, Ordering::Relaxed);
         let over = || self.value() >= promised || self.failure_word().load(Ordering::Acquire) != 0;
         if !over() {
             self.spin.spin_until(QUERY_SPIN, over);
@@ -563,9 +571,10 @@ unsafe extern "C" fn destroy(base: *mut sys::iree_async_semaphore_t) {
     });
 }
 
-/// IREE's module queries a fence once and then sleeps in code of its own, so that this is the only place where a spin can save
-/// it the sleep. A semaphore that queued work is about to signal is therefore spun on first, for [`QUERY_SPIN`] at most, as
-/// long as that pays. A program that polls pays for it with a pause after each spin in vain, in which `query` returns at once.
+/// A query does not block. IREE's module queries a fence once and then sleeps in code of its own, so that this is the only
+/// place where a spin can save it the sleep. A semaphore that queued work is about to signal is therefore spun on first, for
+/// [`QUERY_SPIN`] at most, as long as that pays, and by the first query after that work was queued alone: a program that
+/// polls gets every further answer at once.
 unsafe extern "C" fn query(base: *mut sys::iree_async_semaphore_t) -> u64 {
     // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
     let semaphore = unsafe { &*base.cast::<Semaphore>() };
@@ -656,7 +665,7 @@ unsafe extern "C" fn import_timepoint(
     _queue_affinity: sys::iree_hal_queue_affinity_t,
     _timepoint: sys::iree_hal_external_timepoint_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_semaphore_import_timepoint")))
+    guard(|| Err(unimplemented(Missing::TimepointImport)))
 }
 
 unsafe extern "C" fn export_timepoint(
@@ -667,5 +676,5 @@ unsafe extern "C" fn export_timepoint(
     _requested_flags: sys::iree_hal_external_timepoint_flags_t,
     _out: *mut sys::iree_hal_external_timepoint_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented("iree_hal_semaphore_export_timepoint")))
+    guard(|| Err(unimplemented(Missing::TimepointExport)))
 }

@@ -124,9 +124,47 @@ fn discard(payload: Box<dyn std::any::Any + Send>) {
     }
 }
 
-/// A failure that says that a slot is not there on purpose.
-pub(crate) fn unimplemented(what: &str) -> Failure {
-    Failure::new(Code::Unimplemented, format!("{what} is not available on this device"))
+macro_rules! missing {
+    ($($missing:ident => $name:literal,)*) => {
+        /// Something that is not there on purpose.
+        #[derive(Clone, Copy)]
+        pub(crate) enum Missing {
+            $($missing,)*
+        }
+
+        /// Everything that answers `UNIMPLEMENTED`, by the name that its message has.
+        pub const UNIMPLEMENTED: &[&str] = &[$($name,)*];
+
+        impl Missing {
+            fn name(self) -> &'static str {
+                match self {
+                    $(Missing::$missing => $name,)*
+                }
+            }
+        }
+    };
+}
+
+missing! {
+    Channel => "iree_hal_channel_create",
+    Collective => "iree_hal_command_buffer_collective",
+    CaptureBegin => "iree_hal_device_external_capture_begin",
+    CaptureEnd => "iree_hal_device_external_capture_end",
+    Global => "iree_hal_executable_lookup_global_by_name",
+    TimepointExport => "iree_hal_semaphore_export_timepoint of this kind",
+    TimepointImport => "iree_hal_semaphore_import_timepoint of this kind",
+    CustomArguments => "a dispatch with custom arguments",
+    PartialLoan => "a pair of bindings that share some bytes of another device's memory, but not all,",
+}
+
+/// A failure that says that something is not there on purpose. No other function makes one with this code.
+pub(crate) fn unimplemented(what: Missing) -> Failure {
+    Failure::new(Code::Unimplemented, format!("{} is not available on this device", what.name()))
+}
+
+/// A failure that says that a device has nothing of the kind, where IREE's interface names this answer.
+pub(crate) fn unavailable(what: &str) -> Failure {
+    Failure::new(Code::Unavailable, format!("{what} is not supported by this device"))
 }
 
 pub(crate) fn invalid(message: impl Into<Box<str>>) -> Failure {

@@ -497,7 +497,7 @@ mod neighbours {
 
 /// A container of the card's own: what a compiler for it would write, run by its transfer engines.
 mod containers {
-    use super::{Code, Device, LENGTH, List, card};
+    use super::{Code, Device, LENGTH, List, card, neighbour};
     use hal_gaudi::executable::{Container, DataSegment, Entry, FORMAT, Patch, PatchKind, Step};
     use hal_gaudi::generation::{Generation, Lane};
     use hal_gaudi::packet;
@@ -509,8 +509,13 @@ mod containers {
     /// A function of three steps on three lanes: a constant is repeated over the first binding, the first is copied to the
     /// second, and what the executable keeps in device memory goes over the beginning of the second.
     fn container(generation: Generation) -> Container {
+        container_that_fills_on(Lane::Within, generation)
+    }
+
+    /// The same for a first binding that is where this lane writes.
+    fn container_that_fills_on(lane: Lane, generation: Generation) -> Container {
         let fill = Step {
-            lane: Lane::Within,
+            lane,
             template: packet::fill(generation, [0; 4], 0, 0).to_vec(),
             patches: vec![
                 patch(0, PatchKind::BindingLengthWord { binding: 0 }),
@@ -567,6 +572,47 @@ mod containers {
             let mut expected = [0x13, 0x02, 0x03, 0x04].repeat(length / 4);
             expected[4..12].copy_from_slice(&[4, 5, 6, 7, 8, 9, 10, 11]);
             assert!(read.read() == expected, "generation {number}");
+        }
+    }
+
+    /// What the function makes of a binding of that length.
+    fn expected(length: usize, constant: u32) -> Vec<u8> {
+        let mut expected = constant.to_le_bytes().repeat(length / 4);
+        expected[4..12].copy_from_slice(&[4, 5, 6, 7, 8, 9, 10, 11]);
+        expected
+    }
+
+    #[test]
+    fn a_dispatch_is_lent_what_only_another_card_can_reach() {
+        for (number, generation) in [(1, Generation::Gaudi1), (2, Generation::Gaudi2)] {
+            let uri = card(number, "");
+            let (owner, worker) = (Device::open(&uri).unwrap(), Device::open(&neighbour(&uri)).unwrap());
+            // What is lent is in host memory, where another lane writes.
+            let [own_first, lent_first] = [Lane::Within, Lane::Up]
+                .map(|lane| worker.load(FORMAT, &container_that_fills_on(lane, generation).write()).unwrap());
+            let length = LENGTH / 4 * 4;
+            let (theirs, too, own) =
+                (owner.local_buffer(length), owner.local_buffer(length), worker.local_buffer(length));
+            let (order, read) = (worker.semaphore(0), owner.buffer(length));
+            let constants = [0x0504_0302];
+            // Either binding is another card's, or both are one buffer of it.
+            let cases = [
+                (&own_first, [&own, &theirs]),
+                (&lent_first, [&theirs, &too]),
+                (&lent_first, [&theirs, &theirs]),
+            ];
+            for (step, (executable, bindings)) in (0..).step_by(2).zip(cases) {
+                let (waits, signals) = (order.at(step), order.at(step + 1));
+                worker.dispatch(1, &waits, &signals, executable, &constants, &bindings).unwrap();
+                owner.copy(&order.at(step + 1), &order.at(step + 2), bindings[1], &read, length).unwrap();
+                order.wait(step + 2).unwrap();
+                assert!(read.read() == expected(length, constants[0]), "generation {number}, step {step}");
+            }
+            // What may only be read comes and does not go back.
+            let kept = owner.local_buffer_for(hal_sys::IREE_HAL_MEMORY_ACCESS_READ, length);
+            let (waits, signals) = (order.at(6), order.at(7));
+            worker.dispatch(1, &waits, &signals, &own_first, &constants, &[&own, &kept]).unwrap();
+            order.wait(7).unwrap();
         }
     }
 

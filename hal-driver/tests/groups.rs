@@ -7,6 +7,7 @@ mod common;
 
 use common::{Device, List, Semaphore, Tracker, check};
 use hal_sys as sys;
+use std::sync::atomic::{AtomicIsize, Ordering};
 
 /// A chain of fills: an epoch each.
 fn work(device: &Device, chain: &Semaphore, values: std::ops::Range<u64>) {
@@ -99,4 +100,78 @@ fn memory_goes_round_while_groups_come_and_go() {
     }
     device.barrier(&List::none(), &chain.at(value + 1)).unwrap();
     chain.wait(value + 1).unwrap();
+}
+
+/// How many trackers there are whose memory is counted.
+static TRACKERS: AtomicIsize = AtomicIsize::new(0);
+
+/// A tracker whose memory is counted.
+fn counted() -> Tracker {
+    unsafe extern "C" fn counting(
+        this: *mut std::ffi::c_void,
+        command: sys::iree_allocator_command_t,
+        parameters: *const std::ffi::c_void,
+        pointer: *mut *mut std::ffi::c_void,
+    ) -> sys::iree_status_t {
+        match command {
+            sys::IREE_ALLOCATOR_COMMAND_MALLOC | sys::IREE_ALLOCATOR_COMMAND_CALLOC => {
+                TRACKERS.fetch_add(1, Ordering::Relaxed);
+            }
+            sys::IREE_ALLOCATOR_COMMAND_FREE => {
+                TRACKERS.fetch_sub(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        unsafe { sys::iree_allocator_system().ctl.unwrap()(this, command, parameters, pointer) }
+    }
+    Tracker::with(sys::iree_allocator_t { ctl: Some(counting), ..unsafe { sys::iree_allocator_system() } })
+}
+
+/// One test, as they share the count: sessions one after the other, many at once, and two devices in one group.
+#[test]
+fn a_group_that_is_gone_leaves_nothing_behind() {
+    let device = Device::open("mock://?queues=1").unwrap();
+    let chain = device.semaphore(0);
+    let mut at = 0;
+    let live = |most: isize, what: &str| {
+        let live = TRACKERS.load(Ordering::Relaxed);
+        assert!(live <= most, "{live} trackers {what}");
+    };
+    // The first is the device's own, and the last is what it shows.
+    for _ in 0..100 {
+        let tracker = counted();
+        let group = tracker.group(&device).unwrap();
+        work(&device, &chain, at..at + 3);
+        assert!(reaches(&tracker, at + 3));
+        at += 3;
+        release(group);
+        drop(tracker);
+        live(3, "of sessions that are over");
+    }
+    let kept = counted();
+    let group = kept.group(&device).unwrap();
+    let many: Vec<_> = (0..100).map(|_| counted()).map(|one| (one.group(&device).unwrap(), one)).collect();
+    work(&device, &chain, at..at + 3);
+    at += 3;
+    for (_, tracker) in &many {
+        assert!(reaches(tracker, at), "a group that is there is told");
+    }
+    many.into_iter().for_each(|(group, _)| release(group));
+    work(&device, &chain, at..at + 2048);
+    at += 2048;
+    live(3, "though work went on");
+    assert!(reaches(&kept, at));
+    // Two devices in one group: each has a reference, and neither is anybody else's.
+    let other = Device::open("mock://1?queues=1").unwrap();
+    for _ in 0..20 {
+        let tracker = counted();
+        let both = tracker.group_of(&[&device, &other]).unwrap();
+        release(both);
+    }
+    for device in [&device, &other] {
+        unsafe { check(sys::iree_hal_device_trim(device.0)).unwrap() };
+    }
+    live(4, "of groups of two");
+    release(group);
+    drop((kept, device, other, chain));
 }

@@ -53,7 +53,7 @@ pub struct Heap {
     pub device_local: bool,
     /// The most that one allocation can have.
     pub max_allocation: u64,
-    /// What every allocation is aligned to, a power of two.
+    /// What every allocation is aligned to, a power of two. Host memory is imported only if it begins so too.
     pub alignment: u64,
 }
 
@@ -114,7 +114,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// Makes host memory usable by the device without copying it.
     fn import(&self, range: HostRange) -> Result<Self::Memory, Failure> {
         let message = format!("this device cannot use {} bytes of host memory in place", range.length());
-        Err(Failure::new(Code::Unimplemented, message))
+        Err(Failure::new(Code::Unavailable, message))
     }
 
     /// The host's view of an allocation of a host-visible heap, whole.

@@ -60,9 +60,9 @@ struct KernelBuffer {
 pub(crate) struct Submission {
     sequence: u64,
     queue: u32,
-    in_flight: Arc<AtomicUsize>,
     /// What the card reads.
     _commands: Option<Memory>,
+    _place: Place,
 }
 
 impl fmt::Debug for Submission {
@@ -81,21 +81,12 @@ impl Submission {
     }
 }
 
-impl Drop for Submission {
-    fn drop(&mut self) {
-        self.in_flight.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// A place among the submissions in flight that nothing is in yet.
+/// A place among the submissions in flight: it counts until it is dropped, with a submission in it or without.
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
     fn fill(self, sequence: u64, queue: u32, commands: Option<Memory>) -> Submission {
-        let submission = Submission { sequence, queue, in_flight: self.0.clone(), _commands: commands };
-        // The submission counts from here on.
-        std::mem::forget(self);
-        submission
+        Submission { sequence, queue, _commands: commands, _place: self }
     }
 }
 
@@ -276,5 +267,22 @@ impl Submitter {
 impl Drop for Submitter {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_counted_until_it_is_dropped_and_leaves_nothing() {
+        let in_flight = Arc::new(AtomicUsize::new(2));
+        let (empty, full) = (Place(in_flight.clone()), Place(in_flight.clone()).fill(1, 0, None));
+        assert_eq!(in_flight.load(Ordering::Relaxed), 2);
+        drop(empty);
+        assert_eq!(in_flight.load(Ordering::Relaxed), 1);
+        drop(full);
+        assert_eq!(in_flight.load(Ordering::Relaxed), 0);
+        assert_eq!(Arc::strong_count(&in_flight), 1, "references that nobody gives back");
     }
 }

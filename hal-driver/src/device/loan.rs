@@ -16,10 +16,11 @@ use super::queue::{Edges, Side};
 use crate::allocator;
 use crate::buffer::Slice;
 use crate::command_buffer::Recorded;
+use crate::constants::ACCESS_WRITE;
 use crate::object::{Retained, narrow};
-use crate::record::{Record, Reference};
+use crate::record::{Record, Reference, Use};
 use crate::semaphore::{IreeTimeline, List, OwnedList};
-use crate::status::{Result, check, invalid, unimplemented};
+use crate::status::{Missing, Result, check, invalid, unimplemented};
 use crate::work::Operation;
 use hal_backend::Device;
 use hal_semaphore::Affinity;
@@ -61,6 +62,17 @@ impl Loan {
     }
 }
 
+/// Whether bytes that may have been written go back. What a dispatch writes nobody knows, but it does not write what the
+/// program has forbidden.
+fn is_returned(slice: &Slice) -> Result<bool> {
+    let (access, _) = slice.allowed();
+    let allowed = access & ACCESS_WRITE != 0;
+    if allowed {
+        Use::Target.check(slice)?;
+    }
+    Ok(allowed)
+}
+
 impl<D: Device> State<D> {
     /// What stands for a buffer, if this device cannot use it.
     fn lend(&self, slice: &Slice, reads: bool, writes: bool) -> Result<Option<Loan>> {
@@ -68,6 +80,10 @@ impl<D: Device> State<D> {
         if slice.length == 0 {
             return Ok(None);
         }
+        if reads {
+            Use::Source.check(slice)?;
+        }
+        let writes = writes && is_returned(slice)?;
         let mut buffer = std::ptr::null_mut();
         // SAFETY: the owner outlives its buffers, one of which is retained; the out-parameter is ours.
         let buffer = unsafe {
@@ -99,25 +115,16 @@ impl<D: Device> State<D> {
 
     /// Does a single operation with what it is lent.
     pub(super) fn record_on_loan(&self, affinity: Affinity, edges: &Edges<'_>, mut record: Record) -> Result {
-        let loans = self.lend_to_record(&mut record)?;
+        let mut loans = Vec::new();
+        // A transfer names bytes that may overlap, and reads them before it writes; bindings that overlap are one memory.
+        let shares = matches!(record, Record::Dispatch(_));
+        for (reference, way) in record.references_mut() {
+            let Reference::Direct(slice) = reference else { continue };
+            self.borrow(&mut loans, slice, shares, way.reads(), way.writes())?;
+        }
         self.with_loans(affinity, edges, &loans, |edges| {
             self.submit(affinity, edges, Side::Queue, Operation::Record(record))
         })
-    }
-
-    /// Lends a single operation what it cannot use.
-    fn lend_to_record(&self, record: &mut Record) -> Result<Vec<Loan>> {
-        let mut loans = Vec::new();
-        // A transfer writes all of its target; what a dispatch writes nobody knows.
-        let whole = !matches!(record, Record::Dispatch(_));
-        for (reference, writes) in record.references_mut() {
-            let Reference::Direct(slice) = reference else { continue };
-            if let Some(loan) = self.lend(slice, !(whole && writes), writes)? {
-                *slice = loan.staging.clone();
-                loans.push(loan);
-            }
-        }
-        Ok(loans)
     }
 
     /// Lends an execution what its binding table has and it cannot use.
@@ -126,29 +133,42 @@ impl<D: Device> State<D> {
         commands: &Recorded,
         table: &mut [Option<Slice>],
     ) -> Result<Vec<Loan>> {
-        let mut loans: Vec<Loan> = Vec::new();
-        for (slot, binding) in table.iter_mut().enumerate() {
+        let mut loans = Vec::new();
+        for (binding, uses) in table.iter_mut().zip(commands.slots()) {
             let Some(slice) = binding else { continue };
-            if slice.out_of_reach(self.memory.parent()).is_none() {
-                continue;
-            }
-            let Some(writes) = commands.use_of_slot(slot) else { continue };
-            // One buffer in two slots is lent once, or the second return would undo the first.
-            let shared = |loan: &&mut Loan| loan.original.overlaps(slice);
-            if let Some(loan) = loans.iter_mut().find(shared) {
-                if !loan.original.is_same(slice) {
-                    let message =
-                        "two slots of a binding table that share some bytes of another device's memory";
-                    return Err(unimplemented(message));
-                }
-                loan.writes |= writes;
-                *slice = loan.staging.clone();
-            } else if let Some(loan) = self.lend(slice, true, writes)? {
-                *slice = loan.staging.clone();
-                loans.push(loan);
+            // Commands write what they write of it, and all of it goes back.
+            if uses.iter().next().is_some() {
+                self.borrow(&mut loans, slice, true, true, uses.iter().any(Use::writes))?;
             }
         }
         Ok(loans)
+    }
+
+    /// Puts what stands for a buffer in its place, if this device cannot use it. Where bytes are shared, a buffer that comes
+    /// twice is lent once, or the second return would undo the first.
+    fn borrow(
+        &self,
+        loans: &mut Vec<Loan>,
+        slice: &mut Slice,
+        shares: bool,
+        reads: bool,
+        writes: bool,
+    ) -> Result {
+        if slice.out_of_reach(self.memory.parent()).is_none() {
+            return Ok(());
+        }
+        let shared = loans.iter_mut().find(|loan| shares && loan.original.overlaps(slice));
+        if let Some(loan) = shared {
+            if !loan.original.is_same(slice) {
+                return Err(unimplemented(Missing::PartialLoan));
+            }
+            loan.writes |= writes && is_returned(slice)?;
+            *slice = loan.staging.clone();
+        } else if let Some(loan) = self.lend(slice, reads, writes)? {
+            *slice = loan.staging.clone();
+            loans.push(loan);
+        }
+        Ok(())
     }
 
     /// Does an operation between the fetching and the returning of what it was lent.

@@ -8,7 +8,7 @@ use crate::command_buffer::{Recorded, bindings};
 use crate::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::object::{Out, Retained, narrow, slice, wide};
 use crate::profile::About;
-use crate::record::{Record, Reference};
+use crate::record::{Record, Reference, Use};
 use crate::semaphore::List;
 use crate::status::{Result, check, guard, invalid, refused};
 use crate::work::{HostCall, Operation, Transfer, Work};
@@ -63,16 +63,21 @@ const NON_BLOCKING: sys::iree_hal_host_call_flags_t =
 
 impl<D: Device> State<D> {
     /// The queues that an affinity of IREE's names. None and all of them both mean any.
-    pub(super) fn affinity(&self, affinity: sys::iree_hal_queue_affinity_t) -> Result<Affinity> {
-        let queues = self.properties.queues.queues;
-        let known = if queues >= 64 { u64::MAX } else { (1 << queues) - 1 };
-        match affinity {
-            0 | u64::MAX => Ok(Affinity(known)),
-            some if some & !known == 0 => Ok(Affinity(some)),
-            _ => Err(invalid(format!(
-                "queue affinity {affinity:#x} names queues that the device does not have; it has {known:#x}"
-            ))),
-        }
+    ///
+    /// Every affinity is legal, as programs do not know how many queues a device has: it says which operations share a
+    /// queue. Of one that names queues of this device those count; the bits of one that names none are folded into the
+    /// queues that there are.
+    pub(super) fn affinity(&self, affinity: sys::iree_hal_queue_affinity_t) -> Affinity {
+        // The engine has at most 64 queues of a device, and at least one.
+        let queues = u32::try_from(self.properties.queues.queues).unwrap_or(64).clamp(1, 64);
+        let known = u64::MAX >> (64 - queues);
+        Affinity(match affinity {
+            0 | u64::MAX => known,
+            some if some & known != 0 => some & known,
+            none => {
+                (0..64_u32.div_ceil(queues)).fold(0, |folded, fold| folded | none >> (fold * queues)) & known
+            }
+        })
     }
 
     pub(super) fn submit(
@@ -142,7 +147,7 @@ impl<D: Device> State<D> {
             return Err(invalid(format!("cannot copy {} bytes onto {}", source.length, target.length)));
         }
         let length = target.length;
-        let record = Record::Copy { source: Reference::Direct(source), target: Reference::Direct(target) };
+        let record = Record::copy(Reference::Direct(source), Reference::Direct(target))?;
         self.record(affinity, edges, record, length)
     }
 
@@ -167,13 +172,12 @@ impl<D: Device> State<D> {
         let (heaps, mut params) = (&self.properties.heaps, *params);
         // SAFETY: parameters of ours, in which what was left open is filled in.
         unsafe { sys::iree_hal_buffer_params_canonicalize(&raw mut params) };
-        let placed = allocator::place(&self.properties, &params)
-            .filter(|(heap, _)| heaps.get(*heap).is_some_and(|heap| length <= heap.max_allocation));
-        let Some((heap, params)) = placed else {
+        let (heap, mut params) = allocator::place(&self.properties, &params)?;
+        if heaps.get(heap).is_none_or(|heap| length > heap.max_allocation) {
             return Err(invalid(format!(
                 "this device cannot allocate {length} bytes of the kind that was asked for"
             )));
-        };
+        }
         if length == 0 {
             let mut buffer = std::ptr::null_mut();
             // SAFETY: the allocator is alive; the out-parameter is ours.
@@ -197,6 +201,10 @@ impl<D: Device> State<D> {
             flags: placement_flags as sys::iree_hal_buffer_placement_flags_t,
             reserved: 0,
         };
+        if pool.is_null() {
+            // All memory of the heap is aligned like that, and IREE's pools know of less.
+            params.min_alignment = 0;
+        }
         let mut buffer = std::ptr::null_mut();
         // SAFETY: the out-parameter is ours. A pool outlives what is allocated from it, as its owner promises.
         let (buffer, pool, ahead) = unsafe {
@@ -264,6 +272,7 @@ impl<D: Device> State<D> {
     ) -> Result {
         let length = slice.length;
         let access = if writes_file { ACCESS_WRITE } else { ACCESS_READ };
+        if writes_file { Use::Source } else { Use::Target }.check(&slice)?;
         // SAFETY: C lends us a live file.
         let (storage, size, blocking) = unsafe {
             check(sys::iree_hal_file_validate_access(file, access))?;
@@ -340,7 +349,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let affinity = state.affinity(affinity)?;
+                let affinity = state.affinity(affinity);
                 let buffer =
                     state.alloca(device, affinity, &edges, pool, &params, wide(allocation_size), flags)?;
                 Out::new(out).set(buffer.into_raw());
@@ -361,7 +370,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                state.dealloca(device, state.affinity(affinity)?, &edges, buffer)
+                state.dealloca(device, state.affinity(affinity), &edges, buffer)
             }
         })
     }
@@ -385,7 +394,7 @@ impl<D: Device> Table<D> {
                 let target = Slice::new(target, target_offset, length)?;
                 let length = target.length;
                 let record = Record::fill(Reference::Direct(target), pattern, pattern_length)?;
-                state.record(state.affinity(affinity)?, &edges, record, length)
+                state.record(state.affinity(affinity), &edges, record, length)
             }
         })
     }
@@ -411,8 +420,8 @@ impl<D: Device> Table<D> {
                 let count =
                     usize::try_from(length).map_err(|_| invalid("an update is larger than memory"))?;
                 let source = state.staging.capture(slice(source.cast::<u8>().add(source_offset), count))?;
-                let record = Record::Update { source, target: Reference::Direct(target) };
-                state.record(state.affinity(affinity)?, &edges, record, length)
+                let record = Record::update(source, Reference::Direct(target))?;
+                state.record(state.affinity(affinity), &edges, record, length)
             }
         })
     }
@@ -435,7 +444,7 @@ impl<D: Device> Table<D> {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let source = Slice::new(source, source_offset, length)?;
                 let target = Slice::new(target, target_offset, length)?;
-                state.copy(state.affinity(affinity)?, &edges, source, target)
+                state.copy(state.affinity(affinity), &edges, source, target)
             }
         })
     }
@@ -457,7 +466,7 @@ impl<D: Device> Table<D> {
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let target = Slice::new(target, target_offset, length)?;
-                state.transfer(state.affinity(affinity)?, &edges, file, file_offset, target, false)
+                state.transfer(state.affinity(affinity), &edges, file, file_offset, target, false)
             }
         })
     }
@@ -479,7 +488,7 @@ impl<D: Device> Table<D> {
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let source = Slice::new(source, source_offset, length)?;
-                state.transfer(state.affinity(affinity)?, &edges, file, file_offset, source, true)
+                state.transfer(state.affinity(affinity), &edges, file, file_offset, source, true)
             }
         })
     }
@@ -499,7 +508,7 @@ impl<D: Device> Table<D> {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let arguments = *arguments.cast::<[u64; 4]>();
                 let blocks = flags & NON_BLOCKING == 0;
-                state.host_call(device, state.affinity(affinity)?, &edges, call, arguments, blocks)
+                state.host_call(device, state.affinity(affinity), &edges, call, arguments, blocks)
             }
         })
     }
@@ -520,8 +529,12 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let record = Record::dispatch(executable, function, &config, constants, bindings, flags)?;
-                state.submit(state.affinity(affinity)?, &edges, Side::Queue, Operation::Record(record))
+                let device = &state.identity;
+                let record =
+                    Record::dispatch(device, executable, function, &config, constants, bindings, flags)?;
+                record.check_direct()?;
+                // A dispatch without workgroups still has signals; that it does nothing is the device's to find out.
+                state.record(state.affinity(affinity), &edges, record, 1)
             }
         })
     }
@@ -539,11 +552,11 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let affinity = state.affinity(affinity)?;
+                let affinity = state.affinity(affinity);
                 if command_buffer.is_null() {
                     return state.barrier(affinity, &edges);
                 }
-                let commands = Recorded::new(command_buffer)?;
+                let commands = Recorded::new(command_buffer, &state.identity)?;
                 let mut bindings = bindings(&commands, &table)?;
                 let loans = state.lend_to_table(&commands, &mut bindings)?;
                 state.with_loans(affinity, &edges, &loans, |edges| {
@@ -554,10 +567,10 @@ impl<D: Device> Table<D> {
     }
 
     pub(super) unsafe extern "C" fn queue_flush(
-        device: Raw,
-        affinity: sys::iree_hal_queue_affinity_t,
+        _device: Raw,
+        _affinity: sys::iree_hal_queue_affinity_t,
     ) -> sys::iree_status_t {
-        // Submissions go out as they are made. SAFETY: C passes a live device of ours.
-        guard(|| unsafe { HalDevice::<D>::of(device).affinity(affinity) }.map(drop))
+        // Submissions go out as they are made.
+        crate::status::OK
     }
 }

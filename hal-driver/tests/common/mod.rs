@@ -57,6 +57,7 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
         REGISTER.call_once(|| {
             check(hal_driver::iree_hal_mock_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_gaudi_driver_module_register(registry)).unwrap();
+            check(hal_driver::iree_hal_template_driver_module_register(registry)).unwrap();
             check(iree_hal_local_task_driver_module_register(registry)).unwrap();
         });
         registry
@@ -131,11 +132,25 @@ impl Device {
         self.try_local_buffer(length).unwrap()
     }
 
+    /// The same, of which the program allows so much.
+    pub(crate) fn local_buffer_for(
+        &self,
+        access: sys::iree_hal_memory_access_bits_t,
+        length: usize,
+    ) -> Buffer {
+        let access = access.try_into().unwrap();
+        self.try_buffer_of(sys::iree_hal_buffer_params_t { access, ..local() }, length).unwrap()
+    }
+
     pub(crate) fn try_local_buffer(&self, length: usize) -> Result<Buffer> {
         self.try_buffer_of(local(), length)
     }
 
-    fn try_buffer_of(&self, params: sys::iree_hal_buffer_params_t, length: usize) -> Result<Buffer> {
+    pub(crate) fn try_buffer_of(
+        &self,
+        params: sys::iree_hal_buffer_params_t,
+        length: usize,
+    ) -> Result<Buffer> {
         unsafe {
             let mut buffer = null_mut();
             check(sys::iree_hal_allocator_allocate_buffer(
@@ -150,6 +165,33 @@ impl Device {
 
     pub(crate) fn buffer(&self, length: usize) -> Buffer {
         self.try_buffer(length).unwrap()
+    }
+
+    /// Host memory as a buffer, which must not outlive it.
+    pub(crate) fn import(
+        &self,
+        params: sys::iree_hal_buffer_params_t,
+        memory: *mut u8,
+        length: usize,
+    ) -> Result<Buffer> {
+        unsafe {
+            let mut external = sys::iree_hal_external_buffer_t {
+                type_: sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION,
+                size: length,
+                ..Default::default()
+            };
+            external.handle.host_allocation.ptr = memory.cast();
+            let (nobody, mut buffer) = (sys::iree_hal_buffer_release_callback_t::default(), null_mut());
+            let (allocator, external) = (self.allocator(), &raw mut external);
+            check(sys::iree_hal_allocator_import_buffer(
+                allocator,
+                params,
+                external,
+                nobody,
+                &raw mut buffer,
+            ))?;
+            Ok(Buffer(buffer))
+        }
     }
 
     pub(crate) fn fill(
@@ -253,6 +295,16 @@ impl Device {
     }
 
     pub(crate) fn alloca(&self, waits: &List, signals: &List, length: usize) -> Result<Buffer> {
+        self.alloca_of(waits, signals, params(), length)
+    }
+
+    pub(crate) fn alloca_of(
+        &self,
+        waits: &List,
+        signals: &List,
+        params: sys::iree_hal_buffer_params_t,
+        length: usize,
+    ) -> Result<Buffer> {
         unsafe {
             let mut buffer = null_mut();
             check(sys::iree_hal_device_queue_alloca(
@@ -261,7 +313,7 @@ impl Device {
                 waits.raw(),
                 signals.raw(),
                 null_mut(),
-                params(),
+                params,
                 length,
                 0,
                 &raw mut buffer,
@@ -330,10 +382,14 @@ pub(crate) struct Tracker(*mut sys::iree_async_frontier_tracker_t);
 
 impl Tracker {
     pub(crate) fn new() -> Self {
+        Self::with(unsafe { sys::iree_allocator_system() })
+    }
+
+    /// A tracker in memory of an allocator.
+    pub(crate) fn with(allocator: sys::iree_allocator_t) -> Self {
         unsafe {
             let options = sys::iree_async_frontier_tracker_options_default();
             let mut tracker = null_mut();
-            let allocator = sys::iree_allocator_system();
             check(sys::iree_async_frontier_tracker_create(options, allocator, &raw mut tracker)).unwrap();
             Self(tracker)
         }
@@ -347,6 +403,22 @@ impl Tracker {
             let created =
                 sys::iree_hal_device_group_create_from_device(device.0, self.0, allocator, &raw mut group);
             check(created).map(|()| group)
+        }
+    }
+
+    /// A group of several devices, owned by the caller.
+    pub(crate) fn group_of(&self, devices: &[&Device]) -> Result<*mut sys::iree_hal_device_group_t> {
+        unsafe {
+            let allocator = sys::iree_allocator_system();
+            let mut builder = sys::iree_hal_device_group_builder_t::default();
+            sys::iree_hal_device_group_builder_initialize(&raw mut builder, self.0);
+            for device in devices {
+                check(sys::iree_hal_device_group_builder_add_device(&raw mut builder, device.0))?;
+            }
+            let mut group = null_mut();
+            let built =
+                sys::iree_hal_device_group_builder_finalize(&raw mut builder, allocator, &raw mut group);
+            check(built).map(|()| group)
         }
     }
 
@@ -505,7 +577,7 @@ impl Device {
 }
 
 /// A loaded executable.
-pub(crate) struct Executable(*mut sys::iree_hal_executable_t);
+pub(crate) struct Executable(pub(crate) *mut sys::iree_hal_executable_t);
 
 impl Drop for Executable {
     fn drop(&mut self) {
@@ -584,6 +656,76 @@ impl Device {
             ))
         }
     }
+}
+
+/// A command buffer that was recorded.
+pub(crate) struct Commands(pub(crate) *mut sys::iree_hal_command_buffer_t);
+
+impl Drop for Commands {
+    fn drop(&mut self) {
+        unsafe { sys::iree_hal_command_buffer_release(self.0) };
+    }
+}
+
+impl Device {
+    /// A command buffer that IREE does not check, with what `record` puts into it.
+    pub(crate) fn record(
+        &self,
+        slots: usize,
+        record: impl FnOnce(*mut sys::iree_hal_command_buffer_t) -> Result,
+    ) -> Result<Commands> {
+        self.record_for(u64::MAX, slots, record)
+    }
+
+    /// The same for some queues.
+    pub(crate) fn record_for(
+        &self,
+        affinity: u64,
+        slots: usize,
+        record: impl FnOnce(*mut sys::iree_hal_command_buffer_t) -> Result,
+    ) -> Result<Commands> {
+        unsafe {
+            let mut commands = null_mut();
+            let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED;
+            check(sys::iree_hal_command_buffer_create(self.0, mode, 3, affinity, slots, &raw mut commands))?;
+            let commands = Commands(commands);
+            check(sys::iree_hal_command_buffer_begin(commands.0))?;
+            record(commands.0)?;
+            check(sys::iree_hal_command_buffer_end(commands.0))?;
+            Ok(commands)
+        }
+    }
+
+    /// Executes commands with whole buffers in the slots.
+    pub(crate) fn execute(
+        &self,
+        affinity: u64,
+        waits: &List,
+        signals: &List,
+        commands: &Commands,
+        slots: &[&Buffer],
+    ) -> Result {
+        unsafe {
+            let bindings: Vec<sys::iree_hal_buffer_binding_t> = slots
+                .iter()
+                .map(|buffer| sys::iree_hal_buffer_binding_t {
+                    buffer: buffer.0,
+                    offset: 0,
+                    length: sys::iree_hal_buffer_byte_length(buffer.0),
+                })
+                .collect();
+            let table =
+                sys::iree_hal_buffer_binding_table_t { count: bindings.len(), bindings: bindings.as_ptr() };
+            let (waits, signals) = (waits.raw(), signals.raw());
+            check(sys::iree_hal_device_queue_execute(self.0, affinity, waits, signals, commands.0, table, 0))
+        }
+    }
+}
+
+/// A buffer of a command: all of one that is named, or all of what a slot holds.
+pub(crate) fn reference(buffer: &Buffer) -> sys::iree_hal_buffer_ref_t {
+    let length = unsafe { sys::iree_hal_buffer_byte_length(buffer.0) };
+    sys::iree_hal_buffer_ref_t { buffer: buffer.0, length, ..Default::default() }
 }
 
 pub(crate) struct Semaphore(pub(crate) *mut sys::iree_hal_semaphore_t);

@@ -1,0 +1,242 @@
+//! What the allocator says of its memory is what it does, on every kind of device.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod common;
+
+use common::{Buffer, Device};
+use hal_semaphore::Code;
+use hal_sys as sys;
+use std::ptr::null_mut;
+
+/// A device of each kind: unified memory, and a card's own beside the host's.
+const DEVICES: [&str; 4] = [
+    "mock",
+    "template",
+    "gaudi://emulated?generation=gaudi1&seed=9001",
+    "gaudi://emulated?generation=gaudi2&seed=9002",
+];
+
+const PAGE: usize = 4096;
+
+/// Some pages of the program's own.
+struct Pages(Vec<u8>);
+
+impl Pages {
+    fn new() -> Self {
+        Self(vec![0; 3 * PAGE])
+    }
+
+    /// So many bytes behind the beginning of a page.
+    fn at(&mut self, offset: usize) -> *mut u8 {
+        let first = self.0.as_ptr().align_offset(PAGE);
+        self.0[first + offset..].as_mut_ptr()
+    }
+}
+
+fn heaps(device: &Device) -> Vec<sys::iree_hal_allocator_memory_heap_t> {
+    let mut heaps = vec![sys::iree_hal_allocator_memory_heap_t::default(); 8];
+    let mut count = 0;
+    unsafe {
+        let (allocator, capacity) = (device.allocator(), heaps.len());
+        let (heaps, count) = (heaps.as_mut_ptr(), &raw mut count);
+        common::check(sys::iree_hal_allocator_query_memory_heaps(allocator, capacity, heaps, count)).unwrap();
+    }
+    heaps.truncate(count);
+    heaps
+}
+
+/// What the allocator says that it can do with such buffers.
+fn compatibility(device: &Device, params: sys::iree_hal_buffer_params_t, length: usize) -> u32 {
+    let (allocator, no_params, no_size) = (device.allocator(), null_mut(), null_mut());
+    unsafe {
+        sys::iree_hal_allocator_query_buffer_compatibility(allocator, params, length, no_params, no_size)
+    }
+}
+
+/// What the host shares with the device, in whatever heap.
+fn shared() -> sys::iree_hal_buffer_params_t {
+    sys::iree_hal_buffer_params_t {
+        type_: sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE,
+        usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT,
+        ..Default::default()
+    }
+}
+
+fn access(bits: sys::iree_hal_memory_access_bits_t) -> sys::iree_hal_memory_access_t {
+    bits.try_into().unwrap()
+}
+
+#[test]
+fn an_import_begins_where_the_buffers_of_its_heap_do() {
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        let mut pages = Pages::new();
+        let host =
+            heaps(&device).into_iter().rfind(|heap| heap.type_ & sys::IREE_HAL_MEMORY_TYPE_HOST_VISIBLE != 0);
+        let alignment = host.unwrap().min_alignment;
+        assert!(alignment >= 64, "{uri}: programs are compiled for 64, not {alignment}");
+        for offset in [16, 32, alignment / 2, alignment + 8] {
+            let refused = device.import(shared(), pages.at(offset), 1024).err().unwrap();
+            assert_eq!(refused.code, Code::OutOfRange, "{uri} + {offset}: {}", refused.text);
+            assert!(refused.text.contains(&format!("a multiple of {alignment}")), "{}", refused.text);
+        }
+        let nowhere = device.import(shared(), null_mut(), 1024).err().unwrap();
+        assert_eq!(nowhere.code, Code::InvalidArgument, "{uri}: {}", nowhere.text);
+        for offset in [0, alignment, 3 * alignment] {
+            device.import(shared(), pages.at(offset), 1024).unwrap();
+        }
+        // Whoever says that it may begin anywhere gets it as it is.
+        let all = sys::IREE_HAL_MEMORY_ACCESS_ALL | sys::IREE_HAL_MEMORY_ACCESS_UNALIGNED;
+        let anywhere = sys::iree_hal_buffer_params_t { access: access(all), ..shared() };
+        drop(device.import(anywhere, pages.at(16), 1024).unwrap());
+        let strict = sys::iree_hal_buffer_params_t { min_alignment: 32, ..anywhere };
+        assert_eq!(device.import(strict, pages.at(16), 1024).err().unwrap().code, Code::OutOfRange);
+        let page = sys::iree_hal_buffer_params_t { min_alignment: PAGE, ..shared() };
+        assert_eq!(device.import(page, pages.at(2048), 1024).err().unwrap().code, Code::OutOfRange);
+        drop(device.import(page, pages.at(PAGE), 1024).unwrap());
+    }
+}
+
+/// A buffer of the device's own memory, where that is another than the host's.
+fn own() -> sys::iree_hal_buffer_params_t {
+    sys::iree_hal_buffer_params_t {
+        type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+        usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT,
+        ..Default::default()
+    }
+}
+
+const ALLOCATABLE: u32 = sys::IREE_HAL_BUFFER_COMPATIBILITY_ALLOCATABLE;
+const IMPORTABLE: u32 = sys::IREE_HAL_BUFFER_COMPATIBILITY_IMPORTABLE;
+const EXPORTABLE: u32 = sys::IREE_HAL_BUFFER_COMPATIBILITY_EXPORTABLE;
+
+fn memory_type(buffer: &Buffer) -> u32 {
+    unsafe { sys::iree_hal_buffer_memory_type(buffer.0) }
+}
+
+#[test]
+fn host_memory_is_imported_as_what_it_is() {
+    let device_local = sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL;
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        let mut pages = Pages::new();
+        assert_ne!(compatibility(&device, shared(), 1024) & IMPORTABLE, 0, "{uri}");
+        let buffer = device.import(shared(), pages.at(0), 1024).unwrap();
+        let unified = heaps(&device).len() == 1;
+        // A card's own memory is elsewhere; where there is one memory, it is that.
+        let importable = compatibility(&device, own(), 1024) & IMPORTABLE != 0;
+        assert_eq!(importable, unified, "{uri}");
+        match device.import(own(), pages.at(PAGE), 1024) {
+            Ok(buffer) => assert!(unified && memory_type(&buffer) & device_local == device_local, "{uri}"),
+            Err(refused) => {
+                assert!(!unified && memory_type(&buffer) & device_local != device_local, "{uri}");
+                assert_eq!(refused.code, Code::Unavailable);
+                assert!(refused.text.contains("allocate a buffer and copy into it"), "{}", refused.text);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_exportable_can_be_exported() {
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        for params in [own(), shared()] {
+            let exportable = compatibility(&device, params, 1024) & EXPORTABLE != 0;
+            let buffer = device.try_buffer_of(params, 1024).unwrap();
+            let mut external = sys::iree_hal_external_buffer_t::default();
+            let exported = unsafe {
+                let kind = sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION;
+                let (allocator, external) = (device.allocator(), &raw mut external);
+                common::check(sys::iree_hal_allocator_export_buffer(allocator, buffer.0, kind, 0, external))
+            };
+            match exported {
+                Ok(()) => assert!(exportable && external.size == 1024, "{uri}"),
+                Err(refused) => {
+                    assert!(!exportable && refused.code == Code::Unavailable, "{uri}: {refused:?}")
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_alignment_that_is_allocatable_is_allocated() {
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        let queue = device.semaphore(0);
+        let mut value = 0;
+        for (params, length) in [(own(), 1000), (shared(), 1000), (own(), 40 << 20), (shared(), 40 << 20)] {
+            for alignment in (0..15).map(|shift| 1 << shift).chain([3, 96]) {
+                let params = sys::iree_hal_buffer_params_t { min_alignment: alignment, ..params };
+                let allocatable = compatibility(&device, params, length) & ALLOCATABLE != 0;
+                let mapped = params.type_ & sys::IREE_HAL_MEMORY_TYPE_HOST_VISIBLE;
+                let has_room = heaps(&device)
+                    .iter()
+                    .any(|heap| heap.type_ & mapped == mapped && heap.min_alignment >= alignment);
+                assert_eq!(allocatable, has_room && alignment.is_power_of_two(), "{uri}: {alignment}");
+                let what = format!("{uri}: {length} bytes at a multiple of {alignment}");
+                match device.try_buffer_of(params, length) {
+                    Ok(buffer) => {
+                        assert!(allocatable, "{what}");
+                        assert_eq!(address(&buffer) % alignment, 0, "{what}");
+                    }
+                    Err(refused) => assert!(!allocatable && refused.code == Code::InvalidArgument, "{what}"),
+                }
+                match device.alloca_of(&queue.at(value), &queue.at(value + 1), params, length) {
+                    Ok(buffer) => {
+                        assert!(allocatable, "{what}");
+                        queue.wait(value + 1).expect(&what);
+                        assert_eq!(address(&buffer) % alignment, 0, "{what}");
+                        device.dealloca(&queue.at(value + 1), &queue.at(value + 2), &buffer).unwrap();
+                        value += 2;
+                    }
+                    Err(refused) => assert!(!allocatable && refused.code == Code::InvalidArgument, "{what}"),
+                }
+            }
+        }
+        queue.wait(value).unwrap();
+    }
+}
+
+/// Where the host sees a buffer; nowhere, if it does not.
+fn address(buffer: &Buffer) -> usize {
+    let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+    unsafe {
+        if memory_type(buffer) & sys::IREE_HAL_MEMORY_TYPE_HOST_VISIBLE == 0 {
+            return 0;
+        }
+        let (mode, read) = (sys::IREE_HAL_MAPPING_MODE_SCOPED, access(sys::IREE_HAL_MEMORY_ACCESS_READ));
+        common::check(sys::iree_hal_buffer_map_range(buffer.0, mode, read, 0, 1, &raw mut mapping)).unwrap();
+        let address = mapping.contents.data as usize;
+        common::check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap();
+        address
+    }
+}
+
+#[test]
+fn bytes_are_counted_where_they_are() {
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        let statistics = || unsafe {
+            let mut statistics = sys::iree_hal_allocator_statistics_t::default();
+            sys::iree_hal_allocator_query_statistics(device.allocator(), &raw mut statistics);
+            let host = statistics.host_bytes_allocated - statistics.host_bytes_freed;
+            (host, statistics.device_bytes_allocated - statistics.device_bytes_freed)
+        };
+        let (host, device_bytes) = statistics();
+        let own = device.try_buffer_of(own(), 1000).unwrap();
+        assert_eq!(statistics(), (host, device_bytes + 1000), "{uri}");
+        let shared = device.try_buffer_of(shared(), 100).unwrap();
+        let unified = heaps(&device).len() == 1;
+        let expected = if unified { (host, device_bytes + 1100) } else { (host + 100, device_bytes + 1000) };
+        assert_eq!(statistics(), expected, "{uri}");
+        drop((own, shared));
+        assert_eq!(statistics(), (host, device_bytes), "{uri}");
+    }
+}

@@ -1,0 +1,290 @@
+//! Dispatches as a device gets them, and those that are refused before it does.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod common;
+
+use common::{Buffer, Device, Executable, List, check, reference};
+use hal_backend::{
+    Command, Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Function, Heap, HostLoader,
+    HostRange, Job, LoadRequest, Loaded, NativeWaits, Parameters, Properties, Rejected, Workgroups,
+};
+use hal_semaphore::Code;
+use hal_sys as sys;
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
+
+/// What a device was asked to run: the size of a workgroup, and how many there are or in how many bytes that is written.
+#[derive(Clone, Debug, PartialEq)]
+enum Seen {
+    Count([u32; 3], [u32; 3]),
+    Bytes([u32; 3], u64),
+}
+
+static SEEN: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
+
+/// A device that notes dispatches and does nothing.
+struct Noting;
+
+impl Driver for Noting {
+    type Device = NotingDevice;
+
+    const NAME: &'static str = "noting";
+    const FULL_NAME: &'static str = "a device that notes what it is asked to run";
+
+    fn create() -> Self {
+        Self
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
+        Ok(Vec::new())
+    }
+
+    fn open(&self, _path: &str, _parameters: &mut Parameters<'_>) -> Result<NotingDevice, Failure> {
+        Ok(NotingDevice::default())
+    }
+}
+
+#[derive(Default)]
+struct NotingDevice {
+    completer: OnceLock<Completer>,
+}
+
+impl hal_backend::Device for NotingDevice {
+    type Memory = HostRange;
+    type Executable = ();
+    type Event = ();
+
+    fn properties(&self) -> Properties {
+        Properties {
+            identifier: "noting".into(),
+            aliases: Vec::new(),
+            queues: DeviceSpec {
+                queues: 1,
+                native_waits: NativeWaits::None,
+                peers: Vec::new(),
+                completion: Completion::Callback,
+            },
+            heaps: vec![Heap {
+                host_visible: true,
+                coherent: true,
+                device_local: true,
+                max_allocation: 1 << 30,
+                alignment: 64,
+            }],
+            concurrency: 1,
+            host_processor: false,
+        }
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn allocate(&self, _heap: usize, length: u64) -> Result<HostRange, Failure> {
+        HostRange::allocate(length, 64)
+    }
+
+    fn host_view(&self, memory: &HostRange) -> Option<HostRange> {
+        Some(memory.clone())
+    }
+
+    fn supports(&self, format: &str, _host: &dyn HostLoader) -> bool {
+        format == "noting"
+    }
+
+    fn load(&self, _request: &LoadRequest<'_>, _host: &dyn HostLoader) -> Result<Loaded<()>, Failure> {
+        let sized = Function { bindings: 1, workgroup_size: [4, 2, 0], ..Function::default() };
+        let open = Function { bindings: 1, ..Function::default() };
+        Ok(Loaded { executable: (), functions: vec![sized, open] })
+    }
+
+    fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
+        let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+        for command in job.commands.iter() {
+            if let Command::Dispatch(dispatch) = command {
+                seen.push(match &dispatch.workgroups {
+                    Workgroups::Count(count) => Seen::Count(dispatch.workgroup_size, *count),
+                    Workgroups::Indirect(place) => Seen::Bytes(dispatch.workgroup_size, place.length),
+                });
+            }
+        }
+        drop(seen);
+        let (queue, epoch) = (job.queue, job.epoch);
+        drop(job);
+        self.completer.get().unwrap().complete(queue, epoch).unwrap();
+        Ok(())
+    }
+
+    fn abort(&self, _why: &Failure) {}
+}
+
+fn open() -> Device {
+    static REGISTER: Once = Once::new();
+    REGISTER.call_once(|| unsafe { check(hal_driver::register::<Noting>(common::registry())).unwrap() });
+    Device::open("noting").unwrap()
+}
+
+/// A dispatch, on a queue of its own or recorded and executed.
+struct Dispatch<'a> {
+    device: &'a Device,
+    executable: &'a Executable,
+    function: u32,
+    config: sys::iree_hal_dispatch_config_t,
+    binding: sys::iree_hal_buffer_ref_t,
+    flags: u32,
+}
+
+impl Dispatch<'_> {
+    /// What comes of it, both ways, which is the same.
+    fn run(&self) -> Result<Seen, (Code, String)> {
+        let ways = [self.queued(), self.recorded()];
+        let [queued, recorded] = ways.map(|way| way.map_err(|error| (error.code, error.text)));
+        assert_eq!(queued, recorded);
+        queued
+    }
+
+    fn seen(&self, done: &common::Semaphore) -> Seen {
+        done.wait(1).unwrap();
+        SEEN.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap()
+    }
+
+    fn queued(&self) -> common::Result<Seen> {
+        let done = self.device.semaphore(0);
+        let (waits, signals) = (List::none(), done.at(1));
+        unsafe {
+            let function = sys::iree_hal_executable_function_from_index(self.function);
+            let bindings = sys::iree_hal_buffer_ref_list_t { count: 1, values: &raw const self.binding };
+            let constants = sys::iree_const_byte_span_t { data: std::ptr::null(), data_length: 0 };
+            check(sys::iree_hal_device_queue_dispatch(
+                self.device.0,
+                1,
+                waits.raw(),
+                signals.raw(),
+                self.executable.0,
+                function,
+                self.config,
+                constants,
+                bindings,
+                self.flags.into(),
+            ))?;
+        }
+        Ok(self.seen(&done))
+    }
+
+    fn recorded(&self) -> common::Result<Seen> {
+        let commands = self.device.record(0, |commands| unsafe {
+            let function = sys::iree_hal_executable_function_from_index(self.function);
+            let bindings = sys::iree_hal_buffer_ref_list_t { count: 1, values: &raw const self.binding };
+            let constants = sys::iree_const_byte_span_t { data: std::ptr::null(), data_length: 0 };
+            check(sys::iree_hal_command_buffer_dispatch(
+                commands,
+                self.executable.0,
+                function,
+                self.config,
+                constants,
+                bindings,
+                self.flags.into(),
+            ))
+        })?;
+        let done = self.device.semaphore(0);
+        self.device.execute(1, &List::none(), &done.at(1), &commands, &[])?;
+        Ok(self.seen(&done))
+    }
+}
+
+/// A buffer with what dispatches use beside their bindings.
+fn counts(device: &Device) -> Buffer {
+    let usage = sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS;
+    device.try_buffer_of(sys::iree_hal_buffer_params_t { usage, ..common::params() }, 64).unwrap()
+}
+
+/// One test: what the device has seen is in one place.
+#[test]
+fn a_dispatch_is_run_as_it_was_asked_for_or_refused() {
+    let (device, other) = (open(), open());
+    let executable = device.load("noting", &[1]).unwrap();
+    let foreign = other.load("noting", &[1]).unwrap();
+    let (buffer, counts) = (device.buffer(64), counts(&device));
+    let config = sys::iree_hal_dispatch_config_t { workgroup_count: [5, 6, 7], ..Default::default() };
+    let plain = || Dispatch {
+        device: &device,
+        executable: &executable,
+        function: 0,
+        config,
+        binding: reference(&buffer),
+        flags: 0,
+    };
+    let refused = |dispatch: Dispatch<'_>, code: Code, says: &str| {
+        let (found, text) = dispatch.run().unwrap_err();
+        assert!(found == code && text.contains(says), "{found:?} {text:?} is not {code:?} {says:?}");
+    };
+
+    // The size of a workgroup is the function's own, one that was asked for, or nothing.
+    let sized = |function, workgroup_size| Dispatch {
+        function,
+        config: sys::iree_hal_dispatch_config_t { workgroup_size, ..config },
+        ..plain()
+    };
+    assert_eq!(sized(0, [0; 3]).run(), Ok(Seen::Count([4, 2, 1], [5, 6, 7])));
+    assert_eq!(sized(1, [0; 3]).run(), Ok(Seen::Count([1, 1, 1], [5, 6, 7])));
+    assert_eq!(sized(0, [8, 1, 1]).run(), Ok(Seen::Count([8, 1, 1], [5, 6, 7])));
+    refused(sized(0, [8, 0, 1]), Code::InvalidArgument, "all are 0 for the function's own");
+
+    // A workgroup count in a buffer has twelve bytes.
+    let counted = |offset, length| Dispatch {
+        config: sys::iree_hal_dispatch_config_t {
+            workgroup_count_ref: sys::iree_hal_buffer_ref_t { offset, length, ..reference(&counts) },
+            ..config
+        },
+        flags: sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_PARAMETERS,
+        ..plain()
+    };
+    let whole = usize::MAX;
+    for (offset, length) in [(0, 12), (52, 12), (52, whole), (4, 60), (0, whole)] {
+        assert_eq!(counted(offset, length).run(), Ok(Seen::Bytes([4, 2, 1], 12)), "{offset}, {length}");
+    }
+    for (offset, length) in [(0, 8), (0, 0), (56, 12), (56, whole)] {
+        refused(counted(offset, length), Code::OutOfRange, "bytes");
+    }
+    refused(counted(2, 12), Code::InvalidArgument, "a multiple of 4");
+    let mut unfit = counted(0, 12);
+    unfit.config.workgroup_count_ref = sys::iree_hal_buffer_ref_t { length: 12, ..reference(&buffer) };
+    refused(unfit, Code::PermissionDenied, "DISPATCH_INDIRECT_PARAMETERS");
+
+    // A binding is for dispatches.
+    let usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER;
+    let params = sys::iree_hal_buffer_params_t { usage, ..common::params() };
+    let transfers = device.try_buffer_of(params, 64).unwrap();
+    let unfit = Dispatch { binding: reference(&transfers), ..plain() };
+    refused(unfit, Code::PermissionDenied, "IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE");
+
+    refused(Dispatch { flags: 1 << 20, ..plain() }, Code::InvalidArgument, "0x100000");
+    let hints = sys::IREE_HAL_DISPATCH_FLAG_ALLOW_INLINE_EXECUTION
+        | sys::IREE_HAL_DISPATCH_FLAG_BORROW_RESOURCE_LIFETIMES;
+    assert!(Dispatch { flags: hints, ..plain() }.run().is_ok());
+
+    let text = "prepare it with this device's cache";
+    refused(Dispatch { executable: &foreign, ..plain() }, Code::InvalidArgument, text);
+    // Nor does a command buffer carry it to another device.
+    let commands = device.record(0, |commands| unsafe {
+        let function = sys::iree_hal_executable_function_from_index(0);
+        let binding = reference(&buffer);
+        let bindings = sys::iree_hal_buffer_ref_list_t { count: 1, values: &raw const binding };
+        let constants = sys::iree_const_byte_span_t { data: std::ptr::null(), data_length: 0 };
+        let executable = executable.0;
+        check(sys::iree_hal_command_buffer_dispatch(
+            commands, executable, function, config, constants, bindings, 0,
+        ))
+    });
+    let (commands, never) = (commands.unwrap(), other.semaphore(3));
+    let elsewhere = other.execute(1, &List::none(), &never.at(4), &commands, &[]).unwrap_err();
+    assert_eq!(elsewhere.code, Code::InvalidArgument, "{}", elsewhere.text);
+    assert_eq!(never.value().unwrap(), 3);
+    // Without a binding table every buffer is named.
+    let missing = Dispatch { binding: sys::iree_hal_buffer_ref_t::default(), ..plain() };
+    assert_eq!(missing.queued().unwrap_err().code, Code::InvalidArgument);
+}

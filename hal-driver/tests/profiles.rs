@@ -1,0 +1,95 @@
+//! Profiling sessions whose sink fails: each that was begun is ended, and nothing is kept.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
+#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+mod common;
+
+use common::{Device, List, check, failure};
+use hal_semaphore::Code;
+use hal_sys as sys;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A sink that fails at one of its writes.
+#[repr(C)]
+struct Sink {
+    resource: sys::iree_hal_resource_t,
+    fails_at: usize,
+    begun: AtomicUsize,
+    written: AtomicUsize,
+    ended: AtomicUsize,
+}
+
+static VTABLE: sys::iree_hal_profile_sink_vtable_t = sys::iree_hal_profile_sink_vtable_t {
+    destroy: Some(destroy),
+    begin_session: Some(begin_session),
+    write: Some(write),
+    end_session: Some(end_session),
+};
+
+unsafe extern "C" fn destroy(_: *mut sys::iree_hal_profile_sink_t) {
+    panic!("the test keeps its reference");
+}
+
+unsafe extern "C" fn begin_session(
+    sink: *mut sys::iree_hal_profile_sink_t,
+    _: *const sys::iree_hal_profile_chunk_metadata_t,
+) -> sys::iree_status_t {
+    unsafe { (*sink.cast::<Sink>()).begun.fetch_add(1, Ordering::Relaxed) };
+    std::ptr::null_mut()
+}
+
+unsafe extern "C" fn write(
+    sink: *mut sys::iree_hal_profile_sink_t,
+    _: *const sys::iree_hal_profile_chunk_metadata_t,
+    _: usize,
+    _: *const sys::iree_const_byte_span_t,
+) -> sys::iree_status_t {
+    let sink = unsafe { &*sink.cast::<Sink>() };
+    if sink.written.fetch_add(1, Ordering::Relaxed) == sink.fails_at {
+        return failure(Code::DataLoss, "the disk is full");
+    }
+    std::ptr::null_mut()
+}
+
+unsafe extern "C" fn end_session(
+    sink: *mut sys::iree_hal_profile_sink_t,
+    _: *const sys::iree_hal_profile_chunk_metadata_t,
+    _: sys::iree_status_code_t,
+) -> sys::iree_status_t {
+    unsafe { (*sink.cast::<Sink>()).ended.fetch_add(1, Ordering::Relaxed) };
+    std::ptr::null_mut()
+}
+
+#[test]
+fn a_session_that_could_not_begin_is_ended_and_forgotten() {
+    let device = Device::open("mock").unwrap();
+    let (buffer, mut refused) = (device.buffer(64), 0);
+    for fails_at in 0..12 {
+        let mut sink = Sink {
+            resource: sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const VTABLE).cast() },
+            fails_at,
+            begun: AtomicUsize::new(0),
+            written: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
+        };
+        let options = sys::iree_hal_device_profiling_options_t {
+            data_families: sys::IREE_HAL_DEVICE_PROFILING_DATA_QUEUE_EVENTS.into(),
+            sink: (&raw mut sink).cast(),
+            ..Default::default()
+        };
+        let begun = unsafe { check(sys::iree_hal_device_profiling_begin(device.0, &raw const options)) };
+        if begun.is_ok() {
+            let done = device.semaphore(0);
+            device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
+            done.wait(1).unwrap();
+            // It may fail, and ends anyway.
+            let _ = unsafe { check(sys::iree_hal_device_profiling_end(device.0)) };
+        } else {
+            refused += 1;
+        }
+        let numbers = [&sink.begun, &sink.ended].map(|number| number.load(Ordering::Relaxed));
+        assert_eq!(numbers, [1, 1], "begun and ended, with failure {fails_at}");
+        assert_eq!(sink.resource.ref_count, 1, "references, with failure {fails_at}");
+    }
+    assert!(refused > 2, "metadata and the first look at the clock are written at the beginning");
+}
