@@ -8,6 +8,7 @@ use hal_sys as sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 unsafe extern "C" {
     fn iree_hal_local_task_driver_module_register(
@@ -485,7 +486,9 @@ impl File {
     pub(crate) fn with(bytes: &[u8]) -> Self {
         use std::io::Write;
         use std::os::fd::AsRawFd;
-        let path = std::env::temp_dir().join(format!("hal-driver-{}-{:p}", std::process::id(), bytes));
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("hal-driver-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
         let mut options = std::fs::OpenOptions::new();
         let mut file = options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
