@@ -15,6 +15,7 @@ use hal_semaphore::backend::{
 use hal_semaphore::*;
 use rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
@@ -403,4 +404,59 @@ fn chain_of_callbacks_that_signal_needs_a_small_stack() {
         drop(subscriptions);
     };
     std::thread::Builder::new().stack_size(256 << 10).spawn(chain).unwrap().join().unwrap();
+}
+
+/// Runs `inside` in a callback of a callback and so on, as deep as calls into the engine do their own work, on this thread.
+fn deep_inside(rig: &Rig, inside: impl FnOnce() + Send + 'static) {
+    let timelines: [Semaphore; 8] = rig.semaphores();
+    let mut inside: Box<dyn FnOnce() + Send> = Box::new(inside);
+    let mut subscriptions = Vec::new();
+    for timeline in timelines.iter().rev() {
+        subscriptions.push(timeline.subscribe(1, move |_| inside()));
+        let timeline = timeline.clone();
+        inside = Box::new(move || timeline.signal(1).unwrap());
+    }
+    inside();
+}
+
+/// A callback deep inside other callbacks comes by a queue while another thread submits there, and does not return. What it
+/// does not do itself it is not left by the other thread either (S13).
+#[test]
+fn callback_deep_inside_others_is_left_nothing_of_a_queue() {
+    const ROUNDS: u64 = 3_000;
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        rig.always(Moment::SubmitEnds(0), Devices::settle);
+        let x = rig.semaphore();
+        let ended = rig.barrier(0, &[], &[]).ticket;
+        let round = Arc::new(AtomicU64::new(0));
+        let callback = std::thread::spawn({
+            let (rig, round) = (rig.clone(), round.clone());
+            move || {
+                deep_inside(&rig.clone(), move || {
+                    let mut seen = 0;
+                    while seen < ROUNDS {
+                        while round.load(Ordering::SeqCst) == seen {
+                            std::hint::spin_loop();
+                        }
+                        seen = round.load(Ordering::SeqCst);
+                        (0..20).for_each(|_| assert_eq!(rig.engine.cancel(ended), Cancel::Ended));
+                    }
+                });
+            }
+        });
+        let mut left = None;
+        for value in 1..=ROUNDS {
+            round.store(value, Ordering::SeqCst);
+            rig.job(0, &[], &[(&x, value)], value);
+            let begin = std::time::Instant::now();
+            while x.query().unwrap() < value && left.is_none() {
+                if begin.elapsed() > LIMIT / 10 {
+                    left = Some(value);
+                }
+            }
+        }
+        callback.join().unwrap();
+        assert_eq!(left, None, "the job has run and is not ended before the callback returns");
+    });
 }
