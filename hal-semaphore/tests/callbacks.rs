@@ -460,3 +460,44 @@ fn callback_deep_inside_others_is_left_nothing_of_a_queue() {
         assert_eq!(left, None, "the job has run and is not ended before the callback returns");
     });
 }
+
+/// A callback deep inside others submits, and looks again and again whether that has ended, without ever sleeping. So far in
+/// what calls have to do is left to the calls around them; whoever waits does it before (S2).
+#[test]
+fn callback_deep_inside_others_that_polls_for_its_own_operation_sees_it_end() {
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let x = rig.semaphore();
+        let (sender, receiver) = mpsc::channel();
+        deep_inside(&rig.clone(), move || {
+            rig.barrier(0, &[], &[(&x, 1)]);
+            let looks = || {
+                let until = Some(Duration::ZERO);
+                rig.engine.wait(WaitMode::All, &[(x.clone(), 1)], &SystemClock::new(), until)
+            };
+            sender.send((0..10).map(|_| looks()).find(Result::is_ok)).unwrap();
+        });
+        let waited = receiver.recv().unwrap();
+        assert!(waited.is_some(), "it has not ended before the callback returns");
+    });
+}
+
+/// A callback deep inside others waits for a job whose device has to be asked. The wait asks, and does what the answer sets
+/// free (S2).
+#[test]
+fn callback_deep_inside_others_that_waits_for_a_polled_device_ends() {
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let engine = Asked::engine(false, Deferred::run_elsewhere);
+        let (sender, receiver) = mpsc::channel();
+        deep_inside(&rig, move || {
+            let x = Semaphore::new(&engine, 0).unwrap();
+            let signals = [(x.clone(), 1)];
+            // On another thread: calls of this one have their work done by those around them.
+            let job = || engine.submit(0, Affinity::ANY, &[], &signals, Action::Queue(())).unwrap();
+            std::thread::scope(|scope| scope.spawn(job).join().unwrap());
+            sender.send(engine.wait(WaitMode::All, &signals, &SystemClock::new(), Some(LIMIT / 5))).unwrap();
+        });
+        receiver.recv().unwrap().unwrap();
+    });
+}

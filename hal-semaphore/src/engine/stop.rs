@@ -236,7 +236,7 @@ impl<B: Backend> Shared<B> {
     /// Waits until nothing is under way, at most until a moment. Says whether it got there.
     fn rest(&self, clock: &dyn Clock, until: Time) -> bool {
         loop {
-            self.poll_devices();
+            self.ask_devices(&mut Entry::new(self));
             let pending = self.notifications.lock().acquire();
             self.resting.lock().waiting.push(pending.clone());
             let at_rest = self.is_at_rest();
