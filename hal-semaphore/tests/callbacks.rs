@@ -501,3 +501,107 @@ fn callback_deep_inside_others_that_waits_for_a_polled_device_ends() {
         receiver.recv().unwrap().unwrap();
     });
 }
+
+/// How many threads this crate keeps for callbacks now.
+#[cfg(target_os = "linux")]
+fn callback_threads() -> usize {
+    let names = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
+    };
+    std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(names)
+        .filter(|name| name.trim_end() == "hal-callbacks")
+        .count()
+}
+
+/// A program holds its lock while it submits, two thousand times, and each operation ends at once and has a callback that
+/// wants the lock. Callbacks that wait do not hold a thread each (S4).
+#[test]
+#[cfg(target_os = "linux")]
+fn callbacks_that_wait_for_the_submitting_thread_do_not_hold_a_thread_each() {
+    const OPERATIONS: usize = 2_000;
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let calls = Arc::new(Mutex::new(0));
+        let timelines: Vec<Semaphore> = (0..OPERATIONS).map(|_| rig.semaphore()).collect();
+        let subscribe = |timeline: &Semaphore| {
+            let calls = calls.clone();
+            timeline.subscribe(1, move |_| *calls.lock().unwrap() += 1)
+        };
+        let _subscriptions: Vec<_> = timelines.iter().map(subscribe).collect();
+        let held = calls.lock().unwrap();
+        for timeline in &timelines {
+            rig.barrier(0, &[], &[(timeline, 1)]);
+        }
+        let threads = callback_threads();
+        drop(held);
+        eventually("the callbacks have run", || *calls.lock().unwrap() == OPERATIONS);
+        assert!(threads < 200, "{threads} threads");
+    });
+}
+
+/// Of some callbacks that become due inside `submit` each waits until the one behind it has been called. Whatever bounds
+/// the threads that run them, none of them waits for ever (S13).
+#[test]
+fn callbacks_that_wait_for_those_behind_them_all_end() {
+    const CALLBACKS: usize = 20;
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let timelines: Vec<Semaphore> = (0..CALLBACKS).map(|_| rig.semaphore()).collect();
+        let (first, mut before) = mpsc::channel();
+        let mut subscriptions = Vec::new();
+        for timeline in timelines.iter().rev() {
+            let (called, behind) = mpsc::channel();
+            let behind = std::mem::replace(&mut before, behind);
+            let last = subscriptions.is_empty();
+            subscriptions.push(timeline.subscribe(1, move |_| {
+                if !last {
+                    behind.recv().unwrap();
+                }
+                called.send(()).unwrap();
+            }));
+        }
+        for timeline in &timelines {
+            rig.barrier(0, &[], &[(timeline, 1)]);
+        }
+        before.recv().unwrap();
+        drop(first);
+    });
+}
+
+/// Set in the process that cannot start a thread.
+const NO_THREADS: &str = "HAL_TEST_NO_THREADS";
+
+/// No thread can be started for callbacks. They are neither called inside `submit` nor lost: a thread that completes
+/// something calls them (S8).
+#[test]
+fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
+    let name = "callbacks_without_a_thread_for_them_wait_for_one_that_completes_something";
+    if std::env::var_os(NO_THREADS).is_none() {
+        // No thread has room for such a stack.
+        let ended = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--test-threads=1", "--nocapture"])
+            .env(NO_THREADS, "1")
+            .env("RUST_MIN_STACK", (1_usize << 62).to_string())
+            .output()
+            .unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        return;
+    }
+    assert!(std::thread::Builder::new().spawn(|| {}).is_err(), "the test is about a lack of threads");
+    let rig = Rig::new(1, NativeWaits::None);
+    let [x, y] = rig.semaphores();
+    let calls = Arc::new(Mutex::new(0));
+    let _subscription = x.subscribe(1, {
+        let calls = calls.clone();
+        move |_| *calls.lock().unwrap() += 1
+    });
+    let held = calls.lock().unwrap();
+    rig.barrier(0, &[], &[(&x, 1)]);
+    rig.job(0, &[], &[(&y, 1)], 1);
+    assert_eq!(*held, 0);
+    drop(held);
+    rig.settle();
+    assert_eq!((*calls.lock().unwrap(), y.query().unwrap()), (1, 1));
+}

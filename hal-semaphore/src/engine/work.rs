@@ -543,6 +543,8 @@ impl<B: Backend> Port for Shared<B> {
         } else {
             turn.work();
         }
+        drop(entry);
+        super::deferred::run_stranded();
         if self.polled {
             self.progress.fetch_add(1, Ordering::Relaxed);
         }
