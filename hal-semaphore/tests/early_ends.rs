@@ -301,8 +301,12 @@ fn batch_in_the_making_is_not_issued_once_a_shutdown_has_begun_to_end_the_queue(
         let rig = Rig::new(2, NativeWaits::Events);
         let [never, gate, x] = rig.semaphores();
         // These are ended first, all in one turn.
-        (1..=64).for_each(|id| drop(rig.job(0, &[(&never, 1)], &[], id)));
-        (101..=110).for_each(|id| drop(rig.job(0, &[(&gate, 1)], &[(&x, id)], id)));
+        for id in 1..=64 {
+            rig.job(0, &[(&never, 1)], &[], id);
+        }
+        for id in 101..=110 {
+            rig.job(0, &[(&gate, 1)], &[(&x, id)], id);
+        }
         let (making, is_making) = mpsc::channel();
         let (made, is_made) = mpsc::channel();
         rig.once(Moment::EventCreation, move |_| {

@@ -18,7 +18,6 @@ use crate::port::Keeper;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
-use crate::timeline::Timeline;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -99,7 +98,7 @@ impl<B: Backend> Turn<'_, B> {
                 let timeline = signal.timeline;
                 let own = self.shared.own(&timeline);
                 if let Some(slot) = own {
-                    slot.fail(failure, |reached| timeline.show(Err((reached, failure))), self.agenda);
+                    self.shared.fail(slot, &timeline, failure, self.agenda);
                 }
                 let foreign = own.is_none();
                 let state = Err(failure.clone());

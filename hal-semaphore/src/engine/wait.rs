@@ -61,6 +61,9 @@ impl<B: Backend> Shared<B> {
                 slot.unpark(HOST, *value, *order);
             }
         }
+        for (slot, ..) in places {
+            self.let_go(slot);
+        }
         self.notifications.lock().release(pending);
         self.host_waits.fetch_sub(1, Ordering::Relaxed);
         match wait.outcome() {

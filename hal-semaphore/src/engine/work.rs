@@ -245,9 +245,10 @@ impl<B: Backend> Shared<B> {
         // Another driver's timeline shows its signal only when it is told, and what the operation holds goes after that.
         let all_late = late.iter().any(|publication| publication.foreign);
         let submitting = is_submitting();
-        let comes_late = |ended: &Ended<B::Work>| {
-            all_late || (submitting && ended.work.as_ref().is_some_and(|work| self.backend.calls_back(work)))
-        };
+        let calls_back =
+            |work: &B::Work| self.foreign_counted(|| self.backend.calls_back(work)).unwrap_or(true);
+        let comes_late =
+            |ended: &Ended<B::Work>| all_late || (submitting && ended.work.as_ref().is_some_and(calls_back));
         let reclaims_late: Vec<_> = if all_late || submitting && !reclaims.is_empty() {
             reclaims.extract_if(.., |ended| comes_late(ended)).collect()
         } else {
@@ -256,7 +257,7 @@ impl<B: Backend> Shared<B> {
         if !late.is_empty() || !reclaims_late.is_empty() {
             let tell = move |shared: &Shared<B>| {
                 for publication in late {
-                    shared.count_panic(shared.foreign(|| publication.tell()));
+                    shared.tell(publication);
                 }
                 for ended in reclaims_late {
                     shared.count_panic(shared.foreign(|| shared.backend.reclaim(ended)));
@@ -274,6 +275,8 @@ impl<B: Backend> Shared<B> {
         }
         for (timeline, value, slot) in watches.drain(..) {
             self.watch(&timeline, value, &slot);
+            self.let_go(timeline);
+            self.let_go(slot);
         }
         for early in early {
             let asked = self.foreign(|| early.done = self.backend.ahead(&mut early.work));
@@ -295,8 +298,8 @@ impl<B: Backend> Shared<B> {
         for ended in reclaims.drain(..) {
             self.count_panic(self.foreign(|| self.backend.reclaim(ended)));
         }
-        if !garbage.is_empty() {
-            self.count_panic(self.foreign(|| garbage.clear()));
+        for slot in garbage.drain(..) {
+            self.let_go(slot);
         }
     }
 
@@ -307,32 +310,66 @@ impl<B: Backend> Shared<B> {
         if publications.is_empty() {
             return deferred;
         }
-        if let [publication] = publications.as_slice() {
-            // Mostly there is one.
-            if publication.foreign || publication.timeline.has_waiters() {
-                deferred.append(publications);
-            } else {
-                self.count_panic(self.foreign(|| publication.tell()));
-                publications.clear();
-            }
-            return deferred;
-        }
+        let is_late = |publication: &Publication<B::Timeline>| {
+            publication.foreign || self.foreign_counted(|| publication.timeline.has_waiters()).unwrap_or(true)
+        };
         let mut left = publications.drain(..).peekable();
         while let Some(mut publication) = left.next() {
             // Of several values in a row for one timeline the largest says it all.
             while let Some(next) = left.next_if(|next| publication.merges(next)) {
-                if next.state.as_ref().ok() >= publication.state.as_ref().ok() {
-                    publication = next;
-                }
+                let says_more = next.state.as_ref().ok() >= publication.state.as_ref().ok();
+                let less = if says_more { std::mem::replace(&mut publication, next) } else { next };
+                self.let_go(less);
             }
-            if publication.foreign || publication.timeline.has_waiters() {
+            if is_late(&publication) {
                 deferred.push(publication);
             } else {
-                self.count_panic(self.foreign(|| publication.tell()));
+                self.tell(publication);
             }
-            // The last handle on a timeline may go here.
         }
         deferred
+    }
+
+    /// Tells of a step. The last handle on a timeline may go here.
+    fn tell(&self, publication: Publication<B::Timeline>) {
+        self.count_panic(self.foreign(move || publication.tell()));
+    }
+
+    /// Drops what somebody else made: that is foreign code as well.
+    pub(super) fn let_go<T>(&self, value: T) {
+        self.count_panic(self.foreign(move || drop(value)));
+    }
+
+    /// Raises a timeline of the engine's own for an operation that has ended. Says why not if the timeline panics when it is
+    /// shown the value: then it fails.
+    pub(super) fn reach(
+        &self,
+        slot: &Arc<Slot>,
+        timeline: &B::Timeline,
+        value: u64,
+        agenda: &mut Agenda,
+    ) -> Result<(), Failure> {
+        let mut shown = Ok(());
+        let show = || {
+            self.foreign_counted(|| timeline.show(Ok(value))).unwrap_or_else(|panic| {
+                shown = Err(panic.clone());
+                Some(panic)
+            })
+        };
+        slot.reach(value, show, agenda);
+        shown
+    }
+
+    /// Fails a timeline of the engine's own, also if it panics when it is shown that.
+    pub(super) fn fail(
+        &self,
+        slot: &Arc<Slot>,
+        timeline: &B::Timeline,
+        failure: &Failure,
+        agenda: &mut Agenda,
+    ) {
+        let show = |reached| self.foreign_counted(|| timeline.show(Err((reached, failure)))).unwrap_or(None);
+        slot.fail(failure, show, agenda);
     }
 
     /// Has callbacks run on a thread that holds nothing of its program's.
@@ -358,7 +395,7 @@ impl<B: Backend> Shared<B> {
             let mut left = self.left_to_others.lock();
             left.pop_front()
         } {
-            run(self);
+            self.count_panic(self.foreign(|| run(self)));
             self.deferred.fetch_sub(1, Ordering::AcqRel);
             self.wake_if_closing();
         }
