@@ -10,7 +10,7 @@
 mod rig;
 
 use hal_semaphore::backend::{
-    Backend, Batch, Completer, Completion, Deferred, DeviceSpec, NativeWaits, Submitted,
+    Backend, Batch, Completer, Completion, Deferred, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
 };
 use hal_semaphore::*;
 use rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
@@ -604,4 +604,71 @@ fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
     drop(held);
     rig.settle();
     assert_eq!((*calls.lock().unwrap(), y.query().unwrap()), (1, 1));
+}
+
+/// A device whose work ends when the test says so, and whose work runs something of the program's when it comes back.
+#[derive(Default)]
+struct Releasing(OnceLock<Completer>);
+
+impl Backend for Releasing {
+    type Timeline = Semaphore;
+    type Work = Option<Box<dyn FnOnce() + Send>>;
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![device(1, NativeWaits::None)]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.0.set(completer);
+    }
+
+    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
+        Submitted::all()
+    }
+
+    fn run(&self, task: HostTask, _work: Self::Work) {
+        task.finish(Ok(()));
+    }
+
+    fn calls_back(&self, work: &Self::Work) -> bool {
+        work.is_some()
+    }
+
+    fn reclaim(&self, ended: Ended<Self::Work>) {
+        if let Some(release) = ended.work.flatten() {
+            release();
+        }
+    }
+}
+
+/// A job has ended, and what it held calls the program back as it goes, which takes its time. The job's signal is out, and
+/// what waits for that does not wait for the program (S13).
+#[test]
+fn slow_release_delays_no_operation_that_waits_for_the_same_value() {
+    within(4 * LIMIT, || {
+        let engine = Engine::new(Releasing::default()).unwrap();
+        let [x, y] = std::array::from_fn(|_| Semaphore::new(&engine, 0).unwrap());
+        let (release, released) = mpsc::channel::<()>();
+        let slow: Box<dyn FnOnce() + Send> = Box::new(move || {
+            // An error means that the test is over, which is as good.
+            let _ = released.recv();
+        });
+        let submit = |waits: &[(Semaphore, u64)], signal: &Semaphore, action| {
+            engine.submit(0, Affinity::ANY, waits, &[(signal.clone(), 1)], action).unwrap();
+        };
+        submit(&[], &x, Action::Queue(Some(slow)));
+        submit(&[(x.clone(), 1)], &y, Action::Host(None));
+        std::thread::scope(|scope| {
+            let (queue, completer) = (engine.queue(0, 0).unwrap(), engine.backend().0.get().unwrap());
+            scope.spawn(move || completer.complete(queue, 1).unwrap());
+            let begin = std::time::Instant::now();
+            while y.query().unwrap() == 0 && begin.elapsed() < LIMIT {
+                std::thread::yield_now();
+            }
+            let reached = y.query().unwrap();
+            drop(release);
+            assert_eq!(reached, 1, "the host operation stays behind the program");
+        });
+    });
 }

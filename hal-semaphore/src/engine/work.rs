@@ -126,7 +126,9 @@ impl<B: Backend> Turn<'_, B> {
         let mut effects = std::mem::replace(&mut self.state.effects, fresh);
         self.state.performing += 1;
         let index = self.index;
-        (self, ()) = self.without(|shared, agenda| shared.perform(index, &mut effects, agenda));
+        // What this thread has set free, or has still to do for the queue, does not wait for the program.
+        let busy = !self.agenda.is_empty() || self.has_runnable() || self.can_retire() || self.can_issue();
+        (self, ()) = self.without(|shared, agenda| shared.perform(index, &mut effects, busy, agenda));
         self.state.performing -= 1;
         if !effects.early.is_empty() {
             for early in effects.early.drain(..) {
@@ -238,18 +240,20 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Does what has to be done without a lock.
-    fn perform(&self, index: u32, effects: &mut Effects<B>, agenda: &mut Agenda) {
+    /// Does what has to be done without a lock. What may call the program back comes last, on a thread that is `busy`
+    /// otherwise, and on another one if this one submits.
+    fn perform(&self, index: u32, effects: &mut Effects<B>, busy: bool, agenda: &mut Agenda) {
         let Effects { publications, transitions, watches, runs, early, reclaims, garbage } = effects;
         let late = self.publish(publications);
         // Another driver's timeline shows its signal only when it is told, and what the operation holds goes after that.
         let all_late = late.iter().any(|publication| publication.foreign);
         let submitting = is_submitting();
+        let puts_off = submitting || busy;
         let calls_back =
             |work: &B::Work| self.foreign_counted(|| self.backend.calls_back(work)).unwrap_or(true);
         let comes_late =
-            |ended: &Ended<B::Work>| all_late || (submitting && ended.work.as_ref().is_some_and(calls_back));
-        let reclaims_late: Vec<_> = if all_late || submitting && !reclaims.is_empty() {
+            |ended: &Ended<B::Work>| all_late || (puts_off && ended.work.as_ref().is_some_and(calls_back));
+        let reclaims_late: Vec<_> = if all_late || puts_off && !reclaims.is_empty() {
             reclaims.extract_if(.., |ended| comes_late(ended)).collect()
         } else {
             Vec::new()
