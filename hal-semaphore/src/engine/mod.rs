@@ -716,6 +716,11 @@ impl<B: Backend> Shared<B> {
     }
 
     fn remember_large(&self, slot: &Arc<Slot>) {
-        self.large.lock().push(Arc::downgrade(slot));
+        let mut large = self.large.lock();
+        if large.len() == large.capacity() {
+            // Those that are gone need not be remembered.
+            large.retain(|slot| slot.strong_count() > 0);
+        }
+        large.push(Arc::downgrade(slot));
     }
 }
