@@ -672,3 +672,27 @@ fn slow_release_delays_no_operation_that_waits_for_the_same_value() {
         });
     });
 }
+
+/// A program shuts down with its lock held, which callbacks that are due want. The shutdown says that it is not finished
+/// when its time is up, and does not wait for them any longer (S10).
+#[test]
+fn lock_held_for_a_shutdown_does_not_keep_it_past_its_limit() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let calls = Arc::new(Mutex::new(0));
+        let timelines: [Semaphore; 20] = rig.semaphores();
+        let subscriptions = timelines.each_ref().map(|timeline| {
+            let calls = calls.clone();
+            timeline.subscribe(1, move |_| *calls.lock().unwrap() += 1)
+        });
+        let held = calls.lock().unwrap();
+        for timeline in &timelines {
+            rig.barrier(0, &[], &[(timeline, 1)]);
+        }
+        let limit = Duration::from_millis(20);
+        assert!(rig.engine.shut_down(&SystemClock::new(), limit, limit).is_err());
+        drop(held);
+        eventually("the callbacks have run", || *calls.lock().unwrap() == timelines.len());
+        drop(subscriptions);
+    });
+}

@@ -179,6 +179,10 @@ impl<B: Backend> Shared<B> {
             return Ok(());
         }
         self.abort_outstanding(&failure);
+        if self.deferred.load(Ordering::Acquire) > 0 {
+            // Nobody else may be left to do it, and this thread may hold what it wants.
+            self.hand_over();
+        }
         if self.rest(clock, limit) {
             return Ok(());
         }
@@ -197,8 +201,6 @@ impl<B: Backend> Shared<B> {
             }
         }
         drop(entry);
-        // Nobody may be left to do it.
-        self.run_deferred();
         if self.is_at_rest() { Ok(()) } else { Err(unfinished) }
     }
 

@@ -387,6 +387,13 @@ impl<B: Backend> Shared<B> {
         self.count_panic(self.foreign(|| self.backend.defer(deferred)));
     }
 
+    /// Has a thread of this crate's do what was left for later.
+    pub(super) fn hand_over(&self) {
+        if let Some(this) = self.this.upgrade() {
+            Deferred::new(move || this.run_deferred()).run_elsewhere();
+        }
+    }
+
     /// Puts something behind whatever is left for later.
     fn leave(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
         self.deferred.fetch_add(1, Ordering::AcqRel);
