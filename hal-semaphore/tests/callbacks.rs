@@ -696,3 +696,24 @@ fn lock_held_for_a_shutdown_does_not_keep_it_past_its_limit() {
         drop(subscriptions);
     });
 }
+
+/// A callback deep inside others submits a job, and asks the device until it has ended. What the device answers is not left to
+/// calls around the callback, which does not return before (S2).
+#[test]
+fn callback_deep_inside_others_that_asks_the_device_sees_its_job_end() {
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let engine = Asked::engine(false, Deferred::run_elsewhere);
+        let (sender, receiver) = mpsc::channel();
+        deep_inside(&rig, move || {
+            let x = Semaphore::new(&engine, 0).unwrap();
+            engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+            let asks = |_| {
+                engine.poll();
+                x.query().unwrap() == 1
+            };
+            sender.send((0..10).any(asks)).unwrap();
+        });
+        assert!(receiver.recv().unwrap(), "it has not ended before the callback returns");
+    });
+}

@@ -539,7 +539,13 @@ impl<B: Backend> Engine<B> {
 
     /// Asks the devices that do not report by themselves what has ended.
     pub fn poll(&self) {
-        self.shared().poll_devices();
+        let shared = self.shared();
+        shared.poll_devices();
+        let mut entry = Entry::submitting(shared);
+        if entry.is_nested() {
+            // What the devices answered was left to calls around this one, which may wait for it.
+            entry.flush();
+        }
     }
 
     /// Takes no more work, cancels what has not begun, and waits for the rest: until `grace` by itself, then, asked to
