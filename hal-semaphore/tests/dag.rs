@@ -356,10 +356,11 @@ fn every_edge_is_respected_over_more_queues_than_one_remembers() {
         let mut producers: Vec<QueueId> = transitions
             .iter()
             .filter_map(|transition| match transition {
-                Transition::Wait { ticket, class, .. } if placed.get(ticket) == Some(&hub) => match class {
-                    WaitClass::Native { producer } | WaitClass::Peer { producer } => Some(producer.queue),
-                    _ => None,
-                },
+                Transition::Wait {
+                    ticket,
+                    class: WaitClass::Native { producer } | WaitClass::Peer { producer },
+                    ..
+                } if placed.get(ticket) == Some(&hub) => Some(producer.queue),
                 _ => None,
             })
             .collect();

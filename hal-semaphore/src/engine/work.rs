@@ -317,6 +317,15 @@ impl<B: Backend> Shared<B> {
         let is_late = |publication: &Publication<B::Timeline>| {
             publication.foreign || self.foreign_counted(|| publication.timeline.has_waiters()).unwrap_or(true)
         };
+        if publications.len() == 1 {
+            // Mostly there is one.
+            if publications.first().is_some_and(is_late) {
+                deferred.append(publications);
+            } else if let Some(publication) = publications.pop() {
+                self.tell(publication);
+            }
+            return deferred;
+        }
         let mut left = publications.drain(..).peekable();
         while let Some(mut publication) = left.next() {
             // Of several values in a row for one timeline the largest says it all.
