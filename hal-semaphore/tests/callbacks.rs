@@ -679,16 +679,20 @@ fn slow_release_delays_no_operation_that_waits_for_the_same_value() {
 fn lock_held_for_a_shutdown_does_not_keep_it_past_its_limit() {
     within(LIMIT, || {
         let rig = Rig::new(1, NativeWaits::None);
-        let calls = Arc::new(Mutex::new(0));
+        let (begun, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(0)));
         let timelines: [Semaphore; 20] = rig.semaphores();
         let subscriptions = timelines.each_ref().map(|timeline| {
-            let calls = calls.clone();
-            timeline.subscribe(1, move |_| *calls.lock().unwrap() += 1)
+            let (begun, calls) = (begun.clone(), calls.clone());
+            timeline.subscribe(1, move |_| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                *calls.lock().unwrap() += 1;
+            })
         });
         let held = calls.lock().unwrap();
         for timeline in &timelines {
             rig.barrier(0, &[], &[(timeline, 1)]);
         }
+        eventually("a callback has begun", || begun.load(Ordering::SeqCst) > 0);
         let limit = Duration::from_millis(20);
         assert!(rig.engine.shut_down(&SystemClock::new(), limit, limit).is_err());
         drop(held);

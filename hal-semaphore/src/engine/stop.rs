@@ -179,10 +179,6 @@ impl<B: Backend> Shared<B> {
             return Ok(());
         }
         self.abort_outstanding(&failure);
-        if self.deferred.load(Ordering::Acquire) > 0 {
-            // Nobody else may be left to do it, and this thread may hold what it wants.
-            self.hand_over();
-        }
         if self.rest(clock, limit) {
             return Ok(());
         }
@@ -201,6 +197,7 @@ impl<B: Backend> Shared<B> {
             }
         }
         drop(entry);
+        self.run_abandoned();
         if self.is_at_rest() { Ok(()) } else { Err(unfinished) }
     }
 

@@ -396,13 +396,6 @@ impl<B: Backend> Shared<B> {
         self.count_panic(self.foreign(|| self.backend.defer(deferred)));
     }
 
-    /// Has a thread of this crate's do what was left for later.
-    pub(super) fn hand_over(&self) {
-        if let Some(this) = self.this.upgrade() {
-            Deferred::new(move || this.run_deferred()).run_elsewhere();
-        }
-    }
-
     /// Puts something behind whatever is left for later.
     fn leave(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
         self.deferred.fetch_add(1, Ordering::AcqRel);
@@ -418,6 +411,15 @@ impl<B: Backend> Shared<B> {
             self.count_panic(self.foreign(|| run(self)));
             self.deferred.fetch_sub(1, Ordering::AcqRel);
             self.wake_if_closing();
+        }
+    }
+
+    /// Runs what was left for later if nobody is at it, since nobody may be left who would. Whoever is at it goes on with the
+    /// rest, and may be waiting for what this thread holds.
+    pub(super) fn run_abandoned(&self) {
+        let left = self.left_to_others.lock().len() as u64;
+        if self.deferred.load(Ordering::Acquire) == left {
+            self.run_deferred();
         }
     }
 
