@@ -10,11 +10,12 @@
 mod rig;
 
 use hal_semaphore::backend::{
-    Backend, Batch, Completer, Completion, Deferred, DeviceSpec, NativeWaits, Submitted,
+    Backend, Batch, Completer, Completion, Deferred, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
 };
 use hal_semaphore::*;
 use rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
@@ -403,4 +404,320 @@ fn chain_of_callbacks_that_signal_needs_a_small_stack() {
         drop(subscriptions);
     };
     std::thread::Builder::new().stack_size(256 << 10).spawn(chain).unwrap().join().unwrap();
+}
+
+/// Runs `inside` in a callback of a callback and so on, as deep as calls into the engine do their own work, on this thread.
+fn deep_inside(rig: &Rig, inside: impl FnOnce() + Send + 'static) {
+    let timelines: [Semaphore; 8] = rig.semaphores();
+    let mut inside: Box<dyn FnOnce() + Send> = Box::new(inside);
+    let mut subscriptions = Vec::new();
+    for timeline in timelines.iter().rev() {
+        subscriptions.push(timeline.subscribe(1, move |_| inside()));
+        let timeline = timeline.clone();
+        inside = Box::new(move || timeline.signal(1).unwrap());
+    }
+    inside();
+}
+
+/// A callback deep inside other callbacks comes by a queue while another thread submits there, and does not return. What it
+/// does not do itself it is not left by the other thread either (S13).
+#[test]
+fn callback_deep_inside_others_is_left_nothing_of_a_queue() {
+    const ROUNDS: u64 = 3_000;
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        rig.always(Moment::SubmitEnds(0), Devices::settle);
+        let x = rig.semaphore();
+        let ended = rig.barrier(0, &[], &[]).ticket;
+        let round = Arc::new(AtomicU64::new(0));
+        let callback = std::thread::spawn({
+            let (rig, round) = (rig.clone(), round.clone());
+            move || {
+                deep_inside(&rig.clone(), move || {
+                    let mut seen = 0;
+                    while seen < ROUNDS {
+                        while round.load(Ordering::SeqCst) == seen {
+                            std::hint::spin_loop();
+                        }
+                        seen = round.load(Ordering::SeqCst);
+                        (0..20).for_each(|_| assert_eq!(rig.engine.cancel(ended), Cancel::Ended));
+                    }
+                });
+            }
+        });
+        let mut left = None;
+        for value in 1..=ROUNDS {
+            round.store(value, Ordering::SeqCst);
+            rig.job(0, &[], &[(&x, value)], value);
+            let begin = std::time::Instant::now();
+            while x.query().unwrap() < value && left.is_none() {
+                if begin.elapsed() > LIMIT / 10 {
+                    left = Some(value);
+                }
+            }
+        }
+        callback.join().unwrap();
+        assert_eq!(left, None, "the job has run and is not ended before the callback returns");
+    });
+}
+
+/// A callback deep inside others submits, and looks again and again whether that has ended, without ever sleeping. So far in
+/// what calls have to do is left to the calls around them; whoever waits does it before (S2).
+#[test]
+fn callback_deep_inside_others_that_polls_for_its_own_operation_sees_it_end() {
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let x = rig.semaphore();
+        let (sender, receiver) = mpsc::channel();
+        deep_inside(&rig.clone(), move || {
+            rig.barrier(0, &[], &[(&x, 1)]);
+            let looks = || {
+                let until = Some(Duration::ZERO);
+                rig.engine.wait(WaitMode::All, &[(x.clone(), 1)], &SystemClock::new(), until)
+            };
+            sender.send((0..10).map(|_| looks()).find(Result::is_ok)).unwrap();
+        });
+        let waited = receiver.recv().unwrap();
+        assert!(waited.is_some(), "it has not ended before the callback returns");
+    });
+}
+
+/// A callback deep inside others waits for a job whose device has to be asked. The wait asks, and does what the answer sets
+/// free (S2).
+#[test]
+fn callback_deep_inside_others_that_waits_for_a_polled_device_ends() {
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let engine = Asked::engine(false, Deferred::run_elsewhere);
+        let (sender, receiver) = mpsc::channel();
+        deep_inside(&rig, move || {
+            let x = Semaphore::new(&engine, 0).unwrap();
+            let signals = [(x.clone(), 1)];
+            // On another thread: calls of this one have their work done by those around them.
+            let job = || engine.submit(0, Affinity::ANY, &[], &signals, Action::Queue(())).unwrap();
+            std::thread::scope(|scope| scope.spawn(job).join().unwrap());
+            sender.send(engine.wait(WaitMode::All, &signals, &SystemClock::new(), Some(LIMIT / 5))).unwrap();
+        });
+        receiver.recv().unwrap().unwrap();
+    });
+}
+
+/// How many threads this crate keeps for callbacks now.
+#[cfg(target_os = "linux")]
+fn callback_threads() -> usize {
+    let names = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
+    };
+    std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(names)
+        .filter(|name| name.trim_end() == "hal-callbacks")
+        .count()
+}
+
+/// A program holds its lock while it submits, two thousand times, and each operation ends at once and has a callback that
+/// wants the lock. Callbacks that wait do not hold a thread each (S4).
+#[test]
+#[cfg(target_os = "linux")]
+fn callbacks_that_wait_for_the_submitting_thread_do_not_hold_a_thread_each() {
+    const OPERATIONS: usize = 2_000;
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let calls = Arc::new(Mutex::new(0));
+        let timelines: Vec<Semaphore> = (0..OPERATIONS).map(|_| rig.semaphore()).collect();
+        let subscribe = |timeline: &Semaphore| {
+            let calls = calls.clone();
+            timeline.subscribe(1, move |_| *calls.lock().unwrap() += 1)
+        };
+        let _subscriptions: Vec<_> = timelines.iter().map(subscribe).collect();
+        let held = calls.lock().unwrap();
+        for timeline in &timelines {
+            rig.barrier(0, &[], &[(timeline, 1)]);
+        }
+        let threads = callback_threads();
+        drop(held);
+        eventually("the callbacks have run", || *calls.lock().unwrap() == OPERATIONS);
+        assert!(threads < 200, "{threads} threads");
+    });
+}
+
+/// Of some callbacks that become due inside `submit` each waits until the one behind it has been called. Whatever bounds
+/// the threads that run them, none of them waits for ever (S13).
+#[test]
+fn callbacks_that_wait_for_those_behind_them_all_end() {
+    const CALLBACKS: usize = 20;
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let timelines: Vec<Semaphore> = (0..CALLBACKS).map(|_| rig.semaphore()).collect();
+        let (first, mut before) = mpsc::channel();
+        let mut subscriptions = Vec::new();
+        for timeline in timelines.iter().rev() {
+            let (called, behind) = mpsc::channel();
+            let behind = std::mem::replace(&mut before, behind);
+            let last = subscriptions.is_empty();
+            subscriptions.push(timeline.subscribe(1, move |_| {
+                if !last {
+                    behind.recv().unwrap();
+                }
+                called.send(()).unwrap();
+            }));
+        }
+        for timeline in &timelines {
+            rig.barrier(0, &[], &[(timeline, 1)]);
+        }
+        before.recv().unwrap();
+        drop(first);
+    });
+}
+
+/// Set in the process that cannot start a thread.
+const NO_THREADS: &str = "HAL_TEST_NO_THREADS";
+
+/// No thread can be started for callbacks. They are neither called inside `submit` nor lost: a thread that completes
+/// something calls them (S8).
+#[test]
+fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
+    let name = "callbacks_without_a_thread_for_them_wait_for_one_that_completes_something";
+    if std::env::var_os(NO_THREADS).is_none() {
+        // No thread has room for such a stack.
+        let ended = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--test-threads=1", "--nocapture"])
+            .env(NO_THREADS, "1")
+            .env("RUST_MIN_STACK", (1_usize << 62).to_string())
+            .output()
+            .unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        return;
+    }
+    assert!(std::thread::Builder::new().spawn(|| {}).is_err(), "the test is about a lack of threads");
+    let rig = Rig::new(1, NativeWaits::None);
+    let [x, y] = rig.semaphores();
+    let calls = Arc::new(Mutex::new(0));
+    let _subscription = x.subscribe(1, {
+        let calls = calls.clone();
+        move |_| *calls.lock().unwrap() += 1
+    });
+    let held = calls.lock().unwrap();
+    rig.barrier(0, &[], &[(&x, 1)]);
+    rig.job(0, &[], &[(&y, 1)], 1);
+    assert_eq!(*held, 0);
+    drop(held);
+    rig.settle();
+    assert_eq!((*calls.lock().unwrap(), y.query().unwrap()), (1, 1));
+}
+
+/// A device whose work ends when the test says so, and whose work runs something of the program's when it comes back.
+#[derive(Default)]
+struct Releasing(OnceLock<Completer>);
+
+impl Backend for Releasing {
+    type Timeline = Semaphore;
+    type Work = Option<Box<dyn FnOnce() + Send>>;
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![device(1, NativeWaits::None)]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.0.set(completer);
+    }
+
+    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
+        Submitted::all()
+    }
+
+    fn run(&self, task: HostTask, _work: Self::Work) {
+        task.finish(Ok(()));
+    }
+
+    fn calls_back(&self, work: &Self::Work) -> bool {
+        work.is_some()
+    }
+
+    fn reclaim(&self, ended: Ended<Self::Work>) {
+        if let Some(release) = ended.work.flatten() {
+            release();
+        }
+    }
+}
+
+/// A job has ended, and what it held calls the program back as it goes, which takes its time. The job's signal is out, and
+/// what waits for that does not wait for the program (S13).
+#[test]
+fn slow_release_delays_no_operation_that_waits_for_the_same_value() {
+    within(4 * LIMIT, || {
+        let engine = Engine::new(Releasing::default()).unwrap();
+        let [x, y] = std::array::from_fn(|_| Semaphore::new(&engine, 0).unwrap());
+        let (release, released) = mpsc::channel::<()>();
+        let slow: Box<dyn FnOnce() + Send> = Box::new(move || {
+            // An error means that the test is over, which is as good.
+            let _ = released.recv();
+        });
+        let submit = |waits: &[(Semaphore, u64)], signal: &Semaphore, action| {
+            engine.submit(0, Affinity::ANY, waits, &[(signal.clone(), 1)], action).unwrap();
+        };
+        submit(&[], &x, Action::Queue(Some(slow)));
+        submit(&[(x.clone(), 1)], &y, Action::Host(None));
+        std::thread::scope(|scope| {
+            let (queue, completer) = (engine.queue(0, 0).unwrap(), engine.backend().0.get().unwrap());
+            scope.spawn(move || completer.complete(queue, 1).unwrap());
+            let begin = std::time::Instant::now();
+            while y.query().unwrap() == 0 && begin.elapsed() < LIMIT {
+                std::thread::yield_now();
+            }
+            let reached = y.query().unwrap();
+            drop(release);
+            assert_eq!(reached, 1, "the host operation stays behind the program");
+        });
+    });
+}
+
+/// A program shuts down with its lock held, which callbacks that are due want. The shutdown says that it is not finished
+/// when its time is up, and does not wait for them any longer (S10).
+#[test]
+fn lock_held_for_a_shutdown_does_not_keep_it_past_its_limit() {
+    within(LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let (begun, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(0)));
+        let timelines: [Semaphore; 20] = rig.semaphores();
+        let subscriptions = timelines.each_ref().map(|timeline| {
+            let (begun, calls) = (begun.clone(), calls.clone());
+            timeline.subscribe(1, move |_| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                *calls.lock().unwrap() += 1;
+            })
+        });
+        let held = calls.lock().unwrap();
+        for timeline in &timelines {
+            rig.barrier(0, &[], &[(timeline, 1)]);
+        }
+        eventually("a callback has begun", || begun.load(Ordering::SeqCst) > 0);
+        let limit = Duration::from_millis(20);
+        assert!(rig.engine.shut_down(&SystemClock::new(), limit, limit).is_err());
+        drop(held);
+        eventually("the callbacks have run", || *calls.lock().unwrap() == timelines.len());
+        drop(subscriptions);
+    });
+}
+
+/// A callback deep inside others submits a job, and asks the device until it has ended. What the device answers is not left to
+/// calls around the callback, which does not return before (S2).
+#[test]
+fn callback_deep_inside_others_that_asks_the_device_sees_its_job_end() {
+    within(4 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let engine = Asked::engine(false, Deferred::run_elsewhere);
+        let (sender, receiver) = mpsc::channel();
+        deep_inside(&rig, move || {
+            let x = Semaphore::new(&engine, 0).unwrap();
+            engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+            let asks = |_| {
+                engine.poll();
+                x.query().unwrap() == 1
+            };
+            sender.send((0..10).any(asks)).unwrap();
+        });
+        assert!(receiver.recv().unwrap(), "it has not ended before the callback returns");
+    });
 }

@@ -282,3 +282,43 @@ fn report_of_a_burst_keeps_nobody_out() {
         })
     });
 }
+
+/// A timeline has a signal under way from each of a great many operations that their device has no room for, and the host
+/// moves it past all of them. That takes a moment, during which the timeline is locked, and not one that grows with what
+/// is under way (S13).
+#[test]
+fn host_signal_past_many_signals_under_way_takes_no_longer_than_any() {
+    const OPERATIONS: u64 = 50_000;
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let timelines: [Semaphore; 5] = rig.semaphores();
+    let begin = Instant::now();
+    for value in 1..=OPERATIONS {
+        let signals = timelines.each_ref().map(|timeline| (timeline, value));
+        rig.job(0, &[], &signals, value);
+    }
+    let submitted = begin.elapsed();
+    let signal = |timeline: &Semaphore| {
+        let begin = Instant::now();
+        timeline.signal(2 * OPERATIONS).unwrap();
+        begin.elapsed()
+    };
+    let fastest = timelines.iter().map(signal).min().unwrap();
+    assert!(fastest * 10_000 < submitted, "{fastest:?} for each signal, {submitted:?} for all operations");
+}
+
+/// Timelines that a burst has made large come and go. What is remembered of them, so that their memory can be given back,
+/// goes with them (S7).
+#[test]
+fn large_timelines_that_are_gone_leave_nothing_behind() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let large = || {
+        let x = rig.semaphore();
+        for _ in 0..1100 {
+            rig.barrier(0, &[(&x, 1)], &[]);
+        }
+        x.signal(1).unwrap();
+    };
+    (0..10).for_each(|_| large());
+    let ((), allocated) = counted(|| (0..300).for_each(|_| large()));
+    assert!(allocated.kept < SLACK, "{allocated:?}");
+}

@@ -15,7 +15,7 @@
 mod common;
 
 use common::Seeded;
-use hal_semaphore::backend::{DeviceSpec, NativeWaits};
+use hal_semaphore::backend::{DeviceSpec, NativeWaits, Transition, WaitClass};
 use hal_semaphore::testing::{Job, SoftBackend, Step, device};
 use hal_semaphore::*;
 use std::collections::HashMap;
@@ -69,9 +69,19 @@ fn specs(random: &mut Seeded) -> Vec<DeviceSpec> {
         .collect()
 }
 
+/// More queues than one remembers that it waits for, on devices that can wait for each other.
+fn many_queues(native_waits: NativeWaits) -> Vec<DeviceSpec> {
+    (0..2).map(|me| DeviceSpec { native_waits, peers: vec![1 - me], ..device(64) }).collect()
+}
+
 fn graph(seed: u64, failures: bool) -> Graph {
     let mut random = Seeded::new(seed);
     let specs = specs(&mut random);
+    graph_on(specs, None, random, failures)
+}
+
+/// With a hub, half of the operations go to that queue, the first of that device.
+fn graph_on(specs: Vec<DeviceSpec>, hub: Option<usize>, mut random: Seeded, failures: bool) -> Graph {
     let count = 50 + random.below(350);
     let mut nodes: Vec<Node> = Vec::new();
     let mut host = Vec::new();
@@ -81,10 +91,16 @@ fn graph(seed: u64, failures: bool) -> Graph {
     let mut chain = 0;
     let mut points: Vec<Wait> = Vec::new();
     for _ in 0..count {
-        let device = random.below(specs.len());
-        let affinity = match random.below(3) {
-            0 => Affinity::ANY,
-            _ => Affinity::queue(random.below(specs[device].queues)),
+        let (device, affinity) = match hub {
+            Some(device) if random.one_in(2) => (device, Affinity::queue(0)),
+            _ => {
+                let device = random.below(specs.len());
+                let affinity = match random.below(3) {
+                    0 => Affinity::ANY,
+                    _ => Affinity::queue(random.below(specs[device].queues)),
+                };
+                (device, affinity)
+            }
         };
         let mut waits = Vec::new();
         for _ in 0..random.below(4) {
@@ -315,6 +331,48 @@ fn every_edge_is_respected_though_most_waits_cost_nothing() {
     let native = total.native + total.peer;
     assert!(elided > edges as u64 / 10 && native > edges as u64 / 20, "{edges} edges, {total:?}");
     assert!(ahead > 100 && riding > 100 || seeds().len() < 100, "{ahead} done ahead, {riding} rode along");
+}
+
+/// A queue that waits for more queues than it remembers takes no wait for granted that it has forgotten (S6).
+#[test]
+fn every_edge_is_respected_over_more_queues_than_one_remembers() {
+    let (mut most, mut dominated, mut riding) = (0, 0, 0);
+    for seed in seeds().into_iter().take(100) {
+        let native_waits = if seed % 2 == 0 { NativeWaits::Events } else { NativeWaits::Epochs };
+        let graph = graph_on(many_queues(native_waits), Some(0), Seeded::new(seed), false);
+        let (engine, _semaphores) = run(&graph, seed);
+        assert_at_rest(&engine, seed);
+        graph.check_order(&engine, seed);
+        assert_eq!(engine.stats().succeeded, graph.nodes.len() as u64, "seed {seed}");
+        let hub = engine.queue(0, 0).unwrap();
+        let transitions = engine.backend().take_transitions();
+        let placed: HashMap<Ticket, QueueId> = transitions
+            .iter()
+            .filter_map(|transition| match transition {
+                Transition::Issued { ticket, point } => Some((*ticket, point.queue)),
+                _ => None,
+            })
+            .collect();
+        let mut producers: Vec<QueueId> = transitions
+            .iter()
+            .filter_map(|transition| match transition {
+                Transition::Wait {
+                    ticket,
+                    class: WaitClass::Native { producer } | WaitClass::Peer { producer },
+                    ..
+                } if placed.get(ticket) == Some(&hub) => Some(producer.queue),
+                _ => None,
+            })
+            .collect();
+        producers.sort_unstable_by_key(|queue| queue.index());
+        producers.dedup();
+        most = most.max(producers.len());
+        dominated += engine.stats().dominated;
+        riding += engine.backend().edges().len();
+    }
+    println!("{most} producers, {dominated} dominated, {riding} riding");
+    let few = seeds().len() < 100;
+    assert!(most > 64 && dominated > 1000 && riding > 100 || few, "{most}, {dominated}, {riding}");
 }
 
 #[test]

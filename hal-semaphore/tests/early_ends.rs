@@ -292,3 +292,49 @@ fn host_operations_are_counted_while_they_run() {
     rig.settle_with_host();
     assert_eq!((x.query().unwrap(), rig.engine.occupancy().running), (1, 0));
 }
+
+/// A queue that has more operations than one turn ends is shut down while another thread makes an event for the next batch.
+/// What has not begun by then does not begin (S10).
+#[test]
+fn batch_in_the_making_is_not_issued_once_a_shutdown_has_begun_to_end_the_queue() {
+    within(LIMIT, || {
+        let rig = Rig::new(2, NativeWaits::Events);
+        let [never, gate, x] = rig.semaphores();
+        // These are ended first, all in one turn.
+        for id in 1..=64 {
+            rig.job(0, &[(&never, 1)], &[], id);
+        }
+        for id in 101..=110 {
+            rig.job(0, &[(&gate, 1)], &[(&x, id)], id);
+        }
+        let (making, is_making) = mpsc::channel();
+        let (made, is_made) = mpsc::channel();
+        rig.once(Moment::EventCreation, move |_| {
+            making.send(()).unwrap();
+            is_made.recv().unwrap();
+        });
+        let (ending, has_begun) = mpsc::channel();
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        rig.once(Moment::Reclaim(1), move |_| {
+            ending.send(()).unwrap();
+            goes_on.recv().unwrap();
+        });
+        let issues = std::thread::spawn(move || gate.signal(1).unwrap());
+        is_making.recv().unwrap();
+        let ends = std::thread::spawn({
+            let rig = rig.clone();
+            move || {
+                // Whether it ends in time is not what this is about.
+                let _ = rig.engine.shut_down(&SystemClock::new(), LIMIT, LIMIT);
+            }
+        });
+        has_begun.recv().unwrap();
+        made.send(()).unwrap();
+        issues.join().unwrap();
+        assert_eq!(rig.queued(0), 0, "what the shutdown was about to end has gone to the device");
+        go_on.send(()).unwrap();
+        ends.join().unwrap();
+        assert_eq!(x.query().unwrap_err().origin(), Origin::Shutdown);
+        rig.assert_idle();
+    });
+}

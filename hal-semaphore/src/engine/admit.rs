@@ -221,9 +221,9 @@ impl<B: Backend> Turn<'_, B> {
         for (timeline, value) in iter(waits) {
             let number = u32::try_from(wait_records.len()).unwrap_or(u32::MAX);
             let classified = match self.shared.own(timeline) {
-                Some(slot) => match timeline.failed_before() {
-                    Some(failure) => Classified::Failed(failure),
-                    None => self.classify(slot, value, kind, key, number),
+                Some(slot) => match self.shared.foreign_counted(|| timeline.failed_before()) {
+                    Ok(Some(failure)) | Err(failure) => Classified::Failed(failure),
+                    Ok(None) => self.classify(slot, value, kind, key, number),
                 },
                 None => match foreign.next() {
                     Some(Standing::Reached) => Classified::Reached,
@@ -359,10 +359,14 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Registers a wait for a timeline that is somebody else's.
     fn watch(&mut self, timeline: &B::Timeline, value: u64, key: Key, number: u32) -> Classified {
+        let timeline = match self.shared.foreign_counted(|| timeline.clone()) {
+            Ok(timeline) => timeline,
+            Err(panic) => return Classified::Failed(panic),
+        };
         let slot = self.shared.stand_in();
         let target = Target::Op { queue: self.index, key, wait: number };
         let order = slot.park(&mut slot.lock(), HOST, value, target);
-        self.state.effects.watches.push((timeline.clone(), value, slot.clone()));
+        self.state.effects.watches.push((timeline, value, slot.clone()));
         let via = PARKED_FOR_HOST;
         let record = WaitRecord { slot, value, via, event: None, epoch: 0, order, failure_order: None };
         Classified::Recorded(record, WaitClass::Held)

@@ -130,6 +130,11 @@ pub(super) fn is_submitting() -> bool {
     with(|local| local.submitting.get() > 0).unwrap_or(true)
 }
 
+/// Whether what this thread's innermost call has to do is left to the calls around it.
+pub(super) fn is_nested() -> bool {
+    with(|local| local.depth.get() > DEPTH).unwrap_or(false)
+}
+
 /// A call into the engine on this thread. Dropping it works its agenda off.
 pub(crate) struct Entry<'a> {
     port: &'a dyn Port,

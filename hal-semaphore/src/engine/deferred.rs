@@ -3,7 +3,19 @@
 //! A thread that submits may hold a lock of its program's, which a callback may want: it must not call back. What becomes due
 //! on such a thread, because its operation ends at once or its device reports from inside `submit`, is handed to the
 //! backend as a [`Deferred`] ([`Backend::defer`](crate::Backend::defer)). A backend with threads of its own runs it there; for
-//! the others this module keeps a few: one for each that is busy, gone after a second without work.
+//! the others this module keeps a few.
+//!
+//! # How many threads
+//!
+//! A callback may take as long as it likes, or wait for another one that is due after it: for its lock, for a value that it
+//! signals, for a waiter that it wakes. So callbacks can have no fixed order and their threads no fixed number, or somebody
+//! waits for ever. But most callbacks that take long wait for the very thread that submits, and two thousand of those are
+//! no reason for two thousand threads. One thread is busy and another watches. While nothing that is due is taken
+//! for a millisecond, times the number of threads that are busy, the one that watches becomes busy as well
+//! and leaves another to watch. So n threads are busy after n²/2 milliseconds at the earliest in which every callback
+//! waited, and whatever is due is taken in the end.
+//!
+//! Only the first thread is started by one that submits. They are gone after a second without work.
 
 use std::fmt;
 
@@ -46,65 +58,143 @@ impl fmt::Debug for Deferred {
     }
 }
 
+/// Runs callbacks for which no thread could be started, on a thread that may call a program back.
+pub(super) fn run_stranded() {
+    threads::run_stranded();
+}
+
 #[cfg(not(any(loom, shuttle)))]
 mod threads {
+    use super::super::agenda::is_submitting;
     use super::Deferred;
     use std::collections::VecDeque;
-    use std::sync::{Condvar, Mutex, PoisonError};
-    use std::time::Duration;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+    use std::time::{Duration, Instant};
 
     /// How long a thread without work stays.
     const STAY: Duration = Duration::from_secs(1);
+
+    /// How long callbacks that are due wait for each thread that is busy before one more becomes busy.
+    const PATIENCE: Duration = Duration::from_millis(1);
 
     #[derive(Default)]
     struct Pool {
         due: VecDeque<Deferred>,
         threads: usize,
+        /// Threads that watch for work; those that are on their way count.
         idle: usize,
+        /// How many were taken so far.
+        taken: u64,
     }
 
-    static POOL: Mutex<Pool> = Mutex::new(Pool { due: VecDeque::new(), threads: 0, idle: 0 });
+    impl Pool {
+        fn busy(&self) -> usize {
+            self.threads - self.idle
+        }
+    }
+
+    static POOL: Mutex<Pool> = Mutex::new(Pool { due: VecDeque::new(), threads: 0, idle: 0, taken: 0 });
     static WORK: Condvar = Condvar::new();
 
+    /// Something is due and nobody watches, since no thread could be started.
+    static STRANDED: AtomicBool = AtomicBool::new(false);
+
+    fn lock() -> MutexGuard<'static, Pool> {
+        POOL.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn run(deferred: Deferred) {
-        let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = lock();
         pool.due.push_back(deferred);
-        if pool.idle >= pool.due.len() {
+        if pool.idle > 0 {
             drop(pool);
             WORK.notify_one();
-            return;
-        }
-        pool.threads += 1;
-        drop(pool);
-        let spawned = std::thread::Builder::new().name("hal-callbacks".into()).spawn(work);
-        if spawned.is_err() {
-            // No thread can be had: the callbacks wait for one that is busy, or, with none at all, run here.
-            WORK.notify_one();
-            let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-            pool.threads -= 1;
-            let left = if pool.threads == 0 { pool.due.pop_front() } else { None };
-            drop(pool);
-            drop(left);
+        } else {
+            start(pool);
         }
     }
 
-    fn work() {
-        let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(deferred) = pool.due.pop_front() {
-                drop(pool);
+    /// Starts a thread that watches. If none can be had, a thread that is busy looks when it is done, the next one that
+    /// defers something tries again, and one that completes something helps.
+    fn start(mut pool: MutexGuard<'static, Pool>) {
+        pool.threads += 1;
+        pool.idle += 1;
+        drop(pool);
+        let spawned = std::thread::Builder::new().name("hal-callbacks".into()).spawn(serve);
+        if spawned.is_err() {
+            let mut pool = lock();
+            pool.threads -= 1;
+            pool.idle -= 1;
+            STRANDED.store(pool.idle == 0, Ordering::Relaxed);
+        }
+    }
+
+    fn serve() {
+        while let Some(mut pool) = watch() {
+            while let Some(deferred) = pool.due.pop_front() {
+                pool.taken += 1;
+                if pool.idle == 0 {
+                    // Whoever goes into a callback leaves somebody to watch.
+                    start(pool);
+                } else {
+                    let more = !pool.due.is_empty();
+                    drop(pool);
+                    if more {
+                        WORK.notify_one();
+                    }
+                }
                 deferred.run();
-                pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-                continue;
+                pool = lock();
             }
             pool.idle += 1;
-            let (next, timeout) = WORK.wait_timeout(pool, STAY).unwrap_or_else(PoisonError::into_inner);
-            pool = next;
-            pool.idle -= 1;
-            if timeout.timed_out() && pool.due.is_empty() {
-                pool.threads -= 1;
-                return;
+        }
+    }
+
+    /// Waits until there is something for this thread to do, and comes back busy; or until it is not needed any more.
+    fn watch() -> Option<MutexGuard<'static, Pool>> {
+        let mut pool = lock();
+        let mut seen = None;
+        loop {
+            if pool.due.is_empty() {
+                seen = None;
+                let (next, timeout) = WORK.wait_timeout(pool, STAY).unwrap_or_else(PoisonError::into_inner);
+                pool = next;
+                if timeout.timed_out() && pool.due.is_empty() && (pool.idle > 1 || pool.busy() == 0) {
+                    pool.threads -= 1;
+                    pool.idle -= 1;
+                    return None;
+                }
+                continue;
             }
+            let (taken, since) = *seen.get_or_insert_with(|| (pool.taken, Instant::now()));
+            if taken != pool.taken {
+                // Somebody gets on with it.
+                seen = None;
+                continue;
+            }
+            let patience = PATIENCE * u32::try_from(pool.busy()).unwrap_or(u32::MAX);
+            let waited = since.elapsed();
+            if waited >= patience {
+                pool.idle -= 1;
+                return Some(pool);
+            }
+            let (next, _) =
+                WORK.wait_timeout(pool, patience - waited).unwrap_or_else(PoisonError::into_inner);
+            pool = next;
+        }
+    }
+
+    pub(super) fn run_stranded() {
+        while STRANDED.load(Ordering::Relaxed) && !is_submitting() {
+            let mut pool = lock();
+            let deferred = if pool.idle == 0 { pool.due.pop_front() } else { None };
+            let Some(deferred) = deferred else {
+                STRANDED.store(false, Ordering::Relaxed);
+                return;
+            };
+            drop(pool);
+            deferred.run();
         }
     }
 }
@@ -115,4 +205,6 @@ mod threads {
     pub(super) fn run(deferred: super::Deferred) {
         deferred.run();
     }
+
+    pub(super) fn run_stranded() {}
 }

@@ -61,7 +61,12 @@ pub(super) fn foreseen_cover<B: Backend>(
 impl<B: Backend> Turn<'_, B> {
     pub(super) fn can_issue(&self) -> bool {
         let state = &self.state;
-        !state.issuing && !state.ready.is_empty() && !state.room.is_full() && state.lost.is_none()
+        !state.issuing && !state.ready.is_empty() && !state.room.is_full() && self.may_begin()
+    }
+
+    /// Whether work of the queue may begin: its device is there, and nobody is about to end what has not begun.
+    fn may_begin(&self) -> bool {
+        self.state.lost.is_none() && self.state.ending.is_none()
     }
 
     /// Issues one batch.
@@ -71,7 +76,8 @@ impl<B: Backend> Turn<'_, B> {
         self = self.provide_events(&mut scratch);
         let reports = self.device.reports(self.shared.queues());
         let last_native = self.state.last_native;
-        if self.state.lost.is_none() {
+        // Others had the lock while events were made.
+        if self.may_begin() {
             self.fill(&mut scratch);
         }
         if scratch.items.is_empty() {
@@ -129,7 +135,7 @@ impl<B: Backend> Turn<'_, B> {
         }
         loop {
             let wanted = self.state.ready.len().min(BATCH);
-            if self.state.eventless || self.state.lost.is_some() || scratch.events.len() >= wanted {
+            if self.state.eventless || !self.may_begin() || scratch.events.len() >= wanted {
                 return self;
             }
             let mut pool = self.queue.events.lock();

@@ -540,7 +540,13 @@ impl<B: Backend> Engine<B> {
 
     /// Asks the devices that do not report by themselves what has ended.
     pub fn poll(&self) {
-        self.shared().poll_devices();
+        let shared = self.shared();
+        shared.poll_devices();
+        let mut entry = Entry::submitting(shared);
+        if entry.is_nested() {
+            // What the devices answered was left to calls around this one, which may wait for it.
+            entry.flush();
+        }
     }
 
     /// Takes no more work, cancels what has not begun, and waits for the rest: until `grace` by itself, then, asked to
@@ -717,6 +723,11 @@ impl<B: Backend> Shared<B> {
     }
 
     fn remember_large(&self, slot: &Arc<Slot>) {
-        self.large.lock().push(Arc::downgrade(slot));
+        let mut large = self.large.lock();
+        if large.len() == large.capacity() {
+            // Those that are gone need not be remembered.
+            large.retain(|slot| slot.strong_count() > 0);
+        }
+        large.push(Arc::downgrade(slot));
     }
 }

@@ -40,7 +40,7 @@
 //! [`Agenda`] and is done without this lock. A thread that finds the lock taken announces itself (`arriving`), so that
 //! whoever works for the queue can leave the rest to it: nobody is kept for the work of others.
 
-use super::agenda::{Agenda, is_submitting};
+use super::agenda::{Agenda, is_nested, is_submitting};
 use super::room::Room;
 use super::slot::Slot;
 use super::{Device, Shared, Stats};
@@ -463,6 +463,10 @@ impl<B: Backend> Queue<B> {
     pub(super) fn arrive(&self) -> Guard<'_, QueueState<B>> {
         if let Some(state) = self.state.try_lock() {
             return state;
+        }
+        if is_nested() {
+            // It puts the queue on its agenda and leaves that to calls around it, inside a callback that may take its time.
+            return self.state.lock();
         }
         let completes = !is_submitting();
         self.arriving.fetch_add(1, Ordering::Relaxed);

@@ -23,7 +23,6 @@ use crate::ring::take_first;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
-use crate::timeline::Timeline;
 
 /// How many operations end in one turn.
 const TURN: usize = 64;
@@ -299,20 +298,15 @@ impl<B: Backend> Turn<'_, B> {
         by: Option<Point>,
     ) {
         let own = self.shared.own(&timeline);
-        let state = match failure {
-            None => Ok(value),
-            Some(failure) => Err(failure.clone()),
-        };
-        if let Some(slot) = own {
-            match &state {
-                Ok(value) => {
-                    slot.reach(*value, || timeline.show(Ok(*value)), self.agenda);
-                }
-                Err(failure) => {
-                    slot.fail(failure, |reached| timeline.show(Err((reached, failure))), self.agenda);
-                }
+        let state = match (own, failure) {
+            (Some(slot), None) => self.shared.reach(slot, &timeline, value, self.agenda).map(|()| value),
+            (Some(slot), Some(failure)) => {
+                self.shared.fail(slot, &timeline, failure, self.agenda);
+                Err(failure.clone())
             }
-        }
+            (None, None) => Ok(value),
+            (None, Some(failure)) => Err(failure.clone()),
+        };
         let foreign = own.is_none();
         self.state.effects.publications.push(Publication { timeline, state, by, foreign });
     }

@@ -249,8 +249,14 @@ impl Slot {
 
     fn raise(self: &Arc<Self>, state: &mut SlotState, value: u64, agenda: &mut Agenda) {
         self.word.store(value, Ordering::Release);
-        while state.promises.front().is_some_and(|promise| promise.value <= value) {
+        let is_made = |promise: &Promise| promise.value <= value;
+        if state.promises.front().is_some_and(is_made) {
             crate::ring::take_first(&mut state.promises);
+            if state.promises.front().is_some_and(is_made) {
+                // However many there are, this only moves the front.
+                let made = state.promises.partition_point(is_made);
+                state.promises.drain(..made);
+            }
         }
         self.release(state, agenda);
     }

@@ -18,7 +18,6 @@ use crate::port::Keeper;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
-use crate::timeline::Timeline;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -99,7 +98,7 @@ impl<B: Backend> Turn<'_, B> {
                 let timeline = signal.timeline;
                 let own = self.shared.own(&timeline);
                 if let Some(slot) = own {
-                    slot.fail(failure, |reached| timeline.show(Err((reached, failure))), self.agenda);
+                    self.shared.fail(slot, &timeline, failure, self.agenda);
                 }
                 let foreign = own.is_none();
                 let state = Err(failure.clone());
@@ -198,8 +197,7 @@ impl<B: Backend> Shared<B> {
             }
         }
         drop(entry);
-        // Nobody may be left to do it.
-        self.run_deferred();
+        self.run_abandoned();
         if self.is_at_rest() { Ok(()) } else { Err(unfinished) }
     }
 
@@ -236,7 +234,7 @@ impl<B: Backend> Shared<B> {
     /// Waits until nothing is under way, at most until a moment. Says whether it got there.
     fn rest(&self, clock: &dyn Clock, until: Time) -> bool {
         loop {
-            self.poll_devices();
+            self.ask_devices(&mut Entry::new(self));
             let pending = self.notifications.lock().acquire();
             self.resting.lock().waiting.push(pending.clone());
             let at_rest = self.is_at_rest();

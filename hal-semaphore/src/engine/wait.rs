@@ -39,8 +39,8 @@ impl<B: Backend> Shared<B> {
             return result;
         }
         if until.is_some_and(|until| until <= clock.now()) {
-            let entry = Entry::submitting(self);
-            self.poll_devices();
+            let mut entry = Entry::submitting(self);
+            self.ask_devices(&mut entry);
             drop(entry);
             return self.seen(mode, points).unwrap_or(Err(WaitError::DeadlineExceeded));
         }
@@ -52,7 +52,7 @@ impl<B: Backend> Shared<B> {
         let places = self.register_wait(points, &wait);
         // What calls around this one have put off may be what is waited for.
         entry.flush();
-        self.sleep(&pending, clock, until);
+        self.sleep(&pending, &mut entry, clock, until);
         drop(entry);
 
         for (slot, value, order) in &places {
@@ -60,6 +60,9 @@ impl<B: Backend> Shared<B> {
             if !failed && reached < *value {
                 slot.unpark(HOST, *value, *order);
             }
+        }
+        for (slot, ..) in places {
+            self.let_go(slot);
         }
         self.notifications.lock().release(pending);
         self.host_waits.fetch_sub(1, Ordering::Relaxed);
@@ -96,13 +99,20 @@ impl<B: Backend> Shared<B> {
         places
     }
 
+    /// Asks the devices that do not report by themselves, for a thread that waits: what they answer, and what calls around
+    /// this one have put off, may be what is waited for, and is worked off here however deep the call.
+    pub(super) fn ask_devices(&self, entry: &mut Entry<'_>) {
+        self.poll_devices();
+        entry.flush();
+    }
+
     /// Sleeps until `pending` is raised or the time is up, and asks polled devices meanwhile.
-    fn sleep(&self, pending: &Pending, clock: &dyn Clock, until: Option<Time>) {
+    fn sleep(&self, pending: &Pending, entry: &mut Entry<'_>, clock: &dyn Clock, until: Option<Time>) {
         let mut interval = POLL_INTERVAL;
         while !pending.is_raised() {
             if self.polled {
                 let before = self.progress.load(Ordering::Relaxed);
-                self.poll_devices();
+                self.ask_devices(entry);
                 if pending.is_raised() {
                     break;
                 }

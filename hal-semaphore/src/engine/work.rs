@@ -125,7 +125,9 @@ impl<B: Backend> Turn<'_, B> {
         let mut effects = std::mem::replace(&mut self.state.effects, fresh);
         self.state.performing += 1;
         let index = self.index;
-        (self, ()) = self.without(|shared, agenda| shared.perform(index, &mut effects, agenda));
+        // What this thread has set free, or has still to do for the queue, does not wait for the program.
+        let busy = !self.agenda.is_empty() || self.has_runnable() || self.can_retire() || self.can_issue();
+        (self, ()) = self.without(|shared, agenda| shared.perform(index, &mut effects, busy, agenda));
         self.state.performing -= 1;
         if !effects.early.is_empty() {
             for early in effects.early.drain(..) {
@@ -236,17 +238,20 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Does what has to be done without a lock.
-    fn perform(&self, index: u32, effects: &mut Effects<B>, agenda: &mut Agenda) {
+    /// Does what has to be done without a lock. What may call the program back comes last, on a thread that is `busy`
+    /// otherwise, and on another one if this one submits.
+    fn perform(&self, index: u32, effects: &mut Effects<B>, busy: bool, agenda: &mut Agenda) {
         let Effects { publications, transitions, watches, runs, early, reclaims, garbage } = effects;
         let late = self.publish(publications);
         // Another driver's timeline shows its signal only when it is told, and what the operation holds goes after that.
         let all_late = late.iter().any(|publication| publication.foreign);
         let submitting = is_submitting();
-        let comes_late = |ended: &Ended<B::Work>| {
-            all_late || (submitting && ended.work.as_ref().is_some_and(|work| self.backend.calls_back(work)))
-        };
-        let reclaims_late: Vec<_> = if (all_late || submitting) && reclaims.iter().any(comes_late) {
+        let puts_off = submitting || busy;
+        let calls_back =
+            |work: &B::Work| self.foreign_counted(|| self.backend.calls_back(work)).unwrap_or(true);
+        let comes_late =
+            |ended: &Ended<B::Work>| all_late || (puts_off && ended.work.as_ref().is_some_and(calls_back));
+        let reclaims_late: Vec<_> = if all_late || puts_off && !reclaims.is_empty() {
             reclaims.extract_if(.., |ended| comes_late(ended)).collect()
         } else {
             Vec::new()
@@ -254,7 +259,7 @@ impl<B: Backend> Shared<B> {
         if !late.is_empty() || !reclaims_late.is_empty() {
             let tell = move |shared: &Shared<B>| {
                 for publication in late {
-                    shared.count_panic(shared.foreign(|| publication.tell()));
+                    shared.tell(publication);
                 }
                 for ended in reclaims_late {
                     shared.count_panic(shared.foreign(|| shared.backend.reclaim(ended)));
@@ -275,6 +280,8 @@ impl<B: Backend> Shared<B> {
         if !watches.is_empty() {
             for (timeline, value, slot) in watches.drain(..) {
                 self.watch(&timeline, value, &slot);
+                self.let_go(timeline);
+                self.let_go(slot);
             }
         }
         for early in early {
@@ -300,7 +307,9 @@ impl<B: Backend> Shared<B> {
             }
         }
         if !garbage.is_empty() {
-            self.count_panic(self.foreign(|| garbage.clear()));
+            for slot in garbage.drain(..) {
+                self.let_go(slot);
+            }
         }
     }
 
@@ -311,13 +320,15 @@ impl<B: Backend> Shared<B> {
         if publications.is_empty() {
             return deferred;
         }
-        if let [publication] = publications.as_slice() {
+        let is_late = |publication: &Publication<B::Timeline>| {
+            publication.foreign || self.foreign_counted(|| publication.timeline.has_waiters()).unwrap_or(true)
+        };
+        if publications.len() == 1 {
             // Mostly there is one.
-            if publication.foreign || publication.timeline.has_waiters() {
+            if publications.first().is_some_and(is_late) {
                 deferred.append(publications);
-            } else {
-                self.count_panic(self.foreign(|| publication.tell()));
-                publications.clear();
+            } else if let Some(publication) = publications.pop() {
+                self.tell(publication);
             }
             return deferred;
         }
@@ -325,18 +336,59 @@ impl<B: Backend> Shared<B> {
         while let Some(mut publication) = left.next() {
             // Of several values in a row for one timeline the largest says it all.
             while let Some(next) = left.next_if(|next| publication.merges(next)) {
-                if next.state.as_ref().ok() >= publication.state.as_ref().ok() {
-                    publication = next;
-                }
+                let says_more = next.state.as_ref().ok() >= publication.state.as_ref().ok();
+                let less = if says_more { std::mem::replace(&mut publication, next) } else { next };
+                self.let_go(less);
             }
-            if publication.foreign || publication.timeline.has_waiters() {
+            if is_late(&publication) {
                 deferred.push(publication);
             } else {
-                self.count_panic(self.foreign(|| publication.tell()));
+                self.tell(publication);
             }
-            // The last handle on a timeline may go here.
         }
         deferred
+    }
+
+    /// Tells of a step. The last handle on a timeline may go here.
+    fn tell(&self, publication: Publication<B::Timeline>) {
+        self.count_panic(self.foreign(move || publication.tell()));
+    }
+
+    /// Drops what somebody else made: that is foreign code as well.
+    pub(super) fn let_go<T>(&self, value: T) {
+        self.count_panic(self.foreign(move || drop(value)));
+    }
+
+    /// Raises a timeline of the engine's own for an operation that has ended. Says why not if the timeline panics when it is
+    /// shown the value: then it fails.
+    pub(super) fn reach(
+        &self,
+        slot: &Arc<Slot>,
+        timeline: &B::Timeline,
+        value: u64,
+        agenda: &mut Agenda,
+    ) -> Result<(), Failure> {
+        let mut shown = Ok(());
+        let show = || {
+            self.foreign_counted(|| timeline.show(Ok(value))).unwrap_or_else(|panic| {
+                shown = Err(panic.clone());
+                Some(panic)
+            })
+        };
+        slot.reach(value, show, agenda);
+        shown
+    }
+
+    /// Fails a timeline of the engine's own, also if it panics when it is shown that.
+    pub(super) fn fail(
+        &self,
+        slot: &Arc<Slot>,
+        timeline: &B::Timeline,
+        failure: &Failure,
+        agenda: &mut Agenda,
+    ) {
+        let show = |reached| self.foreign_counted(|| timeline.show(Err((reached, failure)))).unwrap_or(None);
+        slot.fail(failure, show, agenda);
     }
 
     /// Has callbacks run on a thread that holds nothing of its program's.
@@ -362,9 +414,18 @@ impl<B: Backend> Shared<B> {
             let mut left = self.left_to_others.lock();
             left.pop_front()
         } {
-            run(self);
+            self.count_panic(self.foreign(|| run(self)));
             self.deferred.fetch_sub(1, Ordering::AcqRel);
             self.wake_if_closing();
+        }
+    }
+
+    /// Runs what was left for later if nobody is at it, since nobody may be left who would. Whoever is at it goes on with the
+    /// rest, and may be waiting for what this thread holds.
+    pub(super) fn run_abandoned(&self) {
+        let left = self.left_to_others.lock().len() as u64;
+        if self.deferred.load(Ordering::Acquire) == left {
+            self.run_deferred();
         }
     }
 
@@ -547,6 +608,8 @@ impl<B: Backend> Port for Shared<B> {
         } else {
             turn.work();
         }
+        drop(entry);
+        super::deferred::run_stranded();
         if self.polled {
             self.progress.fetch_add(1, Ordering::Relaxed);
         }

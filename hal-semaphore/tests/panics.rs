@@ -1,0 +1,432 @@
+//! Foreign code that panics, at each place where the engine calls or drops it (rules S3, S5, S8, S10).
+//!
+//! Whatever panics, nothing else is held up: operations end once, their work comes back, no count is lost that a shutdown
+//! waits for, and no lock stays taken.
+#![cfg(not(any(loom, shuttle)))]
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+#[path = "common/rig.rs"]
+mod rig;
+
+use hal_semaphore::backend::{Batch, Completer, DeviceSpec, Ended, HostTask, NativeWaits, Submitted};
+use hal_semaphore::timeline::{Registration, Watcher};
+use hal_semaphore::*;
+use rig::{LIMIT, device, eventually, within};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Where a timeline's driver is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spot {
+    Clone,
+    Drop,
+    FailedBefore,
+    Show,
+    HasWaiters,
+    Notify,
+    Deliver,
+    Watch,
+    EndOfWatch,
+}
+
+/// What it is whose driver panics.
+struct Inner {
+    /// Nothing where it belongs to another driver.
+    registration: Option<Registration>,
+    panics_at: Arc<Mutex<Vec<Spot>>>,
+    delivered: Mutex<Vec<bool>>,
+    watchers: Mutex<Vec<Watcher>>,
+}
+
+/// A handle on a timeline whose driver panics.
+struct Mean(Arc<Inner>);
+
+/// Panics once if it is to. Not on a thread that panics already, which would end the process.
+fn come(panics_at: &Mutex<Vec<Spot>>, spot: Spot) {
+    if std::thread::panicking() {
+        return;
+    }
+    let mut spots = panics_at.lock().unwrap();
+    if let Some(at) = spots.iter().position(|&at| at == spot) {
+        spots.remove(at);
+        drop(spots);
+        panic!("the driver of a timeline panics at {spot:?}");
+    }
+}
+
+impl Clone for Mean {
+    fn clone(&self) -> Self {
+        come(&self.0.panics_at, Spot::Clone);
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Mean {
+    fn drop(&mut self) {
+        come(&self.0.panics_at, Spot::Drop);
+    }
+}
+
+struct Watch(Arc<Mutex<Vec<Spot>>>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        come(&self.0, Spot::EndOfWatch);
+    }
+}
+
+impl Timeline for Mean {
+    type Watch = Watch;
+
+    fn registration(&self) -> Option<&Registration> {
+        self.0.registration.as_ref()
+    }
+
+    fn value(&self) -> u64 {
+        self.registration().map_or(0, Registration::value)
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.registration()?.query().err()
+    }
+
+    fn show(&self, _state: Result<u64, (u64, &Failure)>) -> Option<Failure> {
+        come(&self.0.panics_at, Spot::Show);
+        None
+    }
+
+    fn failed_before(&self) -> Option<Failure> {
+        come(&self.0.panics_at, Spot::FailedBefore);
+        None
+    }
+
+    fn has_waiters(&self) -> bool {
+        come(&self.0.panics_at, Spot::HasWaiters);
+        self.0.panics_at.lock().unwrap().contains(&Spot::Notify)
+    }
+
+    fn notify(&self, _state: Result<u64, &Failure>, _by: Option<Point>) {
+        come(&self.0.panics_at, Spot::Notify);
+    }
+
+    fn deliver(&self, state: Result<u64, &Failure>) {
+        come(&self.0.panics_at, Spot::Deliver);
+        self.0.delivered.lock().unwrap().push(state.is_ok());
+    }
+
+    fn watch(&self, _value: u64, watcher: Watcher) -> Watch {
+        come(&self.0.panics_at, Spot::Watch);
+        self.0.watchers.lock().unwrap().push(watcher);
+        Watch(self.0.panics_at.clone())
+    }
+}
+
+/// Work that panics when the backend is asked about it, or when it is dropped.
+struct Work {
+    id: u64,
+    asked: bool,
+    dropped: bool,
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        assert!(!self.dropped || std::thread::panicking(), "work panics when it is dropped");
+    }
+}
+
+/// A device whose work ends when the test says so; its host ends everything at once.
+#[derive(Default)]
+struct Bare {
+    completer: OnceLock<Completer>,
+    reclaimed: Mutex<Vec<u64>>,
+}
+
+impl Backend for Bare {
+    type Timeline = Mean;
+    type Work = Work;
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![device(1, NativeWaits::None)]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
+        Submitted::all()
+    }
+
+    fn run(&self, task: HostTask, _work: Work) {
+        task.finish(Ok(()));
+    }
+
+    fn calls_back(&self, work: &Work) -> bool {
+        assert!(!work.asked, "the backend panics when it is asked about work");
+        false
+    }
+
+    fn reclaim(&self, ended: Ended<Work>) {
+        if let Some(work) = ended.work {
+            self.reclaimed.lock().unwrap().push(work.id);
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Setup(Engine<Bare>);
+
+impl Setup {
+    fn new() -> Self {
+        Self(Engine::new(Bare::default()).unwrap())
+    }
+
+    fn timeline(&self, registration: Option<Registration>) -> Mean {
+        Mean(Arc::new(Inner {
+            registration,
+            panics_at: Arc::default(),
+            delivered: Mutex::default(),
+            watchers: Mutex::default(),
+        }))
+    }
+
+    fn own(&self) -> Mean {
+        self.timeline(Some(self.0.register(0)))
+    }
+
+    fn other(&self) -> Mean {
+        self.timeline(None)
+    }
+
+    fn submit(&self, waits: &[(&Mean, u64)], signals: &[(&Mean, u64)], action: Action<Work>) {
+        let owned = |points: &[(&Mean, u64)]| -> Vec<_> {
+            points.iter().map(|(timeline, value)| (Mean(timeline.0.clone()), *value)).collect()
+        };
+        self.0.submit(0, Affinity::ANY, &owned(waits), &owned(signals), action).unwrap();
+    }
+
+    fn job(&self, waits: &[(&Mean, u64)], signals: &[(&Mean, u64)], id: u64) {
+        self.submit(waits, signals, Action::Queue(Work { id, asked: false, dropped: false }));
+    }
+
+    /// Reports everything up to an epoch, on a thread of the device.
+    fn report(&self, epoch: u64) {
+        let (queue, completer) = (self.0.queue(0, 0).unwrap(), self.0.backend().completer.get().unwrap());
+        completer.complete(queue, epoch).unwrap();
+    }
+
+    /// Fails the test unless everything has ended and nothing is counted that has.
+    fn finish(&self, what: &str) {
+        let begin = std::time::Instant::now();
+        let clock = SystemClock::new();
+        let ended = self.0.shut_down(&clock, LIMIT / 5, LIMIT / 5);
+        assert!(ended.is_ok() && begin.elapsed() < LIMIT / 5, "{what}: {ended:?}");
+        assert_eq!(self.0.occupancy().operations, 0, "{what}");
+    }
+
+    fn reclaimed(&self) -> Vec<u64> {
+        let mut reclaimed = self.0.backend().reclaimed.lock().unwrap().clone();
+        reclaimed.sort_unstable();
+        reclaimed
+    }
+}
+
+fn arm(timeline: &Mean, spots: &[Spot]) {
+    timeline.0.panics_at.lock().unwrap().extend(spots);
+}
+
+fn has_ended(timeline: &Mean) -> bool {
+    timeline.value() > 0 || timeline.failure().is_some()
+}
+
+/// A timeline's driver panics when the timeline is shown a step, its waiters are looked for or told, or its handle goes, on
+/// a thread that completes a job. The timeline is where it should be, or fails; what comes after it goes on (S3, S5, S10).
+#[test]
+fn timeline_that_panics_while_a_job_ends_holds_nothing_up() {
+    for spot in [Spot::Show, Spot::HasWaiters, Spot::Notify, Spot::Drop] {
+        within(LIMIT, move || {
+            let setup = Setup::new();
+            let [before, bad, behind, next] = std::array::from_fn(|_| setup.own());
+            setup.job(&[], &[(&before, 1), (&bad, 1), (&behind, 1)], 1);
+            setup.job(&[(&behind, 1)], &[(&next, 1)], 2);
+            arm(&bad, &[spot]);
+            let told = catch_unwind(AssertUnwindSafe(|| setup.report(1)));
+            assert!(told.is_ok(), "{spot:?}: the device has nothing to do with it");
+            setup.report(2);
+            for (name, timeline) in [("before", &before), ("bad", &bad), ("behind", &behind), ("next", &next)]
+            {
+                eventually(&format!("{spot:?}: {name} has ended"), || has_ended(timeline));
+            }
+            assert_eq!((behind.value(), next.value()), (1, 1), "{spot:?}: what did not panic is fulfilled");
+            assert_eq!(bad.value(), u64::from(spot != Spot::Show), "{spot:?}");
+            eventually("both have come back", || setup.reclaimed() == [1, 2]);
+            assert_eq!(setup.0.stats().panics, 1, "{spot:?}");
+            setup.finish(&format!("{spot:?}"));
+        });
+    }
+}
+
+/// The same inside `submit`, where what may call the program back is left to another thread (S8, S10).
+#[test]
+fn timeline_that_panics_inside_submit_holds_nothing_up() {
+    for spot in [Spot::Show, Spot::HasWaiters, Spot::Notify, Spot::Drop] {
+        within(LIMIT, move || {
+            let setup = Setup::new();
+            let [bad, behind] = std::array::from_fn(|_| setup.own());
+            let signals = [(Mean(bad.0.clone()), 1), (Mean(behind.0.clone()), 1)];
+            arm(&bad, &[spot]);
+            let submitted = catch_unwind(AssertUnwindSafe(|| {
+                setup.0.submit(0, Affinity::ANY, &[], &signals, Action::Barrier).unwrap();
+            }));
+            assert!(submitted.is_ok(), "{spot:?}: the submission has nothing to do with it");
+            std::mem::forget(signals);
+            for timeline in [&bad, &behind] {
+                eventually(&format!("{spot:?}: it has ended"), || has_ended(timeline));
+            }
+            eventually(&format!("{spot:?} has panicked"), || setup.0.stats().panics == 1);
+            setup.finish(&format!("{spot:?}"));
+        });
+    }
+}
+
+/// A failure is shown to a timeline whose driver panics. It has failed all the same, with that failure (S3).
+#[test]
+fn timeline_that_panics_when_it_is_shown_a_failure_has_failed_with_it() {
+    let setup = Setup::new();
+    let [x, bad, behind] = std::array::from_fn(|_| setup.own());
+    let cause = rig::broken("given up");
+    setup.job(&[(&x, 1)], &[(&bad, 1), (&behind, 1)], 1);
+    arm(&bad, &[Spot::Show]);
+    x.registration().unwrap().fail(&cause);
+    for timeline in [&bad, &behind] {
+        assert!(timeline.failure().unwrap().same_root(&cause));
+    }
+    setup.finish("a failure");
+}
+
+/// Another driver panics when it is told of a signal, or when it is watched no more; two of them at once, too (S9, S10).
+#[test]
+fn other_driver_that_panics_holds_nothing_up() {
+    for spot in [Spot::Deliver, Spot::Drop, Spot::EndOfWatch] {
+        within(LIMIT, move || {
+            let setup = Setup::new();
+            let (bad, other_bad, good, x, next) =
+                (setup.other(), setup.other(), setup.other(), setup.own(), setup.own());
+            setup.job(&[(&bad, 1), (&other_bad, 1)], &[(&x, 1)], 1);
+            setup.job(&[(&x, 1)], &[(&next, 1), (&bad, 2), (&other_bad, 2), (&good, 1)], 2);
+            arm(&bad, &[spot]);
+            arm(&other_bad, &[spot]);
+            for timeline in [&bad, &other_bad] {
+                let watchers = std::mem::take(&mut *timeline.0.watchers.lock().unwrap());
+                watchers.into_iter().for_each(|watcher| watcher.notify(Ok(1)));
+            }
+            setup.report(1);
+            setup.report(2);
+            eventually(&format!("{spot:?}: the signals are out"), || next.value() == 1);
+            eventually("the good one is told", || good.0.delivered.lock().unwrap().as_slice() == [true]);
+            eventually("both have come back", || setup.reclaimed() == [1, 2]);
+            eventually(&format!("{spot:?} has panicked twice"), || setup.0.stats().panics == 2);
+            setup.finish(&format!("{spot:?}"));
+        });
+    }
+}
+
+/// A timeline's driver panics inside `submit`, when a handle is made or its failure is asked for. Either the submission has
+/// not happened, or the operation fails. The next one has nothing to do with what it waited for (S1, S10).
+#[test]
+fn submission_whose_timeline_panics_leaves_nothing_behind() {
+    for (spot, foreign) in [(Spot::Clone, false), (Spot::Clone, true), (Spot::FailedBefore, false)] {
+        within(LIMIT, move || {
+            let setup = Setup::new();
+            let [a, b, x, y] = std::array::from_fn(|_| setup.own());
+            let bad = if foreign { setup.other() } else { setup.own() };
+            let waits = [(Mean(a.0.clone()), 1), (Mean(bad.0.clone()), 1)];
+            let signals = [(Mean(y.0.clone()), 1), (Mean(bad.0.clone()), 2)];
+            let signals = if foreign { &signals[..1] } else { &signals[..] };
+            arm(&bad, &[spot]);
+            let submit = || setup.0.submit(0, Affinity::ANY, &waits, signals, Action::Barrier);
+            if catch_unwind(AssertUnwindSafe(submit)).is_ok() {
+                assert_eq!(y.failure().unwrap().code(), Code::Internal);
+                assert_eq!(setup.0.stats().panics, 1);
+            }
+            setup.job(&[(&b, 1)], &[(&x, 1)], 2);
+            a.registration().unwrap().signal(1).unwrap();
+            assert_eq!(setup.0.occupancy().in_flight, 0, "{spot:?}: nobody has signalled what it waits for");
+            b.registration().unwrap().signal(1).unwrap();
+            setup.report(1);
+            eventually(&format!("{spot:?}: the job has ended"), || x.value() == 1);
+            assert_eq!(y.value(), 0, "{spot:?}");
+            setup.finish(&format!("{spot:?}"));
+        });
+    }
+}
+
+/// A program's own step panics where it is shown. Nothing has happened, and the timeline can be moved (S1).
+#[test]
+fn host_step_that_panics_has_not_happened() {
+    let setup = Setup::new();
+    let x = setup.own();
+    let registration = x.registration().unwrap();
+    let signals = || registration.signal_and(1, || panic!("the program panics"));
+    assert!(catch_unwind(AssertUnwindSafe(signals)).is_err());
+    let fails = || registration.fail_and(&rig::broken("given up"), |_| panic!("the program panics"));
+    assert!(catch_unwind(AssertUnwindSafe(fails)).is_err());
+    assert_eq!(registration.query().unwrap(), 0);
+    registration.signal(1).unwrap();
+    assert_eq!(x.value(), 1);
+    setup.finish("a step");
+}
+
+/// The backend panics when it is asked whether reclaiming may call the program back, and the work when it is dropped (S5).
+#[test]
+fn work_that_panics_holds_nothing_up() {
+    for (asked, dropped) in [(true, false), (false, true)] {
+        within(LIMIT, move || {
+            let setup = Setup::new();
+            let [never, x, y] = std::array::from_fn(|_| setup.own());
+            never.registration().unwrap().fail(&rig::broken("given up"));
+            setup.submit(&[(&never, 1)], &[(&x, 1)], Action::Queue(Work { id: 1, asked, dropped }));
+            setup.job(&[(&never, 1)], &[(&y, 1)], 2);
+            for timeline in [&x, &y] {
+                eventually("it has failed", || timeline.failure().is_some());
+            }
+            eventually("both have come back", || setup.reclaimed() == [1, 2]);
+            setup.finish("work");
+        });
+    }
+}
+
+/// A callback's captured state panics when it goes, called or not (S8).
+#[test]
+fn callback_that_panics_when_it_is_dropped_holds_nothing_up() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(std::thread::panicking(), "what a callback holds panics when it goes");
+        }
+    }
+    within(LIMIT, || {
+        let setup = Setup::new();
+        let [x, y] = std::array::from_fn(|_| setup.own());
+        let called = Arc::new(AtomicU64::new(0));
+        let subscribe = |value| {
+            let (bomb, called) = (Bomb, called.clone());
+            x.registration().unwrap().subscribe(value, move |_| {
+                called.fetch_add(1, Ordering::SeqCst);
+                drop(bomb);
+            })
+        };
+        let (first, second) = (subscribe(1), subscribe(2));
+        let given_up = catch_unwind(AssertUnwindSafe(|| drop(second)));
+        assert!(given_up.is_err(), "it goes where the subscription goes");
+        setup.job(&[], &[(&x, 1)], 1);
+        setup.job(&[(&x, 1)], &[(&y, 1)], 2);
+        setup.report(2);
+        drop(first);
+        assert_eq!((x.value(), y.value(), called.load(Ordering::SeqCst)), (1, 1, 1));
+        assert_eq!(setup.0.occupancy().callbacks, 0);
+        setup.finish("callbacks");
+    });
+}
