@@ -36,6 +36,37 @@ fn job_reported_before_the_loss_of_its_device_succeeds() {
     rig.assert_idle();
 }
 
+/// Behind such a job the lost device had others, which it did not report: they end with the loss, and the reported one is
+/// not taken for one of them (S3, S5).
+#[test]
+fn job_reported_before_the_loss_succeeds_in_front_of_lost_ones() {
+    let (rig, x, y) = producer_and_consumer();
+    let z = rig.semaphore();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
+    rig.job(1, &[], &[(&z, 1)], 3);
+    rig.job(1, &[], &[(&z, 2)], 4);
+    assert!(rig.step(0) && rig.step(1) && rig.report(1));
+    let cause = gone();
+    rig.lose(1, &cause);
+    rig.report(0);
+    assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
+    assert!(z.query().unwrap_err().same_root(&cause));
+    rig.assert_idle();
+}
+
+/// A device is lost with several jobs in one queue, none of which it has reported: they come back in their order (S5).
+#[test]
+fn jobs_of_a_lost_device_come_back_in_order() {
+    let rig = Rig::new(1, NativeWaits::None);
+    for id in 1..=4 {
+        rig.job(0, &[], &[], id);
+    }
+    rig.lose(0, &gone());
+    assert_eq!(rig.reclaimed(), [1, 2, 3, 4]);
+    rig.assert_idle();
+}
+
 /// The same for a job that was reported as failed: its own failure came first and stays (S3).
 #[test]
 fn job_that_failed_before_the_loss_of_its_device_keeps_its_failure() {

@@ -53,6 +53,21 @@ fn report_of_the_queues_own_job_during_a_full_answer_is_not_forgotten() {
     assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
 }
 
+/// A job is reported before the producer that it waited for: it does not end yet, and its place on the device is free. The
+/// queue that needs the place does not wait for the producer's report (S13).
+#[test]
+fn report_of_a_job_that_may_not_end_yet_makes_room() {
+    let rig = Devices::new(vec![device(3, NativeWaits::Epochs)]).device_capacity(2).start();
+    let [x, y, z] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
+    rig.job(2, &[], &[(&z, 1)], 3);
+    assert_eq!(rig.queued(2), 0, "the two others have all the room");
+    assert!(rig.step(0) && rig.step(1) && rig.report(1));
+    assert_eq!(y.query().unwrap(), 0, "its producer has not been reported");
+    assert_eq!(rig.queued(2), 1, "there is room, and the queue is not asked again");
+}
+
 /// A queue has nothing on its device but a barrier that waits for another queue's report, and the shared room is taken.
 /// The barrier looks as if it could end at any moment, but asking again and again does not help: `submit` comes back
 /// (S4, S7).
