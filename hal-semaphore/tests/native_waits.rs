@@ -278,3 +278,36 @@ fn barrier_behind_two_refused_jobs_names_an_issued_epoch() {
         rig.assert_idle();
     });
 }
+
+/// Very many jobs wait for a value when the one comes that will signal it, in its own queue and in another one. All of them
+/// go to the device with it, and the host need not come by between (S2, S6).
+#[test]
+fn one_signal_covers_very_many_waits() {
+    for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
+        let rig = Rig::new(2, native_waits);
+        let x = rig.semaphore();
+        for id in 1..=200 {
+            rig.job(0, &[(&x, 1)], &[], id);
+            rig.job(1, &[(&x, 1)], &[], 1000 + id);
+        }
+        rig.job(0, &[], &[(&x, 1)], 0);
+        assert_eq!((rig.queued(0), rig.queued(1)), (201, 200), "{native_waits:?}");
+        rig.settle();
+        assert_eq!(rig.ran().len(), 401);
+        rig.assert_idle();
+    }
+}
+
+/// A device names the peers whose points it can wait for in any order (S6).
+#[test]
+fn order_in_which_peers_are_named_means_nothing() {
+    let mut specs = vec![device(1, NativeWaits::Epochs); 6];
+    specs[0].peers = vec![5, 3, 1, 4, 2];
+    let rig = Devices::new(specs).start();
+    for peer in 1..=5 {
+        let x = rig.semaphore();
+        rig.job(peer, &[], &[(&x, 1)], 1);
+        rig.job(0, &[(&x, 1)], &[], 2);
+        assert_eq!(rig.queued(0), peer, "the wait for device {peer} is left to the host");
+    }
+}
