@@ -121,7 +121,7 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         step(
             "mutants",
             "a sample of wrong lines in the engine: a test notices each, or hal-semaphore/mutants.toml says why none need",
-            xtask(&["mutants", "--sample", "16", "--seed", "1"]),
+            xtask(&["mutants", "--sample", "12", "--seed", "1"]),
         ),
         step("example", "the walkthrough runs", cargo(&["run", "-p", engine, "--example", "walkthrough"])),
         step(
