@@ -1,6 +1,5 @@
 //! What the engine says that it did: each count, by one piece of work of its kind.
 #![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 #[path = "common/rig.rs"]
 mod rig;
