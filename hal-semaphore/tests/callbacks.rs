@@ -721,3 +721,23 @@ fn callback_deep_inside_others_that_asks_the_device_sees_its_job_end() {
         assert!(receiver.recv().unwrap(), "it has not ended before the callback returns");
     });
 }
+
+/// The same for a device that reports the next job when the work of the one before it comes back (S7).
+#[test]
+fn chain_of_reports_from_reclaimed_work_needs_a_small_stack() {
+    let chain = || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let jobs = 1_000;
+        for id in 1..=jobs {
+            rig.always(Moment::Reclaim(id), |devices| {
+                devices.step(0);
+                devices.report(0);
+            });
+            rig.job(0, &[], &[], id);
+        }
+        assert!(rig.step(0) && rig.report(0));
+        assert_eq!(rig.reclaimed().len(), 1_000);
+        rig.assert_idle();
+    };
+    std::thread::Builder::new().stack_size(256 << 10).spawn(chain).unwrap().join().unwrap();
+}

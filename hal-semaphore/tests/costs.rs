@@ -192,6 +192,27 @@ fn first_signal_of_a_long_drain_is_seen_early() {
     assert!(seen_at.is_some_and(|batches| batches <= 50), "seen after batch {seen_at:?} of some 800");
 }
 
+/// A device reports very many jobs at once. When the first one's work comes back, only a few of the others have ended: what
+/// an end sets free does not wait for all that end with it (S13).
+#[test]
+fn report_of_a_burst_ends_a_few_jobs_at_a_time() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let x = rig.semaphore();
+    let jobs = 5_000;
+    for id in 1..=jobs {
+        rig.job(0, &[], &[(&x, id)], id);
+    }
+    let ended = Arc::new(OnceLock::new());
+    rig.once(Moment::Reclaim(1), {
+        let (x, ended) = (x.clone(), ended.clone());
+        move |_| ended.set(x.query().unwrap()).unwrap()
+    });
+    rig.completer().complete(rig.engine.queue(0, 0).unwrap(), jobs).unwrap();
+    assert_eq!(x.query().unwrap(), jobs);
+    let ended = ended.get().copied();
+    assert!(ended.is_some_and(|ended| ended <= jobs / 20), "{ended:?} jobs had ended");
+}
+
 /// How long another thread, which submits to another queue, was kept out at most while one call dealt with a burst; and
 /// how long the burst had taken to submit, which tells how fast this machine is.
 fn kept_out(submit: impl Fn(&Rig, &Semaphore, u64), release: impl FnOnce(&Rig, &Semaphore)) -> [Duration; 2] {

@@ -36,6 +36,37 @@ fn job_reported_before_the_loss_of_its_device_succeeds() {
     rig.assert_idle();
 }
 
+/// Behind such a job the lost device had others, which it did not report: they end with the loss, and the reported one is
+/// not taken for one of them (S3, S5).
+#[test]
+fn job_reported_before_the_loss_succeeds_in_front_of_lost_ones() {
+    let (rig, x, y) = producer_and_consumer();
+    let z = rig.semaphore();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
+    rig.job(1, &[], &[(&z, 1)], 3);
+    rig.job(1, &[], &[(&z, 2)], 4);
+    assert!(rig.step(0) && rig.step(1) && rig.report(1));
+    let cause = gone();
+    rig.lose(1, &cause);
+    rig.report(0);
+    assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
+    assert!(z.query().unwrap_err().same_root(&cause));
+    rig.assert_idle();
+}
+
+/// A device is lost with several jobs in one queue, none of which it has reported: they come back in their order (S5).
+#[test]
+fn jobs_of_a_lost_device_come_back_in_order() {
+    let rig = Rig::new(1, NativeWaits::None);
+    for id in 1..=4 {
+        rig.job(0, &[], &[], id);
+    }
+    rig.lose(0, &gone());
+    assert_eq!(rig.reclaimed(), [1, 2, 3, 4]);
+    rig.assert_idle();
+}
+
 /// The same for a job that was reported as failed: its own failure came first and stays (S3).
 #[test]
 fn job_that_failed_before_the_loss_of_its_device_keeps_its_failure() {
@@ -135,7 +166,8 @@ fn forced_shutdown_calls_back_before_it_returns() {
     });
 }
 
-/// A device with a file descriptor that nothing watches; its work ends some polls after it was submitted.
+/// A device with a file descriptor that nothing watches; its work ends some polls after it was submitted. Beside it stands
+/// one that would report by itself, and has nothing to do.
 struct Unwatched {
     polls: AtomicUsize,
     latest: Mutex<Option<(QueueId, u64)>>,
@@ -148,7 +180,8 @@ impl Backend for Unwatched {
     type Event = ();
 
     fn devices(&self) -> Vec<DeviceSpec> {
-        vec![DeviceSpec { completion: Completion::Descriptor, ..device(1, NativeWaits::None) }]
+        let idle = device(1, NativeWaits::None);
+        vec![DeviceSpec { completion: Completion::Descriptor, ..idle.clone() }, idle]
     }
 
     fn start(&self, completer: Completer) {
@@ -337,4 +370,96 @@ fn batch_in_the_making_is_not_issued_once_a_shutdown_has_begun_to_end_the_queue(
         assert_eq!(x.query().unwrap_err().origin(), Origin::Shutdown);
         rig.assert_idle();
     });
+}
+
+/// Very many operations are held when their device is lost, or the engine is shut down. Not one is left (S10).
+#[test]
+fn held_operations_end_however_many_they_are() {
+    for lost in [true, false] {
+        let rig = Rig::new(1, NativeWaits::None);
+        let [never, x] = rig.semaphores();
+        for id in 1..=300 {
+            rig.job(0, &[(&never, 1)], &[(&x, id)], id);
+        }
+        if lost {
+            rig.lose(0, &gone());
+        } else {
+            let ended = rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
+            assert_eq!(ended, Ok(()));
+        }
+        assert_eq!(rig.reclaimed().len(), 300);
+        rig.assert_idle();
+    }
+}
+
+/// The backend panics when a device is asked to stop. The device is lost with what it had, and the shutdown ends (S10).
+#[test]
+fn device_that_panics_when_asked_to_stop_is_lost() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let x = rig.semaphore();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.once(Moment::Abort(0), |_| panic!("the backend panics"));
+    assert_eq!(rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO), Ok(()));
+    let cause = rig.engine.lost(0).unwrap();
+    assert!(x.query().unwrap_err().same_root(&cause));
+}
+
+/// A clock that does something whenever somebody sleeps, and stands still.
+struct Sleeping<F>(F);
+
+impl<F: Fn(&Pending) + Send + Sync> Clock for Sleeping<F> {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, pending: &Pending, _until: Option<Duration>) {
+        (self.0)(pending);
+    }
+}
+
+/// A device that ends its work within the grace is not asked to stop (S10).
+#[test]
+fn shutdown_leaves_a_device_alone_during_the_grace() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let x = rig.semaphore();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    let asked = Arc::new(AtomicUsize::new(0));
+    rig.always(Moment::Abort(0), {
+        let asked = asked.clone();
+        move |_| {
+            asked.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let clock = Sleeping(|_: &Pending| rig.settle());
+    assert_eq!(rig.engine.shut_down(&clock, Duration::from_secs(1), Duration::from_secs(2)), Ok(()));
+    assert_eq!((asked.load(Ordering::SeqCst), x.query().unwrap()), (0, 1));
+}
+
+/// A shutdown gives up the last job, and the device reports it when the program hears of that. Then nothing is left
+/// unfinished (S10).
+#[test]
+fn shutdown_whose_callback_ends_the_last_job_has_ended_everything() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let x = rig.semaphore();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    let devices = rig.clone();
+    let _subscription = x.subscribe(1, move |_| devices.settle());
+    assert_eq!(rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO), Ok(()));
+    assert!(x.query().is_err());
+    assert_eq!(rig.reclaimed(), [1]);
+}
+
+/// Somebody else shuts the engine down as well, and has less time. Whoever waits longer is still woken by the end of the
+/// last job (S10).
+#[test]
+fn shutdown_that_gives_up_leaves_another_ones_wake_up_alone() {
+    let rig = Rig::new(1, NativeWaits::None);
+    rig.job(0, &[], &[], 1);
+    let clock = Sleeping(|pending: &Pending| {
+        let impatient = rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
+        assert_eq!(impatient, Err(Unfinished { in_flight: 1, host: 0 }));
+        rig.settle();
+        assert!(pending.is_raised(), "nobody tells the first that all has ended");
+    });
+    assert_eq!(rig.engine.shut_down(&clock, Duration::from_secs(1), Duration::from_secs(1)), Ok(()));
 }

@@ -301,3 +301,17 @@ fn lost_answer_after_completion_inside_submit_spares_what_was_reported() {
         }
     });
 }
+
+/// The device reports a whole batch and then answers that it is lost. What it reported has ended well, and it is lost all
+/// the same (S3).
+#[test]
+fn loss_behind_a_batch_that_was_reported_is_taken_down() {
+    for native_waits in ALL_NATIVE_WAITS {
+        let batch = Batch::new(native_waits, Job::new);
+        batch.rig.once(Moment::SubmitEnds(0), |devices| while devices.step(0) && devices.report(0) {});
+        batch.rig.answer_last(0, Submitted::lost(gone()));
+        batch.go();
+        assert_eq!(batch.outcomes(), [Ok(1), Ok(1), Ok(1)], "{native_waits:?}");
+        assert!(batch.rig.engine.lost(0).is_some(), "{native_waits:?}");
+    }
+}

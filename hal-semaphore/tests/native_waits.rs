@@ -278,3 +278,77 @@ fn barrier_behind_two_refused_jobs_names_an_issued_epoch() {
         rig.assert_idle();
     });
 }
+
+/// Very many jobs wait for a value when the one comes that will signal it, in its own queue and in another one. All of them
+/// go to the device with it, and the host need not come by between (S2, S6).
+#[test]
+fn one_signal_covers_very_many_waits() {
+    for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
+        let rig = Rig::new(2, native_waits);
+        let x = rig.semaphore();
+        for id in 1..=200 {
+            rig.job(0, &[(&x, 1)], &[], id);
+            rig.job(1, &[(&x, 1)], &[], 1000 + id);
+        }
+        rig.job(0, &[], &[(&x, 1)], 0);
+        assert_eq!((rig.queued(0), rig.queued(1)), (201, 200), "{native_waits:?}");
+        rig.settle();
+        assert_eq!(rig.ran().len(), 401);
+        rig.assert_idle();
+    }
+}
+
+/// A device names the peers whose points it can wait for in any order (S6).
+#[test]
+fn order_in_which_peers_are_named_means_nothing() {
+    let mut specs = vec![device(1, NativeWaits::Epochs); 6];
+    specs[0].peers = vec![5, 3, 1, 4, 2];
+    let rig = Devices::new(specs).start();
+    for peer in 1..=5 {
+        let x = rig.semaphore();
+        rig.job(peer, &[], &[(&x, 1)], 1);
+        rig.job(0, &[(&x, 1)], &[], 2);
+        assert_eq!(rig.queued(0), peer, "the wait for device {peer} is left to the host");
+    }
+}
+
+/// While the engine has an event made for one job, another one comes to the same queue. It gets an event of its own, and so do
+/// those after it: what waits for them does not become the host's business (S6).
+#[test]
+fn job_that_comes_while_an_event_is_made_has_one_too() {
+    let rig = Rig::new(2, NativeWaits::Events);
+    let [x, y] = rig.semaphores();
+    rig.once(Moment::EventCreation, {
+        let (rig, x) = (rig.clone(), x.clone());
+        move |_| {
+            rig.job(0, &[], &[(&x, 1)], 2);
+        }
+    });
+    rig.job(0, &[], &[], 1);
+    rig.job(0, &[], &[(&y, 1)], 3);
+    rig.job(1, &[(&x, 1)], &[], 4);
+    rig.job(1, &[(&y, 1)], &[], 5);
+    assert_eq!(rig.queued(1), 2, "a wait is left to the host");
+    rig.settle();
+    rig.assert_idle();
+}
+
+/// A device waits for a second one, which has waited for a third. If the second is lost its points pass, though the third is
+/// far from done: so a job that needs the third waits for it by itself (S6).
+#[test]
+fn what_another_device_has_waited_for_is_waited_for_again() {
+    let mut specs = vec![device(1, NativeWaits::Epochs); 3];
+    specs[1].peers = vec![0];
+    specs[2].peers = vec![0, 1];
+    let rig = Devices::new(specs).start();
+    let [x, y] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
+    rig.job(2, &[(&y, 1)], &[], 3);
+    rig.job(2, &[(&x, 1)], &[], 4);
+    rig.lose(1, &rig::gone());
+    assert!(rig.step(2), "nothing keeps job 3 any more");
+    assert!(!rig.step(2), "job 4 runs without what it has waited for");
+    rig.settle();
+    assert_eq!(rig.ran(), [3, 1, 4]);
+}

@@ -13,6 +13,7 @@ use hal_semaphore::*;
 use rig::{LIMIT, broken, device, eventually, within};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::Duration;
 
 type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
@@ -188,6 +189,22 @@ fn foreign_driver_is_asked_for_a_value_without_a_lock_held() {
         setup.submit(&[(&x, 1)], &[(&y, 2)], Action::Barrier);
         eventually("both have ended", || at_y.registration.value() == 2);
     });
+}
+
+/// The engine is shut down while a submission asks the other driver for a value. What comes too late is refused: nobody
+/// would end it any more (S10).
+#[test]
+fn submission_during_which_the_engine_is_shut_down_is_refused() {
+    let setup = Setup::new();
+    let ((x, at_x), (y, at_y)) = (other(), setup.own());
+    *at_x.when_asked.lock().unwrap() = Some(Box::new({
+        let engine = setup.0.clone();
+        move || engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap()
+    }));
+    let refused = setup.0.submit(0, Affinity::ANY, &[(x, 1)], &[(y, 1)], Action::Queue(()));
+    assert!(matches!(refused, Err(Refused { error: SubmitError::ShutDown, action: Action::Queue(()) })));
+    assert_eq!(at_y.registration.query().unwrap(), 0, "a submission that is refused has changed nothing");
+    assert_eq!(setup.0.occupancy().operations, 0);
 }
 
 /// The other driver panics when it is asked for a value. Whatever becomes of that submission, the next one has nothing to

@@ -6,6 +6,7 @@
 mod rig;
 
 use hal_semaphore::backend::{NativeWaits, Submitted};
+use hal_semaphore::{Code, CompletionError};
 use rig::{Devices, LIMIT, Moment, broken, device, within};
 
 /// The room of a device is shared by its queues. It answers "full" to one of them, and before the engine has taken note
@@ -51,6 +52,21 @@ fn report_of_the_queues_own_job_during_a_full_answer_is_not_forgotten() {
     rig.job(0, &[], &[(&y, 1)], 2);
     rig.settle();
     assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
+}
+
+/// A job is reported before the producer that it waited for: it does not end yet, and its place on the device is free. The
+/// queue that needs the place does not wait for the producer's report (S13).
+#[test]
+fn report_of_a_job_that_may_not_end_yet_makes_room() {
+    let rig = Devices::new(vec![device(3, NativeWaits::Epochs)]).device_capacity(2).start();
+    let [x, y, z] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
+    rig.job(2, &[], &[(&z, 1)], 3);
+    assert_eq!(rig.queued(2), 0, "the two others have all the room");
+    assert!(rig.step(0) && rig.step(1) && rig.report(1));
+    assert_eq!(y.query().unwrap(), 0, "its producer has not been reported");
+    assert_eq!(rig.queued(2), 1, "there is room, and the queue is not asked again");
 }
 
 /// A queue has nothing on its device but a barrier that waits for another queue's report, and the shared room is taken.
@@ -139,4 +155,33 @@ fn queues_that_share_little_room_all_finish() {
             rig.assert_idle();
         });
     }
+}
+
+/// A device has no room for anything, ever. Each job fails with that, and none is left behind the first (S13).
+#[test]
+fn device_without_any_room_fails_each_job() {
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(0).start();
+    for id in 1..=3 {
+        let x = rig.semaphore();
+        rig.job(0, &[], &[(&x, 1)], id);
+        assert!(x.query().is_err_and(|failure| failure.code() == Code::ResourceExhausted), "job {id}: {x:?}");
+    }
+    rig.assert_idle();
+}
+
+/// A job came back because there was no room for it. A report of it is a mistake of the backend, which is told so: the job
+/// has yet to run (S5).
+#[test]
+fn report_of_a_job_that_came_back_is_refused() {
+    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let x = rig.semaphore();
+    rig.job(0, &[], &[], 1);
+    rig.job(0, &[], &[(&x, 1)], 2);
+    let queue = rig.engine.queue(0, 0).expect("the queue exists");
+    let mistake = CompletionError::NotSubmitted { queue, epoch: 2, submitted: 1 };
+    assert_eq!(rig.completer().complete(queue, 2), Err(mistake));
+    assert!(rig.step(0) && rig.report(0));
+    assert_eq!(x.query().unwrap(), 0, "job 2 has not run");
+    rig.settle();
+    assert_eq!((x.query().unwrap(), rig.ran()), (1, vec![1, 2]));
 }

@@ -95,6 +95,21 @@ fn held_operations_are_small_and_draining_them_allocates_nothing() {
     engine.trim();
 }
 
+/// What a burst needed is given back when the program asks for that.
+#[test]
+fn trimmed_engine_has_given_back_the_memory_of_a_burst() {
+    let engine = Engine::new(Noop::immediate(1)).unwrap();
+    let x = semaphore(&engine);
+    let n = 20_000;
+    let ((), burst) = counted(|| {
+        chain(&engine, &x, 1, n, 1, Action::Queue);
+        x.signal(1).unwrap();
+        engine.trim();
+    });
+    assert_eq!(x.query().unwrap(), n + 1);
+    assert!(burst.kept < 64 << 10, "{} bytes are kept, of {}", burst.kept, burst.peak);
+}
+
 #[test]
 fn wide_operations_allocate_nothing() {
     let engine = Engine::new(Noop::immediate(1)).unwrap();

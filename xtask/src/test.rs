@@ -118,6 +118,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             "random schedules of many threads, and the twins that must fail",
             checker("shuttle", &["test", "-p", engine, "--test", "shuttle", "--release"]),
         ),
+        step(
+            "mutants",
+            "a sample of wrong lines in the engine: a test notices each, or hal-semaphore/mutants.toml says why none need",
+            xtask(&["mutants", "--sample", "12", "--seed", "1"]),
+        ),
         step("example", "the walkthrough runs", cargo(&["run", "-p", engine, "--example", "walkthrough"])),
         step(
             "instructions",

@@ -108,7 +108,7 @@ impl<B: Backend> Turn<'_, B> {
             left -= 1;
         }
         if self.needs_sweep() {
-            gave = true;
+            // Whoever waits for room of this device is swept, too.
             self.sweep(left);
         }
         if gave {

@@ -70,6 +70,8 @@ pub(crate) enum Moment {
     Early(u64),
     /// The work of the job with this number has come back.
     Reclaim(u64),
+    /// The device with this number is asked to stop.
+    Abort(usize),
 }
 
 enum Hook {
@@ -512,6 +514,10 @@ impl Backend for Devices {
             self.state().early.push(job.id);
         }
         Ok(job.early)
+    }
+
+    fn abort(&self, device: usize, _why: &Failure) {
+        self.come(Moment::Abort(device));
     }
 
     fn reclaim(&self, ended: Ended<Job>) {

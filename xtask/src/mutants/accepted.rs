@@ -16,6 +16,8 @@ pub(super) struct Accepted {
     pub(super) line: String,
     /// What makes it wrong.
     pub(super) operator: String,
+    /// The id of the only mutant that is meant; of all that look so, if there is none.
+    pub(super) id: String,
     /// Why no test need notice.
     pub(super) reason: String,
 }
@@ -28,7 +30,10 @@ impl Accepted {
 
     pub(super) fn covers(&self, mutant: &Mutant) -> bool {
         let is = |pattern: &str, text: &str| pattern == "*" || pattern == text;
-        self.file == mutant.file && is(&self.line, &mutant.original) && is(&self.operator, &mutant.operator)
+        self.file == mutant.file
+            && is(&self.line, &mutant.original)
+            && is(&self.operator, &mutant.operator)
+            && (self.id.is_empty() || self.id == mutant.id)
     }
 }
 
@@ -59,12 +64,15 @@ fn parse(text: &str) -> Result<Vec<Accepted>> {
             "file" => entry.file = value,
             "line" => entry.line = value,
             "operator" => entry.operator = value,
+            "id" => entry.id = value,
             "reason" => entry.reason = value,
-            other => bail!("line {number}: there is no {other}; there are file, line, operator and reason"),
+            other => {
+                bail!("line {number}: there is no {other}; there are file, line, operator, id and reason")
+            }
         }
     }
     for entry in &list {
-        let Accepted { file, line, operator, reason } = entry;
+        let Accepted { file, line, operator, reason, id: _ } = entry;
         if [file, line, operator, reason].into_iter().any(|text| text.is_empty()) {
             bail!("an entry needs file, line, operator and reason: {entry:?}");
         }
@@ -132,6 +140,15 @@ mod tests {
             parse("[[accepted]]\nfile = 'src/a.rs'\nline = '*'\noperator = '*'\nreason = 'r'").unwrap();
         assert!(list[0].covers(&mutant()));
         assert!(!list[0].covers(&Mutant { file: "src/b.rs".into(), ..mutant() }));
+    }
+
+    #[test]
+    fn an_id_tells_lines_that_look_the_same_apart() {
+        let list =
+            parse("[[accepted]]\nfile = 'src/a.rs'\nline = '*'\noperator = '*'\nid = '1e47'\nreason = 'r'");
+        let list = list.unwrap();
+        assert!(list[0].covers(&Mutant { id: "1e47".into(), ..mutant() }));
+        assert!(!list[0].covers(&Mutant { id: "8c11".into(), ..mutant() }));
     }
 
     #[test]

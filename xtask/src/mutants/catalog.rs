@@ -33,9 +33,10 @@ pub(super) struct Mutant {
 }
 
 impl Mutant {
-    /// Whether nothing but loom can notice: on most machines, and in most runs, a weaker order is as good.
+    /// Whether nothing but loom can notice: on most machines, and in most runs, a weaker order or no fence is as good.
     pub(super) fn is_for_loom(&self) -> bool {
-        self.operator.ends_with(" to Relaxed")
+        let is_fence = self.original.trim_start_matches("crate::sync::").starts_with("fence(");
+        self.operator.ends_with(" to Relaxed") || is_fence
     }
 }
 
@@ -135,6 +136,13 @@ fn hash(text: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fences_and_orders_are_for_loom() {
+        let text = "fn a() {\n    b();\n    fence(Ordering::SeqCst);\n    c();\n    crate::sync::fence(Ordering::SeqCst);\n}\n";
+        let others: Vec<_> = of(text).into_iter().filter(|mutant| !mutant.is_for_loom()).collect();
+        assert!(!others.is_empty() && others.iter().all(|mutant| !mutant.original.contains("fence")));
+    }
 
     const TEXT: &str = "fn a(b: u8) {\n    if b < 1 {\n        c(\n            d,\n        );\n    }\n}\n";
 

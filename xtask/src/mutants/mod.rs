@@ -20,6 +20,7 @@ use anyhow::{Context, Result, bail};
 use catalog::{Files, Mutant};
 use process::Verdict;
 use report::Progress;
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -160,44 +161,59 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Worker<'a> {
     files: &'a Files,
     copy: Copy,
-    /// What is run, and how long it may take.
-    stages: Vec<(Stage, Duration)>,
+    /// What is run, and how long it may take, once that is known.
+    stages: Vec<(Stage, OnceCell<Duration>)>,
     seed: u64,
+    /// How long a stage may take, if that was said.
+    limit: Option<Duration>,
 }
 
 impl<'a> Worker<'a> {
-    /// Makes the copy and runs the tests with nothing wrong.
+    /// Makes the copy and runs the first tests with nothing wrong.
     fn new(files: &'a Files, folder: &Path, threads: usize, options: &Options) -> Result<Self> {
         let copy = Copy::new(folder, threads)?;
-        let mut stages = Vec::new();
-        for stage in suite::stages(options.loom) {
-            let took = copy.baseline(&stage, options.seed)?;
-            // Other work on the machine may take most of it for a while; a mutant that hangs costs this.
-            let limit = options.timeout.map_or(took * 5 + Duration::from_secs(5), Duration::from_secs);
-            println!(
-                "{}: {:.1} s with nothing wrong, at most {:.0} s",
-                stage.name,
-                took.as_secs_f64(),
-                limit.as_secs_f64()
-            );
-            stages.push((stage, limit));
+        let stages = suite::stages(options.loom).into_iter().map(|stage| (stage, OnceCell::new())).collect();
+        let limit = options.timeout.map(Duration::from_secs);
+        let worker = Self { files, copy, stages, seed: options.seed, limit };
+        if let Some((stage, limit)) = worker.stages.first() {
+            let _ = limit.set(worker.measure(stage)?);
         }
-        Ok(Self { files, copy, stages, seed: options.seed })
+        Ok(worker)
+    }
+
+    /// Runs a stage with nothing wrong. How long it may take with something wrong.
+    fn measure(&self, stage: &Stage) -> Result<Duration> {
+        let took = self.copy.baseline(stage, self.seed)?;
+        // Other work on the machine may take most of it for a while; a mutant that hangs costs this.
+        let limit = self.limit.unwrap_or(took * 5 + Duration::from_secs(5));
+        let (name, took) = (stage.name, took.as_secs_f64());
+        println!("{name}: {took:.1} s with nothing wrong, at most {:.0} s", limit.as_secs_f64());
+        Ok(limit)
     }
 
     /// Makes the line wrong, runs the tests until one notices, and makes it right again.
     fn attempt(&self, mutant: Mutant) -> Result<Tried> {
         let begin = Instant::now();
         let right = self.files.get(&mutant.file).context("a mutant of no file")?;
-        self.copy.write(&mutant.file, &mutant.mutation.apply(right))?;
-        let fate = self.fate();
+        let fate = self.fate(&mutant, right);
         self.copy.write(&mutant.file, right)?;
         Ok(Tried { mutant, fate: fate?, took: begin.elapsed() })
     }
 
-    fn fate(&self) -> Result<Fate> {
+    fn fate(&self, mutant: &Mutant, right: &str) -> Result<Fate> {
+        let wrong = mutant.mutation.apply(right);
         for (stage, limit) in &self.stages {
-            match self.copy.run(stage, self.seed, *limit)? {
+            let limit = match limit.get() {
+                Some(limit) => *limit,
+                None => {
+                    // No mutant has come so far yet. Most samples never do, so what it costs is found out here.
+                    self.copy.write(&mutant.file, right)?;
+                    let measured = self.measure(stage)?;
+                    *limit.get_or_init(|| measured)
+                }
+            };
+            self.copy.write(&mutant.file, &wrong)?;
+            match self.copy.run(stage, self.seed, limit)? {
                 None => return Ok(Fate::NotCompiled),
                 Some(Verdict::Passed) => {}
                 Some(Verdict::Failed(test)) => return Ok(Fate::Noticed(stage.name, test)),

@@ -190,6 +190,7 @@ mod tests {
             line: survivor.mutant.original.clone(),
             operator: "*".into(),
             reason: "both are right".into(),
+            ..Accepted::default()
         };
         assert!(!end(std::slice::from_ref(&survivor), &[], &[]).unwrap());
         assert!(end(&[survivor], std::slice::from_ref(&entry), &[&entry]).unwrap());

@@ -1,7 +1,8 @@
 //! The copy of the crate in which lines are wrong, and the tests that are run on it.
 //!
 //! Nearly all that a mutant costs is building, so the integration tests are put into one program: a list of `mod`s that is
-//! written into the copy. A mutant is then one link, and what it costs stands at [`stages`].
+//! written into the copy. A mutant is then one link, and what it costs stands at [`stages`]. Tests that bring an allocator
+//! stay programs of their own, since a program has one, and so do the random worlds, which are long to build.
 
 use super::process::{self, Verdict};
 use crate::workspace;
@@ -15,10 +16,20 @@ use std::time::{Duration, Instant};
 pub(super) const CRATE: &str = "hal-semaphore";
 
 /// Integration tests that come last, since they take long; what is not here comes first, by name.
-const LAST: [&str; 3] = ["dag", "properties", "steady_state"];
+const LAST: [&str; 2] = ["dag", "properties"];
 
-/// Parts of the names of tests that take seconds: the first stage goes without.
-const SLOW: [&str; 4] = ["steady_state::", "million", "chain_of_many", "nothing_is_rescanned"];
+/// Tests that take seconds: the first stage goes without.
+const SLOW: [&str; 4] = ["chain_of_many", "rescanned", "mirror_and_truth", "racing_producers"];
+
+/// What a mutant meets at full length before it survives: the slow tests, and those that try random cases.
+const THOROUGH: [&str; 6] = ["dag::", "properties::", SLOW[0], SLOW[1], SLOW[2], SLOW[3]];
+
+/// Tests that measure time, or bring threads together again and again: other work on the machine decides how they go.
+const UNSTEADY: [&str; 4] =
+    ["keeps_nobody_out", "cost_no_more", "second_failure_of_a_timeline", "wait_for_a_value_seen"];
+
+/// Lines of tests that cannot be in one program with others.
+const OWN_PROGRAM: [&str; 3] = ["\n#![cfg(loom)]", "\n#![cfg(shuttle)]", "\n#[global_allocator]"];
 
 /// Parts of the names of loom's tests that show that a model can fail. They say nothing about a mutant.
 const TWINS: [&str; 1] = ["twin"];
@@ -33,44 +44,48 @@ pub(super) struct Stage {
     target: &'static [&'static str],
     /// What the tests are told.
     environment: &'static [(&'static str, &'static str)],
+    /// Parts of the names of the tests that are run; all, if there are none.
+    only: &'static [&'static str],
     skipped: &'static [&'static str],
     /// A configuration has a folder of its own for what it builds.
     configuration: &'static str,
 }
 
-/// What a mutant has to survive, in this order. On two cores the first costs about 1.5 s to build and less than one to
-/// run and notices nearly all that is noticed; survivors pay 2 s, 8 s and 3 s more.
+/// A stage with every test of a target, in the usual configuration.
+const fn stage(name: &'static str, target: &'static [&'static str]) -> Stage {
+    Stage { name, target, environment: &[], only: &[], skipped: &[], configuration: "" }
+}
+
+/// What a mutant has to survive, in this order. The first notices nearly all that is noticed.
 pub(super) fn stages(loom: bool) -> Vec<Stage> {
     let mut stages = vec![
         Stage {
-            name: "quick",
-            target: &["--test", TOGETHER],
             environment: &[("PROPTEST_CASES", "100"), ("DAG_SEEDS", "40")],
             skipped: &SLOW,
-            configuration: "",
+            ..stage("quick", &["--test", TOGETHER])
         },
-        Stage { name: "unit", target: &["--lib"], environment: &[], skipped: &[], configuration: "" },
+        stage("unit", &["--lib"]),
+        Stage { environment: &[("WORLDS", "300")], ..stage("worlds", &["--test", "worlds"]) },
         Stage {
-            name: "thorough",
-            target: &["--test", TOGETHER],
             environment: &[("PROPTEST_CASES", "1000"), ("DAG_SEEDS", "120")],
-            skipped: &[],
-            configuration: "",
+            only: &THOROUGH,
+            ..stage("thorough", &["--test", TOGETHER])
         },
+        stage("costs", &["--test", "costs"]),
+        stage("memory", &["--test", "steady_state"]),
     ];
     if loom {
         stages.push(Stage {
-            name: "loom",
-            target: &["--test", "loom"],
             environment: &[("LOOM_MAX_PREEMPTIONS", "3")],
             skipped: &TWINS,
             configuration: "loom",
+            ..stage("loom", &["--test", "loom"])
         });
     }
     stages
 }
 
-/// The program that all integration tests are in.
+/// The program that the integration tests are in.
 const TOGETHER: &str = "together";
 
 /// What became of a build.
@@ -173,7 +188,8 @@ impl Copy {
     fn test(&self, stage: &Stage, program: &Path, seed: u64, limit: Duration) -> Result<Verdict> {
         let mut command = process::limited(program, limit);
         command.arg(format!("--test-threads={}", self.threads));
-        command.args(stage.skipped.iter().flat_map(|skipped| ["--skip", skipped]));
+        command.args(stage.only);
+        command.args(UNSTEADY.iter().chain(stage.skipped).flat_map(|skipped| ["--skip", skipped]));
         command.envs(stage.environment.iter().copied());
         command.env("PROPTEST_RNG_SEED", seed.to_string()).env("RUST_BACKTRACE", "0");
         command.current_dir(self.folder.join(CRATE));
@@ -181,8 +197,8 @@ impl Copy {
     }
 }
 
-/// One program of all integration tests that are for no model checker. The test runner goes by name, so that each module
-/// has its turn in its name.
+/// One program of all integration tests that are for no model checker and bring no allocator. The test runner goes by name,
+/// so that each module has its turn in its name.
 fn together(files: &BTreeMap<PathBuf, String>) -> String {
     let folder = Path::new(CRATE).join("tests");
     let mut names: Vec<_> = files
@@ -190,7 +206,7 @@ fn together(files: &BTreeMap<PathBuf, String>) -> String {
         .filter(|(path, _)| {
             path.parent() == Some(&folder) && path.file_stem().is_some_and(|name| name != TOGETHER)
         })
-        .filter(|(_, text)| !text.contains("\n#![cfg(loom)]") && !text.contains("\n#![cfg(shuttle)]"))
+        .filter(|(_, text)| !OWN_PROGRAM.iter().any(|line| text.contains(line)))
         .filter_map(|(path, _)| Some(path.file_stem()?.to_str()?.to_owned()))
         .collect();
     names.sort_by_key(|name| LAST.iter().position(|last| last == name).map_or(0, |at| at + 1));
@@ -299,6 +315,7 @@ mod tests {
         let files = BTreeMap::from([
             file("dag.rs", ""),
             file("loom.rs", "//! Races.\n#![cfg(loom)]\n"),
+            file("memory.rs", "#[path = \"common/counting.rs\"]\nmod counting;\n\n#[global_allocator]\n"),
             file("new.rs", "#![cfg(not(any(loom, shuttle)))]\n"),
             file("common/mod.rs", ""),
         ]);

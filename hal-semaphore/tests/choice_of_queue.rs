@@ -1,0 +1,58 @@
+//! Which queue an operation goes to when several would do: the one whose order covers a wait that is open, so that the wait
+//! costs nothing; else the one with the least to do (rules S6, S13).
+#![cfg(not(any(loom, shuttle)))]
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+#[path = "common/rig.rs"]
+mod rig;
+
+use hal_semaphore::backend::NativeWaits;
+use hal_semaphore::{Action, Affinity, Semaphore};
+use rig::{Job, Rig};
+
+/// Submits a job to any of the queues that `affinity` allows, and says which it was.
+fn chosen(rig: &Rig, affinity: Affinity, waits: &[(Semaphore, u64)]) -> usize {
+    rig.engine.submit(0, affinity, waits, &[], Action::Queue(Job::new(9))).unwrap().queue.ordinal()
+}
+
+#[test]
+fn operation_without_waits_goes_to_the_queue_with_the_least_to_do() {
+    let rig = Rig::new(3, NativeWaits::Epochs);
+    rig.job(0, &[], &[], 1);
+    rig.job(0, &[], &[], 2);
+    rig.job(1, &[], &[], 3);
+    rig.job(2, &[], &[], 4);
+    rig.job(2, &[], &[], 5);
+    assert_eq!(chosen(&rig, Affinity::ANY, &[]), 1);
+    assert_eq!(chosen(&rig, Affinity(0b101), &[]), 0, "queue 1 is not allowed");
+    rig.settle();
+    assert_eq!(chosen(&rig, Affinity(0b101), &[]), 0, "what has ended counts no more");
+}
+
+#[test]
+fn operation_goes_where_queue_order_covers_its_wait() {
+    let rig = Rig::new(2, NativeWaits::Epochs);
+    let x = rig.semaphore();
+    rig.job(1, &[], &[(&x, 1)], 1);
+    assert_eq!(chosen(&rig, Affinity::ANY, &[(x, 1)]), 1, "though queue 0 has nothing to do");
+}
+
+/// A later signal of the same timeline is under way in a queue. That does not matter to a wait which is reached.
+#[test]
+fn reached_wait_draws_its_operation_nowhere() {
+    let rig = Rig::new(2, NativeWaits::Epochs);
+    let x = rig.semaphore();
+    x.signal(1).unwrap();
+    rig.job(1, &[], &[(&x, 2)], 1);
+    assert_eq!(chosen(&rig, Affinity::ANY, &[(x, 1)]), 0);
+}
+
+/// As above, with a queue that is allowed and one that is not.
+#[test]
+fn queue_that_covers_a_wait_is_chosen_only_if_it_is_allowed() {
+    let rig = Rig::new(3, NativeWaits::Epochs);
+    let x = rig.semaphore();
+    rig.job(2, &[], &[(&x, 1)], 1);
+    rig.job(0, &[], &[], 2);
+    assert_eq!(chosen(&rig, Affinity(0b011), &[(x, 1)]), 1);
+}

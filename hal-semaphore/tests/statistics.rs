@@ -1,0 +1,44 @@
+//! What the engine says that it did: each count, by one piece of work of its kind.
+#![cfg(not(any(loom, shuttle)))]
+
+#[path = "common/rig.rs"]
+mod rig;
+
+use hal_semaphore::backend::NativeWaits;
+use hal_semaphore::{Action, Stats};
+use rig::{Devices, Job, broken, device};
+
+#[test]
+fn every_kind_of_wait_and_of_end_is_counted() {
+    let mut peer = device(1, NativeWaits::Epochs);
+    peer.peers.push(0);
+    let rig = Devices::new(vec![device(2, NativeWaits::Epochs), peer]).start();
+    let [x, gate] = rig.semaphores();
+    let mut expected = Stats::default();
+    let mut check = |count: &dyn Fn(&mut Stats)| {
+        count(&mut expected);
+        assert_eq!(rig.engine.stats(), expected);
+    };
+    rig.job(0, &[], &[(&x, 1)], 1);
+    check(&|stats| (stats.submitted, stats.batches) = (1, 1));
+    rig.job(0, &[(&x, 1)], &[], 2);
+    check(&|stats| (stats.submitted, stats.batches, stats.same_queue) = (2, 2, 1));
+    rig.job(1, &[(&x, 1)], &[], 3);
+    check(&|stats| (stats.submitted, stats.batches, stats.native) = (3, 3, 1));
+    rig.job(1, &[(&x, 1)], &[], 4);
+    check(&|stats| (stats.submitted, stats.batches, stats.dominated) = (4, 4, 1));
+    rig.job(2, &[(&x, 1)], &[], 5);
+    check(&|stats| (stats.submitted, stats.batches, stats.peer) = (5, 5, 1));
+    rig.failing_job(0, &[(&gate, 1)], &[], 6, &broken("parity"));
+    check(&|stats| (stats.submitted, stats.held) = (6, 1));
+    gate.signal(1).unwrap();
+    check(&|stats| stats.batches = 6);
+    rig.settle();
+    check(&|stats| (stats.succeeded, stats.failed) = (5, 1));
+    rig.barrier(0, &[(&x, 1)], &[]);
+    check(&|stats| (stats.submitted, stats.succeeded, stats.reached, stats.host_barriers) = (7, 6, 1, 1));
+    rig.submit(0, &[], &[], Action::Queue(Job::new(7)));
+    rig.once(rig::Moment::Reclaim(7), |_| panic!("the backend panics"));
+    rig.settle();
+    check(&|stats| (stats.submitted, stats.batches, stats.succeeded, stats.panics) = (8, 7, 7, 1));
+}
