@@ -58,38 +58,51 @@ pub(crate) fn usage(heap: &Heap) -> Usage {
     TRANSFER | DISPATCH | SHARING | if heap.host_visible { MAPPING } else { 0 }
 }
 
-/// The heap for a buffer, and the parameters that the buffer will really have. Whoever is told that something can be
-/// allocated, allocates it, or queues its allocation asks here.
-pub(crate) fn place(
-    properties: &Properties,
+/// The heap for a buffer. Whoever is told that something can be allocated, allocates it, or queues its allocation asks here.
+fn find_heap<'a>(
+    properties: &'a Properties,
     params: &sys::iree_hal_buffer_params_t,
-) -> Result<(usize, sys::iree_hal_buffer_params_t)> {
+) -> Option<(usize, &'a Heap)> {
     let must_map =
         params.type_ & HOST_VISIBLE != 0 || (params.usage & MAPPING != 0 && params.usage & OPTIONAL == 0);
     let wants_host = params.type_ & HOST_LOCAL == HOST_LOCAL;
     let alignment = wide(params.min_alignment).max(1);
     if !alignment.is_power_of_two() {
-        return Err(invalid(format!("an alignment is a power of two, not {alignment}")));
+        return None;
     }
-    let heaps = || properties.heaps.iter().enumerate();
-    let mut candidates =
-        heaps().filter(|(_, heap)| (heap.host_visible || !must_map) && heap.alignment >= alignment);
-    let Some(first) = candidates.next() else {
-        let most = heaps().map(|(_, heap)| heap.alignment).max().unwrap_or(1);
-        return Err(invalid(if alignment > most {
-            format!("no memory of this device is aligned to {alignment}, but to {most} at most")
-        } else {
-            format!(
-                "no memory of this device is what the buffer asks for: mapped by the host, aligned to {alignment}"
-            )
-        }));
-    };
-    let (index, heap) = if wants_host && first.1.device_local {
-        candidates.find(|(_, heap)| !heap.device_local).unwrap_or(first)
+    let fits = |heap: &Heap| (heap.host_visible || !must_map) && heap.alignment >= alignment;
+    let mut candidates = properties.heaps.iter().enumerate().filter(|(_, heap)| fits(heap));
+    let first = candidates.next()?;
+    if wants_host && first.1.device_local {
+        return Some(candidates.find(|(_, heap)| !heap.device_local).unwrap_or(first));
+    }
+    Some(first)
+}
+
+/// The heap for a buffer, and the parameters that the buffer will really have.
+pub(crate) fn place(
+    properties: &Properties,
+    params: &sys::iree_hal_buffer_params_t,
+) -> Result<(usize, sys::iree_hal_buffer_params_t)> {
+    match find_heap(properties, params) {
+        Some((index, heap)) => Ok((index, granted(heap, params))),
+        None => Err(misplaced(properties, params)),
+    }
+}
+
+/// Why no heap fits.
+#[cold]
+fn misplaced(properties: &Properties, params: &sys::iree_hal_buffer_params_t) -> Failure {
+    let alignment = wide(params.min_alignment);
+    let most = properties.heaps.iter().map(|heap| heap.alignment).max().unwrap_or(1);
+    invalid(if alignment > 0 && !alignment.is_power_of_two() {
+        format!("an alignment is a power of two, not {alignment}")
+    } else if alignment > most {
+        format!("no memory of this device is aligned to {alignment}, but to {most} at most")
     } else {
-        first
-    };
-    Ok((index, granted(heap, params)))
+        "no memory of this device is what the buffer asks for: the host cannot map it, or it is aligned to less"
+            .to_owned()
+    })
 }
 
 /// What a buffer of a heap really has, of what was asked for and beyond.
@@ -121,15 +134,15 @@ pub(crate) fn granted(heap: &Heap, params: &sys::iree_hal_buffer_params_t) -> sy
 }
 
 /// The heap that host memory joins when it is imported: the one that is of the host's memory, or of memory that both share.
-fn import_heap<'a>(properties: &'a Properties, params: &sys::iree_hal_buffer_params_t) -> Result<&'a Heap> {
+/// Host memory does not become a card's own.
+fn find_import_heap<'a>(
+    properties: &'a Properties,
+    params: &sys::iree_hal_buffer_params_t,
+) -> Option<&'a Heap> {
     let visible = || properties.heaps.iter().filter(|heap| heap.host_visible);
-    let heap = visible().find(|heap| !heap.device_local).or_else(|| visible().next());
+    let heap = visible().find(|heap| !heap.device_local).or_else(|| visible().next())?;
     let wants_device = params.type_ & DEVICE_LOCAL == DEVICE_LOCAL;
-    heap.filter(|heap| heap.device_local || !wants_device).ok_or_else(|| {
-        let message = "host memory is not this device's own and does not become it; import it without DEVICE_LOCAL, or \
-                       allocate a buffer and copy into it";
-        Failure::new(Code::Unavailable, message)
-    })
+    (heap.device_local || !wants_device).then_some(heap)
 }
 
 /// Whether an import begins where its heap's buffers do. Programs are compiled for that: a vector load from elsewhere is a
@@ -293,7 +306,11 @@ impl<D: Device> Memory<D> {
                 external.size
             )));
         }
-        let heap = import_heap(&self.properties, params)?;
+        let heap = find_import_heap(&self.properties, params).ok_or_else(|| {
+            let message = "host memory is not this device's own and does not become it; import it without DEVICE_LOCAL, or \
+                           allocate a buffer and copy into it";
+            Failure::new(Code::Unavailable, message)
+        })?;
         check_alignment(heap, params, start as u64)?;
         let params = granted(heap, params);
         // SAFETY: whoever imports promises that the allocation lives until the release callback.
@@ -453,22 +470,18 @@ impl<D: Device> Table<D> {
         // SAFETY: C passes a live allocator of ours and parameters to adjust.
         let (memory, params, size) =
             unsafe { (Allocator::<D>::of(allocator), &mut *params, *allocation_size) };
-        let heaps = &memory.properties.heaps;
-        let placed = place(&memory.properties, params)
-            .ok()
-            .and_then(|(heap, placed)| Some((heaps.get(heap)?, placed)));
-        let imported = import_heap(&memory.properties, params).ok();
+        // IREE asks for each buffer of each command that it validates.
+        let own = find_heap(&memory.properties, params).map(|(_, heap)| heap);
+        let imported = find_import_heap(&memory.properties, params);
+        let Some(heap) = own.or(imported) else { return 0 };
+        let mut granted = granted(heap, params);
         let mut bits = 0;
-        if placed.is_some_and(|(heap, _)| wide(size) <= heap.max_allocation) {
+        if own.is_some_and(|heap| wide(size) <= heap.max_allocation) {
             bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_ALLOCATABLE;
         }
         if imported.is_some() {
             bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_IMPORTABLE;
         }
-        let Some((heap, mut granted)) = placed.or_else(|| imported.map(|heap| (heap, granted(heap, params))))
-        else {
-            return 0;
-        };
         if heap.host_visible {
             bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_EXPORTABLE;
         }

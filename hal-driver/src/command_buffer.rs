@@ -44,6 +44,21 @@ struct Recording {
     settled: OnceLock<Option<Box<dyn Any + Send + Sync>>>,
 }
 
+impl Recording {
+    /// Adds what a record does with slots of the binding table.
+    fn note_slots(&mut self, record: &Record) {
+        record.visit(|reference, way| {
+            let Reference::Slot { slot, .. } = *reference else { return };
+            if self.slots.len() <= slot {
+                self.slots.resize(slot + 1, Uses::default());
+            }
+            if let Some(uses) = self.slots.get_mut(slot) {
+                uses.add(way);
+            }
+        });
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum State {
     #[default]
@@ -234,15 +249,7 @@ unsafe fn record(base: Base, make: impl FnOnce() -> Result<Record>) -> sys::iree
         // SAFETY: the caller's promise.
         let recording = unsafe { open(base)? };
         let record = make()?;
-        record.visit(|reference, way| {
-            let Reference::Slot { slot, .. } = *reference else { return };
-            if recording.slots.len() <= slot {
-                recording.slots.resize(slot + 1, Uses::default());
-            }
-            if let Some(uses) = recording.slots.get_mut(slot) {
-                uses.add(way);
-            }
-        });
+        recording.note_slots(&record);
         recording.dispatches |= matches!(record, Record::Dispatch(_));
         recording.records.push(record);
         Ok(())

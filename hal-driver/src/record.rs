@@ -41,7 +41,8 @@ impl Reference {
         Slice::new(reference.buffer, reference.offset, reference.length).map(Reference::Direct)
     }
 
-    /// Whether the buffer may be used like that, if it is known which it is.
+    /// Whether the buffer may be used like that, if it is known which it is. Of every buffer of a record it is checked when
+    /// the record is made.
     fn check(&self, way: Use) -> Result {
         match self {
             Reference::Direct(slice) => way.check(slice),
@@ -99,40 +100,39 @@ impl Use {
         self != Use::Target
     }
 
-    /// The access and the usage that the buffer must have been made with, as IREE names them, and what for.
-    fn needs(self) -> ((Access, &'static str), (sys::iree_hal_buffer_usage_t, &'static str), &'static str) {
+    /// The access and the usage that a buffer must have been made with.
+    fn needs(self) -> (Access, sys::iree_hal_buffer_usage_t) {
         match self {
-            Use::Source => (
-                (ACCESS_READ, "READ"),
-                (sys::IREE_HAL_BUFFER_USAGE_TRANSFER_SOURCE, "TRANSFER_SOURCE"),
-                "the source of a transfer",
-            ),
-            Use::Target => (
-                (ACCESS_WRITE, "WRITE"),
-                (sys::IREE_HAL_BUFFER_USAGE_TRANSFER_TARGET, "TRANSFER_TARGET"),
-                "the target of a transfer",
-            ),
-            Use::Binding => (
-                (0, ""),
-                (sys::IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE, "DISPATCH_STORAGE"),
-                "a binding of a dispatch",
-            ),
-            Use::Count => (
-                (ACCESS_READ, "READ"),
-                (sys::IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS, "DISPATCH_INDIRECT_PARAMETERS"),
-                "the workgroup count of a dispatch",
-            ),
+            Use::Source => (ACCESS_READ, sys::IREE_HAL_BUFFER_USAGE_TRANSFER_SOURCE),
+            Use::Target => (ACCESS_WRITE, sys::IREE_HAL_BUFFER_USAGE_TRANSFER_TARGET),
+            Use::Binding => (0, sys::IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE),
+            Use::Count => (ACCESS_READ, sys::IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS),
+        }
+    }
+
+    /// What it is for people, and what IREE calls the access and the usage that it needs.
+    fn names(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Use::Source => ("the source of a transfer", "READ", "TRANSFER_SOURCE"),
+            Use::Target => ("the target of a transfer", "WRITE", "TRANSFER_TARGET"),
+            Use::Binding => ("a binding of a dispatch", "NONE", "DISPATCH_STORAGE"),
+            Use::Count => ("the workgroup count of a dispatch", "READ", "DISPATCH_INDIRECT_PARAMETERS"),
         }
     }
 
     /// Whether a buffer may be used like that.
     pub(crate) fn check(self, slice: &Slice) -> Result {
-        let (access, usage) = slice.allowed();
-        let ((needs_access, access_name), (needs_usage, usage_name), what) = self.needs();
-        if access & needs_access == needs_access && usage & needs_usage == needs_usage {
+        let ((access, usage), needs) = (slice.allowed(), self.needs());
+        if access & needs.0 == needs.0 && usage & needs.1 == needs.1 {
             return Ok(());
         }
-        let missing = if access & needs_access == needs_access {
+        Err(self.denied(access, usage))
+    }
+
+    #[cold]
+    fn denied(self, access: Access, usage: sys::iree_hal_buffer_usage_t) -> Failure {
+        let (what, access_name, usage_name) = self.names();
+        let missing = if access & self.needs().0 == self.needs().0 {
             format!("usage IREE_HAL_BUFFER_USAGE_{usage_name}")
         } else {
             format!("access IREE_HAL_MEMORY_ACCESS_{access_name}")
@@ -141,7 +141,7 @@ impl Use {
             "the buffer cannot be {what}: it was made without {missing}, which has to be asked for where it is allocated or \
              imported (it has access {access:#x} and usage {usage:#x})"
         );
-        Err(Failure::new(Code::PermissionDenied, message))
+        Failure::new(Code::PermissionDenied, message)
     }
 }
 
@@ -226,6 +226,7 @@ unsafe fn count_reference(reference: &sys::iree_hal_buffer_ref_t) -> Result<Refe
 }
 
 /// The size of a workgroup: what C asks for, or what the function was made for.
+#[inline]
 fn workgroup_size(asked: [u32; 3], own: [u32; 3]) -> Result<[u32; 3]> {
     match asked {
         [0, 0, 0] => Ok(own.map(|size| size.max(1))),
@@ -278,30 +279,25 @@ impl Record {
         // SAFETY: the caller's promise.
         let bytes = unsafe { slice(pattern.cast::<u8>(), length) };
         match Pattern::new(bytes) {
-            Some(pattern) => Record::Fill { target, pattern }.checked(),
+            Some(pattern) => {
+                target.check(Use::Target)?;
+                Ok(Record::Fill { target, pattern })
+            }
             None => Err(invalid(format!("a fill pattern has 1 to 16 bytes, not {length}"))),
         }
     }
 
     /// A copy.
     pub(crate) fn copy(source: Reference, target: Reference) -> Result<Self> {
-        Record::Copy { source, target }.checked()
+        source.check(Use::Source)?;
+        target.check(Use::Target)?;
+        Ok(Record::Copy { source, target })
     }
 
     /// An update with bytes that were captured.
     pub(crate) fn update(source: HostRange, target: Reference) -> Result<Self> {
-        Record::Update { source, target }.checked()
-    }
-
-    /// The record, if each buffer that it names may be used so.
-    fn checked(self) -> Result<Self> {
-        let mut checked = Ok(());
-        self.visit(|reference, way| {
-            if checked.is_ok() {
-                checked = reference.check(way);
-            }
-        });
-        checked.map(|()| self)
+        target.check(Use::Target)?;
+        Ok(Record::Update { source, target })
     }
 
     /// A dispatch for a device with what C lends us.
@@ -352,16 +348,22 @@ impl Record {
             executable.check(&function, constants.len(), references.len())?;
             let bindings = references
                 .iter()
-                .map(|reference| Reference::new(reference))
+                .map(|reference| {
+                    let binding = Reference::new(reference)?;
+                    binding.check(Use::Binding)?;
+                    Ok(binding)
+                })
                 .collect::<Result<SmallVec<_>>>()?;
             let indirect = has(sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_PARAMETERS)
                 || has(sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_PARAMETERS);
             let count = if indirect {
-                Count::Indirect(count_reference(&config.workgroup_count_ref)?)
+                let reference = count_reference(&config.workgroup_count_ref)?;
+                reference.check(Use::Count)?;
+                Count::Indirect(reference)
             } else {
                 Count::Fixed(config.workgroup_count)
             };
-            Record::Dispatch(Box::new(DispatchRecord {
+            Ok(Record::Dispatch(Box::new(DispatchRecord {
                 executable,
                 function,
                 workgroup_size,
@@ -369,8 +371,7 @@ impl Record {
                 local_memory: config.dynamic_workgroup_local_memory,
                 constants,
                 bindings,
-            }))
-            .checked()
+            })))
         }
     }
 
