@@ -213,7 +213,7 @@ fn has_several_processors() -> bool {
 }
 
 /// Nanoseconds since the process first asked, and a little, so that none is zero.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     static BEGIN: OnceLock<Instant> = OnceLock::new();
     let elapsed = BEGIN.get_or_init(Instant::now).elapsed();
     u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX).saturating_add(1)

@@ -11,7 +11,7 @@ mod imp {
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
     pub(crate) use std::thread_local as local;
 
-    use crate::adaptive_spin::AdaptiveSpin;
+    use crate::adaptive_spin::{AdaptiveSpin, now};
     use std::time::Duration;
 
     /// How long a thread spins for the lock before it sleeps. The lock is held for bookkeeping only, mostly for less than a
@@ -29,22 +29,68 @@ mod imp {
             Self(parking_lot::Mutex::new(value))
         }
 
+        pub(crate) fn lock(&self) -> Guard<'_, T> {
+            self.lock_awake().unwrap_or_else(|| self.0.lock())
+        }
+
+        /// Takes the lock if that can be done without sleeping.
+        fn lock_awake(&self) -> Option<Guard<'_, T>> {
+            let mut guard = self.0.try_lock();
+            if guard.is_none() {
+                LOCKS.spin_until(SPIN, || {
+                    if !self.0.is_locked() {
+                        guard = self.0.try_lock();
+                    }
+                    guard.is_some()
+                });
+            }
+            guard
+        }
+    }
+
+    /// A lock that is taken again and again by who has just let it go. Others get it all the same, and soon.
+    #[derive(Debug, Default)]
+    pub(crate) struct FairMutex<T> {
+        mutex: Mutex<T>,
+        sleepers: AtomicU64,
+        /// Since when one of them sleeps, by [`now`]; zero while nobody does.
+        since: AtomicU64,
+    }
+
+    /// How long a thread sleeps for the lock before it is handed to the next one that does. Handing it over costs a change of
+    /// threads, in which nobody has it.
+    const PATIENCE: u64 = 5_000;
+
+    impl<T> FairMutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self { mutex: Mutex::new(value), sleepers: AtomicU64::new(0), since: AtomicU64::new(0) }
+        }
+
         pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-            self.0.try_lock()
+            self.mutex.0.try_lock()
         }
 
         pub(crate) fn lock(&self) -> Guard<'_, T> {
-            if let Some(guard) = self.0.try_lock() {
-                return guard;
+            self.mutex.lock_awake().unwrap_or_else(|| self.sleep())
+        }
+
+        #[cold]
+        fn sleep(&self) -> Guard<'_, T> {
+            if self.sleepers.fetch_add(1, Ordering::Relaxed) == 0 {
+                self.since.store(now(), Ordering::Relaxed);
             }
-            let mut guard = None;
-            LOCKS.spin_until(SPIN, || {
-                if !self.0.is_locked() {
-                    guard = self.0.try_lock();
-                }
-                guard.is_some()
-            });
-            guard.unwrap_or_else(|| self.0.lock())
+            let guard = self.mutex.0.lock();
+            let others = self.sleepers.fetch_sub(1, Ordering::Relaxed) > 1;
+            self.since.store(if others { now() } else { 0 }, Ordering::Relaxed);
+            guard
+        }
+
+        /// Lets the lock go. Whoever takes it often does so by this.
+        pub(crate) fn unlock(&self, guard: Guard<'_, T>) {
+            let since = self.since.load(Ordering::Relaxed);
+            if since != 0 && now().saturating_sub(since) > PATIENCE {
+                Guard::unlock_fair(guard);
+            }
         }
     }
 
@@ -97,12 +143,31 @@ mod imp {
             Self(checker::sync::Mutex::new(value))
         }
 
+        pub(crate) fn lock(&self) -> Guard<'_, T> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    /// To the checkers every schedule is fair.
+    #[derive(Debug, Default)]
+    pub(crate) struct FairMutex<T>(Mutex<T>);
+
+    impl<T> FairMutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(Mutex::new(value))
+        }
+
         pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-            self.0.try_lock().ok()
+            self.0.0.try_lock().ok()
         }
 
         pub(crate) fn lock(&self) -> Guard<'_, T> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+            self.0.lock()
+        }
+
+        #[expect(clippy::unused_self, reason = "the other one looks who sleeps")]
+        pub(crate) fn unlock(&self, guard: Guard<'_, T>) {
+            drop(guard);
         }
     }
 

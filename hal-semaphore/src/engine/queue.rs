@@ -50,7 +50,7 @@ use crate::ids::{Point, QueueId, Ticket};
 use crate::native_event::{EventIndex, EventPool};
 use crate::port::Keeper;
 use crate::slab::{Key, Slab};
-use crate::sync::{AtomicU64, Guard, Mutex, Ordering};
+use crate::sync::{AtomicU64, FairMutex, Guard, Mutex, Ordering};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -196,6 +196,15 @@ impl<B: Backend> Default for Effects<B> {
 }
 
 impl<B: Backend> Effects<B> {
+    /// Whether nothing of it calls what may take its time; where work is reclaimed later on that is not looked at.
+    pub(super) fn are_quick(&self, reclaims_later: bool) -> bool {
+        (reclaims_later || self.reclaims.is_empty())
+            && self.watches.is_empty()
+            && self.runs.is_empty()
+            && self.early.is_empty()
+            && self.garbage.is_empty()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.publications.is_empty()
             && self.reclaims.is_empty()
@@ -282,6 +291,8 @@ pub(super) struct QueueState<B: Backend> {
     pub(super) ending: Option<Ending>,
     /// Threads that perform effects of this queue.
     pub(super) performing: usize,
+    /// Those of them that are back at once to look after the queue.
+    pub(super) returning: usize,
     /// Operations that the host is at.
     pub(super) running: usize,
     pub(super) effects: Box<Effects<B>>,
@@ -312,6 +323,7 @@ impl<B: Backend> QueueState<B> {
             lost: None,
             ending: None,
             performing: 0,
+            returning: 0,
             running: 0,
             effects: Box::default(),
             scratch: Scratch::default(),
@@ -432,7 +444,7 @@ pub(super) struct Queue<B: Backend> {
     pub(super) events: Mutex<EventPool<B::Event>>,
     /// What keeps the engine alive for work of this queue.
     pub(super) keeper: Mutex<Option<Weak<dyn Keeper>>>,
-    state: Mutex<QueueState<B>>,
+    state: FairMutex<QueueState<B>>,
 }
 
 impl<B: Backend> Queue<B> {
@@ -450,13 +462,18 @@ impl<B: Backend> Queue<B> {
             history: Mutex::new(History::default()),
             events: Mutex::new(EventPool::new()),
             keeper: Mutex::new(None),
-            state: Mutex::new(QueueState::new()),
+            state: FairMutex::new(QueueState::new()),
         }
     }
 
     /// For whoever looks and goes.
     pub(super) fn lock(&self) -> Guard<'_, QueueState<B>> {
         self.state.lock()
+    }
+
+    /// For whoever has another way if somebody is at the queue.
+    pub(super) fn try_lock(&self) -> Option<Guard<'_, QueueState<B>>> {
+        self.state.try_lock()
     }
 
     /// For whoever looks after the queue when it has the lock, by [`Shared::pump`] or by putting the queue on its agenda.
@@ -475,15 +492,6 @@ impl<B: Backend> Queue<B> {
         self.completing.fetch_sub(u64::from(completes), Ordering::Relaxed);
         self.arriving.fetch_sub(1, Ordering::Relaxed);
         state
-    }
-
-    /// Whether somebody will look after the queue next, who has not got the lock yet, so that this thread can go. A thread
-    /// that submits leaves the rest to anybody, as soon as it has done one round; one that completes something does
-    /// not leave it to a program that only submits.
-    pub(super) fn has_successor(&self, rounds: usize) -> bool {
-        let (enough, successors) =
-            if is_submitting() { (1, &self.arriving) } else { (ROUNDS, &self.completing) };
-        rounds >= enough && successors.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn point(&self, epoch: u64) -> Point {
@@ -507,12 +515,28 @@ impl<'a, B: Backend> Turn<'a, B> {
         Self { shared, index, queue, device: shared.device_of(index), state: queue.arrive(), agenda }
     }
 
+    /// Whether somebody will look after the queue next, who has not got the lock yet or is on the way back to it, so that this
+    /// thread can go. A thread that submits leaves the rest to anybody, as soon as it has done one round; one that
+    /// completes something does not leave it to a program that only submits.
+    pub(super) fn has_successor(&self, rounds: usize) -> bool {
+        if is_submitting() {
+            rounds >= 1 && (self.state.returning > 0 || self.queue.arriving.load(Ordering::Relaxed) > 0)
+        } else {
+            rounds >= ROUNDS && self.queue.completing.load(Ordering::Relaxed) > 0
+        }
+    }
+
     /// Lets the lock go while `step` runs.
     pub(super) fn without<R>(self, step: impl FnOnce(&Shared<B>, &mut Agenda) -> R) -> (Self, R) {
         let Self { shared, index, queue, device, state, agenda } = self;
-        drop(state);
+        queue.state.unlock(state);
         let result = step(shared, agenda);
         (Self { shared, index, queue, device, state: queue.arrive(), agenda }, result)
+    }
+
+    /// Leaves the queue to others.
+    pub(super) fn leave(self) {
+        self.queue.state.unlock(self.state);
     }
 
     pub(super) fn ticket(&self, key: Key) -> Ticket {

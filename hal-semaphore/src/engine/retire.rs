@@ -49,14 +49,14 @@ impl<B: Backend> QueueState<B> {
 
 impl<B: Backend> Shared<B> {
     /// Takes a report from inside `submit` down, which somebody is there to look at: whoever submits looks what has ended
-    /// when the backend returns. Nothing where somebody has to be found.
+    /// when the backend returns. Nothing where somebody has to be found, or where others are at the queue.
     pub(super) fn note_inside_submit(
         &self,
         id: QueueId,
         epoch: u64,
         failure: &mut Option<Failure>,
     ) -> Option<Result<(), CompletionError>> {
-        let mut state = self.queue(id.index).lock();
+        let mut state = self.queue(id.index).try_lock()?;
         let submitting = state.issuing && epoch > state.issued;
         if !submitting || self.device_of(id.index).counts_reports() {
             return None;

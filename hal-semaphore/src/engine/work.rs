@@ -24,9 +24,9 @@ impl<B: Backend> Turn<'_, B> {
     /// Looks after the queue until nothing is left to do, or until somebody else is there to do it.
     pub(super) fn work(mut self) {
         for round in 0.. {
-            let leaves = self.queue.has_successor(round);
+            let leaves = self.has_successor(round);
             if leaves || (round > 0 && sabotaged(Defect::LeavesWithoutSuccessor)) {
-                return;
+                return self.leave();
             }
             if self.has_runnable() {
                 self.route_some();
@@ -47,7 +47,7 @@ impl<B: Backend> Turn<'_, B> {
                 // Others wait for what has been released here: they come first.
                 self.stay_for_callbacks();
                 self.agenda.visit(self.index);
-                return;
+                return self.leave();
             }
             if !self.has_more() {
                 break;
@@ -55,7 +55,7 @@ impl<B: Backend> Turn<'_, B> {
         }
         let rests = self.state.closing && self.state.is_idle();
         let shared = self.shared;
-        drop(self.state);
+        self.leave();
         if rests {
             shared.wake_resting();
         }
@@ -127,8 +127,11 @@ impl<B: Backend> Turn<'_, B> {
         let index = self.index;
         // What this thread has set free, or has still to do for the queue, does not wait for the program.
         let busy = !self.agenda.is_empty() || self.has_runnable() || self.can_retire() || self.can_issue();
+        let returns = effects.are_quick(busy || is_submitting());
+        self.state.returning += usize::from(returns);
         (self, ()) = self.without(|shared, agenda| shared.perform(index, &mut effects, busy, agenda));
         self.state.performing -= 1;
+        self.state.returning -= usize::from(returns);
         if !effects.early.is_empty() {
             for early in effects.early.drain(..) {
                 self.end_early(early);
