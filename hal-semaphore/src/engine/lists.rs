@@ -362,6 +362,20 @@ mod tests {
     }
 
     #[test]
+    fn only_many_lists_have_an_index() {
+        let key = Slab::<()>::new().next_key();
+        let mut lists = Lists::default();
+        for queue in 0..100 {
+            lists.push(queue, 1, Target::Op { queue, key, wait: 0 });
+            assert_eq!(lists.index.is_some(), lists.lists.len() > MANY, "{} lists", lists.lists.len());
+        }
+        while lists.pop(1).is_some() {
+            lists.prune();
+            assert_eq!(lists.index.is_some(), lists.lists.len() > MANY, "{} lists", lists.lists.len());
+        }
+    }
+
+    #[test]
     fn empty_lists_do_not_accumulate() {
         let key = Slab::<()>::new().next_key();
         let mut lists = Lists::default();
