@@ -337,12 +337,17 @@ impl<B: Backend> Turn<'_, B> {
         };
         let for_host = kind == ActionKind::Host;
         if !for_host && state.has_promises() {
-            if !sabotaged(Defect::ListenerLooksFirst) {
-                slot.listen(&state);
-            }
-            let coverage = self.coverage(&state, value);
+            let coverage = self.own_coverage(&state, value).or_else(|| {
+                if !sabotaged(Defect::ListenerLooksFirst) {
+                    slot.listen(&state);
+                }
+                let coverage = self.coverage(&state, value);
+                if coverage.is_some() {
+                    slot.count_listeners(&state);
+                }
+                coverage
+            });
             if let Some((class, cover)) = coverage {
-                slot.count_listeners(&state);
                 (record.via, record.epoch, record.event) = (cover.queue, cover.epoch, cover.event);
                 return Classified::Recorded(record, class);
             }
@@ -372,18 +377,21 @@ impl<B: Backend> Turn<'_, B> {
         Classified::Recorded(record, WaitClass::Held)
     }
 
-    /// What covers a wait of this queue for a value that is not reached; see the module's table. An event that is
-    /// part of it is held for the caller.
+    /// What covers a wait of this queue in the queue itself. Work of the queue moves on under the lock that is held here.
+    fn own_coverage(&self, slot: &SlotState, value: u64) -> Option<(WaitClass, Cover)> {
+        let promise = slot.promises_for(value).find(|promise| promise.queue == self.index)?;
+        let class = WaitClass::SameQueue { producer: self.queue.point(promise.epoch) };
+        Some((class, Cover { queue: self.index, epoch: promise.epoch, event: None }))
+    }
+
+    /// What covers a wait of this queue in another one, for a value that is not reached; see the module's table. An event
+    /// that is part of it is held for the caller.
     fn coverage(&self, slot: &SlotState, value: u64) -> Option<(WaitClass, Cover)> {
         let mut best: Option<(WaitClass, Cover)> = None;
         for promise in slot.promises_for(value) {
             let source = self.shared.queue(promise.queue);
-            if promise.queue == self.index {
-                let class = WaitClass::SameQueue { producer: source.point(promise.epoch) };
-                return Some((class, Cover { queue: self.index, epoch: promise.epoch, event: None }));
-            }
             if matches!(best, Some((WaitClass::Dominated { .. }, _))) {
-                continue;
+                break;
             }
             let accepted =
                 promise.epoch <= source.issued.load(Ordering::Acquire) || sabotaged(Defect::WaitsForUnissued);
