@@ -132,7 +132,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
     }
 
     /// Whether [reclaiming](Backend::reclaim) this work may call the program back. Then it is not done on a thread that is
-    /// submitting something.
+    /// submitting something, and on others after everything else that they have to do.
     fn calls_back(&self, work: &Self::Work) -> bool {
         let _ = work;
         false

@@ -71,7 +71,7 @@ def simple(name, cases, expected, flags, label=None, extra=()):
     for device in DEVICES:
         for inputs in cases:
             def body(device=device, inputs=inputs):
-                result, took = invoke(module, [device], inputs, extra)
+                result, took = invoke(module, [device], inputs, ["--function=main", *extra])
                 check(label, device, result, took, expected(*inputs))
 
             attempt(label, device, body)

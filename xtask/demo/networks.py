@@ -9,12 +9,11 @@ import importlib.metadata
 import importlib.util
 import json
 import pathlib
-import subprocess
 
 import numpy as np
 import onnx
 from onnx import numpy_helper, shape_inference, version_converter
-from rig import COMPILER, DEVICES, LOCAL, OUT, TOOLS, Failed, attempt, note, run
+from rig import COMPILER, DEVICES, LOCAL, OUT, Failed, attempt, invoke, note, run
 
 # What all of them are converted to: what IREE's importer knows best.
 OPSET = 17
@@ -108,30 +107,15 @@ class Network:
         for number, step in enumerate(steps):
             if number > 0:
                 print(f"compiling {self.name} for {PROCESSORS[number - 1]}", flush=True)
-            done = subprocess.run([str(part) for part in step], capture_output=True, text=True)
-            if done.returncode != 0:
-                raise Failed(f"{step[0]} failed on {self.name}:\n{done.stderr}")
+            run(step, timeout=1800)
         exported.unlink()
         imported.unlink()
         stamp.write_text(wanted)
         return targets
 
     def invoke(self, module, device, mode):
-        """The result of the network, and how long it took."""
-        given, result = OUT / f"{self.file}.npy", OUT / "network.npy"
-        np.save(given, self.values)
-        result.unlink(missing_ok=True)
-        took = run(
-            [
-                TOOLS / "iree-run-module",
-                f"--module={module}",
-                f"--device={device}",
-                f"--module_mode={mode}",
-                f"--input=@{given}",
-                f"--output=@{result}",
-            ]
-        )
-        return np.load(result), took
+        """The result of the network's only function, and how long it took."""
+        return invoke(module, [device], [self.values], [f"--module_mode={mode}"])
 
 
 def picture(*shape):

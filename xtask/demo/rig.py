@@ -57,19 +57,19 @@ def compile_model(source, name, flags):
     return target
 
 
-def run(arguments):
+def run(arguments, timeout=120):
     """Runs a program; how long it took."""
     begin = time.perf_counter()
-    done = subprocess.run([str(argument) for argument in arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([str(argument) for argument in arguments], capture_output=True, text=True, timeout=timeout)
     took = time.perf_counter() - begin
     if done.returncode != 0:
         raise Failed(f"{' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}")
     return took
 
 
-def invoke(module, devices, inputs, extra=()):
-    """Runs a model's main function; its result and how long it took."""
-    arguments = [TOOLS / "iree-run-module", f"--module={module}", "--function=main", *extra]
+def invoke(module, devices, inputs, extra=("--function=main",)):
+    """Runs a function of a model, the main one if nothing else is said; its result and how long it took."""
+    arguments = [TOOLS / "iree-run-module", f"--module={module}", *extra]
     arguments += [f"--device={device}" for device in devices]
     for number, value in enumerate(inputs):
         path = OUT / f"input{number}.npy"

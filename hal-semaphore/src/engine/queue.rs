@@ -476,7 +476,7 @@ impl<B: Backend> Queue<B> {
         self.state.try_lock()
     }
 
-    /// For whoever looks after the queue when it has the lock, by [`Shared::pump`] or by putting the queue on its agenda.
+    /// For whoever looks after the queue when it has the lock, at once or by putting the queue on its agenda.
     pub(super) fn arrive(&self) -> Guard<'_, QueueState<B>> {
         if let Some(state) = self.state.try_lock() {
             return state;
