@@ -285,6 +285,10 @@ impl Timeline for IreeTimeline {
         Some(&self.ours()?.registration)
     }
 
+    fn identity(&self) -> usize {
+        self.base().addr()
+    }
+
     fn value(&self) -> u64 {
         // SAFETY: a handle means that the semaphore is alive.
         unsafe { value(self.base()) }

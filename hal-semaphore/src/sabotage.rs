@@ -50,6 +50,10 @@ pub enum Defect {
     FullLooksAtWorkLast = 18,
     /// Reports begin to be counted without a word to those that report.
     CountsUnknown = 19,
+    /// Whoever has a letter for a timeline of another driver tells it although another thread is telling it something.
+    LettersOvertake = 20,
+    /// A timeline of the engine moves before the other drivers' timelines that its operation signals have their letters.
+    LettersAreLate = 21,
 }
 
 #[cfg(any(loom, shuttle))]

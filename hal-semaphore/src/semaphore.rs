@@ -60,6 +60,10 @@ impl Timeline for Semaphore {
         Some(&self.0)
     }
 
+    fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     fn value(&self) -> u64 {
         self.0.value()
     }

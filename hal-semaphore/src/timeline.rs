@@ -33,6 +33,10 @@ pub trait Timeline: Clone + Send + Sync + 'static {
         self.registration().map(Registration::key)
     }
 
+    /// A number that it shares with no other timeline while a handle on it is left, such as its address. By it an engine
+    /// tells timelines apart that are foreign to it, under a lock: this must be a read.
+    fn identity(&self) -> usize;
+
     /// The value it has reached.
     fn value(&self) -> u64;
 
@@ -71,7 +75,8 @@ pub trait Timeline: Clone + Send + Sync + 'static {
 
     /// Signals or fails a timeline that is not the calling engine's: whatever that takes where it belongs. A signal
     /// that the timeline refuses (it is there already, or has failed) is dropped. Called without a lock held, never on
-    /// a thread that is submitting something.
+    /// a thread that is submitting something, and for each timeline by one thread at a time, in the order in which the
+    /// engine's operations have ended.
     fn deliver(&self, state: Result<u64, &Failure>);
 
     /// Calls `watcher` once, on any thread and possibly before this returns, when `value` is reached or the timeline

@@ -157,6 +157,10 @@ impl Timeline for Noted {
         Some(&self.0.registration)
     }
 
+    fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     fn value(&self) -> u64 {
         self.0.value.load(Ordering::SeqCst)
     }

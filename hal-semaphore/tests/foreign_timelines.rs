@@ -88,6 +88,13 @@ impl Timeline for Either {
         }
     }
 
+    fn identity(&self) -> usize {
+        match self {
+            Either::Mirrored(mirrored) => Arc::as_ptr(mirrored).addr(),
+            Either::Elsewhere(elsewhere) => Arc::as_ptr(elsewhere).addr(),
+        }
+    }
+
     fn value(&self) -> u64 {
         match self {
             Either::Mirrored(mirrored) => mirrored.value.load(Ordering::SeqCst),

@@ -2,8 +2,9 @@
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p hal-semaphore --test loom --release`. `LOOM_MAX_PREEMPTIONS` sets
 //! the bound. Unless it is set the bound is 5, and less for the few models where that takes minutes: 4 where many
-//! events are made or a device is lost, 2 where three threads meet at one queue. Each model has a twin in which one line of the engine is wrong
-//! ([`hal_semaphore::sabotage`]); the twin must fail, or the model would prove nothing.
+//! events are made, a device is lost or two engines meet, 2 where three threads meet at one queue. Each model has a
+//! twin in which one line of the engine is wrong ([`hal_semaphore::sabotage`]); the twin must fail, or the model would prove
+//! nothing.
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
@@ -782,4 +783,66 @@ fn the_end_of_an_operation_and_a_wait_for_its_event_may_cross() {
 #[test]
 fn twin_of_end_against_cover() {
     catches(Defect::EventReleasedFirst, "the_end_of_an_operation_and_a_wait_for_its_event_may_cross");
+}
+
+/// A job and, behind it in its queue, one that fails signal a timeline of another engine, and two threads take their ends
+/// in. There, too, the first comes first (S1, S9).
+fn success_against_failure_elsewhere() {
+    let (engine, other) = (stepped(1), stepped(1));
+    let x = semaphore(&other);
+    let queue = engine.queue(0, 0).unwrap();
+    let failing = Job::failing(2, Failure::new(Code::DataLoss, "parity"));
+    submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
+    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 2)], Action::Queue(failing)).unwrap();
+    engine.backend().step(queue);
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || engine.backend().report(queue))
+    };
+    engine.backend().step(queue);
+    engine.backend().report(queue);
+    device.join().unwrap();
+    assert!(x.query().is_err(), "the failure was not delivered");
+    assert_eq!(x.value(), 1, "the failure has overtaken what came before it");
+}
+
+#[test]
+fn two_ends_that_signal_another_engine_may_cross() {
+    holds_within(4, success_against_failure_elsewhere);
+}
+
+#[test]
+fn twin_of_success_against_failure_elsewhere() {
+    catches(Defect::LettersOvertake, "two_ends_that_signal_another_engine_may_cross");
+}
+
+/// A job signals a timeline of its engine and one of another engine. Whoever sees the first move and goes on to fail the
+/// second, by a job on another queue, comes second there (S1, S9).
+fn own_signal_against_foreign_signal() {
+    let (engine, other) = (stepped(2), stepped(1));
+    let (seen, x) = (semaphore(&engine), semaphore(&other));
+    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    submit(&engine, 0, &[], &[(seen.clone(), 1), (x.clone(), 1)], 1);
+    engine.backend().step(q0);
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || engine.backend().report(q0))
+    };
+    engine.wait(WaitMode::All, &[(seen.clone(), 1)], &VirtualClock::new(), None).unwrap();
+    let failing = Job::failing(2, Failure::new(Code::DataLoss, "parity"));
+    engine.submit(0, Affinity::queue(1), &[], &[(x.clone(), 2)], Action::Queue(failing)).unwrap();
+    engine.backend().step(q1);
+    engine.backend().report(q1);
+    device.join().unwrap();
+    assert_eq!(x.value(), 1, "an effect has overtaken its cause at another engine's timeline");
+}
+
+#[test]
+fn signals_of_one_job_to_two_engines_may_be_seen_apart() {
+    holds_within(4, own_signal_against_foreign_signal);
+}
+
+#[test]
+fn twin_of_own_signal_against_foreign_signal() {
+    catches(Defect::LettersAreLate, "signals_of_one_job_to_two_engines_may_be_seen_apart");
 }

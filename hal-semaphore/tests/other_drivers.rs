@@ -6,12 +6,13 @@
 mod rig;
 
 use hal_semaphore::backend::{
-    Backend, Batch, Completer, Deferred, DeviceSpec, HostTask, NativeWaits, Submitted,
+    Backend, Batch, Completer, Deferred, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
 };
 use hal_semaphore::timeline::{Registration, Watcher};
 use hal_semaphore::*;
 use rig::{LIMIT, broken, device, eventually, within};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ struct Other {
     delivered: Mutex<Vec<Result<u64, Failure>>>,
     /// Runs when the driver is asked for the value.
     when_asked: Hook,
+    /// Runs when the driver is told of a signal.
+    when_told: Hook,
 }
 
 impl Other {
@@ -65,6 +68,13 @@ impl Timeline for Either {
         }
     }
 
+    fn identity(&self) -> usize {
+        match self {
+            Either::Own(own) => Arc::as_ptr(own).addr(),
+            Either::Other(other) => Arc::as_ptr(other).addr(),
+        }
+    }
+
     fn value(&self) -> u64 {
         match self {
             Either::Own(own) => own.registration.value(),
@@ -94,6 +104,7 @@ impl Timeline for Either {
 
     fn deliver(&self, state: Result<u64, &Failure>) {
         let Either::Other(other) = self else { panic!("this timeline is the engine's own") };
+        come(&other.when_told);
         other.delivered.lock().unwrap().push(state.map_err(Failure::clone));
     }
 
@@ -106,8 +117,10 @@ impl Timeline for Either {
 /// A device whose work ends when the test says so; its host ends everything at once. Callbacks wait for the test.
 #[derive(Default)]
 struct Bare {
+    queues: usize,
     completer: OnceLock<Completer>,
     deferred: Mutex<Vec<Deferred>>,
+    reclaimed: AtomicUsize,
 }
 
 impl Backend for Bare {
@@ -116,7 +129,7 @@ impl Backend for Bare {
     type Event = ();
 
     fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(1, NativeWaits::None)]
+        vec![device(self.queues, NativeWaits::None)]
     }
 
     fn start(&self, completer: Completer) {
@@ -134,6 +147,10 @@ impl Backend for Bare {
     fn defer(&self, callbacks: Deferred) {
         self.deferred.lock().unwrap().push(callbacks);
     }
+
+    fn reclaim(&self, ended: Ended<()>) {
+        self.reclaimed.fetch_add(usize::from(ended.work.is_some()), Ordering::SeqCst);
+    }
 }
 
 #[derive(Clone)]
@@ -141,7 +158,11 @@ struct Setup(Engine<Bare>);
 
 impl Setup {
     fn new() -> Self {
-        Self(Engine::new(Bare::default()).unwrap())
+        Self::with_queues(1)
+    }
+
+    fn with_queues(queues: usize) -> Self {
+        Self(Engine::new(Bare { queues, ..Bare::default() }).unwrap())
     }
 
     fn own(&self) -> (Either, Arc<Slow>) {
@@ -154,6 +175,16 @@ impl Setup {
             points.iter().map(|(timeline, value)| ((*timeline).clone(), *value)).collect()
         };
         self.0.submit(0, Affinity::ANY, &owned(waits), &owned(signals), action).unwrap();
+    }
+
+    fn report_on(&self, queue: usize, epoch: u64) {
+        let queue = self.0.queue(0, queue).unwrap();
+        self.0.backend().completer.get().unwrap().complete(queue, epoch).unwrap();
+    }
+
+    fn run_deferred(&self) {
+        let deferred = std::mem::take(&mut *self.0.backend().deferred.lock().unwrap());
+        deferred.into_iter().for_each(Deferred::run);
     }
 
     fn report(&self, epoch: u64, failure: Option<Failure>) {
@@ -230,10 +261,107 @@ fn foreign_timeline_is_told_of_a_success_before_the_failure_behind_it() {
     setup.submit(&[], &[(&x, 1)], Action::Barrier);
     setup.submit(&[], &[(&x, 2)], Action::Queue(()));
     setup.report(1, Some(broken("parity")));
-    let deferred = std::mem::take(&mut *setup.0.backend().deferred.lock().unwrap());
-    deferred.into_iter().for_each(Deferred::run);
+    setup.run_deferred();
     let delivered = at_x.delivered.lock().unwrap();
     assert!(matches!(&delivered[..], [Ok(1), Err(_)]), "{delivered:?}");
+}
+
+/// A barrier signals a slow driver's timeline and a second driver's; a job behind it fails and signals the second one's,
+/// while the first driver has not returned. The second is told in order, and at once (S1, S9, S13).
+#[test]
+fn slow_driver_neither_holds_another_one_up_nor_changes_the_order_there() {
+    within(LIMIT, || {
+        let setup = Setup::new();
+        let ((z, at_z), (x, at_x)) = (other(), other());
+        let (release, released) = mpsc::channel::<()>();
+        let (sender, begun) = mpsc::channel();
+        *at_z.when_told.lock().unwrap() = Some(Box::new(move || {
+            sender.send(()).unwrap();
+            let _ = released.recv();
+        }));
+        setup.submit(&[], &[(&z, 1), (&x, 1)], Action::Barrier);
+        setup.submit(&[], &[(&x, 2)], Action::Queue(()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| setup.run_deferred());
+            begun.recv().unwrap();
+            setup.report(1, Some(broken("parity")));
+            let told = at_x.delivered.lock().unwrap().clone();
+            drop(release);
+            assert!(matches!(&told[..], [Ok(1), Err(_)]), "{told:?}");
+        });
+        assert!(matches!(&at_z.delivered.lock().unwrap()[..], [Ok(1)]));
+    });
+}
+
+/// Four threads report the ends of jobs on four queues, each of which signals a timeline of another driver that is its
+/// queue's alone and one that two queues share. Each is told of every signal, its own queue's in their order, and what a
+/// job held goes when both were told (S5, S9).
+#[test]
+fn other_drivers_are_told_in_order_by_many_threads() {
+    const QUEUES: usize = 4;
+    const JOBS: u64 = 200;
+    within(4 * LIMIT, || {
+        let setup = Setup::with_queues(QUEUES);
+        let own: Vec<_> = (0..QUEUES).map(|_| other()).collect();
+        let shared: Vec<_> = (0..QUEUES / 2).map(|_| other()).collect();
+        std::thread::scope(|scope| {
+            for queue in 0..QUEUES {
+                let ((own, _), (shared, _), setup) = (&own[queue], &shared[queue / 2], &setup);
+                scope.spawn(move || {
+                    for value in 1..=JOBS {
+                        // The shared timeline is told of each job by a value of the job's own.
+                        let named = value * QUEUES as u64 + queue as u64;
+                        let signals = [(shared.clone(), named), (own.clone(), value)];
+                        let affinity = Affinity::queue(queue);
+                        setup.0.submit(0, affinity, &[], &signals, Action::Queue(())).unwrap();
+                        setup.report_on(queue, value);
+                    }
+                });
+            }
+        });
+        setup.run_deferred();
+        for (_, at) in &own {
+            let told: Vec<u64> = at.delivered.lock().unwrap().iter().flatten().copied().collect();
+            assert_eq!(told, Vec::from_iter(1..=JOBS));
+        }
+        for (number, (_, at)) in shared.iter().enumerate() {
+            let told: Vec<u64> = at.delivered.lock().unwrap().iter().flatten().copied().collect();
+            for queue in [2 * number, 2 * number + 1] {
+                let of_queue = told.iter().filter(|&&named| named as usize % QUEUES == queue);
+                assert!(of_queue.is_sorted(), "queue {queue}: {told:?}");
+            }
+            assert_eq!(told.len(), 2 * JOBS as usize);
+        }
+        assert_eq!(setup.0.backend().reclaimed.load(Ordering::SeqCst), QUEUES * JOBS as usize);
+    });
+}
+
+/// What a job held is given back when the other driver has been told, even by another thread (S5).
+#[test]
+fn work_comes_back_when_the_last_of_its_letters_is_delivered() {
+    within(LIMIT, || {
+        let setup = Setup::new();
+        let (z, at_z) = other();
+        let (release, released) = mpsc::channel::<()>();
+        let (sender, begun) = mpsc::channel();
+        *at_z.when_told.lock().unwrap() = Some(Box::new(move || {
+            sender.send(()).unwrap();
+            let _ = released.recv();
+        }));
+        let reclaimed = || setup.0.backend().reclaimed.load(Ordering::SeqCst);
+        for value in 1..=2 {
+            setup.submit(&[], &[(&z, value)], Action::Queue(()));
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| setup.report(1, None));
+            begun.recv().unwrap();
+            // The driver is at the first signal: the second waits for its return, and nothing comes back before.
+            setup.report(2, None);
+            assert_eq!((reclaimed(), at_z.delivered.lock().unwrap().len()), (0, 0));
+            drop(release);
+        });
+        assert_eq!((reclaimed(), at_z.delivered.lock().unwrap().len()), (2, 2));
+    });
 }
 
 /// A timeline's own waiter takes its time when it is told of a job's end. What the same end has set free in the engine

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 enum Spot {
     Clone,
     Drop,
+    Identity,
     FailedBefore,
     Show,
     HasWaiters,
@@ -81,6 +82,11 @@ impl Timeline for Mean {
 
     fn registration(&self) -> Option<&Registration> {
         self.0.registration.as_ref()
+    }
+
+    fn identity(&self) -> usize {
+        come(&self.0.panics_at, Spot::Identity);
+        Arc::as_ptr(&self.0).addr()
     }
 
     fn value(&self) -> u64 {
@@ -309,7 +315,7 @@ fn timeline_that_panics_when_it_is_shown_a_failure_has_failed_with_it() {
 /// Another driver panics when it is told of a signal, or when it is watched no more; two of them at once, too (S9, S10).
 #[test]
 fn other_driver_that_panics_holds_nothing_up() {
-    for spot in [Spot::Deliver, Spot::Drop, Spot::EndOfWatch] {
+    for spot in [Spot::Identity, Spot::Deliver, Spot::Drop, Spot::EndOfWatch] {
         within(LIMIT, move || {
             let setup = Setup::new();
             let (bad, other_bad, good, x, next) =

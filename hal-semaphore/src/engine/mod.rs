@@ -34,6 +34,7 @@ mod deferred;
 mod host_wait;
 mod issue;
 mod lists;
+mod outbox;
 mod queue;
 mod retire;
 mod room;
@@ -57,6 +58,7 @@ use crate::notification::{NotificationPool, Pending};
 use crate::port::{Keeper, Port};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::{Points, Registration};
+use outbox::Outbox;
 use queue::Queue;
 use std::collections::VecDeque;
 use std::fmt;
@@ -397,6 +399,7 @@ pub(crate) struct Shared<B: Backend> {
     /// What submitting threads have left for others, and what of it has not ended.
     left_to_others: Mutex<VecDeque<LeftToOthers<B>>>,
     deferred: AtomicU64,
+    outbox: Outbox<B>,
     /// Grows with each report of a polled device.
     progress: AtomicU64,
 }
@@ -467,6 +470,7 @@ impl<B: Backend> Engine<B> {
             panics: AtomicU64::new(0),
             left_to_others: Mutex::new(VecDeque::new()),
             deferred: AtomicU64::new(0),
+            outbox: Outbox::default(),
             progress: AtomicU64::new(0),
         });
         let keepers: Vec<Arc<dyn Keeper>> =

@@ -35,12 +35,13 @@
 //!
 //! # Locks
 //!
-//! No thread ever holds the locks of two queues. Whoever holds one may take that of a [`Slot`], of a device's events, or
-//! of a queue's [`History`]; under those nothing else is taken. Whatever concerns another queue goes onto the thread's
+//! No thread ever holds the locks of two queues. Whoever holds one may take that of a [`Slot`], of a device's events, of
+//! the [outbox](super::outbox), or of a queue's [`History`]; under those nothing else is taken. Whatever concerns another queue goes onto the thread's
 //! [`Agenda`] and is done without this lock. A thread that finds the lock taken announces itself (`arriving`), so that
 //! whoever works for the queue can leave the rest to it: nobody is kept for the work of others.
 
 use super::agenda::{Agenda, is_nested, is_submitting};
+use super::outbox::Parting;
 use super::room::Room;
 use super::slot::Slot;
 use super::{Device, Shared, Stats};
@@ -155,6 +156,9 @@ impl InFlight {
 /// What is to be done without the lock, in this order.
 pub(super) struct Effects<B: Backend> {
     pub(super) publications: Vec<Publication<B::Timeline>>,
+    /// Timelines of other drivers that have letters, by their identities, and what is given back when they have got them.
+    pub(super) letters: Vec<usize>,
+    pub(super) parting: Option<Arc<Parting<B>>>,
     pub(super) transitions: Vec<Transition>,
     pub(super) watches: Vec<(B::Timeline, u64, Arc<Slot>)>,
     /// Operations of the host that can run.
@@ -166,12 +170,11 @@ pub(super) struct Effects<B: Backend> {
     pub(super) garbage: Vec<Arc<Slot>>,
 }
 
-/// A step of a timeline that somebody may have to be told of.
+/// A step of a timeline of the engine's own that somebody may have to be told of.
 pub(super) struct Publication<T> {
     pub(super) timeline: T,
     pub(super) state: Result<u64, Failure>,
     pub(super) by: Option<Point>,
-    pub(super) foreign: bool,
 }
 
 /// An operation, its work, and whether the work was done early.
@@ -185,6 +188,8 @@ impl<B: Backend> Default for Effects<B> {
     fn default() -> Self {
         Self {
             publications: Vec::new(),
+            letters: Vec::new(),
+            parting: None,
             transitions: Vec::new(),
             watches: Vec::new(),
             runs: Vec::new(),
@@ -207,6 +212,7 @@ impl<B: Backend> Effects<B> {
 
     pub(super) fn is_empty(&self) -> bool {
         self.publications.is_empty()
+            && self.letters.is_empty()
             && self.reclaims.is_empty()
             && self.transitions.is_empty()
             && self.watches.is_empty()

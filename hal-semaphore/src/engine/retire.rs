@@ -11,8 +11,10 @@
 //! signal is published, and what waits for it goes on, before the next are looked at.
 
 use super::Shared;
+use super::outbox::{Letter, Parting};
 use super::queue::{
-    ActionKind, InFlight, OpState, PARKED, PARKED_FOR_HOST, Publication, QueueState, Turn, WaitRecord,
+    ActionKind, InFlight, OpState, PARKED, PARKED_FOR_HOST, Publication, QueueState, SignalRecord, Turn,
+    WaitRecord,
 };
 use super::slot::{HOST, Standing, Target};
 use crate::backend::{Backend, Ended, Transition};
@@ -23,6 +25,8 @@ use crate::ring::take_first;
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
+use crate::timeline::Timeline;
+use smallvec::SmallVec;
 
 /// How many operations end in one turn.
 const TURN: usize = 64;
@@ -219,11 +223,7 @@ impl<B: Backend> Turn<'_, B> {
             }
         }
         op.waits.clear();
-        // Mostly there is one. Taking them from the end costs less than a walk that empties.
-        op.signals.reverse();
-        while let Some(signal) = op.signals.pop() {
-            self.take_effect(signal.timeline, signal.value, failure.as_ref(), point);
-        }
+        self.make_signals(&mut op.signals, failure.as_ref(), point);
         // As long as a promise of the operation is there somebody may take a share in its event.
         self.release_event(self.index, op.event);
         match op.state {
@@ -289,26 +289,54 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// One signal of an operation that ends.
-    fn take_effect(
+    /// Makes all signals of an operation, in their order, or fails them.
+    pub(super) fn make_signals(
         &mut self,
-        timeline: B::Timeline,
-        value: u64,
+        signals: &mut SmallVec<[SignalRecord<B::Timeline>; 1]>,
         failure: Option<&Failure>,
         by: Option<Point>,
     ) {
-        let own = self.shared.own(&timeline);
-        let state = match (own, failure) {
-            (Some(slot), None) => self.shared.reach(slot, &timeline, value, self.agenda).map(|()| value),
-            (Some(slot), Some(failure)) => {
-                self.shared.fail(slot, &timeline, failure, self.agenda);
-                Err(failure.clone())
+        let shared = self.shared;
+        let is_own = |signal: &SignalRecord<B::Timeline>| shared.own(&signal.timeline).is_some();
+        if signals.len() > 1 && !signals.iter().all(is_own) && !sabotaged(Defect::LettersAreLate) {
+            // Whoever sees a timeline of the engine move may go on to signal another driver's: after this, there too.
+            signals.sort_by_key(is_own);
+        }
+        // Mostly there is one. Taking them from the end costs less than a walk that empties.
+        signals.reverse();
+        while let Some(signal) = signals.pop() {
+            self.make_signal(signal, failure, by);
+        }
+    }
+
+    fn make_signal(
+        &mut self,
+        signal: SignalRecord<B::Timeline>,
+        failure: Option<&Failure>,
+        by: Option<Point>,
+    ) {
+        let SignalRecord { timeline, value } = signal;
+        let outcome = failure.map_or(Ok(value), |failure| Err(failure.clone()));
+        let Some(slot) = self.shared.own(&timeline) else { return self.post(timeline, outcome) };
+        let state = match outcome {
+            Ok(value) => self.shared.reach(slot, &timeline, value, self.agenda).map(|()| value),
+            Err(failure) => {
+                self.shared.fail(slot, &timeline, &failure, self.agenda);
+                Err(failure)
             }
-            (None, None) => Ok(value),
-            (None, Some(failure)) => Err(failure.clone()),
         };
-        let foreign = own.is_none();
-        self.state.effects.publications.push(Publication { timeline, state, by, foreign });
+        self.state.effects.publications.push(Publication { timeline, state, by });
+    }
+
+    /// Leaves word for a timeline of another driver.
+    fn post(&mut self, timeline: B::Timeline, state: Result<u64, Failure>) {
+        let effects = &mut *self.state.effects;
+        let identity = self.shared.foreign_counted(|| timeline.identity()).unwrap_or_default();
+        if !effects.letters.contains(&identity) {
+            effects.letters.push(identity);
+        }
+        let parting = effects.parting.get_or_insert_with(Parting::new).clone();
+        self.shared.outbox.post(identity, Letter { timeline, state, parting });
     }
 
     /// Whether an operation was done before its waits were reached, or is one of the device's or the host's: then it can no

@@ -7,7 +7,7 @@
 //! All of it goes through a queue a chunk of operations at a time, so that no lock is held for long.
 
 use super::agenda::Entry;
-use super::queue::{Ending, OpState, Publication, Turn};
+use super::queue::{Ending, OpState, Turn};
 use super::{Cancel, Shared};
 use crate::backend::{Backend, Completion};
 use crate::clock::{Clock, Time};
@@ -94,16 +94,8 @@ impl<B: Backend> Turn<'_, B> {
                 OpState::Running => unfinished.host += 1,
                 OpState::Held | OpState::Ordered => continue,
             }
-            for signal in std::mem::take(&mut op.signals) {
-                let timeline = signal.timeline;
-                let own = self.shared.own(&timeline);
-                if let Some(slot) = own {
-                    self.shared.fail(slot, &timeline, failure, self.agenda);
-                }
-                let foreign = own.is_none();
-                let state = Err(failure.clone());
-                self.state.effects.publications.push(Publication { timeline, state, by: None, foreign });
-            }
+            let mut signals = std::mem::take(&mut op.signals);
+            self.make_signals(&mut signals, Some(failure), None);
         }
         Some(unfinished)
     }

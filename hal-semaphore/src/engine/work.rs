@@ -161,12 +161,7 @@ impl<T: Timeline> Publication<T> {
     }
 
     fn tell(&self) {
-        let state = self.state.as_ref().copied();
-        if self.foreign {
-            self.timeline.deliver(state);
-        } else {
-            self.timeline.notify(state, self.by);
-        }
+        self.timeline.notify(self.state.as_ref().copied(), self.by);
     }
 }
 
@@ -244,29 +239,35 @@ impl<B: Backend> Shared<B> {
     /// Does what has to be done without a lock. What may call the program back comes last, on a thread that is `busy`
     /// otherwise, and on another one if this one submits.
     fn perform(&self, index: u32, effects: &mut Effects<B>, busy: bool, agenda: &mut Agenda) {
-        let Effects { publications, transitions, watches, runs, early, reclaims, garbage } = effects;
+        let Effects { publications, letters, parting, transitions, watches, runs, early, reclaims, garbage } =
+            effects;
         let late = self.publish(publications);
         // Another driver's timeline shows its signal only when it is told, and what the operation holds goes after that.
-        let all_late = late.iter().any(|publication| publication.foreign);
+        let parting = parting.take();
         let submitting = is_submitting();
         let puts_off = submitting || busy;
         let calls_back =
             |work: &B::Work| self.foreign_counted(|| self.backend.calls_back(work)).unwrap_or(true);
-        let comes_late =
-            |ended: &Ended<B::Work>| all_late || (puts_off && ended.work.as_ref().is_some_and(calls_back));
-        let reclaims_late: Vec<_> = if all_late || puts_off && !reclaims.is_empty() {
+        let comes_late = |ended: &Ended<B::Work>| {
+            parting.is_some() || (puts_off && ended.work.as_ref().is_some_and(calls_back))
+        };
+        let reclaims_late: Vec<_> = if parting.is_some() || puts_off && !reclaims.is_empty() {
             reclaims.extract_if(.., |ended| comes_late(ended)).collect()
         } else {
             Vec::new()
         };
-        if !late.is_empty() || !reclaims_late.is_empty() {
+        if !late.is_empty() || !reclaims_late.is_empty() || parting.is_some() {
+            let letters = std::mem::take(letters);
             let tell = move |shared: &Shared<B>| {
                 for publication in late {
                     shared.tell(publication);
                 }
-                for ended in reclaims_late {
-                    shared.count_panic(shared.foreign(|| shared.backend.reclaim(ended)));
+                let Some(parting) = parting else { return shared.reclaim_all(reclaims_late) };
+                parting.keep(reclaims_late);
+                for identity in letters {
+                    shared.tell_foreign(identity);
                 }
+                shared.part(&parting);
             };
             if submitting {
                 self.defer(tell);
@@ -305,9 +306,7 @@ impl<B: Backend> Shared<B> {
             }
         }
         if !reclaims.is_empty() {
-            for ended in reclaims.drain(..) {
-                self.count_panic(self.foreign(|| self.backend.reclaim(ended)));
-            }
+            self.reclaim_all(reclaims.drain(..));
         }
         if !garbage.is_empty() {
             for slot in garbage.drain(..) {
@@ -324,7 +323,7 @@ impl<B: Backend> Shared<B> {
             return deferred;
         }
         let is_late = |publication: &Publication<B::Timeline>| {
-            publication.foreign || self.foreign_counted(|| publication.timeline.has_waiters()).unwrap_or(true)
+            self.foreign_counted(|| publication.timeline.has_waiters()).unwrap_or(true)
         };
         if publications.len() == 1 {
             // Mostly there is one.
@@ -462,7 +461,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    fn count_panic(&self, result: Result<(), Failure>) {
+    pub(super) fn count_panic(&self, result: Result<(), Failure>) {
         if result.is_err() {
             self.panics.fetch_add(1, Ordering::Relaxed);
         }
