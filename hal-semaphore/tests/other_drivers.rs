@@ -299,7 +299,7 @@ fn slow_driver_neither_holds_another_one_up_nor_changes_the_order_there() {
 #[test]
 fn other_drivers_are_told_in_order_by_many_threads() {
     const QUEUES: usize = 4;
-    const JOBS: u64 = 200;
+    const JOBS: usize = 200;
     within(4 * LIMIT, || {
         let setup = Setup::with_queues(QUEUES);
         let own: Vec<_> = (0..QUEUES).map(|_| other()).collect();
@@ -308,9 +308,9 @@ fn other_drivers_are_told_in_order_by_many_threads() {
             for queue in 0..QUEUES {
                 let ((own, _), (shared, _), setup) = (&own[queue], &shared[queue / 2], &setup);
                 scope.spawn(move || {
-                    for value in 1..=JOBS {
+                    for job in 1..=JOBS {
                         // The shared timeline is told of each job by a value of the job's own.
-                        let named = value * QUEUES as u64 + queue as u64;
+                        let (value, named) = (job as u64, (job * QUEUES + queue) as u64);
                         let signals = [(shared.clone(), named), (own.clone(), value)];
                         let affinity = Affinity::queue(queue);
                         setup.0.submit(0, affinity, &[], &signals, Action::Queue(())).unwrap();
@@ -322,17 +322,17 @@ fn other_drivers_are_told_in_order_by_many_threads() {
         setup.run_deferred();
         for (_, at) in &own {
             let told: Vec<u64> = at.delivered.lock().unwrap().iter().flatten().copied().collect();
-            assert_eq!(told, Vec::from_iter(1..=JOBS));
+            assert_eq!(told, Vec::from_iter(1..=JOBS as u64));
         }
         for (number, (_, at)) in shared.iter().enumerate() {
             let told: Vec<u64> = at.delivered.lock().unwrap().iter().flatten().copied().collect();
             for queue in [2 * number, 2 * number + 1] {
-                let of_queue = told.iter().filter(|&&named| named as usize % QUEUES == queue);
+                let of_queue = told.iter().filter(|&&named| named % QUEUES as u64 == queue as u64);
                 assert!(of_queue.is_sorted(), "queue {queue}: {told:?}");
             }
-            assert_eq!(told.len(), 2 * JOBS as usize);
+            assert_eq!(told.len(), 2 * JOBS);
         }
-        assert_eq!(setup.0.backend().reclaimed.load(Ordering::SeqCst), QUEUES * JOBS as usize);
+        assert_eq!(setup.0.backend().reclaimed.load(Ordering::SeqCst), QUEUES * JOBS);
     });
 }
 
