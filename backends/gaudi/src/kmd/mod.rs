@@ -6,9 +6,9 @@
 mod card;
 mod linux;
 mod nodes;
-pub mod uapi;
 
 pub use card::{Card, Progress};
+pub use hal_gaudi_abi::uapi;
 pub use linux::Linux;
 pub(crate) use linux::map_shared;
 pub use nodes::{Node, nodes};

@@ -2,7 +2,7 @@
 //!
 //! The kernel's argument types are unions; here each operation has a structure of its own, as large as the union that it
 //! is a member of. Every size and offset is asserted when this is compiled, and compared by a test with
-//! `abi/habanalabs.txt`, which a C compiler printed from the headers of Linux 6.12 (those of 6.12.107 and 7.3 agree).
+//! `habanalabs.txt`, which a C compiler printed from the headers of Linux 6.12 (those of 6.12.107 and 7.3 agree).
 //!
 //! Fields are named as the kernel names them, and `reserved` where a member does not use a part of its union: the kernel
 //! wants zeros there.
@@ -77,7 +77,7 @@ const _: () = {
 /// `DRM_IOCTL_VERSION`, which every DRM driver answers with its name and other devices do not know.
 pub const DRM_VERSION: u32 = 0xc040_6400;
 
-/// Structures with every size and offset asserted. The name in `abi/habanalabs.txt` follows the
+/// Structures with every size and offset asserted. The name in `habanalabs.txt` follows the
 /// structure's own, then the prefix of its fields there, where it stands for a member of a union.
 macro_rules! layouts {
     ($(
@@ -548,7 +548,7 @@ mod tests {
     type Structure = (String, Option<usize>, Vec<(String, usize, usize)>);
 
     fn table() -> Vec<Structure> {
-        let text = include_str!("../../abi/habanalabs.txt");
+        let text = include_str!("../habanalabs.txt");
         let structures =
             text.lines().filter(|line| line.starts_with("struct ") || line.starts_with("union "));
         structures
@@ -598,7 +598,7 @@ mod tests {
 
     #[test]
     fn every_request_is_as_the_kernel_headers_have_it() {
-        let text = include_str!("../../abi/habanalabs.txt");
+        let text = include_str!("../habanalabs.txt");
         for (name, call) in [
             ("DRM_IOCTL_HL_INFO", Call::Info),
             ("DRM_IOCTL_HL_CB", Call::CommandBuffer),
