@@ -10,7 +10,7 @@ use super::uapi::{
     WaitOut, cb, cs, event, info, mem, status, wait,
 };
 use super::{Errno, Kernel};
-use crate::generation::Generation;
+use crate::generation::{Capabilities, Generation};
 use crate::shared::{Key, key_of_file};
 use hal_backend::{Code, Failure, HostRange};
 use parking_lot::RwLock;
