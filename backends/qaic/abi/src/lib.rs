@@ -10,12 +10,14 @@
 //! | [`nnc::wire`] | kernel and device: messages of the control channel |
 //! | [`nnc::command`] | program and device: what passes the kernel through |
 //! | [`dbc`] | kernel and device: the rings of a DMA bridge channel |
+//! | [`container`] | compiler, program and device: networks, and what is to be transferred for them |
 //! | [`sysfs`] | program and kernel: what is found without opening a device |
 //!
 //! Every number here is taken from Linux 6.12 (`include/uapi/drm/qaic_accel.h`, `drivers/accel/qaic/`) unless another
 //! source is named; layouts of commands are those of the vendor's user-space library, version of 2025-05. What goes to a
 //! device is little endian on any host; the kernel's own structures have the host's order.
 
+pub mod container;
 pub mod dbc;
 pub mod nnc;
 pub mod sysfs;
