@@ -10,7 +10,7 @@ use crate::kernel::Errno;
 use hal_backend::HostRange;
 use std::any::Any;
 use std::ffi::c_void;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// A page of the host, and the unit of every mapping.
@@ -170,12 +170,6 @@ pub fn keeping(range: HostRange, other: Box<dyn Any + Send + Sync>) -> HostRange
     let owner: Arc<dyn Any + Send + Sync> = Arc::new((range, other));
     // SAFETY: the range is valid for as long as it lives, and the owner has it.
     unsafe { HostRange::from_raw(start, length, Some(owner)) }
-}
-
-/// Another description of an open memory file: with its own position and its own locks.
-pub fn reopen(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    rustix::fs::open(path, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
 }
 
 #[cfg(test)]

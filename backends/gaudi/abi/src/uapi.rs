@@ -74,9 +74,6 @@ const _: () = {
     assert!(Call::Memory.request(Abi::Old) == 0xc028_4805);
 };
 
-/// `DRM_IOCTL_VERSION`, which every DRM driver answers with its name and other devices do not know.
-pub const DRM_VERSION: u32 = 0xc040_6400;
-
 /// Structures with every size and offset asserted. The name in `habanalabs.txt` follows the
 /// structure's own, then the prefix of its fields there, where it stands for a member of a union.
 macro_rules! layouts {
@@ -389,34 +386,6 @@ layouts! {
         reserved: u64 = 8,
     }
 }
-
-/// `struct drm_version`: what [`DRM_VERSION`] fills.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct DrmVersion {
-    /// Of the driver.
-    pub major: i32,
-    /// Of the driver.
-    pub minor: i32,
-    /// Of the driver.
-    pub patch: i32,
-    /// Nothing.
-    pub pad: u32,
-    /// How long the name is, or may be.
-    pub name_length: u64,
-    /// Where the name goes.
-    pub name: u64,
-    /// As for the name.
-    pub date_length: u64,
-    /// As for the name.
-    pub date: u64,
-    /// As for the name.
-    pub description_length: u64,
-    /// As for the name.
-    pub description: u64,
-}
-
-const _: () = assert!(size_of::<DrmVersion>() == 64);
 
 /// Questions of [`Call::Info`].
 pub mod info {

@@ -1,13 +1,13 @@
 //! Command buffers of the kernel: their requests, and how a process gets to see them.
 
 use crate::card::CommandBuffer;
-use crate::file::memory_file;
 use crate::machine::Machine;
-use crate::request::{give, take};
 use crate::space::{Pool, What};
 use hal_backend::HostRange;
 use hal_emulation::PAGE;
-use hal_emulation::keeping;
+use hal_emulation::drm::{give, take};
+use hal_emulation::file::memory_file;
+use hal_emulation::process::keeping;
 use hal_emulation::{Errno, map_shared};
 use hal_gaudi_abi::uapi::{CbIn, CbOut, cb, handle};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,7 +26,7 @@ impl Drop for Seen {
         self.seen.store(false, Ordering::Release);
         drop(self.file.take());
         if let Some(machine) = self.machine.upgrade() {
-            let mut state = machine.state.lock();
+            let mut state = machine.lock();
             machine.reap(&mut state);
         }
     }
@@ -36,7 +36,7 @@ impl Machine {
     /// A request about command buffers.
     pub(crate) fn command_buffer(&self, number: usize, argument: &mut [u8]) -> Result<(), Errno> {
         let request: CbIn = take(argument)?;
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
         card.ready()?;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
@@ -91,7 +91,7 @@ impl Machine {
         length: usize,
         offset: u64,
     ) -> Result<HostRange, Errno> {
-        let state = self.state.lock();
+        let state = self.lock();
         let card = state.cards.get(number).ok_or(Errno::NODEV)?;
         if card.status == crate::card::Status::Gone {
             return Err(Errno::NODEV);

@@ -18,11 +18,12 @@
 //!
 //! Everything here is behind the machine's one lock.
 
-use crate::fault::Faults;
 use crate::hardware::Hardware;
 use crate::space::Space;
 use hal_backend::HostRange;
 use hal_emulation::Errno;
+use hal_emulation::claim::Claim;
+use hal_emulation::fault::Faults;
 use hal_gaudi_abi::uapi::{PageFault, TimeoutEvent};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -87,10 +88,10 @@ pub(crate) struct Card {
     pub(crate) counts: Counts,
     pub(crate) soft_resets: u32,
     /// The descriptor that has it open.
-    pub(crate) owner: Option<crate::file::Identity>,
+    pub(crate) owner: Option<hal_emulation::file::Identity>,
     pub(crate) context: Option<Context>,
     /// The lock that other processes see, while it is open.
-    pub(crate) claim: Option<OwnedFd>,
+    pub(crate) claim: Option<Claim>,
     /// What workers are at now.
     pub(crate) running: usize,
     pub(crate) opened: Instant,
@@ -151,7 +152,7 @@ impl Card {
 pub(crate) struct Live {
     pub(crate) space: RwLock<Space>,
     /// Set when what is under way shall end.
-    pub(crate) abort: AtomicBool,
+    pub(crate) abort: Arc<AtomicBool>,
 }
 
 /// Device memory with a handle.
@@ -285,7 +286,7 @@ impl Context {
     pub(crate) fn new(id: u64, space: Space, dram: Option<Arc<OwnedFd>>) -> Self {
         Self {
             id,
-            live: Arc::new(Live { space: RwLock::new(space), abort: AtomicBool::new(false) }),
+            live: Arc::new(Live { space: RwLock::new(space), abort: Arc::default() }),
             dram,
             memory: HashMap::new(),
             buffers: HashMap::new(),

@@ -1,50 +1,19 @@
-//! Dma-bufs: device memory as a descriptor that can go to another process.
-//!
-//! It is a description of the device memory's file of its own, which carries what part of the memory it is of in its position,
-//! and a shared lock that tells the exporter that it is alive. Both go where the descriptor goes, and need
-//! neither the exporting process nor its emulator.
-//!
-//! Two things differ from a real one: it could be mapped by a process, which a real one cannot, and dma-bufs of the
-//! same memory have the same inode number, which real ones do not.
+//! [Dma-bufs](hal_emulation::dmabuf) of device memory: who exports what, and what another card makes of it.
 
 use crate::card::{Context, Export};
-use crate::fault::Fault;
-use crate::file::is_held;
+use crate::fault;
 use crate::machine::Machine;
 use crate::space::{Pool, What};
-use hal_emulation::PAGE;
-use hal_emulation::{Errno, map_shared};
-use hal_emulation::{Process, keeping, reopen};
+use hal_emulation::file::is_held;
+use hal_emulation::process::keeping;
+use hal_emulation::{Errno, PAGE, Process, dmabuf, map_shared};
 use hal_gaudi_abi::uapi::{MemExport, MemRegister};
-use rustix::fs::{FlockOperation, OFlags, SeekFrom};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::OFlags;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// What files of device memory are called.
 pub(crate) const NAME: &str = "habanalabs-dram";
-
-/// How many bits of the position say how many pages there are. Those above say where they begin.
-const COUNT_BITS: u32 = 31;
-
-/// Makes a dma-buf of some of a device memory file.
-fn make(file: &OwnedFd, offset: u64, length: u64) -> Result<OwnedFd, Errno> {
-    let position = ((offset / PAGE) << COUNT_BITS) | (length / PAGE);
-    let buffer = reopen(file.as_fd())?;
-    rustix::fs::flock(&buffer, FlockOperation::LockShared)?;
-    rustix::fs::seek(&buffer, SeekFrom::Start(position))?;
-    Ok(buffer)
-}
-
-/// What part of the file behind it a dma-buf is of; nothing, if it is no dma-buf.
-fn extent(buffer: BorrowedFd<'_>) -> Option<(u64, u64)> {
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", buffer.as_raw_fd())).ok()?;
-    if !link.to_string_lossy().starts_with(&format!("/memfd:{NAME}")) {
-        return None;
-    }
-    let position = rustix::fs::seek(buffer, SeekFrom::Current(0)).ok()?;
-    let pages = position & ((1 << COUNT_BITS) - 1);
-    (pages > 0).then_some(((position >> COUNT_BITS) * PAGE, pages * PAGE))
-}
 
 impl Context {
     /// Whether a dma-buf of a mapping is alive.
@@ -62,7 +31,7 @@ impl Machine {
         number: usize,
         request: &MemExport,
     ) -> Result<u64, Errno> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         let mode = OFlags::from_bits_retain(request.flags) - OFlags::CLOEXEC;
@@ -93,10 +62,10 @@ impl Machine {
             let memory = context.memory.get(&handle).ok_or(Errno::INVAL)?;
             (memory.file.clone(), request.offset, Some(request.addr))
         };
-        if card.faults.has(Fault::NoP2p) {
+        if card.faults.has(fault::NO_P2P) {
             return Err(Errno::PERM);
         }
-        let buffer = make(&file, offset, request.mem_size)?;
+        let buffer = dmabuf::export(file.as_fd(), offset, request.mem_size)?;
         context.exports.retain(|export| is_held(export.file.as_fd()));
         context.exports.push(Export { file, address });
         let descriptor = process.install(buffer)?;
@@ -114,7 +83,7 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let buffer = process.descriptor(i32::try_from(request.fd).map_err(|_| Errno::INVAL)?)?;
-        let (offset, length) = extent(buffer.as_fd()).ok_or(Errno::INVAL)?;
+        let (offset, length) = dmabuf::extent(buffer.as_fd(), NAME).ok_or(Errno::INVAL)?;
         if request.length == 0 || !request.length.is_multiple_of(PAGE) || request.length > length {
             return Err(Errno::INVAL);
         }
@@ -122,9 +91,11 @@ impl Machine {
         let range = map_shared(buffer.as_fd(), size, offset)?;
         // The attachment holds the dma-buf after its descriptors are closed.
         let range = keeping(range, Box::new(Arc::new(buffer)));
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
-        card.faults.map()?;
+        if card.faults.strikes(fault::MAP) {
+            return Err(Errno::NOMEM);
+        }
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         let address = context.live.space.write().map(Pool::Host, range, 0, None, What::Imported);
         address.ok_or(Errno::NOMEM)

@@ -4,11 +4,13 @@
 //! one worker and queues that are drawn, the same runs one item at a time.
 
 use crate::card::{Body, Context, Item, Live};
-use crate::fault::{Blow, Fault};
-use crate::machine::{Machine, State, Task};
+
+use crate::fault;
+use crate::machine::{Machine, State};
 use crate::packets;
 use hal_backend::scramble;
 use hal_emulation::clock;
+use hal_emulation::fault::Faults;
 use hal_gaudi_abi::uapi::{PageFault, event};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -63,19 +65,8 @@ pub(crate) struct Run {
 impl Machine {
     /// A worker's thread.
     pub(crate) fn work(&self, worker: usize) {
-        let mut state = self.state.lock();
-        while let Some(task) = self.next(&mut state) {
-            let (card, queue) = match task {
-                Task::Queue(card, queue) => (card, queue),
-                Task::Help(share) => {
-                    MutexGuard::unlocked(&mut state, || {
-                        share.help(worker);
-                        // What a program does when it is dropped is none of the lock's business.
-                        drop(share);
-                    });
-                    continue;
-                }
-            };
+        let mut state = self.lock();
+        while let Some((card, queue)) = self.core.next(&mut state, worker) {
             let Some((run, blow)) = begin(&mut state, card, queue) else { continue };
             let end = match blow {
                 Some(Blow::Hang) => End::Hang,
@@ -85,9 +76,10 @@ impl Machine {
             };
             let Run { card, queue, context, sequence, .. } = run;
             let ended = Ended { card, queue, context, sequence, end };
-            let jitter = state.cards.get(card).is_some_and(|card| card.faults.has(Fault::Jitter));
+            let jitter = state.cards.get(card).is_some_and(|card| card.faults.has(fault::JITTER));
             if jitter {
-                let draw = scramble(self.options.seed ^ scramble(sequence << 16 ^ u64::from(queue)));
+                let draw =
+                    scramble(self.options.execution.seed ^ scramble(sequence << 16 ^ u64::from(queue)));
                 self.delay(&mut state, Duration::from_nanos(draw % JITTER_NS), ended);
             } else {
                 self.retire(&mut state, ended);
@@ -97,20 +89,20 @@ impl Machine {
 
     /// Counts a transfer; whether it shall end half way.
     pub(crate) fn count_transfer(&self, card: usize, bytes: u64) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let Some(card) = state.cards.get_mut(card) else { return false };
         card.counts.transfers += 1;
         card.counts.bytes_moved += bytes;
-        card.faults.transfer()
+        card.faults.strikes(fault::PARTIAL)
     }
 
     /// Counts a dispatch, and finds its program.
     pub(crate) fn dispatched(&self, card: usize, program: u64) -> Option<Arc<dyn hal_backend::HostProgram>> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if let Some(card) = state.cards.get_mut(card) {
             card.counts.dispatches += 1;
         }
-        state.programs.get(&program).cloned()
+        state.program(program)
     }
 
     /// An item has ended: its submission may have, and its queue goes on.
@@ -177,6 +169,21 @@ impl Machine {
     }
 }
 
+/// What happens to a submission that is about to run.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    Hang,
+    Reset,
+    Malfunction,
+}
+
+/// What strikes a submission of this number, if anything does.
+fn blow(faults: &Faults, submission: u64) -> Option<Blow> {
+    let blows =
+        [(fault::HANG, Blow::Hang), (fault::RESET, Blow::Reset), (fault::MALFUNCTION, Blow::Malfunction)];
+    blows.into_iter().find(|&(form, _)| faults.strikes_at(form, submission)).map(|(_, blow)| blow)
+}
+
 /// Takes the first item of a queue.
 fn begin(state: &mut State, number: usize, queue: u32) -> Option<(Run, Option<Blow>)> {
     let card = state.cards.get_mut(number)?;
@@ -188,13 +195,13 @@ fn begin(state: &mut State, number: usize, queue: u32) -> Option<(Run, Option<Bl
     let Item { sequence, body } = lane.items.pop_front()?;
     lane.running = true;
     card.running += 1;
-    let mut blow = None;
+    let mut struck = None;
     if let Some(cs) = context.submissions.get_mut(&sequence)
         && !cs.started
     {
         cs.started = true;
-        blow = card.faults.blow(cs.number);
+        struck = blow(&card.faults, cs.number);
     }
     let live = context.live.clone();
-    Some((Run { card: number, queue, live, body, context: context.id, sequence }, blow))
+    Some((Run { card: number, queue, live, body, context: context.id, sequence }, struck))
 }

@@ -1,68 +1,38 @@
-//! Open files: who has a card, and what a close does.
+//! Who has a card, and what a close does.
 //!
-//! An open file is a memory file that stands for it. The program's descriptor is one description of it, with a shared
-//! lock; the emulator keeps another, and knows that every descriptor of the program, every copy of one, and every
-//! mapping made through one is gone when it gets the lock for itself. So a file is released when a kernel would
-//! release it, also where a program has duplicated it, or has closed it behind the emulator's back.
-//!
-//! A dma-buf is another description of a device memory file, with a shared lock too, and holds its card in the
-//! same way: after a close the card is busy until the last dma-buf has gone.
+//! A dma-buf holds its card in the same way as an [open file](mod@hal_emulation::file): after a close the card is busy
+//! until the last dma-buf has gone.
 
 use crate::card::{Context, Status};
+use crate::dmabuf;
+use crate::fault;
 use crate::machine::{Guard, Machine, State};
 use crate::space::{Space, What};
 use hal_backend::HostRange;
-use hal_emulation::{Errno, identity, map_shared};
-use hal_emulation::{Process, reopen};
-use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use hal_emulation::file::{Identity, Opened, is_held, mapped_file};
+use hal_emulation::{Errno, Process};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// What a descriptor refers to: device and inode number.
-pub(crate) type Identity = (u64, u64);
-
-/// An open file.
-#[derive(Debug)]
+/// What is kept for an open file.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct File {
     pub(crate) card: usize,
     /// Whether it is the control node, which answers questions alone.
     pub(crate) control: bool,
-    /// The emulator's own description of it.
-    watch: OwnedFd,
 }
 
-/// Whether anybody else has a description of this file.
-pub(crate) fn is_held(file: BorrowedFd<'_>) -> bool {
-    let alone = rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
-    if alone {
-        // Only to find out: whoever comes next may lock it.
-        let _ = rustix::fs::flock(file, FlockOperation::Unlock);
-    }
-    !alone
-}
-
-/// A memory file of some length, of which nothing is there until it is written.
-pub(crate) fn memory_file(name: &str, length: u64) -> Result<OwnedFd, Errno> {
-    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&file, length)?;
-    Ok(file)
-}
-
-/// A memory file, mapped.
+/// Device memory: a file, and all of it mapped.
 pub(crate) fn device_memory(length: u64) -> Result<(Arc<OwnedFd>, HostRange), Errno> {
-    let file = memory_file(crate::dmabuf::NAME, length)?;
-    let size = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
-    let range = map_shared(file.as_fd(), size, 0)?;
-    Ok((Arc::new(file), range))
+    mapped_file(dmabuf::NAME, length)
 }
 
 impl Machine {
     /// Opens the compute node of a card, or its control node.
     pub(crate) fn open(&self, process: &dyn Process, number: usize, control: bool) -> Result<OwnedFd, Errno> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         self.reap(&mut state);
         let card = state.cards.get_mut(number).ok_or(Errno::NOENT)?;
         if card.status == Status::Gone {
@@ -70,7 +40,7 @@ impl Machine {
         }
         let mut claim = None;
         if !control {
-            card.faults.open()?;
+            card.faults.fail(fault::OPEN)?;
             match card.status {
                 Status::Operational => {}
                 Status::InReset | Status::Releasing => return Err(Errno::AGAIN),
@@ -79,23 +49,19 @@ impl Machine {
             if card.owner.is_some() || card.releasing {
                 return Err(Errno::BUSY);
             }
-            claim = self.claim(process, number)?;
+            claim = self.claims.take(process, number)?;
         }
-        let watch = memory_file("habanalabs", 0)?;
-        let file = reopen(watch.as_fd())?;
-        rustix::fs::flock(&file, FlockOperation::LockShared)?;
-        let identity = identity(file.as_fd())?;
+        let opened = Opened::new("habanalabs")?;
         if !control {
             let context = self.context(&mut state)?;
             let card = state.cards.get_mut(number).ok_or(Errno::NOENT)?;
             card.context = Some(context);
-            card.owner = Some(identity);
+            card.owner = Some(opened.identity);
             card.claim = claim;
             card.counts.opens += 1;
             card.opened = Instant::now();
         }
-        state.files.insert(identity, File { card: number, control, watch });
-        Ok(file)
+        Ok(state.files.insert(opened, File { card: number, control }))
     }
 
     /// A fresh context, with what has its address from the beginning.
@@ -121,18 +87,14 @@ impl Machine {
     /// Closes a descriptor.
     pub(crate) fn close(&self, file: OwnedFd) {
         drop(file);
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         self.reap(&mut state);
     }
 
     /// Releases every file that nobody has any more.
     pub(crate) fn reap(&self, state: &mut Guard<'_>) {
-        let gone = |(&identity, file): (&Identity, &File)| (!is_held(file.watch.as_fd())).then_some(identity);
-        let gone: Vec<Identity> = state.files.iter().filter_map(gone).collect();
-        for identity in gone {
-            if let Some(file) = state.files.remove(&identity)
-                && !file.control
-            {
+        for (identity, file) in state.files.take_closed() {
+            if !file.control {
                 self.release_file(state, file.card, identity);
             }
         }
@@ -170,7 +132,7 @@ impl Machine {
         let id = context.id;
         context.live.abort.store(true, Ordering::Relaxed);
         // What workers are at is memory of the program: when it is told that the file is closed, nobody touches it.
-        while state.cards.get(number).is_some_and(|card| card.running > 0) && !state.stopping {
+        while state.cards.get(number).is_some_and(|card| card.running > 0) && !state.is_stopping() {
             self.sleep(state, number, None);
         }
         let Some(card) = state.cards.get_mut(number) else { return };
@@ -180,10 +142,7 @@ impl Machine {
         }
         let killed = card.context.take().is_some_and(|context| context.killed);
         card.owner = None;
-        if let Some(claim) = card.claim.take() {
-            // A name that stays in the file of a card that is free is no harm: its lock is gone.
-            let _ = rustix::fs::ftruncate(&claim, 0);
-        }
+        card.claim = None;
         card.releasing = false;
         if !killed {
             self.release(state, number);
@@ -192,38 +151,12 @@ impl Machine {
         self.ended(number);
     }
 
-    /// Where the lock of a card is that processes share by the machine's name.
-    fn claim_path(&self, number: usize) -> Option<PathBuf> {
-        let name = self.options.machine.as_ref()?;
-        let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-        let user = rustix::process::getuid().as_raw();
-        Some(folder.join(format!("gaudi-emulator-{user}-{name}-accel{number}")))
-    }
-
-    /// Takes a card for this process. The lock goes with the process, however that ends.
-    fn claim(&self, process: &dyn Process, number: usize) -> Result<Option<OwnedFd>, Errno> {
-        let Some(path) = self.claim_path(number) else { return Ok(None) };
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| Errno::BUSY)?;
-        rustix::fs::ftruncate(&file, 0)?;
-        rustix::io::write(&file, process.id().to_string().as_bytes())?;
-        Ok(Some(file))
-    }
-
     /// Who has a card open.
     pub(crate) fn holder(&self, process: &dyn Process, number: usize) -> Option<String> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         self.reap(&mut state);
         let owned = state.cards.get(number)?.owner.is_some();
         drop(state);
-        let id: String = if owned {
-            process.id().to_string()
-        } else {
-            // Whoever gives a card back empties the file, and whoever dies is gone.
-            std::fs::read_to_string(self.claim_path(number)?).ok()?
-        };
-        let name = std::fs::read_to_string(format!("/proc/{id}/comm")).ok()?;
-        Some(format!("process {id} ({})", name.trim()))
+        self.claims.holder(owned.then_some(process), number)
     }
 }

@@ -1,10 +1,10 @@
 //! Questions about a card, most of which are answered in every state.
 
 use crate::card::{Card, Context, Status};
-use crate::fault::Fault;
+use crate::fault;
 use crate::machine::{Guard, Machine};
-use crate::request::take;
 use hal_emulation::Process;
+use hal_emulation::drm::take;
 use hal_emulation::{Errno, clock};
 use hal_gaudi_abi::uapi::{
     DeviceStatus, DramUsage, HwIpInfo, InfoIn, OpenStats, PageSizes, ResetCount, SyncManager, info, status,
@@ -53,7 +53,7 @@ impl Machine {
         if request.pad != 0 {
             return Err(Errno::INVAL);
         }
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         match request.op {
             info::REGISTER_EVENTFD | info::UNREGISTER_EVENTFD | info::GET_EVENTS if control => {
                 return Err(Errno::OPNOTSUPP);
@@ -123,7 +123,7 @@ impl Machine {
         Ok(match question {
             info::HW_IP_INFO => {
                 let mut bytes = self.hardware_info(number).as_bytes().to_vec();
-                if card.faults.has(Fault::ShortInfo) {
+                if card.faults.has(fault::SHORT_INFO) {
                     bytes.truncate(SHORT_INFO);
                 }
                 bytes

@@ -16,12 +16,10 @@
 //! | `dram=SIZE` | 31.5g, 96g | device memory of each that a program can have, such as `1536m`; what is not written takes no space |
 //! | `register=on\|off` | off | whether the vendor's operation 99 is there, which no upstream kernel has |
 //! | `abi=drm\|old` | drm | the request numbers of kernels since 6.7, or those of type `'H'` |
-//! | `workers=N` | one for each processor | threads that execute, 1 to 64 |
-//! | `schedule=parallel\|seeded` | parallel | `seeded` executes on one thread, from a queue drawn by `seed` |
-//! | `seed=N` | 0 | what `schedule=seeded` and `fault=jitter` draw from |
-//! | `speed=N` | 1 | how much faster the driver's time passes: timeouts (30 s and 600 s), watchdogs (30 s) and resets (1 s), not what a wait is given |
-//! | `machine=NAME` | none | processes of this user see by the name that a card is taken by another |
 //! | `fault=…` | none | what goes wrong; may be given several times, see below |
+//!
+//! How the machine executes has [parameters of its own](hal_emulation::options): `workers`, `schedule`, `seed`, `speed` (of
+//! timeouts, 30 s and 600 s, watchdogs, 30 s, and resets, 1 s) and `machine`.
 //!
 //! # Faults
 //!
@@ -49,14 +47,15 @@
 //!
 //! | file | what is there |
 //! |---|---|
-//! | `machine.rs` | cards behind one lock, the clock, timeouts and resets |
+//! | `machine.rs` | the cards of a machine: timeouts, watchdogs, resets |
 //! | `card.rs` | a card's states, its queues, and the context of whoever has it open |
 //! | `hardware.rs` | the numbers of each generation |
+//! | `fault.rs`, `options.rs` | what a URI asks for |
 //! | `file.rs` | open and close, and who has a card |
-//! | `request.rs` | what the kernel's core does with a request |
+//! | `request.rs` | which requests the driver has |
 //! | `info.rs`, `buffers.rs`, `submit.rs`, `wait.rs`, `memory.rs` | the requests |
 //! | `space.rs`, `dmabuf.rs` | device addresses, and memory that is shared with other devices |
-//! | `engine.rs`, `share.rs` | workers, and how they share a dispatch |
+//! | `engine.rs` | what a worker does with a queue |
 //! | `packets.rs`, `parser.rs` | what packets do, and what is refused before |
 //! | `sysfs.rs` | what the file system shows |
 //!
@@ -84,89 +83,58 @@ mod options;
 mod packets;
 mod parser;
 mod request;
-mod share;
 mod space;
 mod submit;
 mod sysfs;
 mod wait;
 
 pub use card::Counts;
-pub use fault::Fault;
 pub use options::Options;
 
-use hal_backend::{Code, Failure, HostProgram, HostRange};
-use hal_emulation::{Errno, Kernel, Own, Process};
+use hal_backend::{Failure, HostProgram, HostRange};
+use hal_emulation::threads::{Machines, Threads};
+use hal_emulation::{Errno, Kernel, Own, Process, accel};
 use machine::Machine;
-use parking_lot::Mutex;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 /// A machine with emulated cards. Its threads end with it.
 pub struct Emulator {
     machine: Arc<Machine>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Joined when this is dropped, after the machine was told to stop.
+    _threads: Threads,
 }
 
-/// Every machine of this process. Those that [`Emulator::get`] may give again have `true`.
-static MACHINES: Mutex<Vec<(bool, Weak<Emulator>)>> = Mutex::new(Vec::new());
+/// Every machine of this process.
+static MACHINES: Machines<Emulator> = Machines::new();
 
 impl Emulator {
     /// The machine with these options: the one that there is, or a new one.
     pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
-        // What is looked at may be its last reference, and to end a machine takes the list: so it goes after the lock.
-        let mut seen = Vec::new();
-        let mut machines = MACHINES.lock();
-        for (common, machine) in machines.iter() {
-            if *common && let Some(machine) = machine.upgrade() {
-                if machine.machine.options == *options {
-                    return Ok(machine);
-                }
-                seen.push(machine);
-            }
-        }
-        let machine = Self::start(options.clone())?;
-        machines.push((true, Arc::downgrade(&machine)));
-        drop(machines);
-        drop(seen);
-        Ok(machine)
+        MACHINES.shared(|machine| machine.options() == options, || Self::start(options.clone()))
     }
 
     /// A machine that nobody else gets.
     pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
         let machine = Self::start(options)?;
-        MACHINES.lock().push((false, Arc::downgrade(&machine)));
+        MACHINES.add_private(&machine);
         Ok(machine)
     }
 
     /// The machine that an open file is of.
     pub fn of(file: BorrowedFd<'_>) -> Option<Arc<Self>> {
-        let machines: Vec<_> = MACHINES.lock().iter().filter_map(|(_, machine)| machine.upgrade()).collect();
-        machines.into_iter().find(|machine| machine.machine.file(file).is_ok())
+        MACHINES.find(|machine| machine.machine.file(file).is_ok())
     }
 
     fn start(options: Options) -> Result<Arc<Self>, Failure> {
-        let workers = options.workers;
         let machine = Arc::new(Machine::new(options));
-        let emulator = Arc::new(Self { machine: machine.clone(), threads: Mutex::new(Vec::new()) });
-        let mut threads = emulator.threads.lock();
-        for number in 0..=workers {
-            let machine = machine.clone();
-            let (name, serve): (_, Box<dyn FnOnce() + Send>) = if number == workers {
-                ("gaudi-clock".to_owned(), Box::new(move || machine.tick()))
-            } else {
-                (format!("gaudi-{number}"), Box::new(move || machine.work(number)))
-            };
-            let thread = std::thread::Builder::new().name(name).spawn(serve);
-            threads.push(thread.map_err(|error| {
-                let message = format!("thread {number} of an emulated machine could not be started: {error}");
-                Failure::new(Code::ResourceExhausted, message)
-            })?);
-        }
-        drop(threads);
-        Ok(emulator)
+        let workers = machine.options.execution.workers;
+        let threads = Threads::start("gaudi", &machine, workers, Machine::work, Machine::tick);
+        // Those that were started hold the machine, and end when it stops.
+        let threads = threads.inspect_err(|_| machine.stop())?;
+        Ok(Arc::new(Self { machine, _threads: threads }))
     }
 
     /// What it was made with.
@@ -176,38 +144,32 @@ impl Emulator {
 
     /// How many threads may be at a program at once: what a loader of one is told.
     pub fn workers(&self) -> usize {
-        self.machine.options.workers
+        self.machine.options.execution.workers
     }
 
     /// Makes a program known, under the number that packets name it by.
     pub fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
-        let mut state = self.machine.state.lock();
-        let number = state.next_program;
-        state.next_program += 1;
-        state.programs.insert(number, program);
-        number
+        self.machine.core.load(program)
     }
 
     /// Forgets a program. What is under way with it goes on.
     pub fn unload(&self, program: u64) {
-        let gone = self.machine.state.lock().programs.remove(&program);
-        // What a program does when it is dropped is none of the lock's business.
-        drop(gone);
+        self.machine.core.unload(program);
     }
 
     /// What became of a card; zeros, if there is none of that number.
     pub fn counts(&self, card: usize) -> Counts {
-        self.machine.state.lock().cards.get(card).map(card::Card::counted).unwrap_or_default()
+        self.machine.lock().cards.get(card).map(card::Card::counted).unwrap_or_default()
     }
 
     /// What was wrong with the commands that a card met last, for people.
     pub fn complaint(&self, card: usize) -> Option<String> {
-        self.machine.state.lock().cards.get(card)?.complaint.clone()
+        self.machine.lock().cards.get(card)?.complaint.clone()
     }
 
     /// [`Kernel::open`] for another process.
     pub fn open_for(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
-        let (card, control) = sysfs::node(path).ok_or(Errno::NOENT)?;
+        let (card, control) = accel::node(path).ok_or(Errno::NOENT)?;
         self.machine.open(process, card, control)
     }
 
@@ -250,7 +212,7 @@ impl Kernel for Emulator {
     }
 
     fn holder(&self, path: &Path) -> Option<String> {
-        let (card, _) = sysfs::node(path)?;
+        let (card, _) = accel::node(path)?;
         self.machine.holder(&Own, card)
     }
 }
@@ -258,15 +220,7 @@ impl Kernel for Emulator {
 impl Drop for Emulator {
     fn drop(&mut self) {
         self.machine.stop();
-        let me = std::thread::current().id();
-        for thread in self.threads.get_mut().drain(..) {
-            // The last reference may be dropped by a program that a worker of ours runs: that one ends by itself.
-            if thread.thread().id() != me {
-                // A thread that panicked has nothing left to say.
-                let _ = thread.join();
-            }
-        }
-        MACHINES.lock().retain(|(_, machine)| machine.strong_count() > 0);
+        MACHINES.sweep();
     }
 }
 

@@ -1,26 +1,19 @@
-//! The machine: cards behind one lock, the threads that execute, and what happens to cards over time.
+//! The cards of a machine, and what happens to them over time: timeouts, watchdogs, resets.
 //!
-//! # Locks and sleeps
-//!
-//! There is one lock, [`Machine::state`], and whoever executes packets does not hold it. Four kinds of threads sleep, each on
-//! its own condition, and none of them ever looks around: workers until a queue is [ready](State::ready), the clock until
-//! the next [deadline](Machine::deadline), waits and closes until something of their card has [ended](Machine::finished).
-//!
-//! The workers and the clock hold the machine, and the [`Emulator`](crate::Emulator) holds the threads: when its last
-//! reference goes, it stops and joins them.
+//! Everything of a card is behind the machine's [one lock](hal_emulation::machine). Waits and closes sleep at the place of
+//! their card until something of it has [ended](Machine::ended).
 
 use crate::card::{Card, Status};
-use crate::fault::Faults;
-use crate::file::{File, Identity};
+use crate::engine::Ended;
+use crate::file::File;
 use crate::hardware::{self, Hardware};
 use crate::options::Options;
-use crate::share::Share;
-use hal_backend::{HostProgram, scramble};
-use hal_emulation::{Errno, clock};
+use hal_emulation::claim::Claims;
+use hal_emulation::fault::Faults;
+use hal_emulation::file::OpenFiles;
+use hal_emulation::machine::Later;
+use hal_emulation::{Errno, clock, machine};
 use hal_gaudi_abi::uapi::{TimeoutEvent, event};
-use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -32,176 +25,93 @@ const RELEASE: Duration = Duration::from_millis(10);
 const WATCHDOG: Duration = Duration::from_secs(30);
 
 /// What the lock is around.
-pub(crate) struct State {
+pub(crate) struct Cards {
     pub(crate) cards: Vec<Card>,
-    pub(crate) files: HashMap<Identity, File>,
-    pub(crate) programs: HashMap<u64, Arc<dyn HostProgram>>,
-    pub(crate) next_program: u64,
+    pub(crate) files: OpenFiles<File>,
     pub(crate) next_context: u64,
-    /// The queues whose first item can begin, by card and number. Each is in it at most once.
-    ready: VecDeque<(usize, u32)>,
-    /// Dispatches that want help.
-    shares: Vec<Arc<Share>>,
-    /// How many queues were drawn.
-    drawn: u64,
     /// Items that are executed, and end when their time has come.
-    late: Vec<(Instant, crate::engine::Ended)>,
-    /// What the clock sleeps to.
-    alarm: Option<Instant>,
-    pub(crate) stopping: bool,
+    pub(crate) late: Later<Ended>,
 }
 
-/// What a worker does next.
-pub(crate) enum Task {
-    /// Executes the first item of a card's queue.
-    Queue(usize, u32),
-    /// Helps with a dispatch.
-    Help(Arc<Share>),
-}
+/// A hardware queue, by card and number: what a worker takes.
+pub(crate) type Unit = (usize, u32);
+
+/// What the lock is around, with what waits for workers.
+pub(crate) type State = machine::State<Cards, Unit>;
+
+/// The lock, held.
+pub(crate) type Guard<'a> = machine::Guard<'a, Cards, Unit>;
 
 /// Cards in one lock.
 pub(crate) struct Machine {
     pub(crate) options: Options,
     pub(crate) hardware: &'static Hardware,
-    pub(crate) state: Mutex<State>,
-    /// Where workers sleep.
-    work: Condvar,
-    /// Where the clock sleeps.
-    clock: Condvar,
-    /// For each card, where waits and closes sleep.
-    finished: Vec<Condvar>,
+    pub(crate) claims: Claims,
+    pub(crate) core: machine::Machine<Cards, Unit>,
 }
-
-/// The lock, held.
-pub(crate) type Guard<'a> = MutexGuard<'a, State>;
 
 impl Machine {
     pub(crate) fn new(options: Options) -> Self {
         let card = |_| Card::new(Faults::new(&options.faults));
-        let cards: Vec<Card> = (0..options.cards).map(card).collect();
+        let cards = Cards {
+            cards: (0..options.cards).map(card).collect(),
+            files: OpenFiles::default(),
+            next_context: 1,
+            late: Later::default(),
+        };
         Self {
             hardware: hardware::of(options.generation),
-            finished: cards.iter().map(|_| Condvar::new()).collect(),
-            state: Mutex::new(State {
-                cards,
-                files: HashMap::new(),
-                programs: HashMap::new(),
-                next_program: 1,
-                next_context: 1,
-                ready: VecDeque::new(),
-                shares: Vec::new(),
-                drawn: 0,
-                late: Vec::new(),
-                alarm: None,
-                stopping: false,
-            }),
-            work: Condvar::new(),
-            clock: Condvar::new(),
+            claims: Claims::new("gaudi", options.execution.machine.clone()),
+            core: machine::Machine::new(options.execution.clone(), options.cards, cards),
             options,
         }
     }
 
+    /// Takes the lock.
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        self.core.lock()
+    }
+
     /// An emulated length of time, on the clock.
     fn real(&self, emulated: Duration) -> Duration {
-        let speed = u32::try_from(self.options.speed).unwrap_or(u32::MAX);
-        emulated / speed.max(1)
+        self.options.execution.real(emulated)
     }
 
     /// Sleeps until something of a card has ended. False, if that took too long.
     pub(crate) fn sleep(&self, state: &mut Guard<'_>, card: usize, until: Option<Instant>) -> bool {
-        let Some(finished) = self.finished.get(card) else { return false };
-        match until {
-            Some(until) => !finished.wait_until(state, until).timed_out(),
-            None => {
-                finished.wait(state);
-                true
-            }
-        }
+        self.core.sleep(state, card, until)
     }
 
     /// Wakes whoever waits for something of a card.
     pub(crate) fn ended(&self, card: usize) {
-        if let Some(finished) = self.finished.get(card) {
-            finished.notify_all();
-        }
+        self.core.wake(card);
     }
 
     /// Puts a queue where workers find it, if its first item can begin.
     pub(crate) fn offer(&self, state: &mut State, card: usize, queue: u32) {
         let context = state.cards.get(card).and_then(|card| card.context.as_ref());
-        if context.is_some_and(|context| context.is_runnable(queue)) && !state.ready.contains(&(card, queue))
-        {
-            state.ready.push_back((card, queue));
-            self.work.notify_one();
+        if context.is_some_and(|context| context.is_runnable(queue)) {
+            self.core.offer(state, (card, queue));
         }
     }
 
-    /// Has workers that have nothing to do help with a dispatch.
-    pub(crate) fn ask_for_help(&self, share: &Arc<Share>) {
-        let mut state = self.state.lock();
-        state.shares.push(share.clone());
-        drop(state);
-        self.work.notify_all();
-    }
-
-    /// Forgets a dispatch that has ended.
-    pub(crate) fn end_help(&self, share: &Arc<Share>) {
-        self.state.lock().shares.retain(|other| !Arc::ptr_eq(other, share));
-    }
-
-    /// Takes a queue whose first item can begin, or else a dispatch to help with, and sleeps until there is one. Nothing,
-    /// when the machine stops.
-    pub(crate) fn next(&self, state: &mut Guard<'_>) -> Option<Task> {
-        loop {
-            if state.stopping {
-                return None;
-            }
-            if !state.ready.is_empty() {
-                let position = if self.options.seeded {
-                    state.ready.make_contiguous().sort_unstable();
-                    state.drawn += 1;
-                    let draw = scramble(self.options.seed ^ scramble(state.drawn));
-                    usize::try_from(draw % state.ready.len() as u64).unwrap_or(0)
-                } else {
-                    0
-                };
-                return state.ready.remove(position).map(|(card, queue)| Task::Queue(card, queue));
-            }
-            if let Some(share) = state.shares.iter().find(|share| share.has_more()) {
-                return Some(Task::Help(share.clone()));
-            }
-            self.work.wait(state);
-        }
-    }
-
-    /// Ends every thread.
+    /// Ends every thread, and what is under way.
     pub(crate) fn stop(&self) {
-        let mut state = self.state.lock();
-        state.stopping = true;
-        for context in state.cards.iter().filter_map(|card| card.context.as_ref()) {
+        for context in self.lock().cards.iter().filter_map(|card| card.context.as_ref()) {
             context.live.abort.store(true, Ordering::Relaxed);
         }
-        drop(state);
-        self.work.notify_all();
-        self.clock.notify_all();
-        self.finished.iter().for_each(|finished| {
-            finished.notify_all();
-        });
+        self.core.stop();
     }
 
     /// Has an item end later.
-    pub(crate) fn delay(&self, state: &mut State, by: Duration, ended: crate::engine::Ended) {
-        let at = Instant::now() + by;
-        state.late.push((at, ended));
+    pub(crate) fn delay(&self, state: &mut State, by: Duration, ended: Ended) {
+        let at = state.late.add(by, ended);
         self.wind(state, at);
     }
 
     /// Sees to it that the clock wakes by then.
     fn wind(&self, state: &mut State, at: Instant) {
-        if state.alarm.is_none_or(|alarm| at < alarm) {
-            state.alarm = Some(at);
-            self.clock.notify_one();
-        }
+        self.core.wind(state, at);
     }
 
     /// When the clock has something to do next.
@@ -210,29 +120,20 @@ impl Machine {
             let oldest = card.context.as_ref().and_then(|context| context.oldest).map(|(_, at)| at);
             [card.until, card.watchdog, oldest]
         });
-        cards.flatten().chain(state.late.iter().map(|&(at, _)| at)).min()
+        cards.flatten().chain(state.late.next()).min()
     }
 
     /// The clock's thread.
     pub(crate) fn tick(&self) {
-        let mut state = self.state.lock();
-        while !state.stopping {
-            let now = Instant::now();
+        self.core.tick(|state, now| {
             for card in 0..state.cards.len() {
-                self.advance(&mut state, card, now);
+                self.advance(state, card, now);
             }
-            while let Some(due) = state.late.iter().position(|&(at, _)| at <= now) {
-                let (_, ended) = state.late.swap_remove(due);
-                self.retire(&mut state, ended);
+            while let Some(ended) = state.late.due(now) {
+                self.retire(state, ended);
             }
-            state.alarm = Self::deadline(&state);
-            match state.alarm {
-                Some(alarm) => {
-                    self.clock.wait_until(&mut state, alarm);
-                }
-                None => self.clock.wait(&mut state),
-            }
-        }
+            Self::deadline(state)
+        });
     }
 
     /// Does what is due for a card.
@@ -369,7 +270,7 @@ impl Machine {
     /// Fails everything of a card that has not ended, and kills its file.
     fn abandon(&self, state: &mut State, number: usize, events: u64) {
         let stamp = clock();
-        state.ready.retain(|&(card, _)| card != number);
+        state.withdraw(|&(card, _)| card == number);
         let Some(card) = state.cards.get_mut(number) else { return };
         if let Some(context) = &mut card.context {
             context.live.abort.store(true, Ordering::Relaxed);

@@ -1,13 +1,14 @@
 //! Device memory and mappings: the driver's memory requests.
 
 use crate::card::{Context, DeviceMemory};
+use crate::fault;
 use crate::file::device_memory;
 use crate::machine::{Guard, Machine};
-use crate::request::{give, take};
 use crate::space::{Pool, What};
 use hal_emulation::Errno;
 use hal_emulation::PAGE;
 use hal_emulation::Process;
+use hal_emulation::drm::{give, take};
 use hal_gaudi_abi::uapi::{
     MemAlloc, MemExport, MemFree, MemMapDevice, MemMapHost, MemOut, MemRegister, MemUnmap, mem,
 };
@@ -26,7 +27,7 @@ impl Machine {
         argument: &mut [u8],
     ) -> Result<(), Errno> {
         {
-            let state = self.state.lock();
+            let state = self.lock();
             state.cards.get(number).ok_or(Errno::NODEV)?.ready()?;
         }
         let header: MemFree = take(argument)?;
@@ -58,9 +59,11 @@ impl Machine {
         if request.mem_size == 0 {
             return Err(Errno::INVAL);
         }
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
-        card.faults.allocate()?;
+        if card.faults.strikes(fault::ALLOC) {
+            return Err(Errno::NOMEM);
+        }
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         if !self.hardware.dram_virtual {
             // Addresses are the program's business; the driver only keeps count of what it says.
@@ -82,7 +85,7 @@ impl Machine {
     }
 
     fn free(&self, number: usize, request: &MemFree) -> Result<(), Errno> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let context = context(&mut state, number)?;
         if !self.hardware.dram_virtual {
             // What is the handle elsewhere is read as a number of bytes here.
@@ -94,7 +97,7 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let file = memory.file.clone();
-        if crate::file::is_held(std::os::fd::AsFd::as_fd(&*file)) {
+        if hal_emulation::file::is_held(std::os::fd::AsFd::as_fd(&*file)) {
             return Err(Errno::INVAL);
         }
         context.allocated -= memory.size;
@@ -103,11 +106,13 @@ impl Machine {
     }
 
     fn map_device(&self, number: usize, request: &MemMapDevice) -> Result<u64, Errno> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         let memory = context.memory.get_mut(&request.handle).ok_or(Errno::INVAL)?;
-        card.faults.map()?;
+        if card.faults.strikes(fault::MAP) {
+            return Err(Errno::NOMEM);
+        }
         let wanted = (request.flags & mem::FORCE_HINT != 0).then_some(request.hint_addr);
         let what = What::Device(request.handle);
         let address = context.live.space.write().map(Pool::Device, memory.range.clone(), 0, wanted, what);
@@ -124,11 +129,13 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         {
-            let mut state = self.state.lock();
-            state.cards.get_mut(number).ok_or(Errno::NODEV)?.faults.map()?;
+            let mut state = self.lock();
+            if state.cards.get_mut(number).ok_or(Errno::NODEV)?.faults.strikes(fault::MAP) {
+                return Err(Errno::NOMEM);
+            }
         }
         let memory = process.pin(start, size)?;
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let context = context(&mut state, number)?;
         let wanted = (request.flags & mem::FORCE_HINT != 0).then_some(request.hint_addr);
         let address = context.live.space.write().map(Pool::Host, memory, start % PAGE, wanted, What::Host);
@@ -137,7 +144,7 @@ impl Machine {
 
     fn unmap(&self, number: usize, request: &MemUnmap) -> Result<(), Errno> {
         let address = request.device_virt_addr;
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let owner = context(&mut state, number)?;
         let id = owner.id;
         if owner.is_exported(address) {
@@ -165,7 +172,7 @@ impl Machine {
                     card.running > 0 && card.context.as_ref().is_some_and(|now| now.id == id)
                 })
             };
-            while mapping.memory.is_shared() && here(&state) && !state.stopping {
+            while mapping.memory.is_shared() && here(&state) && !state.is_stopping() {
                 self.sleep(&mut state, number, None);
             }
         }

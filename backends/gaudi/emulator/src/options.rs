@@ -1,8 +1,9 @@
 //! What a machine is made with, read from the parameters of a URI.
 
-use crate::fault::Fault;
-use crate::hardware;
-use hal_backend::{Failure, Parameters, processors};
+use crate::{fault, hardware};
+use hal_backend::{Failure, Parameters};
+use hal_emulation::fault::Fault;
+use hal_emulation::options::Execution;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::Abi;
 
@@ -19,16 +20,8 @@ pub struct Options {
     pub register: bool,
     /// Which request numbers the driver listens to.
     pub abi: Abi,
-    /// How many threads execute.
-    pub workers: usize,
-    /// Whether the next queue is drawn by the seed, rather than taken by whoever is free.
-    pub seeded: bool,
-    /// What is drawn from.
-    pub seed: u64,
-    /// How much faster than the clock emulated seconds pass.
-    pub speed: u64,
-    /// Under which name other processes see that a card is taken.
-    pub machine: Option<String>,
+    /// How the machine executes.
+    pub execution: Execution,
     /// What goes wrong.
     pub faults: Vec<Fault>,
 }
@@ -48,11 +41,7 @@ impl Options {
             dram: hardware::of(generation).dram_size,
             register: false,
             abi: Abi::Drm,
-            workers: processors(),
-            seeded: false,
-            seed: 0,
-            speed: 1,
-            machine: None,
+            execution: Execution::default(),
             faults: Vec::new(),
         }
     }
@@ -64,8 +53,6 @@ impl Options {
             _ => Generation::Gaudi2,
         };
         let defaults = Self::of(generation);
-        let seeded = parameters.choice("schedule", &["parallel", "seeded"])? == Some("seeded");
-        let workers = parameters.number("workers", defaults.workers, 1, 64)?;
         let abi = match parameters.choice("abi", &["drm", "old"])? {
             Some("old") => Abi::Old,
             _ => Abi::Drm,
@@ -75,12 +62,8 @@ impl Options {
             dram: dram(parameters, generation)?.unwrap_or(defaults.dram),
             register: parameters.choice("register", &["on", "off"])? == Some("on"),
             abi,
-            workers: if seeded { 1 } else { workers },
-            seeded,
-            seed: parameters.number("seed", 0, 0, u64::MAX)?,
-            speed: parameters.number("speed", 1, 1, 1_000_000)?,
-            machine: name(parameters)?,
-            faults: Fault::read(parameters)?,
+            execution: Execution::read(parameters)?,
+            faults: Fault::read(parameters, fault::ALL)?,
             ..defaults
         })
     }
@@ -99,21 +82,11 @@ fn dram(parameters: &mut Parameters<'_>, generation: Generation) -> Result<Optio
     Ok(Some(size / page * page))
 }
 
-/// The name of a machine, which becomes part of a file's name.
-fn name(parameters: &mut Parameters<'_>) -> Result<Option<String>, Failure> {
-    let Some(text) = parameters.take("machine")? else { return Ok(None) };
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
-    if text.is_empty() || text.len() > 64 || !text.chars().all(plain) {
-        let why = format!("is {text:?}; it takes a name of up to 64 letters, digits, - and _");
-        return Err(parameters.refuse("machine", &why));
-    }
-    Ok(Some(text.to_owned()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use hal_emulation::Errno;
+    use hal_emulation::fault::Faults;
 
     fn read(pairs: &[(&'static str, &'static str)]) -> Result<Options, Failure> {
         let mut parameters = Parameters::new("gaudi", pairs.iter().copied());
@@ -126,8 +99,8 @@ mod tests {
         let options = read(&[]).unwrap();
         assert_eq!(options, Options::default());
         assert_eq!((options.cards, options.generation, options.dram), (2, Generation::Gaudi2, 96 << 30));
-        assert_eq!((options.register, options.abi, options.speed), (false, Abi::Drm, 1));
-        assert_eq!((options.workers, options.seeded, options.seed), (processors(), false, 0));
+        assert_eq!((options.register, options.abi), (false, Abi::Drm));
+        assert_eq!(options.execution, Execution::default());
         let first = read(&[("generation", "gaudi1")]).unwrap();
         assert_eq!((first.generation, first.dram), (Generation::Gaudi1, (32 << 30) - 0x2000_0000));
     }
@@ -140,18 +113,14 @@ mod tests {
             ("register", "on"),
             ("abi", "old"),
             ("workers", "3"),
-            ("seed", "9"),
-            ("speed", "100"),
-            ("machine", "rack-1_a"),
             ("fault", "jitter"),
             ("fault", "open:EBUSY:2"),
         ])
         .unwrap();
         assert_eq!((options.cards, options.dram), (8, 1536 << 20), "whole pages of 768 MiB");
-        assert_eq!((options.register, options.abi, options.workers), (true, Abi::Old, 3));
-        assert_eq!((options.seed, options.speed, options.machine.as_deref()), (9, 100, Some("rack-1_a")));
-        assert_eq!(options.faults, [Fault::Jitter, Fault::Open { error: Errno::BUSY, count: 2 }]);
-        assert_eq!(read(&[("schedule", "seeded"), ("workers", "8")]).unwrap().workers, 1);
+        assert_eq!((options.register, options.abi, options.execution.workers), (true, Abi::Old, 3));
+        let mut faults = Faults::new(&options.faults);
+        assert!(faults.has(fault::JITTER) && faults.fail(fault::OPEN) == Err(Errno::BUSY));
     }
 
     #[test]
@@ -166,11 +135,6 @@ mod tests {
             ("register", "maybe"),
             ("abi", "new"),
             ("workers", "0"),
-            ("schedule", "chaotic"),
-            ("seed", "-1"),
-            ("speed", "0"),
-            ("machine", ""),
-            ("machine", "a/b"),
             ("fault", "hang"),
             ("colour", "red"),
         ] {

@@ -6,11 +6,10 @@
 use crate::card::{Body, Live};
 use crate::engine::{End, Run, Trouble};
 use crate::machine::Machine;
-use crate::share::{Progress, Share};
 use crate::space::Piece;
 use hal_backend::HostRange;
+use hal_emulation::share::Dispatch;
 use hal_gaudi_abi::packet::{DISPATCH, dispatch, opcode};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// How much is moved at a time: after each such piece a reset is noticed.
@@ -330,26 +329,17 @@ impl Engine<'_> {
                 *count = bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
             }
         }
-        let share = Arc::new(Share {
+        let dispatch = Dispatch {
             program,
-            live: self.run.live.clone(),
+            abort: self.run.live.abort.clone(),
             function: count(dispatch::FUNCTION),
             workgroup_size: three(dispatch::WORKGROUP_SIZE),
             workgroups,
             constants: values,
             bindings: memories.into_iter().map(|piece| piece.memory).collect(),
             local_memory: half(dispatch::LOCAL_MEMORY),
-            progress: Progress::new(workgroups, self.machine.options.workers),
-        });
-        if !share.is_shared() {
-            share.help(self.worker);
-            return Ok(share.finish()?);
-        }
-        self.machine.ask_for_help(&share);
-        share.help(self.worker);
-        let result = share.finish();
-        self.machine.end_help(&share);
-        Ok(result?)
+        };
+        Ok(self.machine.core.run(dispatch, self.worker).map_err(Trouble::Engine)?)
     }
 
     /// A binding: memory in one piece. Without a length, any address will do.

@@ -1,36 +1,27 @@
-//! Requests of open files, by the rules of the kernel's core.
-//!
-//! The core looks at the number alone: the size and the direction in a request say what is copied in and out, and what the
-//! driver wants beyond that is zero. What the driver has written comes back also where it says that it failed.
+//! Requests of open files: which of them the driver has, on which node, in which state.
 
 use crate::card::Status;
+use crate::fault;
+use crate::file::File;
 use crate::machine::Machine;
-use hal_emulation::PAGE;
-use hal_emulation::Process;
-use hal_emulation::{Errno, identity};
-use hal_gaudi_abi::uapi::{Abi, Call, DrmVersion};
+use hal_backend::HostRange;
+use hal_emulation::{Errno, PAGE, Process, drm, identity};
+use hal_gaudi_abi::uapi::{Abi, Call};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What a program hands in of a request's argument.
-const IN: u32 = 1 << 30;
-/// What it gets back.
-const OUT: u32 = 2 << 30;
 /// The number of the request after the driver's five: debugging, which nobody may here.
 const DEBUG: u32 = 5;
+/// That request, as the driver has it.
+const DEBUG_REQUEST: u32 = 0xc028_6445;
 
-/// Reads an argument.
-pub(crate) fn take<T: FromBytes>(argument: &[u8]) -> Result<T, Errno> {
-    T::read_from_prefix(argument).map(|(value, _)| value).map_err(|_| Errno::FAULT)
-}
-
-/// Replaces an argument by what the driver answers: what the answer does not fill is zero.
-pub(crate) fn give<T: IntoBytes + Immutable>(argument: &mut [u8], answer: &T) {
-    argument.fill(0);
-    // Every answer is smaller than the argument that it takes the place of.
-    let _ = answer.write_to_prefix(argument);
-}
+/// What the driver says of itself.
+const DRIVER: drm::Driver = drm::Driver {
+    name: "habanalabs",
+    date: "20190505",
+    description: "Emulated Gaudi cards, in software",
+    version: [1, 0, 0],
+};
 
 /// What a request asks for.
 enum Asked {
@@ -41,12 +32,12 @@ enum Asked {
 
 impl Asked {
     fn of(abi: Abi, control: bool, request: u32) -> Result<Self, Errno> {
-        let (kind, number) = ((request >> 8) & 0xFF, request & 0xFF);
+        let (kind, number) = (drm::kind(request), drm::number(request));
         let (first, unknown) = match abi {
-            Abi::Drm if control => (0x40, Errno::NOTTY),
-            Abi::Drm if kind != u32::from(b'd') => return Err(Errno::NOTTY),
-            Abi::Drm if number == 0 => return Ok(Asked::Version),
-            Abi::Drm => (0x40, Errno::INVAL),
+            Abi::Drm if control => (drm::DRIVER_BASE, Errno::NOTTY),
+            Abi::Drm if kind != drm::KIND => return Err(Errno::NOTTY),
+            Abi::Drm if number == drm::number(drm::VERSION) => return Ok(Asked::Version),
+            Abi::Drm => (drm::DRIVER_BASE, Errno::INVAL),
             Abi::Old => (1, Errno::NOTTY),
         };
         let number = number.checked_sub(first).ok_or(unknown)?;
@@ -58,22 +49,22 @@ impl Asked {
         }
     }
 
-    /// How large the driver believes the argument to be.
-    fn size(&self) -> usize {
+    /// The request as the driver has it, whose size the driver believes the argument to have.
+    fn own(&self) -> u32 {
         match self {
-            Asked::Version => size_of::<DrmVersion>(),
-            Asked::Driver(call) => call.size(),
-            Asked::Debug => 40,
+            Asked::Version => drm::VERSION,
+            // Both numbers of a call have the same size and directions.
+            Asked::Driver(call) => call.request(Abi::Drm),
+            Asked::Debug => DEBUG_REQUEST,
         }
     }
 }
 
 impl Machine {
-    /// The card of an open file, and whether it is its control node.
-    pub(crate) fn file(&self, file: BorrowedFd<'_>) -> Result<(usize, bool), Errno> {
+    /// What an open file is of.
+    pub(crate) fn file(&self, file: BorrowedFd<'_>) -> Result<File, Errno> {
         let identity = identity(file)?;
-        let state = self.state.lock();
-        state.files.get(&identity).map(|file| (file.card, file.control)).ok_or(Errno::NOTTY)
+        self.lock().files.get(identity).copied()
     }
 
     /// Answers a request.
@@ -84,11 +75,11 @@ impl Machine {
         request: u32,
         argument: &mut [u8],
     ) -> Result<(), Errno> {
-        let (number, control) = self.file(file)?;
+        let File { card: number, control } = self.file(file)?;
         let killed = {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
-            if !control && card.faults.request() {
+            if !control && card.faults.strikes(fault::UNPLUG) {
                 self.unplug(&mut state, number);
             }
             let card = state.cards.get(number).ok_or(Errno::NODEV)?;
@@ -98,35 +89,21 @@ impl Machine {
             !control && card.context.as_ref().is_some_and(|context| context.killed)
         };
         let asked = Asked::of(self.options.abi, control, request)?;
-        let length = usize::try_from((request >> 16) & 0x3FFF).map_err(|_| Errno::FAULT)?;
-        let incoming = if request & IN == 0 { 0 } else { length };
-        let outgoing = if request & OUT == 0 { 0 } else { length };
-        let mut copy = vec![0; incoming.max(outgoing).max(asked.size())];
-        let given = argument.get(..incoming).ok_or(Errno::FAULT)?;
-        copy.get_mut(..incoming).ok_or(Errno::FAULT)?.copy_from_slice(given);
-        if argument.len() < outgoing {
-            return Err(Errno::FAULT);
-        }
-        let size = asked.size();
-        let inner = copy.get_mut(..size).ok_or(Errno::FAULT)?;
-        let result = match asked {
-            Asked::Version => version(process, inner),
+        drm::call(request, asked.own(), argument, |argument| match asked {
+            Asked::Version => DRIVER.answer(process, argument),
             Asked::Debug => Err(Errno::INVAL),
-            Asked::Driver(Call::Info) => self.info(process, number, control, inner),
+            Asked::Driver(Call::Info) => self.info(process, number, control, argument),
             // A kernel kills whoever still has the file after a reset; there is nobody to be told.
             Asked::Driver(_) if killed && !self.in_reset(number) => Err(Errno::BUSY),
-            Asked::Driver(Call::CommandBuffer) => self.command_buffer(number, inner),
-            Asked::Driver(Call::Submit) => self.submit(process, number, inner),
-            Asked::Driver(Call::Wait) => self.wait(process, number, inner),
-            Asked::Driver(Call::Memory) => self.memory(process, number, inner),
-        };
-        let answer = copy.get(..outgoing).ok_or(Errno::FAULT)?;
-        argument.get_mut(..outgoing).ok_or(Errno::FAULT)?.copy_from_slice(answer);
-        result
+            Asked::Driver(Call::CommandBuffer) => self.command_buffer(number, argument),
+            Asked::Driver(Call::Submit) => self.submit(process, number, argument),
+            Asked::Driver(Call::Wait) => self.wait(process, number, argument),
+            Asked::Driver(Call::Memory) => self.memory(process, number, argument),
+        })
     }
 
     fn in_reset(&self, number: usize) -> bool {
-        self.state.lock().cards.get(number).is_some_and(|card| card.status == Status::InReset)
+        self.lock().cards.get(number).is_some_and(|card| card.status == Status::InReset)
     }
 
     /// Maps what an offset names.
@@ -135,8 +112,8 @@ impl Machine {
         file: BorrowedFd<'_>,
         length: usize,
         offset: u64,
-    ) -> Result<hal_backend::HostRange, Errno> {
-        let (number, control) = self.file(file)?;
+    ) -> Result<HostRange, Errno> {
+        let File { card: number, control } = self.file(file)?;
         if control {
             return Err(Errno::NODEV);
         }
@@ -148,21 +125,4 @@ impl Machine {
         let copy = rustix::io::fcntl_dupfd_cloexec(file, 3)?;
         self.see(number, copy, length, offset)
     }
-}
-
-/// Who the driver is: the name and so on go to where the program has room, and their lengths come back.
-fn version(process: &dyn Process, argument: &mut [u8]) -> Result<(), Errno> {
-    let mut version: DrmVersion = take(argument)?;
-    (version.major, version.minor, version.patch) = (1, 0, 0);
-    let put = |address: u64, room: &mut u64, text: &str| {
-        let length = usize::try_from(*room).unwrap_or(usize::MAX).min(text.len());
-        *room = text.len() as u64;
-        let bytes = text.as_bytes().get(..length).unwrap_or_default();
-        if address == 0 || bytes.is_empty() { Ok(()) } else { process.write(address, bytes) }
-    };
-    put(version.name, &mut version.name_length, "habanalabs")?;
-    put(version.date, &mut version.date_length, "20190505")?;
-    put(version.description, &mut version.description_length, "Emulated Gaudi cards, in software")?;
-    give(argument, &version);
-    Ok(())
 }

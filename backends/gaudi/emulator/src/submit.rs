@@ -4,12 +4,13 @@
 //! with any other error it says the error, and no sequence number.
 
 use crate::card::{Body, Card, Context, Item, Role, Submission};
+use crate::fault;
 use crate::hardware::Kind;
 use crate::machine::{Guard, Machine};
 use crate::parser;
-use crate::request::{give, take};
 use hal_emulation::Errno;
 use hal_emulation::Process;
+use hal_emulation::drm::{give, take};
 use hal_gaudi_abi::uapi::{Chunk, CsIn, CsOut, NO_SEQUENCE, chunk, cs};
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -58,10 +59,10 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
             card.ready()?;
-            card.faults.submit()?;
+            card.faults.fail(fault::SUBMIT)?;
         }
         let flags = request.cs_flags;
         if flags & STAGES != 0 {
@@ -72,7 +73,7 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let chunks = chunks(process, request)?;
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
         card.ready()?;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;

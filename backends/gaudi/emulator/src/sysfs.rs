@@ -3,24 +3,14 @@
 use crate::card::Status;
 use crate::info::status_of;
 use crate::machine::Machine;
-use hal_emulation::Errno;
+use hal_emulation::{Errno, accel};
 use hal_gaudi_abi::generation::VENDOR;
 use std::path::Path;
-
-/// The card that a device node is of, and whether it is the control node.
-pub(crate) fn node(path: &Path) -> Option<(usize, bool)> {
-    let name = path.to_str()?.strip_prefix("/dev/accel/accel")?;
-    let (digits, control) = match name.strip_prefix("_controlD") {
-        Some(digits) => (digits, true),
-        None => (name, false),
-    };
-    digits.parse().ok().map(|card| (card, control))
-}
 
 impl Machine {
     /// The numbers of the cards that are there.
     fn present(&self) -> Vec<usize> {
-        let state = self.state.lock();
+        let state = self.lock();
         let cards = state.cards.iter().enumerate();
         cards.filter(|(_, card)| card.status != Status::Gone).map(|(number, _)| number).collect()
     }
@@ -30,8 +20,8 @@ impl Machine {
         let name = |number| format!("accel{number}");
         let cards = self.present().into_iter();
         match path.to_str() {
-            Some("/sys/class/accel") => Ok(cards.map(name).collect()),
-            Some("/dev/accel") => {
+            Some(accel::SYSFS) => Ok(cards.map(name).collect()),
+            Some(accel::NODES) => {
                 Ok(cards.flat_map(|number| [name(number), format!("accel_controlD{number}")]).collect())
             }
             _ => Err(Errno::NOENT),
@@ -40,10 +30,8 @@ impl Machine {
 
     /// The text of an attribute.
     pub(crate) fn attribute(&self, path: &Path) -> Result<String, Errno> {
-        let rest = path.to_str().and_then(|path| path.strip_prefix("/sys/class/accel/accel"));
-        let (digits, attribute) = rest.and_then(|rest| rest.split_once("/device/")).ok_or(Errno::NOENT)?;
-        let number: usize = digits.parse().map_err(|_| Errno::NOENT)?;
-        let state = self.state.lock();
+        let (number, attribute) = accel::attribute(path).ok_or(Errno::NOENT)?;
+        let state = self.lock();
         let card = state.cards.get(number).filter(|card| card.status != Status::Gone).ok_or(Errno::NOENT)?;
         let text = match attribute {
             "vendor" => format!("{VENDOR:#06x}"),

@@ -1,11 +1,11 @@
 //! Waits for submissions.
 
 use crate::card::{Context, Status};
-use crate::fault::Fault;
+use crate::fault;
 use crate::machine::{Guard, Machine};
-use crate::request::{give, take};
 use hal_emulation::Errno;
 use hal_emulation::Process;
+use hal_emulation::drm::{give, take};
 use hal_gaudi_abi::uapi::{WaitIn, WaitOut, wait};
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ impl Machine {
         argument: &mut [u8],
     ) -> Result<(), Errno> {
         let request: WaitIn = take(argument)?;
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         waits(&mut state, number)?;
         if let Some(card) = state.cards.get_mut(number) {
             card.counts.waits += 1;
@@ -69,7 +69,7 @@ impl Machine {
         request: &WaitIn,
         argument: &mut [u8],
     ) -> Result<(), Errno> {
-        let absent = state.cards.get(number).is_some_and(|card| card.faults.has(Fault::NoMulti));
+        let absent = state.cards.get(number).is_some_and(|card| card.faults.has(fault::NO_MULTI));
         if !self.hardware.multi_wait || absent {
             return Err(Errno::PERM);
         }
@@ -143,10 +143,10 @@ impl Machine {
         }
         // However often it is woken for nothing, it is one wait.
         let first = !std::mem::replace(slept, true);
-        if first && state.cards.get_mut(number).is_some_and(|card| card.faults.sleep()) {
+        if first && state.cards.get_mut(number).is_some_and(|card| card.faults.strikes(fault::INTERRUPT)) {
             return Err(Errno::INTR);
         }
-        if state.stopping {
+        if state.is_stopping() {
             return Err(Errno::NODEV);
         }
         self.sleep(state, number, until);
@@ -160,7 +160,7 @@ impl Machine {
         if sequence >= context.next_sequence {
             return Err(Errno::INVAL);
         }
-        let remembered = card.faults.remembered();
+        let remembered = card.faults.value(fault::GONE);
         Ok((context.id, known(context, sequence, self.hardware.window, remembered)))
     }
 }

@@ -14,7 +14,7 @@
 #[path = "emulator/common.rs"]
 mod common;
 
-use common::{Card, bytes, card, host, open, options, try_open};
+use common::{Card, bytes, card, executing, host, open, options, try_open};
 use hal_emulation::{Errno, Kernel};
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_emulator::{Emulator, Options};
@@ -117,7 +117,7 @@ fn memory_outlives_the_process_that_exported_it() {
 #[test]
 fn a_name_is_known_to_other_processes() {
     let _alone = ALONE.lock();
-    let named = |name: String| Options { machine: Some(name), ..options(SECOND) };
+    let named = |name: String| executing(SECOND, |execution| execution.machine = Some(name));
     if let Some(name) = role() {
         let mut stream = parent();
         let machine = Emulator::new(named(name)).unwrap();
@@ -162,7 +162,7 @@ fn a_name_is_known_to_other_processes() {
 #[test]
 fn an_idle_machine_uses_no_processor() {
     let _alone = ALONE.lock();
-    let machine = Emulator::new(Options { workers: 4, ..options(Generation::Gaudi2) }).unwrap();
+    let machine = Emulator::new(executing(Generation::Gaudi2, |execution| execution.workers = 4)).unwrap();
     let card = open(&machine, 0);
     let commands = card.commands(&Card::nop());
     card.finish(card.run(&commands, 0, 8).unwrap());

@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses what it needs")]
 
 use hal_backend::HostRange;
+use hal_emulation::options::Execution;
 use hal_emulation::{Errno, Kernel};
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::packet;
@@ -23,7 +24,15 @@ pub const BOTH: [Generation; 2] = [Generation::Gaudi1, Generation::Gaudi2];
 
 /// Options of a test: few threads, and a driver whose seconds are short.
 pub fn options(generation: Generation) -> Options {
-    Options { workers: 2, speed: 20, ..Options::of(generation) }
+    let execution = Execution { workers: 2, speed: 20, ..Execution::default() };
+    Options { execution, ..Options::of(generation) }
+}
+
+/// Options of a test that executes in another way.
+pub fn executing(generation: Generation, change: impl FnOnce(&mut Execution)) -> Options {
+    let mut options = options(generation);
+    change(&mut options.execution);
+    options
 }
 
 /// Options with faults, as a URI has them.

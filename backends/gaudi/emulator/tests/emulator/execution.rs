@@ -1,10 +1,10 @@
 //! What submissions do: transfers, dispatches, and in which order.
 
-use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, host, options};
+use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, executing, host, options};
 use hal_backend::HostCall;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::{CsIn, cs, wait};
-use hal_gaudi_emulator::{Emulator, Options};
+use hal_gaudi_emulator::Emulator;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,8 +122,9 @@ fn a_signal_holds_up_another_queue_and_only_that() {
 
 /// The order in which submissions on eight queues run, all of them there before the first begins.
 fn drawn(seed: u64) -> Vec<u32> {
-    let seeded = Options { workers: 1, seeded: true, seed, ..options(Generation::Gaudi2) };
-    let card = card(seeded);
+    let card = card(executing(Generation::Gaudi2, |execution| {
+        (execution.workers, execution.seeded, execution.seed) = (1, true, seed);
+    }));
     let gate = Arc::new(Gate::default());
     let (program, order) = recorder(card.machine(), &gate);
     let mut last = Vec::new();
@@ -285,7 +286,7 @@ fn threads_share_a_card() {
 #[test]
 fn a_large_dispatch_is_shared_and_each_workgroup_runs_once() {
     use std::collections::HashSet;
-    let card = card(Options { workers: 3, ..options(Generation::Gaudi2) });
+    let card = card(executing(Generation::Gaudi2, |execution| execution.workers = 3));
     let threads = Arc::new(Mutex::new(HashSet::new()));
     let seen = threads.clone();
     let program = card.machine().load(Arc::new(Program(

@@ -1,10 +1,9 @@
 //! Nonsense: whatever is submitted or asked, the emulator answers, and a card can be used again afterwards.
 
-use crate::common::{Card, card, open, options};
+use crate::common::{Card, card, executing, open};
 use hal_emulation::Errno;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::{Abi, Call, CsIn, cs, wait};
-use hal_gaudi_emulator::Options;
 use proptest::prelude::*;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -35,7 +34,7 @@ fn patient() -> CsIn {
 
 /// Runs nonsense, and then something that makes sense.
 fn run(generation: Generation, queue: u32, bytes: &[u8]) {
-    let card = card(Options { speed: 10_000, ..options(generation) });
+    let card = card(executing(generation, |execution| execution.speed = 10_000));
     let machine = card.machine().clone();
     if generation == Generation::Gaudi2 {
         card.dram(1);
@@ -69,7 +68,7 @@ proptest! {
     fn requests_of_any_kind_are_answered(
         numbers in proptest::collection::vec((0_usize..5, 0_u32..12, any::<[u8; 56]>(), 0_usize..60), 1..40),
     ) {
-        let card = card(Options { speed: 10_000, ..options(Generation::Gaudi2) });
+        let card = card(executing(Generation::Gaudi2, |execution| execution.speed = 10_000));
         for (call, operation, mut bytes, length) in numbers {
             let call = Call::ALL[call];
             // Pointers that are followed must not lead into this process, so that they lead to the first page.

@@ -1,7 +1,7 @@
 //! The states of cards and files: who may open, what a close does, and what a reset does to everybody.
 
 use crate::common::{
-    BOTH, Card, Gate, Program, bytes, card, dispatch, faulty, host, open, options, try_open,
+    BOTH, Card, Gate, Program, bytes, card, dispatch, executing, faulty, host, open, options, try_open,
 };
 use hal_backend::HostCall;
 use hal_emulation::{Errno, Kernel};
@@ -35,7 +35,7 @@ fn gated(card: &Card) -> (Arc<Gate>, Vec<u8>) {
 
 #[test]
 fn one_at_a_time_has_a_card() {
-    let machine = Emulator::new(Options { speed: 1, ..options(Generation::Gaudi2) }).unwrap();
+    let machine = Emulator::new(executing(Generation::Gaudi2, |execution| execution.speed = 1)).unwrap();
     let first = open(&machine, 0);
     assert_eq!(try_open(&machine, 0).err(), Some(Errno::BUSY));
     assert!(
@@ -109,7 +109,7 @@ fn a_clean_close_resets_nothing_and_leaks_are_counted() {
 
 #[test]
 fn a_close_with_command_buffers_or_work_is_a_reset() {
-    let live = card(Options { speed: 4, ..options(Generation::Gaudi1) });
+    let live = card(executing(Generation::Gaudi1, |execution| execution.speed = 4));
     live.create(4096).unwrap();
     let machine = live.machine().clone();
     assert_eq!(live.close().hard_resets, 1);
@@ -179,7 +179,10 @@ fn one_second() -> CsIn {
 #[test]
 fn what_takes_too_long_is_reset_and_all_are_told() {
     for generation in BOTH {
-        let card = card(Options { speed: 4, ..faulty(generation, &["hang:2"]) });
+        let card = card(Options {
+            faults: faulty(generation, &["hang:2"]).faults,
+            ..executing(generation, |execution| execution.speed = 4)
+        });
         let machine = card.machine().clone();
         let hung = hang(&card, &one_second());
         let behind = card.signal(0).unwrap().seq;
@@ -242,7 +245,10 @@ fn register(card: &Card, file: &impl AsRawFd) -> Result<(), Errno> {
 
 #[test]
 fn who_wants_to_be_told_has_time_to_close() {
-    let card = card(Options { speed: 200, ..faulty(Generation::Gaudi2, &["hang:2"]) });
+    let card = card(Options {
+        faults: faulty(Generation::Gaudi2, &["hang:2"]).faults,
+        ..executing(Generation::Gaudi2, |execution| execution.speed = 200)
+    });
     let machine = card.machine().clone();
     let told = eventfd();
     assert_eq!(register(&card, &told), Ok(()));
@@ -404,11 +410,11 @@ fn commands_are_copied_on_the_first_generation_and_read_late_on_the_second() {
 
 #[test]
 fn the_same_options_are_the_same_machine() {
-    let shared = Options { seed: 4711, ..options(Generation::Gaudi2) };
+    let shared = executing(Generation::Gaudi2, |execution| execution.seed = 4711);
     let one = Emulator::get(&shared).unwrap();
     let two = Emulator::get(&shared).unwrap();
     assert!(Arc::ptr_eq(&one, &two));
-    let other = Emulator::get(&Options { seed: 4712, ..shared.clone() }).unwrap();
+    let other = Emulator::get(&executing(Generation::Gaudi2, |execution| execution.seed = 4712)).unwrap();
     assert!(!Arc::ptr_eq(&one, &other));
     let weak = Arc::downgrade(&one);
     drop((one, two));

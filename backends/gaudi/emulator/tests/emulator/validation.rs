@@ -757,15 +757,16 @@ fn a_full_window_says_so_and_leaves_the_argument() {
 
 #[test]
 fn the_core_tells_who_it_is_only_by_its_own_numbers() {
-    use hal_gaudi_abi::uapi::{Abi, DRM_VERSION, DrmVersion};
+    use hal_emulation::drm;
+    use hal_gaudi_abi::uapi::Abi;
     use hal_gaudi_emulator::Options;
     use zerocopy::IntoBytes;
     for abi in [Abi::Drm, Abi::Old] {
         let card = card(Options { abi, ..options(Generation::Gaudi2) });
         let mut name = [0_u8; 32];
         let mut version =
-            DrmVersion { name: name.as_mut_ptr() as u64, name_length: 32, ..DrmVersion::default() };
-        let result = card.kernel.ioctl(card.file().as_fd(), DRM_VERSION, version.as_mut_bytes());
+            drm::Version { name: name.as_mut_ptr() as u64, name_length: 32, ..drm::Version::default() };
+        let result = card.kernel.ioctl(card.file().as_fd(), drm::VERSION, version.as_mut_bytes());
         match abi {
             Abi::Drm => {
                 assert_eq!((result, version.name_length), (Ok(()), 10));
