@@ -77,7 +77,7 @@ fn steps(tree: &Tree, device: &str, node: Option<&str>) -> Result<Vec<Step>> {
         command.args(names).args(["--exact", "--test-threads=1"]);
         command
     };
-    let mut rules = cargo(&["test", "-p", "hal-gaudi", "--test", "emulator", "--"]);
+    let mut rules = cargo(&["test", "-p", "hal-gaudi-emulator", "--test", "emulator", "--"]);
     rules.args(["the_driver_says_what_the_table_has", "--nocapture", "--test-threads=1"]);
     if let Some(node) = node {
         rules.env("HAL_GAUDI_NODE", node);

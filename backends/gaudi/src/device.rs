@@ -3,7 +3,7 @@
 use crate::dma::Dma;
 use crate::emulator::Emulator;
 use crate::executable::{Container, Entry, FORMAT, wrap::wrap};
-use crate::generation::Generation;
+use crate::generation::{Capabilities, Generation};
 use crate::ipc::Ipc;
 use crate::kmd::{Card, clock};
 use crate::memory::{DEVICE_ALIGNMENT, Heap, Memory, Region};

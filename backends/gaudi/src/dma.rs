@@ -11,7 +11,7 @@
 //!
 //! Only the kernel's own submissions and waits are used. No request of it is made up.
 
-use crate::generation::{Generation, Lane};
+use crate::generation::{Capabilities, Generation, Lane};
 use crate::kmd::{Card, Progress};
 use crate::memory::{Memory, Region};
 use crate::packet::{self, pieces};

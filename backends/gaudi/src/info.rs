@@ -1,7 +1,7 @@
 //! What an open card says of itself, for people and for reports.
 
 use crate::device::GaudiDevice;
-use crate::generation::Generation;
+use crate::generation::{Capabilities, Generation};
 use crate::ipc::Way;
 use crate::kmd::uapi::{Abi, DramUsage, OpenStats, PageSizes, ResetCount, info};
 use hal_backend::Failure;

@@ -46,11 +46,9 @@
 //! | `executable/` | the container of executables |
 //! | `device.rs`, `info.rs` | all of it as a device, and what it says of itself |
 //! | `shared.rs` | what there is once for each card of a process |
-//! | `emulator/` | the kernel driver and the cards, in software |
 
 mod device;
 pub mod dma;
-pub mod emulator;
 pub mod executable;
 pub mod ffi;
 pub mod generation;
@@ -65,6 +63,7 @@ mod shared;
 mod submit;
 
 pub use device::{Executable, GaudiDevice};
+pub use hal_gaudi_emulator as emulator;
 pub use info::Info;
 
 use device::Settings;

@@ -8,6 +8,7 @@
 //! A heap's lock is held while ranges are looked up, never during a call of the kernel: two threads that both find no room
 //! may both take a region, and the second one serves later.
 
+use crate::generation::Capabilities;
 use crate::kmd::{Card, Errno};
 use hal_backend::{Code, Failure, HostRange};
 use parking_lot::Mutex;

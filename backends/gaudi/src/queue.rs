@@ -22,7 +22,7 @@
 mod completion;
 
 use crate::device::GaudiDevice;
-use crate::generation::{Generation, Lane};
+use crate::generation::{Capabilities, Generation, Lane};
 use crate::kmd::clock;
 use crate::memory::Memory;
 use crate::plan::{Planner, Step};

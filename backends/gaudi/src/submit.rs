@@ -8,6 +8,7 @@
 //! Where the card reads commands from memory, that memory must stay until the submission has ended: it belongs to the
 //! submission. Where the kernel copies them, one buffer serves every submission.
 
+use crate::generation::Capabilities;
 use crate::kmd::uapi::cb;
 use crate::kmd::{Card, Errno, Progress};
 use crate::memory::{Heap, Memory};

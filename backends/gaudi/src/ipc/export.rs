@@ -5,6 +5,7 @@ use super::service;
 use super::socket::identity;
 use super::{Ipc, PROCESS, Way};
 use crate::dma::Dma;
+use crate::generation::Capabilities;
 use crate::kmd::{Card, Errno};
 use crate::memory::Memory;
 use hal_backend::{Code, Failure};

@@ -5,14 +5,15 @@
 //! holds a card through a reset, so [`Card::close`] lets go of it while others may still be calling.
 
 use super::uapi::{
-    Abi, Call, CbIn, CbOut, Chunk, CsIn, CsOut, DRM_VERSION, DrmVersion, HwIpInfo, InfoIn, MemAlloc,
-    MemExport, MemFree, MemMapDevice, MemMapHost, MemOut, MemRegister, MemUnmap, NO_SEQUENCE, WaitIn,
-    WaitOut, cb, cs, event, info, mem, status, wait,
+    Abi, Call, CbIn, CbOut, Chunk, CsIn, CsOut, HwIpInfo, InfoIn, MemAlloc, MemExport, MemFree, MemMapDevice,
+    MemMapHost, MemOut, MemRegister, MemUnmap, NO_SEQUENCE, WaitIn, WaitOut, cb, cs, event, info, mem,
+    status, wait,
 };
 use super::{Errno, Kernel};
-use crate::generation::Generation;
+use crate::generation::{Capabilities, Generation};
 use crate::shared::{Key, key_of_file};
 use hal_backend::{Code, Failure, HostRange};
+use hal_emulation::drm;
 use parking_lot::RwLock;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -153,12 +154,12 @@ impl Card {
     /// Finds out whether the file is of the right driver, and which numbers that listens to.
     fn identify(&self) -> Result<Abi, Failure> {
         let mut name = [0_u8; 32];
-        let mut version = DrmVersion {
+        let mut version = drm::Version {
             name_length: name.len() as u64,
             name: name.as_mut_ptr() as u64,
-            ..DrmVersion::default()
+            ..drm::Version::default()
         };
-        match self.ioctl(DRM_VERSION, version.as_mut_bytes()) {
+        match self.ioctl(drm::VERSION, version.as_mut_bytes()) {
             Ok(()) => {
                 let length = usize::try_from(version.name_length).unwrap_or(0).min(name.len());
                 let text = String::from_utf8_lossy(name.get(..length).unwrap_or(&[])).into_owned();

@@ -1,70 +1,10 @@
-//! The boundary to the kernel: what the backend asks of an operating system, and nothing else.
-//!
-//! [`Kernel`] is at the level of system calls: paths, descriptors, request numbers, bytes. Behind it stands Linux
-//! ([`Linux`]) or the emulator, and nobody above can tell, but for what the device says of itself.
+//! The kernel's side of a card: its calls with types, over the boundary that Linux and the emulator are behind.
 
 mod card;
-mod linux;
 mod nodes;
-pub mod uapi;
 
 pub use card::{Card, Progress};
-pub use linux::Linux;
-pub(crate) use linux::map_shared;
+pub use hal_emulation::{Errno, Kernel, Linux, borrow};
+pub(crate) use hal_emulation::{clock, identity, map_shared};
+pub use hal_gaudi_abi::uapi;
 pub use nodes::{Node, nodes};
-pub use rustix::io::Errno;
-
-use hal_backend::HostRange;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
-
-/// An operating system with a habanalabs driver.
-pub trait Kernel: Send + Sync + 'static {
-    /// Opens a file for reading and writing.
-    fn open(&self, path: &Path) -> Result<OwnedFd, Errno>;
-
-    /// Closes a file. Whoever opened it must come here with it, rather than drop it.
-    fn close(&self, file: OwnedFd);
-
-    /// Makes a request of a file. The argument goes in and comes back, also where the request fails. Addresses in
-    /// it are of this process, and whoever calls keeps what is there.
-    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno>;
-
-    /// Maps a piece of a file into this process, shared. It is unmapped when the last clone of the range is gone.
-    fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno>;
-
-    /// The text of a small file, such as an attribute in sysfs.
-    fn read(&self, path: &Path) -> Result<String, Errno>;
-
-    /// The names of what is in a folder.
-    fn list(&self, path: &Path) -> Result<Vec<String>, Errno>;
-
-    /// Who has a file open, for people: nothing, if that cannot be found out.
-    fn holder(&self, path: &Path) -> Option<String>;
-}
-
-/// A descriptor of this process by its number, if it is open.
-///
-/// The number came from outside, from whoever wrote it into a URI or passed it through C: that it stays open while it is used
-/// is their promise.
-pub fn borrow<'a>(number: i32) -> Option<BorrowedFd<'a>> {
-    if number < 0 {
-        return None;
-    }
-    // SAFETY: not negative; whether it is open is found out by the next line, and that it stays so is promised.
-    let file = unsafe { BorrowedFd::borrow_raw(number) };
-    rustix::io::fcntl_getfd(file).is_ok().then_some(file)
-}
-
-/// The monotonic clock in nanoseconds, which the kernel stamps what has ended with.
-pub(crate) fn clock() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
-}
-
-/// The device and the inode of a file: what tells it from others, whatever its number.
-pub(crate) fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
-    let status = rustix::fs::fstat(file)?;
-    Ok((status.st_dev, status.st_ino))
-}

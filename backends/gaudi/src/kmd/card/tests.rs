@@ -21,11 +21,11 @@ impl Kernel for Other {
     }
 
     fn ioctl(&self, _: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
-        if request != DRM_VERSION || self.name.is_empty() {
+        if request != drm::VERSION || self.name.is_empty() {
             self.others.fetch_add(1, Ordering::Relaxed);
             return Err(Errno::NOTTY);
         }
-        let mut version = DrmVersion::read_from_bytes(argument).map_err(|_| Errno::INVAL)?;
+        let mut version = drm::Version::read_from_bytes(argument).map_err(|_| Errno::INVAL)?;
         version.name_length = self.name.len() as u64;
         // SAFETY: whoever asks has said that there is room for 32 bytes.
         unsafe { (version.name as *mut u8).copy_from(self.name.as_ptr(), self.name.len()) };

@@ -1,0 +1,44 @@
+//! Where the system lists accelerators and opens them.
+
+use std::path::Path;
+
+/// The folder of nodes.
+pub const NODES: &str = "/dev/accel";
+
+/// The folder of attributes.
+pub const SYSFS: &str = "/sys/class/accel";
+
+/// The number of the device that a node is of, and whether it is a control node.
+pub fn node(path: &Path) -> Option<(usize, bool)> {
+    let name = path.strip_prefix(NODES).ok()?.to_str()?.strip_prefix("accel")?;
+    let (digits, control) = match name.strip_prefix("_controlD") {
+        Some(digits) => (digits, true),
+        None => (name, false),
+    };
+    digits.parse().ok().map(|device| (device, control))
+}
+
+/// The number of the device that an attribute is of, and the attribute's name.
+pub fn attribute(path: &Path) -> Option<(usize, &str)> {
+    let (name, attribute) = path.strip_prefix(SYSFS).ok()?.to_str()?.split_once("/device/")?;
+    Some((name.strip_prefix("accel")?.parse().ok()?, attribute))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_taken_apart() {
+        assert_eq!(node(Path::new("/dev/accel/accel3")), Some((3, false)));
+        assert_eq!(node(Path::new("/dev/accel/accel_controlD0")), Some((0, true)));
+        for path in ["/dev/accel", "/dev/accel/accelx", "/dev/accel/render0", "/dev/accel0", "accel0"] {
+            assert_eq!(node(Path::new(path)), None, "{path}");
+        }
+        assert_eq!(attribute(Path::new("/sys/class/accel/accel1/device/vendor")), Some((1, "vendor")));
+        for path in ["/sys/class/accel/accel1/vendor", "/sys/class/accel/accelx/device/vendor", "/sys/vendor"]
+        {
+            assert_eq!(attribute(Path::new(path)), None, "{path}");
+        }
+    }
+}

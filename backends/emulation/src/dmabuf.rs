@@ -1,0 +1,58 @@
+//! Dma-bufs: a device's memory as a descriptor that can go to another process.
+//!
+//! It is a description of the memory's file of its own, which carries what part of the memory it is of in its position,
+//! and a shared lock that tells the exporter that it is alive. Both go where the descriptor goes, and need
+//! neither the exporting process nor its emulator.
+//!
+//! Two things differ from a real one: it could be mapped by a process, which a real one cannot, and dma-bufs of the
+//! same memory have the same inode number, which real ones do not.
+
+use crate::file::reopen_held;
+use crate::kernel::Errno;
+use crate::process::PAGE;
+use rustix::fs::SeekFrom;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+/// How many bits of the position say how many pages there are. Those above say where they begin.
+const COUNT_BITS: u32 = 31;
+
+/// Makes a dma-buf of some pages of a memory file.
+pub fn export(file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<OwnedFd, Errno> {
+    let position = ((offset / PAGE) << COUNT_BITS) | (length / PAGE);
+    let buffer = reopen_held(file)?;
+    rustix::fs::seek(&buffer, SeekFrom::Start(position))?;
+    Ok(buffer)
+}
+
+/// The offset and the length in the file behind it that a dma-buf is of; nothing, if it is none of a memory file of this
+/// name.
+pub fn extent(buffer: BorrowedFd<'_>, name: &str) -> Option<(u64, u64)> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", buffer.as_raw_fd())).ok()?;
+    if !link.to_string_lossy().starts_with(&format!("/memfd:{name}")) {
+        return None;
+    }
+    let position = rustix::fs::seek(buffer, SeekFrom::Current(0)).ok()?;
+    let pages = position & ((1 << COUNT_BITS) - 1);
+    (pages > 0).then_some(((position >> COUNT_BITS) * PAGE, pages * PAGE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::{is_held, memory_file};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_dma_buf_says_what_it_is_of_and_holds_the_memory() {
+        let memory = memory_file("exported", 64 * PAGE).unwrap();
+        let buffer = export(memory.as_fd(), 3 * PAGE, 8 * PAGE).unwrap();
+        assert!(is_held(memory.as_fd()));
+        let copy = buffer.try_clone().unwrap();
+        drop(buffer);
+        assert_eq!(extent(copy.as_fd(), "exported"), Some((3 * PAGE, 8 * PAGE)));
+        assert_eq!(extent(copy.as_fd(), "other"), None);
+        drop(copy);
+        assert!(!is_held(memory.as_fd()));
+        assert_eq!(extent(memory.as_fd(), "exported"), None, "the memory itself is no dma-buf");
+    }
+}

@@ -1,0 +1,195 @@
+//! Requests of open files, by the rules of the kernel's DRM core, which every accelerator's driver stands behind.
+//!
+//! The core chooses the driver's function by the request's number alone. The size in the program's request says how much
+//! is copied, and a direction is copied only where the program's request and the driver's both have it; what the driver
+//! wants beyond that is zero. What the driver has written comes back also where it says that it failed.
+
+use crate::kernel::Errno;
+use crate::process::Process;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What a program hands in of a request's argument.
+const IN: u32 = 1 << 30;
+/// What it gets back.
+const OUT: u32 = 2 << 30;
+
+/// `DRM_IOCTL_VERSION`, which every DRM driver answers with its name and other devices do not know.
+pub const VERSION: u32 = 0xc040_6400;
+
+/// The type of every DRM request.
+pub const KIND: u32 = b'd' as u32;
+
+/// The number of a driver's first own request.
+pub const DRIVER_BASE: u32 = 0x40;
+
+/// The type of a request, such as [`KIND`].
+pub const fn kind(request: u32) -> u32 {
+    (request >> 8) & 0xFF
+}
+
+/// The number of a request.
+pub const fn number(request: u32) -> u32 {
+    request & 0xFF
+}
+
+/// How many bytes a request says that its argument has.
+const fn size(request: u32) -> usize {
+    ((request >> 16) & 0x3FFF) as usize
+}
+
+/// Reads an argument.
+pub fn take<T: FromBytes>(argument: &[u8]) -> Result<T, Errno> {
+    T::read_from_prefix(argument).map(|(value, _)| value).map_err(|_| Errno::FAULT)
+}
+
+/// Replaces an argument by what the driver answers: what the answer does not fill is zero.
+pub fn give<T: IntoBytes + Immutable>(argument: &mut [u8], answer: &T) {
+    argument.fill(0);
+    // Every answer is smaller than the argument that it takes the place of.
+    let _ = answer.write_to_prefix(argument);
+}
+
+/// Runs a driver's function on a copy of the argument, as large as the driver's own request says at least.
+pub fn call(
+    request: u32,
+    own: u32,
+    argument: &mut [u8],
+    function: impl FnOnce(&mut [u8]) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let given = size(request);
+    let incoming = if request & own & IN == 0 { 0 } else { given };
+    let outgoing = if request & own & OUT == 0 { 0 } else { given };
+    let mut copy = vec![0; incoming.max(outgoing).max(size(own))];
+    let source = argument.get(..incoming).ok_or(Errno::FAULT)?;
+    copy.get_mut(..incoming).ok_or(Errno::FAULT)?.copy_from_slice(source);
+    if argument.len() < outgoing {
+        return Err(Errno::FAULT);
+    }
+    let result = function(copy.get_mut(..size(own)).ok_or(Errno::FAULT)?);
+    let answer = copy.get(..outgoing).ok_or(Errno::FAULT)?;
+    argument.get_mut(..outgoing).ok_or(Errno::FAULT)?.copy_from_slice(answer);
+    result
+}
+
+/// `struct drm_version`: what [`VERSION`] fills.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Version {
+    /// Of the driver.
+    pub major: i32,
+    /// Of the driver.
+    pub minor: i32,
+    /// Of the driver.
+    pub patch: i32,
+    /// Nothing.
+    pub pad: u32,
+    /// How long the name is, or may be.
+    pub name_length: u64,
+    /// Where the name goes.
+    pub name: u64,
+    /// As for the name.
+    pub date_length: u64,
+    /// As for the name.
+    pub date: u64,
+    /// As for the name.
+    pub description_length: u64,
+    /// As for the name.
+    pub description: u64,
+}
+
+const _: () = {
+    assert!(size_of::<Version>() == 64);
+    assert!(size(VERSION) == size_of::<Version>());
+};
+
+/// What a driver says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Driver {
+    /// Its name, by which programs know it.
+    pub name: &'static str,
+    /// Since when there is this driver.
+    pub date: &'static str,
+    /// For people.
+    pub description: &'static str,
+    /// Its version.
+    pub version: [i32; 3],
+}
+
+impl Driver {
+    /// Answers [`VERSION`]: the texts go to where the program has room, and their lengths come back.
+    pub fn answer(&self, process: &dyn Process, argument: &mut [u8]) -> Result<(), Errno> {
+        let mut version: Version = take(argument)?;
+        [version.major, version.minor, version.patch] = self.version;
+        let put = |address: u64, room: &mut u64, text: &str| {
+            let length = usize::try_from(*room).unwrap_or(usize::MAX).min(text.len());
+            *room = text.len() as u64;
+            let bytes = text.as_bytes().get(..length).unwrap_or_default();
+            if address == 0 || bytes.is_empty() { Ok(()) } else { process.write(address, bytes) }
+        };
+        put(version.name, &mut version.name_length, self.name)?;
+        put(version.date, &mut version.date_length, self.date)?;
+        put(version.description, &mut version.description_length, self.description)?;
+        give(argument, &version);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `_IOC` of a direction and a size.
+    fn request(direction: u32, size: u32) -> u32 {
+        direction | size << 16 | KIND << 8 | DRIVER_BASE
+    }
+
+    #[test]
+    fn what_the_program_does_not_hand_in_is_zero() {
+        let mut argument = [7; 16];
+        let result = call(request(IN | OUT, 4), request(IN | OUT, 16), &mut argument, |inner| {
+            assert_eq!(inner, [[7; 4], [0; 4], [0; 4], [0; 4]].as_flattened());
+            inner.fill(9);
+            Ok(())
+        });
+        assert_eq!(
+            (result, argument),
+            (Ok(()), [[9; 4], [7; 4], [7; 4], [7; 4]].as_flattened().try_into().unwrap())
+        );
+    }
+
+    #[test]
+    fn a_direction_is_copied_where_both_have_it() {
+        let mut argument = [7; 8];
+        let write_only = request(IN, 8);
+        let answer = |inner: &mut [u8]| {
+            assert_eq!(inner, [7; 8]);
+            inner.fill(9);
+            Ok(())
+        };
+        assert_eq!(call(request(IN | OUT, 8), write_only, &mut argument, answer), Ok(()));
+        assert_eq!(argument, [7; 8], "the driver's request gives nothing back");
+        let blind = |inner: &mut [u8]| {
+            assert_eq!(inner, [0; 8]);
+            Ok(())
+        };
+        assert_eq!(call(request(OUT, 8), write_only, &mut argument, blind), Ok(()));
+    }
+
+    #[test]
+    fn what_was_written_comes_back_with_an_error_too() {
+        let mut argument = [0; 8];
+        let own = request(IN | OUT, 8);
+        let result = call(own, own, &mut argument, |inner| {
+            inner.fill(3);
+            Err(Errno::CANCELED)
+        });
+        assert_eq!((result, argument), (Err(Errno::CANCELED), [3; 8]));
+    }
+
+    #[test]
+    fn an_argument_that_is_not_there_is_a_fault() {
+        let own = request(IN | OUT, 8);
+        assert_eq!(call(own, own, &mut [0; 4], |_| unreachable!()), Err(Errno::FAULT));
+        assert_eq!(call(own, own, &mut [0; 8], |_| Ok(())), Ok(()));
+    }
+}

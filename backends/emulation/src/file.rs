@@ -1,0 +1,142 @@
+//! Open files, and memory files that stand for what a kernel has.
+//!
+//! An open file is a memory file that stands for it. The program's descriptor is one description of it, with a shared
+//! lock; the emulator keeps another, and knows that every descriptor of the program, every copy of one, and every
+//! mapping made through one is gone when it gets the lock for itself. So a file is released when a kernel would
+//! release it, also where a program has duplicated it, or has closed it behind the emulator's back.
+
+use crate::kernel::{Errno, identity};
+use crate::linux::map_shared;
+use hal_backend::HostRange;
+use rustix::fs::{FlockOperation, MemfdFlags};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// What a descriptor refers to: device and inode number.
+pub type Identity = (u64, u64);
+
+/// A memory file of some length, of which nothing is there until it is written.
+pub fn memory_file(name: &str, length: u64) -> Result<OwnedFd, Errno> {
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&file, length)?;
+    Ok(file)
+}
+
+/// A memory file, and all of it mapped.
+pub fn mapped_file(name: &str, length: u64) -> Result<(Arc<OwnedFd>, HostRange), Errno> {
+    let file = memory_file(name, length)?;
+    let size = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
+    let range = map_shared(file.as_fd(), size, 0)?;
+    Ok((Arc::new(file), range))
+}
+
+/// Another description of an open memory file: with its own position and its own locks.
+pub fn reopen(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::open(path, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
+}
+
+/// Another description of a memory file, whose shared lock says that it is alive wherever it goes.
+pub fn reopen_held(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let other = reopen(file)?;
+    rustix::fs::flock(&other, FlockOperation::LockShared)?;
+    Ok(other)
+}
+
+/// Whether a description of this file made by [`reopen_held`] is alive, in any process.
+pub fn is_held(file: BorrowedFd<'_>) -> bool {
+    let alone = rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    if alone {
+        // Only to find out: the next description may lock it.
+        let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+    }
+    !alone
+}
+
+/// A file that was made to be open, and stands in no table yet.
+#[derive(Debug)]
+pub struct Opened {
+    /// The program's descriptor.
+    pub file: OwnedFd,
+    /// What it refers to.
+    pub identity: Identity,
+    watch: OwnedFd,
+}
+
+impl Opened {
+    /// Makes a file with a name that people see in `/proc`.
+    pub fn new(name: &str) -> Result<Self, Errno> {
+        let watch = memory_file(name, 0)?;
+        let file = reopen_held(watch.as_fd())?;
+        let identity = identity(file.as_fd())?;
+        Ok(Self { file, identity, watch })
+    }
+}
+
+/// The files of a machine that are open, and what the emulator keeps for each.
+#[derive(Debug)]
+pub struct OpenFiles<T> {
+    files: HashMap<Identity, (OwnedFd, T)>,
+}
+
+impl<T> Default for OpenFiles<T> {
+    fn default() -> Self {
+        Self { files: HashMap::new() }
+    }
+}
+
+impl<T> OpenFiles<T> {
+    /// Adds an open file, and gives the program's descriptor.
+    pub fn insert(&mut self, opened: Opened, what: T) -> OwnedFd {
+        self.files.insert(opened.identity, (opened.watch, what));
+        opened.file
+    }
+
+    /// What is kept for an open file; `ENOTTY`, if it is none of this machine.
+    pub fn get(&self, identity: Identity) -> Result<&T, Errno> {
+        self.files.get(&identity).map(|(_, what)| what).ok_or(Errno::NOTTY)
+    }
+
+    /// Takes out every file that no descriptor and no mapping refers to any more.
+    pub fn take_closed(&mut self) -> Vec<(Identity, T)> {
+        let closed = |(&identity, (watch, _)): (&Identity, &(OwnedFd, T))| {
+            (!is_held(watch.as_fd())).then_some(identity)
+        };
+        let closed: Vec<Identity> = self.files.iter().filter_map(closed).collect();
+        let taken = closed.into_iter().map(|identity| (identity, self.files.remove(&identity)));
+        taken.filter_map(|(identity, entry)| Some((identity, entry?.1))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_closed_when_its_last_copy_and_mapping_are_gone() {
+        let mut files = OpenFiles::default();
+        let opened = Opened::new("test").unwrap();
+        let identity = opened.identity;
+        let file = files.insert(opened, 7);
+        assert_eq!(files.get(identity), Ok(&7));
+        assert!(files.take_closed().is_empty());
+        let copy = file.try_clone().unwrap();
+        drop(file);
+        assert!(files.take_closed().is_empty());
+        rustix::fs::ftruncate(&copy, 4096).unwrap();
+        let mapping = map_shared(copy.as_fd(), 4096, 0).unwrap();
+        drop(copy);
+        assert!(files.take_closed().is_empty(), "a mapping holds the file open");
+        drop(mapping);
+        assert_eq!(files.take_closed(), [(identity, 7)]);
+        assert_eq!(files.get(identity), Err(Errno::NOTTY));
+    }
+
+    #[test]
+    fn a_foreign_file_is_none_of_the_machines() {
+        let files = OpenFiles::<()>::default();
+        let other = memory_file("other", 0).unwrap();
+        assert_eq!(files.get(identity(other.as_fd()).unwrap()), Err(Errno::NOTTY));
+    }
+}

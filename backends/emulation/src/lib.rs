@@ -1,0 +1,42 @@
+//! The kernel boundary of a backend, and what emulators of kernel drivers have in common.
+//!
+//! A backend reaches its kernel driver through [`Kernel`], at the level of system calls. Behind it stands [`Linux`], or
+//! an emulator of the driver and its device in this process, which speaks the same bytes. An emulator validates what
+//! the kernel would validate and shares no logic with the backend: it is a crate over the device's ABI crate and this one,
+//! and cannot even name the backend.
+//!
+//! # What an emulator is made of
+//!
+//! | module | what it gives an emulator |
+//! |---|---|
+//! | [`drm`] | the rules that the kernel's core has for every request, before a driver sees it |
+//! | [`accel`] | the paths where accelerators are listed and opened |
+//! | [`file`](mod@file) | open files, and when the last descriptor and mapping of one is gone |
+//! | [`process`] | the process that asks: its memory and descriptors, reached as a kernel reaches them |
+//! | [`claim`] | what another process sees of a device that is in use |
+//! | [`dmabuf`] | memory that goes to other devices and processes |
+//! | [`machine`] | one lock, workers that execute, a clock, places to sleep |
+//! | [`share`] | host executables: how workers share a dispatch |
+//! | [`threads`] | the threads of a machine, and the machines of a process |
+//! | [`options`], [`fault`] | what a URI asks for: how to execute, and what goes wrong |
+//!
+//! What is left for the emulator itself is its device: states, requests, memory, queues, and the rules of its kernel
+//! driver. Each such rule cites the kernel's function; a rule that is not in the kernel's source is not in an emulator.
+
+pub mod accel;
+pub mod claim;
+pub mod dmabuf;
+pub mod drm;
+pub mod fault;
+pub mod file;
+mod kernel;
+mod linux;
+pub mod machine;
+pub mod options;
+pub mod process;
+pub mod share;
+pub mod threads;
+
+pub use kernel::{Errno, Kernel, borrow, clock, identity};
+pub use linux::{Linux, map_shared};
+pub use process::{Own, PAGE, Process};

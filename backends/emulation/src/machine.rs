@@ -1,0 +1,274 @@
+//! A machine: devices behind one lock, the threads that execute what they are given, and its clock.
+//!
+//! # Locks and sleeps
+//!
+//! There is one lock, [`Machine::lock`], and a worker that executes does not hold it. Threads sleep on conditions,
+//! and none of them polls: workers until a unit of work is [offered](Machine::offer), the clock until
+//! the next [alarm](Machine::wind), and requests of programs until a [place](Machine::sleep) is
+//! [woken](Machine::wake), of which an emulator has as many as it likes, such as one for each device.
+//!
+//! The workers and the clock hold the emulator's machine, and the emulator holds the [`Threads`](crate::Threads): when its last
+//! reference goes, it [stops](Machine::stop) the machine and joins them.
+
+use crate::options::Execution;
+use crate::share::{Dispatch, Share};
+use hal_backend::{HostProgram, scramble};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::{HashMap, VecDeque};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What the lock is around: the emulator's own state `S`, to which this dereferences, and what waits for workers.
+pub struct State<S, U> {
+    own: S,
+    /// What can begin. Each is in it at most once.
+    ready: VecDeque<U>,
+    /// Dispatches that want help.
+    shares: Vec<Arc<Share>>,
+    /// How many units were drawn.
+    drawn: u64,
+    programs: HashMap<u64, Arc<dyn HostProgram>>,
+    next_program: u64,
+    /// What the clock sleeps to.
+    alarm: Option<Instant>,
+    stopping: bool,
+}
+
+impl<S, U> State<S, U> {
+    /// Whether the machine stops, so that nothing that is waited for comes any more.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// Takes back units that were offered.
+    pub fn withdraw(&mut self, which: impl Fn(&U) -> bool) {
+        self.ready.retain(|unit| !which(unit));
+    }
+
+    /// The program of a number.
+    pub fn program(&self, number: u64) -> Option<Arc<dyn HostProgram>> {
+        self.programs.get(&number).cloned()
+    }
+}
+
+impl<S, U> Deref for State<S, U> {
+    type Target = S;
+
+    fn deref(&self) -> &S {
+        &self.own
+    }
+}
+
+impl<S, U> DerefMut for State<S, U> {
+    fn deref_mut(&mut self) -> &mut S {
+        &mut self.own
+    }
+}
+
+/// The lock, held.
+pub type Guard<'a, S, U> = MutexGuard<'a, State<S, U>>;
+
+/// A machine whose emulator has state `S` and gives its workers units `U`, such as the number of a queue.
+pub struct Machine<S, U> {
+    execution: Execution,
+    state: Mutex<State<S, U>>,
+    /// Where workers sleep.
+    work: Condvar,
+    /// Where the clock sleeps.
+    clock: Condvar,
+    /// Where requests sleep.
+    places: Vec<Condvar>,
+}
+
+impl<S, U: Copy + Ord> Machine<S, U> {
+    /// A machine with so many places to sleep at.
+    pub fn new(execution: Execution, places: usize, own: S) -> Self {
+        Self {
+            execution,
+            state: Mutex::new(State {
+                own,
+                ready: VecDeque::new(),
+                shares: Vec::new(),
+                drawn: 0,
+                programs: HashMap::new(),
+                next_program: 1,
+                alarm: None,
+                stopping: false,
+            }),
+            work: Condvar::new(),
+            clock: Condvar::new(),
+            places: std::iter::repeat_with(Condvar::new).take(places).collect(),
+        }
+    }
+
+    /// How it executes.
+    pub fn execution(&self) -> &Execution {
+        &self.execution
+    }
+
+    /// Takes the lock.
+    pub fn lock(&self) -> Guard<'_, S, U> {
+        self.state.lock()
+    }
+
+    /// Sleeps at a place until it is woken. False, if that took too long.
+    pub fn sleep(&self, state: &mut Guard<'_, S, U>, place: usize, until: Option<Instant>) -> bool {
+        let Some(place) = self.places.get(place) else { return false };
+        match until {
+            Some(until) => !place.wait_until(state, until).timed_out(),
+            None => {
+                place.wait(state);
+                true
+            }
+        }
+    }
+
+    /// Wakes every thread that sleeps at a place.
+    pub fn wake(&self, place: usize) {
+        if let Some(place) = self.places.get(place) {
+            place.notify_all();
+        }
+    }
+
+    /// Puts a unit where workers find it.
+    pub fn offer(&self, state: &mut State<S, U>, unit: U) {
+        if !state.ready.contains(&unit) {
+            state.ready.push_back(unit);
+            self.work.notify_one();
+        }
+    }
+
+    /// Takes a unit that was offered, and sleeps until there is one, or helps with dispatches meanwhile. Nothing, when the
+    /// machine stops.
+    pub fn next(&self, state: &mut Guard<'_, S, U>, worker: usize) -> Option<U> {
+        loop {
+            if state.stopping {
+                return None;
+            }
+            if let Some(unit) = self.draw(state) {
+                return Some(unit);
+            }
+            let share = state.shares.iter().find(|share| share.has_more()).cloned();
+            match share {
+                Some(share) => MutexGuard::unlocked(state, || {
+                    share.help(worker);
+                    // Dropping it may drop the program, which is foreign code: not under the lock.
+                    drop(share);
+                }),
+                None => self.work.wait(state),
+            }
+        }
+    }
+
+    /// The unit that has waited longest, or the one that the seed draws.
+    fn draw(&self, state: &mut State<S, U>) -> Option<U> {
+        if state.ready.is_empty() {
+            return None;
+        }
+        let mut position = 0;
+        if self.execution.seeded {
+            state.ready.make_contiguous().sort_unstable();
+            state.drawn += 1;
+            let draw = scramble(self.execution.seed ^ scramble(state.drawn));
+            position = usize::try_from(draw % state.ready.len() as u64).unwrap_or(0);
+        }
+        state.ready.remove(position)
+    }
+
+    /// Runs a dispatch on this worker's thread and on those of workers that have nothing to do. Not under the lock. Says
+    /// what was wrong with the program, if anything was.
+    pub fn run(&self, dispatch: Dispatch, worker: usize) -> Result<(), String> {
+        let share = Arc::new(Share::new(dispatch, self.execution.workers));
+        if !share.is_shared() {
+            share.help(worker);
+            return share.finish();
+        }
+        self.lock().shares.push(share.clone());
+        self.work.notify_all();
+        share.help(worker);
+        let result = share.finish();
+        self.lock().shares.retain(|other| !Arc::ptr_eq(other, &share));
+        result
+    }
+
+    /// Makes a program known, and says its number, which begins with 1.
+    pub fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
+        let mut state = self.lock();
+        let number = state.next_program;
+        state.next_program += 1;
+        state.programs.insert(number, program);
+        number
+    }
+
+    /// Forgets a program. What is under way with it goes on.
+    pub fn unload(&self, program: u64) {
+        let gone = self.lock().programs.remove(&program);
+        // Dropping a program runs foreign code: not under the lock.
+        drop(gone);
+    }
+
+    /// Sees to it that the clock ticks by then.
+    pub fn wind(&self, state: &mut State<S, U>, at: Instant) {
+        if state.alarm.is_none_or(|alarm| at < alarm) {
+            state.alarm = Some(at);
+            self.clock.notify_one();
+        }
+    }
+
+    /// The clock's thread: at each alarm has the emulator do what is due, and say when something is due next.
+    pub fn tick(&self, mut advance: impl FnMut(&mut Guard<'_, S, U>, Instant) -> Option<Instant>) {
+        let mut state = self.lock();
+        while !state.stopping {
+            state.alarm = advance(&mut state, Instant::now());
+            match state.alarm {
+                Some(alarm) => {
+                    self.clock.wait_until(&mut state, alarm);
+                }
+                None => self.clock.wait(&mut state),
+            }
+        }
+    }
+
+    /// Ends every thread, and wakes every request that sleeps.
+    pub fn stop(&self) {
+        self.lock().stopping = true;
+        self.work.notify_all();
+        self.clock.notify_all();
+        for place in &self.places {
+            place.notify_all();
+        }
+    }
+}
+
+/// What happens later, by itself.
+#[derive(Debug)]
+pub struct Later<E> {
+    events: Vec<(Instant, E)>,
+}
+
+impl<E> Default for Later<E> {
+    fn default() -> Self {
+        Self { events: Vec::new() }
+    }
+}
+
+impl<E> Later<E> {
+    /// Adds an event, and says when it is due. The clock must be [wound](Machine::wind) to that.
+    pub fn add(&mut self, by: Duration, event: E) -> Instant {
+        let at = Instant::now() + by;
+        self.events.push((at, event));
+        at
+    }
+
+    /// Takes an event that is due.
+    pub fn due(&mut self, now: Instant) -> Option<E> {
+        let position = self.events.iter().position(|&(at, _)| at <= now)?;
+        Some(self.events.swap_remove(position).1)
+    }
+
+    /// When the next event is due.
+    pub fn next(&self) -> Option<Instant> {
+        self.events.iter().map(|&(at, _)| at).min()
+    }
+}

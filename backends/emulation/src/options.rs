@@ -1,0 +1,112 @@
+//! What machines are made with, whatever their devices are, read from the parameters of a URI.
+//!
+//! | parameter | default | what it does |
+//! |---|---|---|
+//! | `workers=N` | one for each processor | threads that execute, 1 to 64 |
+//! | `schedule=parallel\|seeded` | parallel | `seeded` executes on one thread, in an order drawn by `seed` |
+//! | `seed=N` | 0 | what `schedule=seeded` and faults of chance draw from |
+//! | `speed=N` | 1 | how much faster the driver's time passes, not what a program gives a wait |
+//! | `machine=NAME` | none | the name under which other processes of this user see what is in use |
+
+use hal_backend::{Failure, Parameters, processors};
+use std::time::Duration;
+
+/// How a machine executes. The [module](self) says what each parameter does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Execution {
+    /// How many threads execute.
+    pub workers: usize,
+    /// Whether the next unit of work is drawn by the seed, rather than taken by a worker that is free.
+    pub seeded: bool,
+    /// What is drawn from.
+    pub seed: u64,
+    /// How much faster than the clock emulated seconds pass.
+    pub speed: u64,
+    /// Under which name other processes see what is in use.
+    pub machine: Option<String>,
+}
+
+impl Default for Execution {
+    fn default() -> Self {
+        Self { workers: processors(), seeded: false, seed: 0, speed: 1, machine: None }
+    }
+}
+
+impl Execution {
+    /// Takes what is for every machine from the parameters of a URI.
+    pub fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
+        let defaults = Self::default();
+        let seeded = parameters.choice("schedule", &["parallel", "seeded"])? == Some("seeded");
+        let workers = parameters.number("workers", defaults.workers, 1, 64)?;
+        Ok(Self {
+            workers: if seeded { 1 } else { workers },
+            seeded,
+            seed: parameters.number("seed", 0, 0, u64::MAX)?,
+            speed: parameters.number("speed", 1, 1, 1_000_000)?,
+            machine: name(parameters)?,
+        })
+    }
+
+    /// How long an emulated length of time takes.
+    pub fn real(&self, emulated: Duration) -> Duration {
+        let speed = u32::try_from(self.speed).unwrap_or(u32::MAX);
+        emulated / speed.max(1)
+    }
+}
+
+/// The name of a machine, which becomes part of a file's name.
+fn name(parameters: &mut Parameters<'_>) -> Result<Option<String>, Failure> {
+    let Some(text) = parameters.take("machine")? else { return Ok(None) };
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
+    if text.is_empty() || text.len() > 64 || !text.chars().all(plain) {
+        let why = format!("is {text:?}; it takes a name of up to 64 letters, digits, - and _");
+        return Err(parameters.refuse("machine", &why));
+    }
+    Ok(Some(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&'static str, &'static str)]) -> Result<Execution, Failure> {
+        let mut parameters = Parameters::new("device", pairs.iter().copied());
+        let execution = Execution::read(&mut parameters)?;
+        parameters.finish().map(|()| execution)
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_documentation() {
+        let execution = read(&[]).unwrap();
+        assert_eq!(execution, Execution::default());
+        assert_eq!((execution.workers, execution.seeded, execution.seed), (processors(), false, 0));
+        assert_eq!((execution.speed, execution.machine), (1, None));
+    }
+
+    #[test]
+    fn each_parameter_is_read() {
+        let given = [("workers", "3"), ("seed", "9"), ("speed", "100"), ("machine", "rack-1_a")];
+        let execution = read(&given).unwrap();
+        assert_eq!((execution.workers, execution.seed, execution.speed), (3, 9, 100));
+        assert_eq!(execution.machine.as_deref(), Some("rack-1_a"));
+        assert_eq!(execution.real(Duration::from_secs(1)), Duration::from_millis(10));
+        let seeded = read(&[("schedule", "seeded"), ("workers", "8")]).unwrap();
+        assert_eq!((seeded.workers, seeded.seeded), (1, true));
+    }
+
+    #[test]
+    fn each_wrong_value_is_refused_by_name() {
+        for (key, value) in [
+            ("workers", "0"),
+            ("workers", "65"),
+            ("schedule", "chaotic"),
+            ("seed", "-1"),
+            ("speed", "0"),
+            ("machine", ""),
+            ("machine", "a/b"),
+        ] {
+            let refused = read(&[(key, value)]).unwrap_err();
+            assert!(refused.message().starts_with(&format!("device: parameter {key} ")), "{refused}");
+        }
+    }
+}

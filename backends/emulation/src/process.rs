@@ -1,0 +1,224 @@
+//! The process that makes requests: its memory and its descriptors, reached the way a kernel reaches them.
+//!
+//! Addresses in an argument are somebody else's word. Nothing here believes them: bytes go in and out through calls of
+//! the system that answer `EFAULT` for what is not there, and memory that the device shall use is pinned, which finds out
+//! that it is there and may be written.
+//!
+//! This and [`map_shared`](crate::map_shared) are the places of this crate with unsafe code.
+
+use crate::kernel::Errno;
+use hal_backend::HostRange;
+use std::any::Any;
+use std::ffi::c_void;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// A page of the host, and the unit of every mapping.
+pub const PAGE: u64 = 4096;
+
+/// A process that has a device open.
+pub trait Process: Send + Sync {
+    /// Reads its memory; `EFAULT` if some of it is not there.
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno>;
+
+    /// Writes its memory; `EFAULT` if some of it is not there or may not be written.
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno>;
+
+    /// Makes its memory usable by the device: `EFAULT` if it is not there or may not be written, `ENOMEM` if that is so
+    /// behind the first page.
+    fn pin(&self, address: u64, length: u64) -> Result<HostRange, Errno>;
+
+    /// Another reference to what one of its descriptors refers to.
+    fn descriptor(&self, number: i32) -> Result<OwnedFd, Errno>;
+
+    /// Gives it a descriptor.
+    fn install(&self, file: OwnedFd) -> Result<i32, Errno>;
+
+    /// Its number.
+    fn id(&self) -> u32;
+}
+
+/// The process that this runs in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Own;
+
+/// What is checked by touching it; more is looked up in the list of mappings, and stays untouched.
+const TOUCHED: u64 = 1 << 20;
+
+impl Own {
+    /// Copies between an address and our own bytes, through the system.
+    fn transfer(address: u64, bytes: *mut c_void, length: usize, write: bool) -> Result<(), Errno> {
+        if length == 0 {
+            return Ok(());
+        }
+        let there = usize::try_from(address).map_err(|_| Errno::FAULT)?;
+        let local = libc::iovec { iov_base: bytes, iov_len: length };
+        let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(there), iov_len: length };
+        let me = i32::try_from(std::process::id()).map_err(|_| Errno::FAULT)?;
+        // SAFETY: both vectors live through the call; the local one is valid for its length, as the callers
+        // below say, and the system checks the remote one.
+        let done = unsafe {
+            if write {
+                libc::process_vm_writev(me, &raw const local, 1, &raw const remote, 1, 0)
+            } else {
+                libc::process_vm_readv(me, &raw const local, 1, &raw const remote, 1, 0)
+            }
+        };
+        if usize::try_from(done).is_ok_and(|done| done == length) { Ok(()) } else { Err(Errno::FAULT) }
+    }
+
+    /// Whether whole pages are there and may be written.
+    fn writable(start: u64, end: u64) -> bool {
+        let (Ok(at), Ok(length)) = (usize::try_from(start), usize::try_from(end - start)) else {
+            return false;
+        };
+        if end - start <= TOUCHED {
+            // SAFETY: this is what a pin does: it faults pages in for writing, and changes no byte and no mapping.
+            let touched = unsafe {
+                let advice = rustix::mm::Advice::LinuxPopulateWrite;
+                rustix::mm::madvise(std::ptr::without_provenance_mut(at), length, advice)
+            };
+            match touched {
+                Ok(()) => return true,
+                // Older kernels do not know the advice, and say the same of memory that may not be written.
+                Err(Errno::INVAL) => {}
+                Err(_) => return false,
+            }
+        }
+        listed(start, end).unwrap_or(false)
+    }
+}
+
+/// Whether the list of mappings has all of a range as readable and writable.
+fn listed(start: u64, end: u64) -> Option<bool> {
+    let text = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let mut reached = start;
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (range, rights) = (words.next()?, words.next()?);
+        let (first, last) = range.split_once('-')?;
+        // What the machine has above the half of the address space that is ours does not fit, and is no memory.
+        let (first, last) = (u64::from_str_radix(first, 16).ok()?, u64::from_str_radix(last, 16).ok()?);
+        if last <= reached {
+            continue;
+        }
+        if first > reached || !rights.starts_with("rw") {
+            return Some(false);
+        }
+        reached = last;
+        if reached >= end {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
+impl Process for Own {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        Self::transfer(address, bytes.as_mut_ptr().cast(), bytes.len(), false)
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        // The system only reads from these when it writes to the process.
+        Self::transfer(address, bytes.as_ptr().cast_mut().cast(), bytes.len(), true)
+    }
+
+    fn pin(&self, address: u64, length: u64) -> Result<HostRange, Errno> {
+        let end = address.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE));
+        let (start, end) = (address / PAGE * PAGE, end.ok_or(Errno::INVAL)?);
+        if start == 0 || !Self::writable(start, end) {
+            let first = start != 0 && end - start > PAGE && Self::writable(start, start + PAGE);
+            return Err(if first { Errno::NOMEM } else { Errno::FAULT });
+        }
+        let size = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
+        let at = usize::try_from(address).map_err(|_| Errno::FAULT)?;
+        // SAFETY: it is there and writable, as was just found out. That it stays until it is unmapped from the device is
+        // the promise of whoever maps memory for a device, as `Kernel::ioctl` has it.
+        Ok(unsafe {
+            HostRange::from_raw(std::ptr::with_exposed_provenance_mut(at), size, Some(Arc::new(())))
+        })
+    }
+
+    fn descriptor(&self, number: i32) -> Result<OwnedFd, Errno> {
+        duplicate(number)
+    }
+
+    fn install(&self, file: OwnedFd) -> Result<i32, Errno> {
+        Ok(file.into_raw_fd())
+    }
+
+    fn id(&self) -> u32 {
+        std::process::id()
+    }
+}
+
+/// Another descriptor for what a number refers to.
+fn duplicate(number: RawFd) -> Result<OwnedFd, Errno> {
+    // SAFETY: duplicating takes any number, and says so if nothing is behind it.
+    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
+    if copy < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: fresh, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// The same memory, which keeps something else alive as well.
+pub fn keeping(range: HostRange, other: Box<dyn Any + Send + Sync>) -> HostRange {
+    let (start, length) = (range.address(), range.length());
+    let length = usize::try_from(length).unwrap_or(0);
+    let owner: Arc<dyn Any + Send + Sync> = Arc::new((range, other));
+    // SAFETY: the range is valid for as long as it lives, and the owner has it.
+    unsafe { HostRange::from_raw(start, length, Some(owner)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags};
+
+    fn pages(count: usize, rights: ProtFlags) -> u64 {
+        // SAFETY: a fresh mapping, never ended.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), count * 4096, rights, MapFlags::PRIVATE).unwrap()
+        };
+        start as u64
+    }
+
+    #[test]
+    fn bad_addresses_are_found_out() {
+        let good = pages(2, ProtFlags::READ | ProtFlags::WRITE);
+        assert_eq!(Own.write(good + 4090, &[1, 2, 3, 4, 5, 6, 7, 8]), Ok(()));
+        let mut bytes = [0; 4];
+        assert_eq!(Own.read(good + 4092, &mut bytes), Ok(()));
+        assert_eq!(bytes, [3, 4, 5, 6]);
+        assert_eq!(Own.read(8, &mut bytes), Err(Errno::FAULT));
+        assert_eq!(Own.read(u64::MAX - 1, &mut bytes), Err(Errno::FAULT));
+        let constant = pages(1, ProtFlags::READ);
+        assert_eq!(Own.write(constant, &[1]), Err(Errno::FAULT));
+    }
+
+    #[test]
+    fn only_memory_that_may_be_written_is_pinned() {
+        let good = pages(600, ProtFlags::READ | ProtFlags::WRITE);
+        for (offset, length) in [(0, 8), (100, 8192), (5, 599 * 4096)] {
+            let range = Own.pin(good + offset, length).unwrap();
+            assert_eq!((range.address() as u64, range.length()), (good + offset, length));
+        }
+        let constant = pages(600, ProtFlags::READ);
+        assert_eq!(Own.pin(constant, 8).unwrap_err(), Errno::FAULT);
+        assert_eq!(Own.pin(constant, 599 * 4096).unwrap_err(), Errno::FAULT);
+        assert_eq!(Own.pin(16, 8).unwrap_err(), Errno::FAULT);
+        assert_eq!(Own.pin(u64::MAX - 10, 64).unwrap_err(), Errno::INVAL);
+        for count in [3, 600] {
+            let half = pages(count, ProtFlags::READ | ProtFlags::WRITE);
+            // SAFETY: the last page of a mapping of this test's own.
+            unsafe {
+                let last =
+                    std::ptr::without_provenance_mut(usize::try_from(half).unwrap() + (count - 1) * 4096);
+                rustix::mm::mprotect(last, 4096, rustix::mm::MprotectFlags::READ).unwrap();
+            }
+            assert_eq!(Own.pin(half, count as u64 * 4096).unwrap_err(), Errno::NOMEM);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! [Dma-bufs](hal_emulation::dmabuf) of device memory: who exports what, and what another card makes of it.
+
+use crate::card::{Context, Export};
+use crate::fault;
+use crate::machine::Machine;
+use crate::space::{Pool, What};
+use hal_emulation::file::is_held;
+use hal_emulation::process::keeping;
+use hal_emulation::{Errno, PAGE, Process, dmabuf, map_shared};
+use hal_gaudi_abi::uapi::{MemExport, MemRegister};
+use rustix::fs::OFlags;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// What files of device memory are called.
+pub(crate) const NAME: &str = "habanalabs-dram";
+
+impl Context {
+    /// Whether a dma-buf of a mapping is alive.
+    pub(crate) fn is_exported(&mut self, address: u64) -> bool {
+        self.exports.retain(|export| is_held(export.file.as_fd()));
+        self.exports.iter().any(|export| export.address == Some(address))
+    }
+}
+
+impl Machine {
+    /// Makes a dma-buf, and says its descriptor.
+    pub(crate) fn export(
+        &self,
+        process: &dyn Process,
+        number: usize,
+        request: &MemExport,
+    ) -> Result<u64, Errno> {
+        let mut state = self.lock();
+        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let context = card.context.as_mut().ok_or(Errno::NODEV)?;
+        let mode = OFlags::from_bits_retain(request.flags) - OFlags::CLOEXEC;
+        let known = [OFlags::RDWR, OFlags::RDONLY, OFlags::WRONLY].contains(&mode);
+        if !known || request.flags & OFlags::CLOEXEC.bits() == 0 {
+            return Err(Errno::INVAL);
+        }
+        let aligned = [request.addr, request.mem_size, request.offset].iter().all(|value| value % PAGE == 0);
+        if !aligned || request.mem_size == 0 {
+            return Err(Errno::INVAL);
+        }
+        let hardware = self.hardware;
+        let (file, offset, address) = if let Some(dram) = &context.dram {
+            let offset = request.addr.checked_sub(hardware.dram_base).ok_or(Errno::INVAL)?;
+            let end = offset.checked_add(request.mem_size).ok_or(Errno::INVAL)?;
+            if request.offset != 0 || end > self.options.dram {
+                return Err(Errno::INVAL);
+            }
+            (dram.clone(), offset, None)
+        } else {
+            let space = context.live.space.read();
+            let mapping = space.get(request.addr).ok_or(Errno::INVAL)?;
+            let What::Device(handle) = mapping.what else { return Err(Errno::INVAL) };
+            let end = request.offset.checked_add(request.mem_size).ok_or(Errno::INVAL)?;
+            if end > mapping.memory.length() {
+                return Err(Errno::INVAL);
+            }
+            let memory = context.memory.get(&handle).ok_or(Errno::INVAL)?;
+            (memory.file.clone(), request.offset, Some(request.addr))
+        };
+        if card.faults.has(fault::NO_P2P) {
+            return Err(Errno::PERM);
+        }
+        let buffer = dmabuf::export(file.as_fd(), offset, request.mem_size)?;
+        context.exports.retain(|export| is_held(export.file.as_fd()));
+        context.exports.push(Export { file, address });
+        let descriptor = process.install(buffer)?;
+        u64::try_from(descriptor).map_err(|_| Errno::MFILE)
+    }
+
+    /// Makes somebody's dma-buf addressable, and says where.
+    pub(crate) fn register(
+        &self,
+        process: &dyn Process,
+        number: usize,
+        request: &MemRegister,
+    ) -> Result<u64, Errno> {
+        if !self.options.register {
+            return Err(Errno::INVAL);
+        }
+        let buffer = process.descriptor(i32::try_from(request.fd).map_err(|_| Errno::INVAL)?)?;
+        let (offset, length) = dmabuf::extent(buffer.as_fd(), NAME).ok_or(Errno::INVAL)?;
+        if request.length == 0 || !request.length.is_multiple_of(PAGE) || request.length > length {
+            return Err(Errno::INVAL);
+        }
+        let size = usize::try_from(request.length).map_err(|_| Errno::NOMEM)?;
+        let range = map_shared(buffer.as_fd(), size, offset)?;
+        // The attachment holds the dma-buf after its descriptors are closed.
+        let range = keeping(range, Box::new(Arc::new(buffer)));
+        let mut state = self.lock();
+        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        if card.faults.strikes(fault::MAP) {
+            return Err(Errno::NOMEM);
+        }
+        let context = card.context.as_mut().ok_or(Errno::NODEV)?;
+        let address = context.live.space.write().map(Pool::Host, range, 0, None, What::Imported);
+        address.ok_or(Errno::NOMEM)
+    }
+}

@@ -1,0 +1,231 @@
+//! An emulator of the habanalabs kernel driver and of cards behind it, in this process.
+//!
+//! It answers as the driver does, by the driver's rules and with its errors, and executes what is submitted on threads.
+//! It has no bandwidth, no firmware and no engines of the vendor's: what it computes, it computes with IREE's host
+//! executables, by [a packet](hal_gaudi_abi::packet::DISPATCH) that no hardware has. It shows that a program keeps
+//! the rules, and nothing about how fast or how sound a real card is.
+//!
+//! It shares no logic with the backend. The rules were written down a second time, from the kernel's side.
+//!
+//! # Parameters
+//!
+//! | parameter | default | what it does |
+//! |---|---|---|
+//! | `cards=N` | 2 | how many cards there are, 1 to 8 |
+//! | `generation=gaudi1\|gaudi2` | gaudi2 | of which kind they are |
+//! | `dram=SIZE` | 31.5g, 96g | device memory of each that a program can have, such as `1536m`; what is not written takes no space |
+//! | `register=on\|off` | off | whether the vendor's operation 99 is there, which no upstream kernel has |
+//! | `abi=drm\|old` | drm | the request numbers of kernels since 6.7, or those of type `'H'` |
+//! | `fault=…` | none | what goes wrong; may be given several times, see below |
+//!
+//! How the machine executes has [parameters of its own](hal_emulation::options): `workers`, `schedule`, `seed`, `speed` (of
+//! timeouts, 30 s and 600 s, watchdogs, 30 s, and resets, 1 s) and `machine`.
+//!
+//! # Faults
+//!
+//! Each card counts by itself, from 1, for as long as the machine lives. What its user sees of each:
+//!
+//! | fault | what happens |
+//! |---|---|
+//! | `open:ERRNO:K` | the first K opens fail, with `EBUSY`, `EAGAIN` or `EPERM` |
+//! | `alloc:N` | the N-th allocation of device memory fails with `ENOMEM` |
+//! | `map:N` | the N-th mapping, of device or host memory, fails with `ENOMEM` |
+//! | `submit:ERRNO:N` or `submit:ERRNO:N:K` | the N-th submission, or K from there, is refused, with `EAGAIN`, `EBUSY`, `EINVAL` or `ENOMEM` |
+//! | `hang:N` | the N-th submission that is accepted never ends, and times out |
+//! | `reset:N` | the card is reset when the N-th submission is about to run: it, and all others, end with `EIO` |
+//! | `partial:N` | the N-th transfer writes its first half, then the card is reset |
+//! | `eintr:N` | of the waits that would sleep, every N-th is interrupted, with `EINTR` |
+//! | `gone:N` | the outcome of a submission is forgotten after N more |
+//! | `no-multi` | there is no wait for the first of several: `EPERM` |
+//! | `jitter` | each item of a queue ends up to 500 µs late, so that queues overtake each other |
+//! | `malfunction:N` | two fatal errors come when the N-th submission is about to run; the card stays useless |
+//! | `unplug:N` | the card is pulled out at the N-th request of its compute node: `ENODEV` from there on |
+//! | `no-p2p` | device memory cannot be exported: `EPERM` |
+//! | `short-info` | the kernel is older, and its description of the hardware ends before the page size |
+//!
+//! # Where things are
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `machine.rs` | the cards of a machine: timeouts, watchdogs, resets |
+//! | `card.rs` | a card's states, its queues, and the context of whoever has it open |
+//! | `hardware.rs` | the numbers of each generation |
+//! | `fault.rs`, `options.rs` | what a URI asks for |
+//! | `file.rs` | open and close, and who has a card |
+//! | `request.rs` | which requests the driver has |
+//! | `info.rs`, `buffers.rs`, `submit.rs`, `wait.rs`, `memory.rs` | the requests |
+//! | `space.rs`, `dmabuf.rs` | device addresses, and memory that is shared with other devices |
+//! | `engine.rs` | what a worker does with a queue |
+//! | `packets.rs`, `parser.rs` | what packets do, and what is refused before |
+//! | `sysfs.rs` | what the file system shows |
+//!
+//! # What is not modelled
+//!
+//! Sync objects that a program signals and waits for by its own packets, collective and encapsulated signals, staged
+//! submissions, interrupts and timestamps of programs, register blocks, the page sizes of the host's memory, the state of a
+//! device in creation, and anything that takes firmware. Requests for these are refused. Of packets, writes to
+//! registers have no effect, and fences are an unknown operation.
+//!
+//! Processes that share a machine's name see that a card is taken, and nothing else of each other: not a reset, and not
+//! that a dma-buf holds a card whose process has ended.
+
+mod buffers;
+mod card;
+mod dmabuf;
+mod engine;
+mod fault;
+mod file;
+mod hardware;
+mod info;
+mod machine;
+mod memory;
+mod options;
+mod packets;
+mod parser;
+mod request;
+mod space;
+mod submit;
+mod sysfs;
+mod wait;
+
+pub use card::Counts;
+pub use options::Options;
+
+use hal_backend::{Failure, HostProgram, HostRange};
+use hal_emulation::threads::{Machines, Threads};
+use hal_emulation::{Errno, Kernel, Own, Process, accel};
+use machine::Machine;
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A machine with emulated cards. Its threads end with it.
+pub struct Emulator {
+    machine: Arc<Machine>,
+    /// Joined when this is dropped, after the machine was told to stop.
+    _threads: Threads,
+}
+
+/// Every machine of this process.
+static MACHINES: Machines<Emulator> = Machines::new();
+
+impl Emulator {
+    /// The machine with these options: the one that there is, or a new one.
+    pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
+        MACHINES.shared(|machine| machine.options() == options, || Self::start(options.clone()))
+    }
+
+    /// A machine that nobody else gets.
+    pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
+        let machine = Self::start(options)?;
+        MACHINES.add_private(&machine);
+        Ok(machine)
+    }
+
+    /// The machine that an open file is of.
+    pub fn of(file: BorrowedFd<'_>) -> Option<Arc<Self>> {
+        MACHINES.find(|machine| machine.machine.file(file).is_ok())
+    }
+
+    fn start(options: Options) -> Result<Arc<Self>, Failure> {
+        let machine = Arc::new(Machine::new(options));
+        let workers = machine.options.execution.workers;
+        let threads = Threads::start("gaudi", &machine, workers, Machine::work, Machine::tick);
+        // Those that were started hold the machine, and end when it stops.
+        let threads = threads.inspect_err(|_| machine.stop())?;
+        Ok(Arc::new(Self { machine, _threads: threads }))
+    }
+
+    /// What it was made with.
+    pub fn options(&self) -> &Options {
+        &self.machine.options
+    }
+
+    /// How many threads may be at a program at once: what a loader of one is told.
+    pub fn workers(&self) -> usize {
+        self.machine.options.execution.workers
+    }
+
+    /// Makes a program known, under the number that packets name it by.
+    pub fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
+        self.machine.core.load(program)
+    }
+
+    /// Forgets a program. What is under way with it goes on.
+    pub fn unload(&self, program: u64) {
+        self.machine.core.unload(program);
+    }
+
+    /// What became of a card; zeros, if there is none of that number.
+    pub fn counts(&self, card: usize) -> Counts {
+        self.machine.lock().cards.get(card).map(card::Card::counted).unwrap_or_default()
+    }
+
+    /// What was wrong with the commands that a card met last, for people.
+    pub fn complaint(&self, card: usize) -> Option<String> {
+        self.machine.lock().cards.get(card)?.complaint.clone()
+    }
+
+    /// [`Kernel::open`] for another process.
+    pub fn open_for(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
+        let (card, control) = accel::node(path).ok_or(Errno::NOENT)?;
+        self.machine.open(process, card, control)
+    }
+
+    /// [`Kernel::ioctl`] for another process, whose addresses and descriptors the argument has. The file is the emulator's
+    /// own descriptor for it.
+    pub fn request_for(
+        &self,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        request: u32,
+        argument: &mut [u8],
+    ) -> Result<(), Errno> {
+        self.machine.request(process, file, request, argument)
+    }
+}
+
+impl Kernel for Emulator {
+    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.open_for(&Own, path)
+    }
+
+    fn close(&self, file: OwnedFd) {
+        self.machine.close(file);
+    }
+
+    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        self.request_for(&Own, file, request, argument)
+    }
+
+    fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
+        self.machine.map(file, length, offset)
+    }
+
+    fn read(&self, path: &Path) -> Result<String, Errno> {
+        self.machine.attribute(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        self.machine.folder(path)
+    }
+
+    fn holder(&self, path: &Path) -> Option<String> {
+        let (card, _) = accel::node(path)?;
+        self.machine.holder(&Own, card)
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        self.machine.stop();
+        MACHINES.sweep();
+    }
+}
+
+impl fmt::Debug for Emulator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Emulator").field("options", &self.machine.options).finish_non_exhaustive()
+    }
+}

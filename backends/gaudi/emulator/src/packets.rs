@@ -1,0 +1,366 @@
+//! What the engines do with packets.
+//!
+//! Commands are read when they are executed, a little ahead, from memory that is the program's: what is not there is a
+//! page fault, like any other access. Nothing is locked meanwhile but the list of mappings, for each look into it.
+
+use crate::card::{Body, Live};
+use crate::engine::{End, Run, Trouble};
+use crate::machine::Machine;
+use crate::space::Piece;
+use hal_backend::HostRange;
+use hal_emulation::share::Dispatch;
+use hal_gaudi_abi::packet::{DISPATCH, dispatch, opcode};
+use std::sync::atomic::Ordering;
+
+/// How much is moved at a time: after each such piece a reset is noticed.
+const PIECE: u64 = 4 << 20;
+/// From how much on it is found out whether there is anything to copy.
+const SPARSE: u64 = 1 << 20;
+/// How far ahead commands are read.
+const AHEAD: u64 = 4096;
+/// The longest packet that is believed.
+const LONGEST: usize = 1 << 20;
+
+/// Bits of a transfer's control word that say what it is, and what is none of our business.
+const MEMSET: u32 = 1 << 4;
+const LINEAR: u32 = 1 << 3;
+const WRITE_COMPLETION: u32 = 1;
+const MODES: u32 = 0xFFFF;
+
+/// How many bytes a packet has whose first eight are these; nothing, if that cannot be told.
+pub(crate) fn length_of(operation: u32, head: u64) -> Option<usize> {
+    let low = u32::try_from(head & 0xFFFF_FFFF).ok()?;
+    match operation {
+        opcode::WREG_32
+        | opcode::MSG_SHORT
+        | opcode::REPEAT
+        | opcode::FENCE
+        | opcode::NOP
+        | opcode::STOP
+        | opcode::ARB_POINT
+        | opcode::WAIT => Some(8),
+        opcode::MSG_LONG | opcode::CP_DMA | opcode::MSG_PROT | opcode::LOAD_AND_EXE => Some(16),
+        opcode::LIN_DMA | opcode::CB_LIST => Some(24),
+        // Its first half says how many words follow.
+        opcode::WREG_BULK => usize::try_from(low & 0xFFFF).ok().map(|words| 8 + words * 8),
+        DISPATCH => usize::try_from(low)
+            .ok()
+            .filter(|length| (dispatch::FIXED..=LONGEST).contains(length) && length % 8 == 0),
+        _ => None,
+    }
+}
+
+/// Where packets come from.
+enum Source<'a> {
+    Copied(&'a [u8]),
+    /// A device address, how much is left there, and what has been read of it.
+    Memory {
+        live: &'a Live,
+        next: u64,
+        rest: u64,
+        read: Vec<u8>,
+        used: usize,
+    },
+}
+
+impl Source<'_> {
+    fn left(&self) -> u64 {
+        match self {
+            Source::Copied(bytes) => bytes.len() as u64,
+            Source::Memory { rest, read, used, .. } => rest + (read.len() - used) as u64,
+        }
+    }
+
+    /// The next bytes, which are still there afterwards.
+    fn peek(&mut self, length: usize) -> Result<&[u8], Trouble> {
+        let short = || Trouble::Undefined("a packet goes past the end of its command buffer".to_owned());
+        if (length as u64) > self.left() {
+            return Err(short());
+        }
+        match self {
+            Source::Copied(bytes) => bytes.get(..length).ok_or_else(short),
+            Source::Memory { live, next, rest, read, used } => {
+                if read.len() - *used < length {
+                    read.drain(..*used);
+                    *used = 0;
+                    let more = ((length - read.len()) as u64).max(AHEAD).min(*rest);
+                    let start = read.len();
+                    read.resize(start + usize::try_from(more).map_err(|_| short())?, 0);
+                    fetch(live, *next, read.get_mut(start..).ok_or_else(short)?)?;
+                    *next = next.wrapping_add(more);
+                    *rest -= more;
+                }
+                read.get(*used..*used + length).ok_or_else(short)
+            }
+        }
+    }
+
+    fn skip(&mut self, length: usize) {
+        match self {
+            Source::Copied(bytes) => *bytes = bytes.get(length..).unwrap_or_default(),
+            Source::Memory { used, .. } => *used += length,
+        }
+    }
+}
+
+/// Reads memory of the device.
+fn fetch(live: &Live, address: u64, mut bytes: &mut [u8]) -> Result<(), Trouble> {
+    for piece in find(live, address, bytes.len() as u64)? {
+        let length = usize::try_from(piece.memory.length()).unwrap_or(usize::MAX);
+        let Some((now, rest)) = bytes.split_at_mut_checked(length) else { break };
+        let read = piece.memory.read(0, now);
+        debug_assert!(read, "a piece has its own length");
+        bytes = rest;
+    }
+    Ok(())
+}
+
+/// The memory at an address of the device.
+fn find(live: &Live, address: u64, length: u64) -> Result<Vec<Piece>, Trouble> {
+    live.space.read().resolve(address, length).map_err(Trouble::Unmapped)
+}
+
+/// What ends the execution of an item early.
+enum Stop {
+    Trouble(Trouble),
+    Aborted,
+    Reset,
+}
+
+impl From<Trouble> for Stop {
+    fn from(trouble: Trouble) -> Self {
+        Stop::Trouble(trouble)
+    }
+}
+
+/// Executes an item.
+pub(crate) fn execute(machine: &Machine, run: &Run, worker: usize) -> End {
+    let source = match &run.body {
+        Body::Copied(bytes) => Source::Copied(bytes),
+        &Body::Address { address, length } => Source::Memory {
+            live: &run.live,
+            next: address,
+            rest: u64::from(length),
+            read: Vec::new(),
+            used: 0,
+        },
+        Body::Signal | Body::Wait { .. } => return End::Done,
+    };
+    match (Engine { machine, run, worker }).all(source) {
+        Ok(()) => End::Done,
+        Err(Stop::Aborted) => End::Aborted,
+        Err(Stop::Reset) => End::Reset,
+        Err(Stop::Trouble(trouble)) => End::Trouble(trouble),
+    }
+}
+
+/// A queue's engine, at one item.
+struct Engine<'a> {
+    machine: &'a Machine,
+    run: &'a Run,
+    worker: usize,
+}
+
+impl Engine<'_> {
+    fn all(&self, mut source: Source<'_>) -> Result<(), Stop> {
+        if source.left() == 0 {
+            return Err(Trouble::Undefined("the command buffer is empty".to_owned()).into());
+        }
+        if let Body::Address { address, .. } = self.run.body
+            && address % 8 != 0
+        {
+            return Err(Trouble::Undefined(format!("a command buffer at {address:#x} is not aligned")).into());
+        }
+        while source.left() > 0 {
+            self.alive()?;
+            let head = word(source.peek(8)?, 0);
+            let operation = u32::try_from(head >> 56).unwrap_or(0) & 0x1F;
+            let unknown = || Trouble::Undefined(format!("operation {operation:#x}, in {head:#x}"));
+            let length = length_of(operation, head).ok_or_else(unknown)?;
+            let packet = source.peek(length)?;
+            match operation {
+                opcode::LIN_DMA => self.transfer(packet)?,
+                DISPATCH => self.dispatch(packet)?,
+                opcode::MSG_LONG => self.message(packet)?,
+                // Registers, and who may write them when, are not modelled.
+                opcode::NOP | opcode::WREG_32 | opcode::MSG_SHORT | opcode::ARB_POINT => {}
+                _ => return Err(unknown().into()),
+            }
+            source.skip(length);
+        }
+        Ok(())
+    }
+
+    fn alive(&self) -> Result<(), Stop> {
+        if self.run.live.abort.load(Ordering::Relaxed) { Err(Stop::Aborted) } else { Ok(()) }
+    }
+
+    /// Memory that this engine can reach.
+    fn reach(&self, address: u64, length: u64) -> Result<Vec<Piece>, Trouble> {
+        let pieces = find(&self.run.live, address, length)?;
+        if self.machine.hardware.stays_within(self.run.queue) && pieces.iter().any(|piece| piece.host) {
+            let why =
+                format!("an engine for transfers within the device was given {address:#x}, on the host");
+            return Err(Trouble::Engine(why));
+        }
+        Ok(pieces)
+    }
+
+    /// Copies, or repeats eight bytes.
+    fn transfer(&self, packet: &[u8]) -> Result<(), Stop> {
+        let (head, source, mut target) = (word(packet, 0), word(packet, 8), word(packet, 16));
+        let length = head & 0xFFFF_FFFF;
+        let control = u32::try_from(head >> 32).unwrap_or(0);
+        let mut modes = control & MODES & !(MEMSET | WRITE_COMPLETION);
+        if !self.machine.hardware.dram_virtual {
+            if modes & LINEAR == 0 {
+                return Err(
+                    Trouble::Engine("a transfer is neither linear nor anything else".to_owned()).into()
+                );
+            }
+            modes &= !LINEAR;
+            // Above the address there is the context's number.
+            target &= (1 << 56) - 1;
+        }
+        if modes != 0 {
+            let why = format!("a transfer with control word {control:#x} converts, which is not modelled");
+            return Err(Trouble::Engine(why).into());
+        }
+        let memset = control & MEMSET != 0;
+        let targets = self.reach(target, length)?;
+        let sources = if memset { Vec::new() } else { self.reach(source, length)? };
+        let partial = self.machine.count_transfer(self.run.card, length);
+        let moved = if partial { length / 2 } else { length };
+        if memset {
+            self.repeat(source, &targets, moved)?;
+        } else {
+            self.copy(&sources, &targets, moved)?;
+        }
+        if partial { Err(Stop::Reset) } else { Ok(()) }
+    }
+
+    fn copy(&self, sources: &[Piece], targets: &[Piece], length: u64) -> Result<(), Stop> {
+        let (mut sources, mut targets) = (sources.iter(), targets.iter());
+        let (mut from, mut to) = (sources.next(), targets.next());
+        let (mut read, mut written, mut rest) = (0, 0, length);
+        while rest > 0 {
+            self.alive()?;
+            let (Some(source), Some(target)) = (from, to) else { break };
+            let there = (source.memory.length() - read).min(target.memory.length() - written);
+            let now = there.min(rest).min(PIECE);
+            // What nobody has written takes no space, and neither does its copy.
+            let sparse = now >= SPARSE && source.is_hole(read, now) && target.punch(written, now);
+            let parts = target.memory.part(written, now).zip(source.memory.part(read, now));
+            let copied = sparse || parts.is_some_and(|(target, source)| target.copy_from(source));
+            debug_assert!(copied, "pieces are as long as they say");
+            (read, written, rest) = (read + now, written + now, rest - now);
+            if read == source.memory.length() {
+                (from, read) = (sources.next(), 0);
+            }
+            if written == target.memory.length() {
+                (to, written) = (targets.next(), 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn repeat(&self, pattern: u64, targets: &[Piece], length: u64) -> Result<(), Stop> {
+        let mut done = 0;
+        for target in targets {
+            let mut written = 0;
+            while written < target.memory.length() && done < length {
+                self.alive()?;
+                let now = (target.memory.length() - written).min(PIECE).min(length - done);
+                // The pattern begins with the target, wherever a piece does.
+                let turn = u32::try_from(done % 8 * 8).unwrap_or(0);
+                let bytes = pattern.rotate_right(turn).to_le_bytes();
+                let filled = target.memory.part(written, now).is_some_and(|part| part.fill(&bytes));
+                debug_assert!(filled, "pieces are as long as they say");
+                written += now;
+                done += now;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes four bytes.
+    fn message(&self, packet: &[u8]) -> Result<(), Stop> {
+        let (head, address) = (word(packet, 0), word(packet, 8));
+        let value = u32::try_from(head & 0xFFFF_FFFF).unwrap_or(0).to_le_bytes();
+        let mut rest = value.as_slice();
+        for piece in find(&self.run.live, address, 4)? {
+            let length = usize::try_from(piece.memory.length()).unwrap_or(0);
+            let Some((now, later)) = rest.split_at_checked(length) else { break };
+            let written = piece.memory.write(0, now);
+            debug_assert!(written, "a piece has its own length");
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Runs a program of the host. This is the packet that no hardware has.
+    fn dispatch(&self, packet: &[u8]) -> Result<(), Stop> {
+        let half =
+            |at: usize| u32::try_from(word(packet, at / 8 * 8) >> (at % 8 * 8) & 0xFFFF_FFFF).unwrap_or(0);
+        let count = |at| usize::try_from(half(at)).unwrap_or(usize::MAX);
+        let three = |at: usize| [half(at), half(at + 4), half(at + 8)];
+        let (bindings, constants) = (count(dispatch::BINDINGS), count(dispatch::CONSTANTS));
+        let behind = bindings.checked_mul(16).and_then(|bytes| bytes.checked_add(constants.checked_mul(4)?));
+        let length = behind.and_then(|bytes| bytes.checked_next_multiple_of(8)?.checked_add(dispatch::FIXED));
+        if length != Some(packet.len()) {
+            let why =
+                format!("a dispatch of {bindings} bindings and {constants} constants has another length");
+            return Err(Trouble::Undefined(why).into());
+        }
+        let number = word(packet, dispatch::PROGRAM);
+        let missing = || Trouble::Undefined(format!("there is no program {number}"));
+        let program = self.machine.dispatched(self.run.card, number).ok_or_else(missing)?;
+        let places = (0..bindings).map(|binding| dispatch::FIXED + binding * 16);
+        let memories = places.map(|at| self.binding(word(packet, at), word(packet, at + 8)));
+        let memories = memories.collect::<Result<Vec<_>, Trouble>>()?;
+        let first = dispatch::FIXED + bindings * 16;
+        let values: Vec<u32> = (0..constants).map(|constant| half(first + constant * 4)).collect();
+        let mut workgroups = three(dispatch::WORKGROUP_COUNT);
+        let indirect = word(packet, dispatch::INDIRECT);
+        if indirect != 0 {
+            let mut bytes = [0; 12];
+            fetch(&self.run.live, indirect, &mut bytes)?;
+            for (count, bytes) in workgroups.iter_mut().zip(bytes.chunks_exact(4)) {
+                *count = bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+            }
+        }
+        let dispatch = Dispatch {
+            program,
+            abort: self.run.live.abort.clone(),
+            function: count(dispatch::FUNCTION),
+            workgroup_size: three(dispatch::WORKGROUP_SIZE),
+            workgroups,
+            constants: values,
+            bindings: memories.into_iter().map(|piece| piece.memory).collect(),
+            local_memory: half(dispatch::LOCAL_MEMORY),
+        };
+        Ok(self.machine.core.run(dispatch, self.worker).map_err(Trouble::Engine)?)
+    }
+
+    /// A binding: memory in one piece. Without a length, any address will do.
+    fn binding(&self, address: u64, length: u64) -> Result<Piece, Trouble> {
+        let mut pieces = self.reach(address, length)?;
+        match (pieces.pop(), pieces.is_empty()) {
+            (Some(piece), true) => Ok(piece),
+            (None, _) => {
+                let memory =
+                    HostRange::allocate(0, 8).map_err(|failure| Trouble::Engine(failure.to_string()))?;
+                Ok(Piece { memory, host: false, file: None })
+            }
+            (Some(_), false) => {
+                let why = format!("a binding of {length} bytes at {address:#x} is not in one mapping");
+                Err(Trouble::Engine(why))
+            }
+        }
+    }
+}
+
+/// Eight bytes of a packet, which has them.
+fn word(packet: &[u8], at: usize) -> u64 {
+    packet.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}

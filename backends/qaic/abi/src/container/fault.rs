@@ -1,0 +1,82 @@
+//! What is wrong with a container, while it travels outwards and learns where it is.
+
+use std::fmt;
+use thiserror::Error;
+
+/// What kind of wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Another kind of file, or a version that is not understood.
+    Incompatible,
+    /// Damaged, or contradicting itself.
+    Invalid,
+    /// Correct, and more than can be done here.
+    Unsupported,
+}
+
+/// Why a container is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text}")]
+pub struct Fault {
+    kind: FaultKind,
+    text: String,
+}
+
+impl Fault {
+    pub(super) fn incompatible(text: impl Into<String>) -> Self {
+        Self { kind: FaultKind::Incompatible, text: text.into() }
+    }
+
+    pub(super) fn invalid(text: impl Into<String>) -> Self {
+        Self { kind: FaultKind::Invalid, text: text.into() }
+    }
+
+    pub(super) fn unsupported(text: impl Into<String>) -> Self {
+        Self { kind: FaultKind::Unsupported, text: text.into() }
+    }
+
+    /// The same, and it is in here.
+    pub(super) fn within(mut self, place: impl fmt::Display) -> Self {
+        self.text = format!("{place}: {}", self.text);
+        self
+    }
+
+    /// What kind of wrong.
+    pub fn kind(&self) -> FaultKind {
+        self.kind
+    }
+}
+
+/// A number of so many bytes at a place, which must be there.
+pub(super) fn array<const N: usize>(bytes: &[u8], at: usize, what: &str) -> Result<[u8; N], Fault> {
+    let found = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+    found.copied().ok_or_else(|| {
+        Fault::invalid(format!("{what} at {at:#x} is beyond the end, which is at {:#x}", bytes.len()))
+    })
+}
+
+pub(super) fn u16_at(bytes: &[u8], at: usize, what: &str) -> Result<u16, Fault> {
+    array(bytes, at, what).map(u16::from_le_bytes)
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize, what: &str) -> Result<u32, Fault> {
+    array(bytes, at, what).map(u32::from_le_bytes)
+}
+
+pub(super) fn u64_at(bytes: &[u8], at: usize, what: &str) -> Result<u64, Fault> {
+    array(bytes, at, what).map(u64::from_le_bytes)
+}
+
+/// A number of the file as a place in it; beyond every file, if it is too large for this machine.
+pub(super) fn place(number: impl TryInto<usize>) -> usize {
+    number.try_into().unwrap_or(usize::MAX)
+}
+
+/// A piece of the bytes, which must be there.
+pub(super) fn piece<'a>(bytes: &'a [u8], at: usize, length: usize, what: &str) -> Result<&'a [u8], Fault> {
+    let found = at.checked_add(length).and_then(|end| bytes.get(at..end));
+    found.ok_or_else(|| {
+        let end = bytes.len();
+        Fault::invalid(format!("{what}: {length} bytes at {at:#x} are beyond the end, which is at {end:#x}"))
+    })
+}

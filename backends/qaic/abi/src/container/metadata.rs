@@ -1,0 +1,451 @@
+//! Metadata: the list of DMA requests that make one inference, and who it is for.
+//!
+//! It is a FlatBuffer in the section `metadata_fb`. Older images have it in the section `metadata`: as a FlatBuffer, with or
+//! without eight bytes before it that stop older firmware, or as a plain structure of version 0.12. Whatever else it
+//! says is for the device alone.
+
+use super::fault::{piece, place, u16_at, u32_at, u64_at};
+use super::flat::Table;
+use super::{Fault, elf};
+use crate::uapi::{Semaphore, sem};
+use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, WIPOffset, field_index_to_field_offset};
+
+/// Where the metadata is.
+const SECTION: &str = "metadata_fb";
+const OLD_SECTION: &str = "metadata";
+
+/// The major version of metadata that is understood.
+const MAJOR: u16 = 0;
+
+/// The beginning of the plain structure: version 0.12.
+const PLAIN: u32 = 12 << 16;
+
+/// What may stand before a FlatBuffer in the old section: a version that old firmware refuses.
+const STOPPER: u64 = 1;
+
+/// How many DMA requests a network may have. A channel's rings have a few hundred elements.
+const REQUESTS_MAX: usize = 4096;
+
+/// Which way a buffer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// To the device.
+    In,
+    /// From the device.
+    Out,
+}
+
+/// Where the other end of a transfer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// In memory of the cores that belong to this multicast group.
+    Multicast(u16),
+    /// In the memory of the network.
+    Ddr,
+}
+
+/// What is written when a transfer has ended, to wake a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doorbell {
+    /// In the memory of a multicast group.
+    pub offset: u64,
+    /// What.
+    pub data: u32,
+    /// The multicast group.
+    pub group: u16,
+    /// 8, 16 or 32.
+    pub bits: u32,
+}
+
+/// One DMA request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Which buffer of the host.
+    pub buffer: u16,
+    /// Which way.
+    pub direction: Direction,
+    /// Where in the buffer.
+    pub host_offset: u64,
+    /// Where in the space of the device.
+    pub device_offset: u64,
+    /// How many bytes. None means that semaphores and doorbell are all there is to it.
+    pub size: u32,
+    /// Where the other end is.
+    pub space: Space,
+    /// At most four, and at most one of them before the transfer.
+    pub semaphores: Vec<Semaphore>,
+    /// If there is one.
+    pub doorbell: Option<Doorbell>,
+}
+
+/// What is known of a network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    /// Its name.
+    pub name: String,
+    /// How many cores it was compiled for.
+    pub cores: u16,
+    /// The generation of hardware that it was compiled for: major, minor.
+    pub hardware: (u8, u8),
+    /// How many semaphores it uses, and with what they begin.
+    pub semaphores: Vec<u32>,
+    /// How much memory it shares with the DMA requests.
+    pub ddr: u64,
+    /// What makes an inference, in this order.
+    pub requests: Vec<Request>,
+}
+
+/// Fields of tables, in the order of the vendor's schema.
+mod field {
+    pub(super) const VERSION_MAJOR: usize = 0;
+    pub(super) const VERSION_MINOR: usize = 1;
+    pub(super) const NAME: usize = 2;
+    pub(super) const REQUIRED: usize = 3;
+    pub(super) const SEMAPHORES: usize = 4;
+    pub(super) const REQUESTS: usize = 6;
+    pub(super) const STATIC_DDR: usize = 11;
+    pub(super) const CORES: usize = 19;
+    pub(super) const SEMAPHORE_COUNT: usize = 20;
+    pub(super) const HARDWARE_MAJOR: usize = 21;
+    pub(super) const HARDWARE_MINOR: usize = 22;
+
+    pub(super) const REQUEST_SEMAPHORES: usize = 0;
+    pub(super) const REQUEST_DOORBELLS: usize = 1;
+    pub(super) const REQUEST_HOST_OFFSET: usize = 2;
+    pub(super) const REQUEST_DEVICE_OFFSET: usize = 3;
+    pub(super) const REQUEST_SIZE: usize = 4;
+    pub(super) const REQUEST_BUFFER: usize = 5;
+    pub(super) const REQUEST_GROUP: usize = 6;
+    pub(super) const REQUEST_SPACE: usize = 7;
+    pub(super) const REQUEST_DIRECTION: usize = 8;
+
+    pub(super) const SEMAPHORE_NUMBER: usize = 0;
+    pub(super) const SEMAPHORE_VALUE: usize = 1;
+    pub(super) const SEMAPHORE_COMMAND: usize = 2;
+    pub(super) const SEMAPHORE_PRESYNC: usize = 3;
+    pub(super) const SEMAPHORE_IN_FENCE: usize = 4;
+    pub(super) const SEMAPHORE_OUT_FENCE: usize = 5;
+
+    pub(super) const DOORBELL_OFFSET: usize = 0;
+    pub(super) const DOORBELL_DATA: usize = 1;
+    pub(super) const DOORBELL_GROUP: usize = 2;
+    pub(super) const DOORBELL_SIZE: usize = 3;
+}
+
+/// Fields of a DMA request that an image may ask its reader to know. `portId` and `transactionId` do not concern a single
+/// network on a single device.
+const KNOWN: [&str; 12] = [
+    "semaphoreOps",
+    "doorbellOps",
+    "hostOffset",
+    "devOffset",
+    "size",
+    "num",
+    "mcId",
+    "devAddrSpace",
+    "inOut",
+    "portId",
+    "transactionId",
+    "data",
+];
+
+impl Network {
+    /// What an image says of itself.
+    pub fn read(image: &[u8]) -> Result<Self, Fault> {
+        let network = match (elf::section(image, SECTION)?, elf::section(image, OLD_SECTION)?) {
+            (Some(bytes), _) => Self::read_flat(bytes),
+            (None, Some(bytes)) if u32_at(bytes, 0, "metadata") == Ok(PLAIN) => Self::read_plain(bytes),
+            (None, Some(bytes)) => {
+                let stopped = u64_at(bytes, 0, "metadata") == Ok(STOPPER);
+                Self::read_flat(if stopped { bytes.get(8..).unwrap_or_default() } else { bytes })
+            }
+            (None, None) => {
+                let text = format!("the image has no section {SECTION:?}; it is no network for this device");
+                Err(Fault::invalid(text))
+            }
+        };
+        network.map_err(|fault| fault.within("metadata"))
+    }
+
+    fn read_flat(bytes: &[u8]) -> Result<Self, Fault> {
+        let root = Table::root(bytes)?;
+        let (major, minor) = (root.u16(field::VERSION_MAJOR)?, root.u16(field::VERSION_MINOR)?);
+        check_version(major, minor)?;
+        for required in root.strings(field::REQUIRED, REQUESTS_MAX)? {
+            check_required(required)?;
+        }
+        let mut semaphores = root.words(field::SEMAPHORES)?;
+        semaphores.resize(usize::from(root.u16(field::SEMAPHORE_COUNT)?), 0);
+        let tables =
+            root.tables(field::REQUESTS, REQUESTS_MAX).map_err(|fault| fault.within("DMA requests"))?;
+        let requests = tables.iter().enumerate().map(|(number, table)| {
+            flat_request(table).map_err(|fault| fault.within(format_args!("DMA request {number}")))
+        });
+        Ok(Self {
+            name: String::from_utf8_lossy(root.bytes(field::NAME)?).into_owned(),
+            cores: root.u16(field::CORES)?,
+            hardware: (root.u8(field::HARDWARE_MAJOR)?, root.u8(field::HARDWARE_MINOR)?),
+            semaphores,
+            ddr: root.u64(field::STATIC_DDR)?,
+            requests: requests.collect::<Result<_, Fault>>()?,
+        })
+    }
+
+    /// The plain structure (`AICMetadata`): places in it are counted from its beginning.
+    fn read_plain(bytes: &[u8]) -> Result<Self, Fault> {
+        let long = |at| u64_at(bytes, at, "a field");
+        let half = |at| u16_at(bytes, at, "a field");
+        let count = usize::from(half(126)?);
+        if count > REQUESTS_MAX {
+            return Err(Fault::invalid(format!("{count} DMA requests, and {REQUESTS_MAX} is the most")));
+        }
+        let name = bytes.get(place(long(8)?)..).unwrap_or_default();
+        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+        let semaphores = piece(bytes, place(long(16)?), usize::from(half(124)?) * 4, "the semaphores")?;
+        let semaphores = semaphores.chunks_exact(4).map(|word| u32_at(word, 0, "a semaphore"));
+        let requests = piece(bytes, place(long(32)?), count * 48, "the DMA requests")?;
+        let requests = requests.chunks_exact(48).enumerate().map(|(number, request)| {
+            plain_request(bytes, request).map_err(|fault| fault.within(format_args!("DMA request {number}")))
+        });
+        let [major, minor] = super::fault::array(bytes, 132, "the hardware's version")?;
+        Ok(Self {
+            name: String::from_utf8_lossy(name).into_owned(),
+            cores: half(122)?,
+            hardware: (major, minor),
+            semaphores: semaphores.collect::<Result<_, Fault>>()?,
+            ddr: long(72)?,
+            requests: requests.collect::<Result<_, Fault>>()?,
+        })
+    }
+
+    /// The section `metadata_fb` that says this.
+    pub(super) fn write(&self) -> Vec<u8> {
+        let mut builder = FlatBufferBuilder::new();
+        let requests: Vec<_> =
+            self.requests.iter().map(|request| write_request(&mut builder, request)).collect();
+        let requests = builder.create_vector(&requests);
+        let semaphores = builder.create_vector(&self.semaphores);
+        let name = builder.create_string(&self.name);
+        let count = u16::try_from(self.semaphores.len()).unwrap_or(u16::MAX);
+        let table = builder.start_table();
+        builder.push_slot_always(slot(field::VERSION_MAJOR), MAJOR);
+        builder.push_slot_always(slot(field::VERSION_MINOR), 12_u16);
+        builder.push_slot_always(slot(field::NAME), name);
+        builder.push_slot_always(slot(field::SEMAPHORES), semaphores);
+        builder.push_slot_always(slot(field::REQUESTS), requests);
+        builder.push_slot(slot(field::STATIC_DDR), self.ddr, 0);
+        builder.push_slot(slot(field::CORES), self.cores, 0);
+        builder.push_slot(slot(field::SEMAPHORE_COUNT), count, 0);
+        builder.push_slot(slot(field::HARDWARE_MAJOR), self.hardware.0, 0);
+        builder.push_slot(slot(field::HARDWARE_MINOR), self.hardware.1, 0);
+        let root = builder.end_table(table);
+        builder.finish_minimal(root);
+        builder.finished_data().to_vec()
+    }
+}
+
+fn check_version(major: u16, minor: u16) -> Result<(), Fault> {
+    if major == MAJOR {
+        return Ok(());
+    }
+    Err(Fault::incompatible(format!(
+        "version {major}.{minor}, and {MAJOR} is what is understood; compile the network with another SDK"
+    )))
+}
+
+/// Refuses an image that says its DMA requests cannot be understood without a field that is not read here.
+fn check_required(name: &[u8]) -> Result<(), Fault> {
+    let name = String::from_utf8_lossy(name);
+    let Some((_, rest)) = name.split_once("dmaRequests->") else { return Ok(()) };
+    // A field of the request, or of its semaphores or doorbells; what is behind it describes its place.
+    let field = rest.split(['|', ':', '-']).next().unwrap_or_default();
+    if KNOWN.contains(&field) {
+        return Ok(());
+    }
+    Err(Fault::incompatible(format!(
+        "its DMA requests have a field {field:?} that must be understood and is not; update this driver"
+    )))
+}
+
+fn flat_request(table: &Table<'_>) -> Result<Request, Fault> {
+    let semaphores =
+        table.tables(field::REQUEST_SEMAPHORES, 4).map_err(|fault| fault.within("semaphores"))?;
+    let semaphores = semaphores.iter().map(|one| {
+        let number = one.u16(field::SEMAPHORE_NUMBER)?;
+        let value = one.u16(field::SEMAPHORE_VALUE)?;
+        let bytes = [
+            one.u8(field::SEMAPHORE_COMMAND)?,
+            one.u8(field::SEMAPHORE_PRESYNC)?,
+            one.u8(field::SEMAPHORE_IN_FENCE)?,
+            one.u8(field::SEMAPHORE_OUT_FENCE)?,
+        ];
+        semaphore(number, value, bytes)
+    });
+    let semaphores: Result<Vec<Semaphore>, Fault> = semaphores.collect();
+    let doorbells = table.tables(field::REQUEST_DOORBELLS, 1).map_err(|fault| fault.within("doorbells"))?;
+    let doorbell = doorbells.first().map(|one| {
+        let group = one.u16(field::DOORBELL_GROUP)?;
+        let (offset, data) = (one.u64(field::DOORBELL_OFFSET)?, one.u32(field::DOORBELL_DATA)?);
+        doorbell(offset, data, group, one.u8(field::DOORBELL_SIZE)?)
+    });
+    let request = Request {
+        buffer: table.u16(field::REQUEST_BUFFER)?,
+        direction: direction(table.u8(field::REQUEST_DIRECTION)?)?,
+        host_offset: table.u64(field::REQUEST_HOST_OFFSET)?,
+        device_offset: table.u64(field::REQUEST_DEVICE_OFFSET)?,
+        size: table.u32(field::REQUEST_SIZE)?,
+        space: space(table.u8(field::REQUEST_SPACE)?, table.u16(field::REQUEST_GROUP)?)?,
+        semaphores: semaphores?,
+        doorbell: doorbell.transpose()?,
+    };
+    check_presync(&request).map(|()| request)
+}
+
+/// A request of the plain structure (`AICMDDMARequest`).
+fn plain_request(bytes: &[u8], request: &[u8]) -> Result<Request, Fault> {
+    let [semaphore_count, doorbell_count, space_number, way] = super::fault::array(request, 40, "a field")?;
+    if semaphore_count > 4 || doorbell_count > 1 {
+        let text =
+            format!("{semaphore_count} semaphores and {doorbell_count} doorbells; 4 and 1 are the most");
+        return Err(Fault::unsupported(text));
+    }
+    let at = place(u64_at(request, 0, "a field")?);
+    let semaphores = piece(bytes, at, usize::from(semaphore_count) * 8, "the semaphores")?;
+    let semaphores = semaphores.chunks_exact(8).map(|one| {
+        let flags = super::fault::array(one, 4, "a semaphore")?;
+        semaphore(u16_at(one, 0, "a semaphore")?, u16_at(one, 2, "a semaphore")?, flags)
+    });
+    let semaphores: Result<Vec<Semaphore>, Fault> = semaphores.collect();
+    let at = place(u64_at(request, 8, "a field")?);
+    let doorbells = piece(bytes, at, usize::from(doorbell_count) * 16, "the doorbell")?;
+    let doorbell = doorbells.chunks_exact(16).next().map(|one| {
+        let [size] = super::fault::array(one, 14, "a doorbell")?;
+        let (offset, data) = (u64_at(one, 0, "a doorbell")?, u32_at(one, 8, "a doorbell")?);
+        doorbell(offset, data, u16_at(one, 12, "a doorbell")?, size)
+    });
+    let request = Request {
+        buffer: u16_at(request, 36, "a field")?,
+        direction: direction(way)?,
+        host_offset: u64_at(request, 16, "a field")?,
+        device_offset: u64_at(request, 24, "a field")?,
+        size: u32_at(request, 32, "a field")?,
+        space: space(space_number, u16_at(request, 38, "a field")?)?,
+        semaphores: semaphores?,
+        doorbell: doorbell.transpose()?,
+    };
+    check_presync(&request).map(|()| request)
+}
+
+fn direction(number: u8) -> Result<Direction, Fault> {
+    match number {
+        0 => Ok(Direction::In),
+        1 => Ok(Direction::Out),
+        _ => Err(Fault::invalid(format!("direction {number}; there are 0 (in) and 1 (out)"))),
+    }
+}
+
+fn space(number: u8, group: u16) -> Result<Space, Fault> {
+    match number {
+        0 => Ok(Space::Multicast(group)),
+        1 => Ok(Space::Ddr),
+        _ => Err(Fault::invalid(format!("address space {number}; there are 0 (multicast) and 1 (DDR)"))),
+    }
+}
+
+fn doorbell(offset: u64, data: u32, group: u16, size: u8) -> Result<Doorbell, Fault> {
+    let bits = match size {
+        0 => 8,
+        1 => 16,
+        2 => 32,
+        _ => return Err(Fault::invalid(format!("a doorbell of size {size}; there are 0, 1 and 2"))),
+    };
+    Ok(Doorbell { offset, data, group, bits })
+}
+
+/// A semaphore command: its flags are the command, whether it is before the transfer, and both fences.
+fn semaphore(number: u16, value: u16, flags: [u8; 4]) -> Result<Semaphore, Fault> {
+    let [cmd, presync, in_fence, out_fence] = flags;
+    let index = u8::try_from(number).ok().filter(|&index| index < sem::COUNT);
+    let (Some(index), true) = (index, value <= sem::VALUE_MAX && cmd <= sem::WAIT_GT_0 && presync <= 1)
+    else {
+        return Err(Fault::invalid(format!(
+            "command {cmd} to semaphore {number} with {value}, presync {presync}; the hardware has commands 0 to 6, \
+             semaphores 0 to 31 and values of 12 bits"
+        )));
+    };
+    let fence = |wanted: u8, flag: u8| if wanted == 0 { 0 } else { flag };
+    let flags = fence(in_fence, sem::IN_SYNC_FENCE) | fence(out_fence, sem::OUT_SYNC_FENCE);
+    Ok(Semaphore { val: value, index, presync, cmd, flags, pad: 0 })
+}
+
+fn check_presync(request: &Request) -> Result<(), Fault> {
+    let before = request.semaphores.iter().filter(|semaphore| semaphore.presync == 1).count();
+    if before > 1 {
+        return Err(Fault::invalid(format!("{before} semaphores before the transfer; one is the most")));
+    }
+    Ok(())
+}
+
+type Written = WIPOffset<TableFinishedWIPOffset>;
+
+/// Where a field's place is kept in a table's description.
+fn slot(field: usize) -> u16 {
+    field_index_to_field_offset(u16::try_from(field).unwrap_or(u16::MAX))
+}
+
+fn write_request(builder: &mut FlatBufferBuilder<'_>, request: &Request) -> Written {
+    let semaphores: Vec<_> =
+        request.semaphores.iter().map(|semaphore| write_semaphore(builder, semaphore)).collect();
+    let semaphores = builder.create_vector(&semaphores);
+    let doorbells: Vec<_> =
+        request.doorbell.iter().map(|doorbell| write_doorbell(builder, doorbell)).collect();
+    let doorbells = builder.create_vector(&doorbells);
+    let (space, group) = match request.space {
+        Space::Multicast(group) => (0, group),
+        Space::Ddr => (1_u8, 0),
+    };
+    let direction = match request.direction {
+        Direction::In => 0_u8,
+        Direction::Out => 1,
+    };
+    let table = builder.start_table();
+    builder.push_slot_always(slot(field::REQUEST_SEMAPHORES), semaphores);
+    builder.push_slot_always(slot(field::REQUEST_DOORBELLS), doorbells);
+    builder.push_slot(slot(field::REQUEST_HOST_OFFSET), request.host_offset, 0);
+    builder.push_slot(slot(field::REQUEST_DEVICE_OFFSET), request.device_offset, 0);
+    builder.push_slot(slot(field::REQUEST_SIZE), request.size, 0);
+    builder.push_slot(slot(field::REQUEST_BUFFER), request.buffer, 0);
+    builder.push_slot(slot(field::REQUEST_GROUP), group, 0);
+    builder.push_slot(slot(field::REQUEST_SPACE), space, 0);
+    builder.push_slot(slot(field::REQUEST_DIRECTION), direction, 0);
+    builder.end_table(table)
+}
+
+fn write_semaphore(builder: &mut FlatBufferBuilder<'_>, semaphore: &Semaphore) -> Written {
+    let fence = |flag: u8| u8::from(semaphore.flags & flag != 0);
+    let table = builder.start_table();
+    builder.push_slot(slot(field::SEMAPHORE_NUMBER), u16::from(semaphore.index), 0);
+    builder.push_slot(slot(field::SEMAPHORE_VALUE), semaphore.val, 0);
+    builder.push_slot(slot(field::SEMAPHORE_COMMAND), semaphore.cmd, 0);
+    builder.push_slot(slot(field::SEMAPHORE_PRESYNC), semaphore.presync, 0);
+    builder.push_slot(slot(field::SEMAPHORE_IN_FENCE), fence(sem::IN_SYNC_FENCE), 0);
+    builder.push_slot(slot(field::SEMAPHORE_OUT_FENCE), fence(sem::OUT_SYNC_FENCE), 0);
+    builder.end_table(table)
+}
+
+fn write_doorbell(builder: &mut FlatBufferBuilder<'_>, doorbell: &Doorbell) -> Written {
+    let size = match doorbell.bits {
+        8 => 0_u8,
+        16 => 1,
+        _ => 2,
+    };
+    let table = builder.start_table();
+    builder.push_slot(slot(field::DOORBELL_OFFSET), doorbell.offset, 0);
+    builder.push_slot(slot(field::DOORBELL_DATA), doorbell.data, 0);
+    builder.push_slot(slot(field::DOORBELL_GROUP), doorbell.group, 0);
+    builder.push_slot(slot(field::DOORBELL_SIZE), size, 0);
+    builder.end_table(table)
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,88 @@
+//! What is found out about devices without opening one.
+//!
+//! A device has a folder in the class of accelerators, whose link `device` leads to its place on the PCI bus. The name of
+//! that link's target is its address there. Linux 6.19 and newer also have a state for each DMA bridge channel, and send it
+//! as an event of the kind `change` when it changes (`drivers/accel/qaic/qaic_sysfs.c`).
+
+/// The class of accelerators: a folder for each, `accelN`.
+pub const CLASS: &str = "/sys/class/accel";
+
+/// Where accelerators are opened, as `accelN`.
+pub const NODES: &str = "/dev/accel";
+
+/// The folder of the driver's settings.
+pub const PARAMETERS: &str = "/sys/module/qaic/parameters";
+
+/// The settings of the driver, and what they are by themselves.
+pub const PARAMETER_DEFAULTS: [(&str, &str); 5] = [
+    ("datapath_polling", "N"),
+    ("mhi_timeout_ms", "2000"),
+    ("control_resp_timeout_s", "60"),
+    ("wait_exec_default_timeout_ms", "5000"),
+    ("datapath_poll_interval_us", "100"),
+];
+
+/// The attribute with a channel's state, in the folder of the class.
+pub fn channel_state(channel: u32) -> String {
+    format!("dbc{channel}_state")
+}
+
+/// The state of a DMA bridge channel, for which the attribute has a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ChannelState {
+    /// Nobody has it, or its sub-system has restarted and nobody has it any more.
+    Idle,
+    /// It belongs to a workload.
+    Assigned,
+    /// Its sub-system has crashed and is about to stop.
+    BeforeShutdown,
+    /// Its sub-system has stopped.
+    AfterShutdown,
+    /// Its sub-system is about to start.
+    BeforePowerUp,
+    /// Its sub-system has started.
+    AfterPowerUp,
+}
+
+impl ChannelState {
+    /// Every state, in the order of their numbers.
+    pub const ALL: [ChannelState; 6] = [
+        ChannelState::Idle,
+        ChannelState::Assigned,
+        ChannelState::BeforeShutdown,
+        ChannelState::AfterShutdown,
+        ChannelState::BeforePowerUp,
+        ChannelState::AfterPowerUp,
+    ];
+
+    /// Its number.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The state with this number.
+    pub fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
+    /// Whether the sub-system is restarting: requests for the channel fail with `EPIPE`.
+    pub fn is_restarting(self) -> bool {
+        !matches!(self, ChannelState::Idle | ChannelState::Assigned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_have_the_kernels_numbers() {
+        for (number, state) in (0_u8..).zip(ChannelState::ALL) {
+            assert_eq!(state.number(), number);
+            assert_eq!(ChannelState::of_number(number), Some(state));
+            assert_eq!(state.is_restarting(), (2..6).contains(&number));
+        }
+        assert_eq!(ChannelState::of_number(6), None);
+        assert_eq!(channel_state(15), "dbc15_state");
+    }
+}
