@@ -240,47 +240,6 @@ fn the_exporter_exits_and_every_byte_is_still_there() {
 }
 
 #[test]
-fn the_service_talks_only_to_who_knows_whom_it_is() {
-    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix};
-    let uri = machine("");
-    let device = open(&uri);
-    let memory = filled(device.ipc(), 4096, 1);
-    let export = device.ipc().export(&memory, 0, 4096).unwrap();
-    let handle = export.handle();
-    // What it is told first, about how much memory, and whether that could be taken away.
-    let attempts = [
-        (handle.exporter ^ 1, 4096, true),
-        (handle.exporter, 1 << 40, true),
-        (handle.exporter, 8192, true),
-        (handle.exporter, 4096, false),
-    ];
-    for (exporter, length, sealed) in attempts {
-        let address = SocketAddrUnix::new_abstract_name(handle.service.as_bytes()).unwrap();
-        let kind = rustix::net::SocketType::STREAM;
-        let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, kind, None).unwrap();
-        rustix::net::connect(&socket, &address).unwrap();
-        let shared = memfd_create("shared", MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&shared, 4096).unwrap();
-        if sealed {
-            fcntl_add_seals(&shared, SealFlags::SHRINK).unwrap();
-        }
-        let hello: Vec<u8> = [exporter, length].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
-        let files = [shared.as_fd()];
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
-        let bytes = [std::io::IoSlice::new(&hello)];
-        rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::empty()).unwrap();
-        // It hangs up without a word.
-        let mut stream = UnixStream::from(socket);
-        let mut byte = [0];
-        let read = std::io::Read::read(&mut stream, &mut byte);
-        assert!(matches!(read, Ok(0) | Err(_)), "{exporter:x} {length} {sealed}");
-    }
-}
-
-#[test]
 fn nothing_is_kept_of_an_exporter_that_hangs_up() {
     let uri = machine("register=on");
     let (child, mut socket) = process("exporter", &uri);

@@ -22,8 +22,9 @@ impl Key {
 
 struct Entry<T> {
     key: Key,
-    exporter: u64,
-    buffer: u64,
+    /// All that was said of the buffer, who serves it included: somebody else's handle for the same memory is another one's
+    /// word, and is not to lead this one's bytes elsewhere.
+    handle: Handle,
     value: Arc<T>,
 }
 
@@ -38,12 +39,12 @@ impl<T> Cache<T> {
         Self { entries: Vec::new(), capacity }
     }
 
-    /// The import of a buffer, if it is kept. One of another buffer in the same place is thrown out.
+    /// The import of a buffer, if it is kept. One of another buffer in the same place, or of another exporter's, is thrown out.
     pub(super) fn find(&mut self, handle: &Handle) -> Option<Arc<T>> {
         let key = Key::of(handle);
         let at = self.entries.iter().position(|entry| entry.key == key)?;
         let entry = self.entries.remove(at);
-        if (entry.exporter, entry.buffer) != (handle.exporter, handle.buffer) {
+        if entry.handle != *handle {
             return None;
         }
         let value = entry.value.clone();
@@ -61,18 +62,13 @@ impl<T> Cache<T> {
             let Some(unused) = unused else { break };
             self.entries.remove(unused);
         }
-        self.entries.push(Entry {
-            key: Key::of(handle),
-            exporter: handle.exporter,
-            buffer: handle.buffer,
-            value: value.clone(),
-        });
+        self.entries.push(Entry { key: Key::of(handle), handle: handle.clone(), value: value.clone() });
     }
 
     /// Throws out what an exporter exported; one buffer, or all of them.
     pub(super) fn forget(&mut self, exporter: u64, buffer: Option<u64>) {
         self.entries.retain(|entry| {
-            entry.exporter != exporter || buffer.is_some_and(|buffer| buffer != entry.buffer)
+            entry.handle.exporter != exporter || buffer.is_some_and(|buffer| buffer != entry.handle.buffer)
         });
     }
 
@@ -85,6 +81,7 @@ impl<T> Cache<T> {
 mod tests {
     use super::*;
     use crate::generation::Generation;
+    use crate::ipc::proof::Secret;
 
     fn handle(inode: u64, buffer: u64) -> Handle {
         Handle {
@@ -100,6 +97,7 @@ mod tests {
             inode,
             card: String::new(),
             service: String::new(),
+            secret: Secret::from_words([0, 0]),
         }
     }
 
@@ -137,6 +135,17 @@ mod tests {
         cache.keep(&handle(1, 1), &Arc::new(1));
         assert!(cache.find(&handle(1, 2)).is_none());
         assert_eq!(cache.len(), 0, "and the stale one is gone");
+    }
+
+    #[test]
+    fn same_memory_by_the_word_of_another_is_another_buffer() {
+        let mut cache = Cache::new(8);
+        let honest = handle(1, 1);
+        let redirected = Handle { service: "elsewhere".to_owned(), ..honest.clone() };
+        cache.keep(&redirected, &Arc::new(1));
+        assert!(cache.find(&honest).is_none());
+        cache.keep(&honest, &Arc::new(2));
+        assert_eq!(cache.find(&honest).as_deref(), Some(&2));
     }
 
     #[test]

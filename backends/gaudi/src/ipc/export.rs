@@ -1,6 +1,7 @@
 //! The exporter's side.
 
 use super::handle::Handle;
+use super::proof::Secret;
 use super::service;
 use super::socket::identity;
 use super::{Ipc, PROCESS, Way};
@@ -92,6 +93,11 @@ fn namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |status| status.st_ino)
 }
 
+/// Whether process ids of a namespace mean here what they mean there.
+pub(super) fn is_here(other: u64) -> bool {
+    other != 0 && other == namespace()
+}
+
 impl Ipc {
     /// Makes a dma-buf of some device memory: whole pages of it.
     ///
@@ -142,10 +148,11 @@ impl Ipc {
         let (device, inode) = identity(buffer.as_fd())?;
         let exported = Arc::new(Exported { memory: memory.clone(), offset, length, dma: self.dma.clone() });
         let number = BUFFERS.fetch_add(1, Ordering::Relaxed);
+        let secret = Secret::new()?;
         // Whoever cannot map it asks this process for the bytes.
         let service = match self.way()? {
             Way::Mapped => String::new(),
-            Way::Bounced => service::offer(number, &exported)?,
+            Way::Bounced => service::offer(number, secret, &exported)?,
         };
         let handle = Handle {
             exporter: *PROCESS,
@@ -160,6 +167,7 @@ impl Ipc {
             inode,
             card: card.name().to_owned(),
             service,
+            secret,
         };
         Ok(Export { handle, buffer, exported })
     }

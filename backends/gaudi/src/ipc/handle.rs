@@ -1,5 +1,6 @@
 //! What a shared buffer is, in bytes that another process understands.
 
+use super::proof::Secret;
 use crate::generation::Generation;
 use hal_backend::{Code, Failure};
 
@@ -7,7 +8,10 @@ use hal_backend::{Code, Failure};
 const MAGIC: [u8; 4] = *b"HGIB";
 
 /// The only version so far. A reader refuses others: what a field means must not be guessed.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+
+/// How many bytes a handle has on the wire, which is said there.
+const LENGTH: u16 = 160;
 
 /// A name in a handle: text, padded with zeros.
 const NAME: usize = 32;
@@ -17,7 +21,7 @@ const NAME: usize = 32;
 /// | offset | size | |
 /// |---|---|---|
 /// | 0 | 4 | `HGIB` |
-/// | 4 | 2 | version: 1 |
+/// | 4 | 2 | version: 2 |
 /// | 6 | 2 | how many bytes this is |
 /// | 8 | 8 | the exporting process, as a number that no other process has |
 /// | 16 | 4 | its process id |
@@ -31,6 +35,7 @@ const NAME: usize = 32;
 /// | 72 | 8 | the dma-buf's inode |
 /// | 80 | 32 | the card, for people |
 /// | 112 | 32 | where the exporter's service listens |
+/// | 144 | 16 | the buffer's secret: whoever has it may read and write the buffer |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handle {
     /// The exporting process.
@@ -57,18 +62,20 @@ pub struct Handle {
     pub card: String,
     /// The name of the exporter's service.
     pub service: String,
+    /// What lets its owner read and write the buffer through that service.
+    pub secret: Secret,
 }
 
 impl Handle {
     /// How many bytes it has on the wire.
-    pub const SIZE: usize = 144;
+    pub const SIZE: usize = LENGTH as usize;
 
     /// The bytes for the wire.
     pub fn encode(&self) -> [u8; Self::SIZE] {
         let mut bytes = Vec::with_capacity(Self::SIZE);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&144_u16.to_le_bytes());
+        bytes.extend_from_slice(&LENGTH.to_le_bytes());
         bytes.extend_from_slice(&self.exporter.to_le_bytes());
         bytes.extend_from_slice(&self.process.to_le_bytes());
         let generation: u32 = match self.generation {
@@ -87,6 +94,9 @@ impl Handle {
                 *byte = letter;
             }
             bytes.extend_from_slice(&place);
+        }
+        for word in self.secret.words() {
+            bytes.extend_from_slice(&word.to_le_bytes());
         }
         let mut whole = [0; Self::SIZE];
         whole.copy_from_slice(&bytes);
@@ -139,6 +149,7 @@ impl Handle {
             inode: word(72),
             card: text(80),
             service: text(112),
+            secret: Secret::from_words([word(144), word(152)]),
         };
         if handle.length == 0 || handle.offset.checked_add(handle.length).is_none() {
             let (length, offset) = (handle.length, handle.offset);
@@ -167,6 +178,7 @@ mod tests {
             inode: 9,
             card: "0000:19:00.0".to_owned(),
             service: "there".to_owned(),
+            secret: Secret::from_words([10, 11]),
         }
     }
 

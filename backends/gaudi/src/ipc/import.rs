@@ -1,24 +1,18 @@
 //! The importer's side.
 
 use super::Ipc;
+use super::bounce::Bounce;
 use super::export::{PAGE, exported_place};
 use super::handle::Handle;
-use super::service::{HELLO, REPLY, REQUEST, address, message};
-use super::socket::{failed, identify, receive_with, send_all, send_with};
+use super::socket::identify;
 use crate::dma::{Dma, Request};
 use crate::generation::Lane;
-use crate::kmd::{Errno, map_shared};
+use crate::kmd::Errno;
 use crate::memory::{Memory, Region};
 use hal_backend::{Code, Failure};
-use parking_lot::Mutex;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-
-/// How much goes through the host at a time.
-const STAGE: u64 = 4 << 20;
 
 /// How a card reaches another one's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,13 +38,14 @@ pub(super) enum Mapping {
     Bounced(Bounce),
 }
 
-/// A connection to the exporter's service.
-pub(super) struct Bounce {
-    connection: Mutex<OwnedFd>,
-    staging: Memory,
-    buffer: u64,
-    /// Keeps the memory in the exporter's kernel.
-    _file: OwnedFd,
+impl Mapping {
+    /// Whether the other side is there, as far as is known.
+    fn is_usable(&self) -> bool {
+        match self {
+            Mapping::Mapped { .. } => true,
+            Mapping::Bounced(bounce) => bounce.is_connected(),
+        }
+    }
 }
 
 /// Memory of another card or process that this card can use.
@@ -100,12 +95,13 @@ impl Ipc {
     /// # Errors
     ///
     /// `INVALID_ARGUMENT` if the descriptor is not what the handle says; `FAILED_PRECONDITION` if sharing is switched off;
-    /// `UNAVAILABLE` if the bytes have to go through the host and the exporter is gone; and what the kernel says.
+    /// where the bytes have to go through the host, `UNAVAILABLE` if the exporter is gone, `PERMISSION_DENIED` if who is there
+    /// is not the exporter, and `DEADLINE_EXCEEDED` if nobody answers; and what the kernel says.
     pub fn import(&self, handle: &Handle, buffer: OwnedFd) -> Result<Import, Failure> {
         self.enabled()?;
         identify(handle, buffer.as_fd())?;
         let import = |mapping| Import { mapping, dma: self.dma.clone(), length: handle.length };
-        if let Some(mapping) = self.cache.lock().find(handle) {
+        if let Some(mapping) = self.cache.lock().find(handle).filter(|mapping| mapping.is_usable()) {
             return Ok(import(mapping));
         }
         let card = self.dma.card();
@@ -118,7 +114,9 @@ impl Ipc {
                 let memory = Memory::whole(Region::foreign(card, address, handle.length));
                 Mapping::Mapped { memory, _buffer: buffer }
             }
-            Way::Bounced => Mapping::Bounced(Bounce::connect(&self.dma, handle, buffer)?),
+            Way::Bounced => {
+                Mapping::Bounced(Bounce::connect(&self.dma, handle, buffer, self.settings.patience)?)
+            }
         };
         let mapping = Arc::new(mapping);
         self.cache.lock().keep(handle, &mapping);
@@ -165,7 +163,7 @@ impl Import {
             Mapping::Mapped { .. } => self.start_read(offset, target, length)?.wait(),
             Mapping::Bounced(bounce) => bounce.pieces(length, |done, piece| {
                 bounce.ask(offset + done, piece, false)?;
-                self.dma.transfer(Lane::Down, bounce.staging.address(), target + done, piece)?.wait()
+                self.dma.transfer(Lane::Down, bounce.staging(), target + done, piece)?.wait()
             }),
         }
     }
@@ -178,7 +176,7 @@ impl Import {
                 self.dma.transfer(Lane::Up, source, memory.address() + offset, length)?.wait()
             }
             Mapping::Bounced(bounce) => bounce.pieces(length, |done, piece| {
-                self.dma.transfer(Lane::Up, source + done, bounce.staging.address(), piece)?.wait()?;
+                self.dma.transfer(Lane::Up, source + done, bounce.staging(), piece)?.wait()?;
                 bounce.ask(offset + done, piece, true)
             }),
         }
@@ -201,86 +199,5 @@ impl Import {
         }
         let message = format!("{length} bytes at {offset} are not inside a shared buffer of {}", self.length);
         Err(Failure::new(Code::OutOfRange, message))
-    }
-}
-
-impl Bounce {
-    fn connect(dma: &Arc<Dma>, handle: &Handle, file: OwnedFd) -> Result<Self, Failure> {
-        let gone = |errno| {
-            let what = format!(
-                "the bytes of buffer {} have to come from process {}, which cannot be reached",
-                handle.buffer, handle.process
-            );
-            failed(&what, errno)
-        };
-        if handle.service.is_empty() {
-            return Err(gone(Errno::CONNREFUSED));
-        }
-        let connection =
-            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(gone)?;
-        connect(&connection, &address(&handle.service)?).map_err(gone)?;
-        let length = STAGE.min(handle.length.next_multiple_of(PAGE));
-        let shared = memfd_create("hal-gaudi-bounce", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(gone)?;
-        ftruncate(&shared, length).map_err(gone)?;
-        // The exporter would not survive it if this became shorter, and asks that it cannot.
-        fcntl_add_seals(&shared, SealFlags::SHRINK).map_err(gone)?;
-        let size = usize::try_from(length).map_err(|_| gone(Errno::OVERFLOW))?;
-        let range = map_shared(shared.as_fd(), size, 0).map_err(gone)?;
-        let region = Region::host(dma.card(), range)
-            .map_err(|errno| dma.card().failure("shared memory could not be pinned", errno))?;
-        let hello = message(&[handle.exporter, length]);
-        debug_assert_eq!(hello.len(), HELLO);
-        send_with(connection.as_fd(), &hello, shared.as_fd())?;
-        Ok(Self {
-            connection: Mutex::new(connection),
-            staging: Memory::whole(region),
-            buffer: handle.buffer,
-            _file: file,
-        })
-    }
-
-    /// Does something for each piece that the staging memory has room for. One at a time: there is one staging memory.
-    fn pieces(
-        &self,
-        length: u64,
-        mut each: impl FnMut(u64, u64) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let mut done = 0;
-        while done < length {
-            let piece = self.staging.length().min(length - done);
-            each(done, piece)?;
-            done += piece;
-        }
-        Ok(())
-    }
-
-    /// Has the exporter's card move a piece, and waits for it.
-    fn ask(&self, offset: u64, length: u64, write: bool) -> Result<(), Failure> {
-        let connection = self.connection.lock();
-        let request = message(&[self.buffer, offset, length, u64::from(write)]);
-        debug_assert_eq!(request.len(), REQUEST);
-        let gone = || {
-            let message = format!("the exporter of buffer {} is gone, and the bytes with it", self.buffer);
-            Failure::new(Code::Unavailable, message)
-        };
-        send_all(connection.as_fd(), &request).map_err(|_| gone())?;
-        let mut reply = [0; REPLY];
-        if receive_with(connection.as_fd(), &mut reply)?.is_none() {
-            return Err(gone());
-        }
-        let half = |at: usize| {
-            reply.get(at..at + 4).and_then(|part| part.try_into().ok()).map_or(0, u32::from_le_bytes)
-        };
-        let (code, long) = (half(0), half(4) as usize);
-        let mut text = vec![0; long.min(1 << 16)];
-        if !text.is_empty() && receive_with(connection.as_fd(), &mut text)?.is_none() {
-            return Err(gone());
-        }
-        if code == 0 {
-            return Ok(());
-        }
-        let text = String::from_utf8_lossy(&text);
-        Err(Failure::new(Code::from_number(code), format!("the exporter says: {text}")))
     }
 }

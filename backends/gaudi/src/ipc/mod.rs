@@ -35,24 +35,30 @@
 //! | `mapped_dmabuf=yes\|no` | `UCT_GAUDI_IPC_ENABLE_MAPPED_DMABUF` | yes | whether a part of an allocation can be exported, where the card can |
 //! | `dmabuf_cache=N` | `UCT_GAUDI_IPC_DMABUF_CACHE_SIZE` | 64 | how many imports are kept |
 //! | `max_devices=N` | `UCT_GAUDI_IPC_MAX_DEVICES` | 8 | between how many cards there may be channels |
+//! | `peer_timeout=S` | | 30 | how many seconds an exporter may take to answer where bytes go through the host |
 //!
 //! A parameter of the URI goes before the environment.
 
+mod bounce;
 mod cache;
 mod channel;
 mod export;
 mod handle;
 mod import;
 mod peer;
+mod proof;
 mod service;
 mod settings;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 pub use channel::{ChannelId, Channels};
 pub use export::Export;
 pub use handle::Handle;
 pub use import::{Import, Way};
 pub use peer::Peer;
+pub use proof::Secret;
 pub use settings::Settings;
 pub use socket::{receive, send};
 

@@ -1,57 +1,113 @@
 //! The exporter's half of a bounce: what lets another card have the bytes of memory that it cannot map.
 //!
 //! A process that exports memory on a kernel without the vendor's operation listens on a socket of the local machine, under
-//! a name that goes with every handle. Whoever imports connects, and brings a piece of shared host memory. Both pin it
-//! for their card. A request names a buffer, a part of it and a direction; the exporter's card writes that part into the
-//! shared memory, or reads it from there, and the reply says that it is done.
+//! a name that goes with every handle and says nothing. Whoever imports connects, and brings a piece of shared host memory.
+//! Both pin it for their card. A request names a part of the buffer and a direction; the exporter's card writes that part into
+//! the shared memory, or reads it from there, and the reply says that it is done.
 //!
-//! Only processes of the same user are served, and only those that know the exporter's number, which is as good as
-//! secret: it goes with the handles.
+//! | from | bytes | |
+//! |---|---|---|
+//! | importer | 16 | the buffer, a number for this connection |
+//! | exporter | 16 | its own number, its proof |
+//! | importer | 16 | its proof, how long the shared memory is; and the memory's descriptor |
+//! | exporter | 8, and a text | a status code, the text's length |
+//! | importer | 24, again and again | an offset, a length, 1 to write the buffer or 0 to read it |
+//! | exporter | 8, and a text | as above |
 //!
-//! One thread accepts and each connection has one of its own, asleep between requests. They live as long as the process.
+//! # Who is let in
+//!
+//! A process of the same user, root's among them and no other, that [proves](super::proof) that it has the buffer's secret.
+//! Until then it costs a thread and a few bytes, for [`GREETING`] at most, and there are no more than [`STRANGERS`] such: the
+//! oldest goes when another one comes. An importer checks likewise whom it has found: a name of a process that is gone can be
+//! taken by anybody.
+//!
+//! A connection is for one buffer. When that is no longer exported the connection ends, and the pinned memory goes.
 
-use super::PROCESS;
+use super::bounce::STAGE;
 use super::export::Exported;
-use super::socket::{failed, receive_with, send_all};
+use super::proof::{Secret, Side, Talk, random};
+use super::socket::{failed, limit_wait, receive_until, receive_with, send_all};
 use crate::dma::Dma;
 use crate::generation::Lane;
 use crate::kmd::map_shared;
 use crate::memory::{Memory, Region};
 use hal_backend::{Code, Failure, HostRange};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{SealFlags, fcntl_get_seals};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with, bind, listen,
+    shutdown, socket_with,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long to sleep while there is nothing to accept a connection with.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How much shared memory a connection may bring.
-const MOST: u64 = 256 << 20;
+/// How long a connection may take to prove what it knows.
+const GREETING: Duration = Duration::from_secs(5);
 
-/// What a connection begins with: the exporter's number and how long the shared memory is.
-pub(super) const HELLO: usize = 16;
+/// How long the other side may take to read a reply.
+const READING: Duration = Duration::from_secs(30);
 
-/// A request: the buffer, an offset in it, a length, and 1 to write the buffer or 0 to read it.
-pub(super) const REQUEST: usize = 32;
+/// How many connections there may be that have proved nothing yet.
+const STRANGERS: usize = 16;
 
-/// A reply: a status code, and how long the message behind it is.
+/// How many there may be that have. Each has up to [`STAGE`] bytes of host memory pinned.
+const GUESTS: usize = 256;
+
+/// The first message of an importer.
+const CALL: usize = 16;
+
+/// What the exporter says to it.
+pub(super) const ANSWER: usize = 16;
+
+/// The importer's proof.
+const PROOF: usize = 16;
+
+const REQUEST: usize = 24;
+
+/// A reply: a status code, and how long the text behind it is.
 pub(super) const REPLY: usize = 8;
 
-/// What this process serves.
-#[derive(Default)]
-struct Service {
-    name: String,
-    exports: HashMap<u64, Weak<Exported>>,
+/// The longest text of a reply.
+const TEXT: usize = 4096;
+
+/// A buffer that is served.
+struct Offer {
+    exported: Weak<Exported>,
+    secret: Secret,
 }
 
-static SERVICE: Mutex<Option<Service>> = Mutex::new(None);
+/// A connection, and the buffer that it may use once it has proved that it may.
+struct Session {
+    connection: Arc<OwnedFd>,
+    buffer: Option<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Where this process listens, if it does.
+    name: Option<String>,
+    offers: HashMap<u64, Offer>,
+    /// By a number that grows.
+    sessions: BTreeMap<u64, Session>,
+    last: u64,
+}
+
+/// What this process serves, and to whom.
+struct Service {
+    state: Mutex<State>,
+    /// A session has ended.
+    ended: Condvar,
+}
+
+static SERVICE: std::sync::LazyLock<Service> =
+    std::sync::LazyLock::new(|| Service { state: Mutex::default(), ended: Condvar::new() });
 
 /// Words of a message.
 pub(super) fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
@@ -67,22 +123,45 @@ pub(super) fn message(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Serves a buffer from now on: under which name.
-pub(super) fn offer(number: u64, exported: &Arc<Exported>) -> Result<String, Failure> {
-    let mut service = SERVICE.lock();
-    if service.is_none() {
-        *service = Some(start()?);
-    }
-    let Some(service) = &mut *service else { return Ok(String::new()) };
-    service.exports.insert(number, Arc::downgrade(exported));
-    Ok(service.name.clone())
+/// The code of a reply, and the length of its text.
+pub(super) fn split_reply(reply: &[u8; REPLY]) -> (u32, u32) {
+    let [code @ .., _, _, _, _] = *reply;
+    let [_, _, _, _, length @ ..] = *reply;
+    (u32::from_le_bytes(code), u32::from_le_bytes(length))
 }
 
-/// Serves a buffer no longer.
-pub(super) fn withdraw(number: u64) {
-    if let Some(service) = &mut *SERVICE.lock() {
-        service.exports.remove(&number);
+/// The length of a reply's text, if it is one.
+pub(super) fn most_text(length: u32) -> Result<usize, Failure> {
+    usize::try_from(length).ok().filter(|&length| length <= TEXT).ok_or_else(|| {
+        let message = format!("the other side is out of step: its reply has {length} bytes of text");
+        Failure::new(Code::DataLoss, message)
+    })
+}
+
+/// Serves a buffer from now on: under which name.
+pub(super) fn offer(buffer: u64, secret: Secret, exported: &Arc<Exported>) -> Result<String, Failure> {
+    let mut state = SERVICE.state.lock();
+    let name = match &state.name {
+        Some(name) => name.clone(),
+        None => state.name.insert(start()?).clone(),
+    };
+    state.offers.insert(buffer, Offer { exported: Arc::downgrade(exported), secret });
+    Ok(name)
+}
+
+/// Serves a buffer no longer: whoever uses it is hung up on, and what was pinned for it goes.
+pub(super) fn withdraw(buffer: u64) {
+    let mut state = SERVICE.state.lock();
+    state.offers.remove(&buffer);
+    for session in state.sessions.values().filter(|session| session.buffer == Some(buffer)) {
+        hang_up(session);
     }
+}
+
+/// Ends a session's connection; its thread goes when it sees that.
+fn hang_up(session: &Session) {
+    // What is not connected any more has ended already.
+    let _ = shutdown(&session.connection, Shutdown::Both);
 }
 
 /// The address of a service.
@@ -91,19 +170,28 @@ pub(super) fn address(name: &str) -> Result<SocketAddrUnix, Failure> {
         .map_err(|errno| failed(&format!("the service {name:?} has no address"), errno))
 }
 
-fn start() -> Result<Service, Failure> {
-    // The number of a process is not its secret, so the name is another one.
-    let name = format!("hal-gaudi-{}-{:x}", std::process::id(), PROCESS.rotate_left(32) & 0xff_ffff);
+/// Who is at the other end.
+pub(super) fn peer_of(connection: &OwnedFd) -> Result<UCred, Failure> {
+    socket_peercred(connection).map_err(|errno| failed("the other side is unknown", errno))
+}
+
+/// Whether somebody may be talked to. Root is a user like any other: its memory is not everybody's.
+pub(super) fn is_of_this_user(peer: &UCred) -> bool {
+    peer.uid == rustix::process::geteuid()
+}
+
+fn start() -> Result<String, Failure> {
+    // Everybody on the machine can read the names that are listened at.
+    let name = format!("gaudi-{:016x}{:08x}", random()?, random()? >> 32);
     let wrong = |errno| failed("memory cannot be shared through the host: no socket", errno);
     let listener =
         socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(wrong)?;
     bind(&listener, &address(&name)?).map_err(wrong)?;
     listen(&listener, 16).map_err(wrong)?;
-    thread("gaudi-share", move || {
+    thread(move || {
         loop {
             match accept_with(&listener, SocketFlags::CLOEXEC) {
-                // Nobody is told why a connection ends but by its end: the other side says what it wanted.
-                Ok(connection) => drop(thread("gaudi-share", move || drop(serve(&connection)))),
+                Ok(connection) => SERVICE.welcome(connection),
                 // Whoever connected is gone again.
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::AGAIN) => {}
                 // This process is out of something for now; who connects waits.
@@ -114,11 +202,11 @@ fn start() -> Result<Service, Failure> {
             }
         }
     })?;
-    Ok(Service { name, exports: HashMap::new() })
+    Ok(name)
 }
 
-fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
-    let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+fn thread(body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let started = std::thread::Builder::new().name("gaudi-share".to_owned()).spawn(body);
     started.map(drop).map_err(|error| {
         Failure::new(
             Code::ResourceExhausted,
@@ -127,78 +215,182 @@ fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failur
     })
 }
 
-/// Serves one connection until it ends.
-fn serve(connection: &OwnedFd) -> Result<(), Failure> {
-    let peer = rustix::net::sockopt::socket_peercred(connection)
-        .map_err(|errno| failed("the other side is unknown", errno))?;
-    let refuse = |why: &str| Failure::new(Code::PermissionDenied, why);
-    if peer.uid != rustix::process::geteuid() && !rustix::process::geteuid().is_root() {
-        return Err(refuse("the other side is another user"));
+impl Service {
+    /// Gives a connection a thread, if it is of this user's. Nobody is told why it ends but by its end: the other side says
+    /// what it wanted.
+    fn welcome(&'static self, connection: OwnedFd) {
+        if !peer_of(&connection).is_ok_and(|peer| is_of_this_user(&peer)) {
+            return;
+        }
+        let Some(number) = self.admit(Arc::new(connection)) else { return };
+        let started = thread(move || {
+            // What is wrong is the other side's, and it has been told if it could be.
+            let _ = self.serve(number);
+            self.leave(number);
+        });
+        if started.is_err() {
+            self.leave(number);
+        }
     }
-    let mut hello = [0; HELLO];
-    let Some(Some(file)) = receive_with(connection.as_fd(), &mut hello)? else { return Ok(()) };
-    let [exporter, length] = words(&hello);
-    if exporter != *PROCESS || length == 0 || length > MOST {
-        return Err(refuse("the other side does not know whom it talks to"));
+
+    /// Takes a connection in, and makes room among those that have proved nothing. Says under which number.
+    fn admit(&self, connection: Arc<OwnedFd>) -> Option<u64> {
+        let mut state = self.state.lock();
+        let deadline = Instant::now() + GREETING;
+        loop {
+            let mut strangers = state.sessions.values().filter(|session| session.buffer.is_none());
+            let oldest = strangers.next();
+            if oldest.is_none() || strangers.count() + 1 < STRANGERS {
+                break;
+            }
+            oldest.map(hang_up);
+            if self.ended.wait_until(&mut state, deadline).timed_out() {
+                return None;
+            }
+        }
+        state.last += 1;
+        let number = state.last;
+        state.sessions.insert(number, Session { connection, buffer: None });
+        Some(number)
     }
-    let size = usize::try_from(length).map_err(|_| refuse("too much shared memory"))?;
-    // Shorter than it says, it would end this process when it is touched.
-    let status =
-        rustix::fs::fstat(&file).map_err(|errno| failed("shared memory could not be looked at", errno))?;
-    let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
-    if u64::try_from(status.st_size).unwrap_or(0) < length || !seals.contains(SealFlags::SHRINK) {
-        return Err(refuse("the shared memory is shorter than was said, or may become so"));
+
+    fn leave(&self, number: u64) {
+        let session = self.state.lock().sessions.remove(&number);
+        self.ended.notify_all();
+        drop(session);
     }
-    let shared = map_shared(file.as_fd(), size, 0)
-        .map_err(|errno| failed("shared memory could not be mapped", errno))?;
-    // The memory, pinned for each card that it was used with.
-    let mut pinned: Vec<(Arc<Dma>, Memory)> = Vec::new();
-    let mut request = [0; REQUEST];
-    while receive_with(connection.as_fd(), &mut request)?.is_some() {
-        let outcome = answer(&request, &shared, &mut pinned);
-        let (code, text) = match &outcome {
-            Ok(()) => (0, ""),
-            Err(failure) => (failure.code() as u32, failure.message()),
+
+    /// Serves one connection until it ends.
+    fn serve(&self, number: u64) -> Result<(), Failure> {
+        let Some(connection) =
+            self.state.lock().sessions.get(&number).map(|session| session.connection.clone())
+        else {
+            return Ok(());
         };
-        let mut reply = Vec::with_capacity(REPLY + text.len());
-        reply.extend_from_slice(&code.to_le_bytes());
-        reply.extend_from_slice(&u32::try_from(text.len()).unwrap_or(0).to_le_bytes());
-        reply.extend_from_slice(text.as_bytes());
-        send_all(connection.as_fd(), &reply)?;
+        set_socket_timeout(&connection, Timeout::Send, Some(READING))
+            .map_err(|errno| failed("a socket cannot be given a limit", errno))?;
+        let Some((buffer, length, file)) = self.greet(&connection)? else { return Ok(()) };
+        let accepted = self.seat(number, buffer).and_then(|exported| Guest::new(exported, file, length));
+        reply(&connection, accepted.as_ref().map(|_| ()))?;
+        let mut guest = accepted?;
+        limit_wait(connection.as_fd(), None)?;
+        let mut request = [0; REQUEST];
+        while receive_with(connection.as_fd(), &mut request)?.is_some() {
+            reply(&connection, guest.answer(&request).as_ref().copied())?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Shows the other side who this is and has it do likewise: for which buffer, how much shared memory it brings, and that.
+    /// Nothing if it is nobody for whom there is anything.
+    fn greet(&self, connection: &Arc<OwnedFd>) -> Result<Option<(u64, u64, OwnedFd)>, Failure> {
+        let deadline = Some(Instant::now() + GREETING);
+        let mut call = [0; CALL];
+        if receive_until(connection.as_fd(), &mut call, deadline)?.is_none() {
+            return Ok(None);
+        }
+        let [buffer, importer] = words(&call);
+        let Some(secret) = self.state.lock().offers.get(&buffer).map(|offer| offer.secret) else {
+            return Ok(None);
+        };
+        let talk = Talk { buffer, importer, exporter: random()? };
+        let answer = message(&[talk.exporter, secret.proof(Side::Exporter, talk, 0)]);
+        send_all(connection.as_fd(), &answer)?;
+        let mut shown = [0; PROOF];
+        let Some(Some(file)) = receive_until(connection.as_fd(), &mut shown, deadline)? else {
+            return Ok(None);
+        };
+        let [proof, length] = words(&shown);
+        let is_known = proof == secret.proof(Side::Importer, talk, length);
+        Ok(is_known.then_some((buffer, length, file)))
+    }
+
+    /// Makes a stranger a guest.
+    fn seat(&self, number: u64, buffer: u64) -> Result<Weak<Exported>, Failure> {
+        let mut state = self.state.lock();
+        let guests = state.sessions.values().filter(|session| session.buffer.is_some()).count();
+        if guests >= GUESTS {
+            let message = format!("it serves {guests} imports already; drop some");
+            return Err(Failure::new(Code::ResourceExhausted, message));
+        }
+        let exported = state.offers.get(&buffer).map(|offer| offer.exported.clone());
+        let exported = exported.ok_or_else(|| not_exported(buffer))?;
+        if let Some(session) = state.sessions.get_mut(&number) {
+            session.buffer = Some(buffer);
+        }
+        Ok(exported)
+    }
 }
 
-fn answer(request: &[u8], shared: &HostRange, pinned: &mut Vec<(Arc<Dma>, Memory)>) -> Result<(), Failure> {
-    let [number, offset, length, write] = words(request);
-    let exported = {
-        let service = SERVICE.lock();
-        service.as_ref().and_then(|service| service.exports.get(&number)?.upgrade())
+fn not_exported(buffer: u64) -> Failure {
+    Failure::new(Code::NotFound, format!("buffer {buffer} is not exported any more"))
+}
+
+fn reply(connection: &Arc<OwnedFd>, outcome: Result<(), &Failure>) -> Result<(), Failure> {
+    let (code, text) = match outcome {
+        Ok(()) => (0, ""),
+        Err(failure) => (failure.code() as u32, failure.message()),
     };
-    let exported = exported
-        .ok_or_else(|| Failure::new(Code::NotFound, format!("buffer {number} is not exported any more")))?;
-    let address =
-        exported.address(offset, length).filter(|_| length <= shared.length()).ok_or_else(|| {
-            Failure::new(
-                Code::OutOfRange,
-                format!("{length} bytes at {offset} are not inside buffer {number}"),
-            )
-        })?;
-    let dma = exported.dma();
-    let at = match pinned.iter().position(|(other, _)| Arc::ptr_eq(other, dma)) {
-        Some(at) => at,
-        None => {
-            let region = Region::host(dma.card(), shared.clone())
-                .map_err(|errno| dma.card().failure("shared memory could not be pinned", errno))?;
-            pinned.push((dma.clone(), Memory::whole(region)));
-            pinned.len() - 1
+    let text = text.as_bytes().get(..text.len().min(TEXT)).unwrap_or_default();
+    let mut reply = Vec::with_capacity(REPLY + text.len());
+    reply.extend_from_slice(&code.to_le_bytes());
+    reply.extend_from_slice(&u32::try_from(text.len()).unwrap_or(0).to_le_bytes());
+    reply.extend_from_slice(text);
+    send_all(connection.as_fd(), &reply)
+}
+
+/// Who may use a buffer, and the host memory that it brought for that.
+struct Guest {
+    exported: Weak<Exported>,
+    shared: HostRange,
+    /// The memory as the exporter's card sees it, from the first request on.
+    pinned: Option<Memory>,
+}
+
+impl Guest {
+    fn new(exported: Weak<Exported>, file: OwnedFd, length: u64) -> Result<Self, Failure> {
+        let refuse = |why: String| Failure::new(Code::InvalidArgument, why);
+        let size =
+            usize::try_from(length).ok().filter(|_| (1..=STAGE).contains(&length)).ok_or_else(|| {
+                refuse(format!("{length} bytes of shared memory are not between 1 and {STAGE}"))
+            })?;
+        // Shorter than it says, it would end this process when it is touched.
+        let status = rustix::fs::fstat(&file)
+            .map_err(|errno| failed("shared memory could not be looked at", errno))?;
+        let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
+        if u64::try_from(status.st_size).unwrap_or(0) < length || !seals.contains(SealFlags::SHRINK) {
+            return Err(refuse("the shared memory is shorter than was said, or may become so".to_owned()));
         }
-    };
-    let Some((dma, memory)) = pinned.get(at) else { return Ok(()) };
-    let request = if write == 1 {
-        dma.transfer(Lane::Down, memory.address(), address, length)?
-    } else {
-        dma.transfer(Lane::Up, address, memory.address(), length)?
-    };
-    request.wait()
+        let shared = map_shared(file.as_fd(), size, 0)
+            .map_err(|errno| failed("shared memory could not be mapped", errno))?;
+        Ok(Self { exported, shared, pinned: None })
+    }
+
+    fn answer(&mut self, request: &[u8; REQUEST]) -> Result<(), Failure> {
+        let [offset, length, write] = words(request);
+        let gone = || Failure::new(Code::NotFound, "the buffer is not exported any more");
+        let exported = self.exported.upgrade().ok_or_else(gone)?;
+        let address =
+            exported.address(offset, length).filter(|_| length <= self.shared.length()).ok_or_else(|| {
+                let message = format!("{length} bytes at {offset} are not inside the buffer and the memory");
+                Failure::new(Code::OutOfRange, message)
+            })?;
+        let dma = exported.dma();
+        let staging = self.pin(dma)?.address();
+        let request = if write == 1 {
+            dma.transfer(Lane::Down, staging, address, length)?
+        } else {
+            dma.transfer(Lane::Up, address, staging, length)?
+        };
+        request.wait()
+    }
+
+    fn pin(&mut self, dma: &Arc<Dma>) -> Result<&Memory, Failure> {
+        if self.pinned.is_none() {
+            let region = Region::host(dma.card(), self.shared.clone())
+                .map_err(|errno| dma.card().failure("shared memory could not be pinned", errno))?;
+            self.pinned = Some(Memory::whole(region));
+        }
+        self.pinned.as_ref().ok_or_else(|| Failure::new(Code::Internal, "shared memory is not pinned"))
+    }
 }

@@ -1,6 +1,7 @@
 //! How sharing is set: by parameters of the URI, else by the environment.
 
 use hal_backend::{Code, Failure, Parameters};
+use std::time::Duration;
 
 /// The settings of sharing. [The module](super) says what each is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,11 +14,13 @@ pub struct Settings {
     pub cache: usize,
     /// Between how many cards there may be channels.
     pub devices: usize,
+    /// How long an exporter may take to answer.
+    pub patience: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { dmabuf: true, mapped: true, cache: 64, devices: 8 }
+        Self { dmabuf: true, mapped: true, cache: 64, devices: 8, patience: Duration::from_secs(30) }
     }
 }
 
@@ -29,6 +32,8 @@ const DEVICES: &str = "UCT_GAUDI_IPC_MAX_DEVICES";
 /// The most that may be asked for.
 const MOST_CACHED: usize = 1 << 20;
 const MOST_DEVICES: usize = 1 << 10;
+/// An hour, in seconds.
+const MOST_PATIENCE: u64 = 3600;
 
 impl Settings {
     /// The settings of a process: those of its environment, which `variable` looks up.
@@ -58,6 +63,7 @@ impl Settings {
             mapped: truth(MAPPED, defaults.mapped)?,
             cache: number(CACHE, defaults.cache, 0, MOST_CACHED)?,
             devices: number(DEVICES, defaults.devices, 1, MOST_DEVICES)?,
+            patience: defaults.patience,
         })
     }
 
@@ -77,6 +83,12 @@ impl Settings {
             mapped,
             cache: parameters.number("dmabuf_cache", environment.cache, 0, MOST_CACHED)?,
             devices: parameters.number("max_devices", environment.devices, 1, MOST_DEVICES)?,
+            patience: Duration::from_secs(parameters.number(
+                "peer_timeout",
+                environment.patience.as_secs(),
+                1,
+                MOST_PATIENCE,
+            )?),
         })
     }
 }
@@ -102,9 +114,10 @@ mod tests {
 
     #[test]
     fn parameters_go_before_the_environment() {
-        let mut parameters = Parameters::new("gaudi", [("dmabuf", "no"), ("dmabuf_cache", "3")]);
+        let mut parameters =
+            Parameters::new("gaudi", [("dmabuf", "no"), ("dmabuf_cache", "3"), ("peer_timeout", "7")]);
         let settings = Settings::read(&mut parameters).unwrap();
-        assert_eq!((settings.dmabuf, settings.cache), (false, 3));
+        assert_eq!((settings.dmabuf, settings.cache, settings.patience), (false, 3, Duration::from_secs(7)));
         assert!(Settings::read(&mut Parameters::new("gaudi", [("dmabuf", "perhaps")])).is_err());
     }
 }

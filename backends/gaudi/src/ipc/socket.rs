@@ -7,6 +7,7 @@ use super::handle::Handle;
 use crate::kmd;
 use hal_backend::{Code, Failure};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -14,6 +15,7 @@ use rustix::net::{
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 pub(super) fn failed(what: &str, errno: Errno) -> Failure {
     Failure::new(Code::Unavailable, format!("{what}: {errno} (errno {})", errno.raw_os_error()))
@@ -54,9 +56,21 @@ pub(super) fn receive_with(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
 ) -> Result<Option<Option<OwnedFd>>, Failure> {
+    receive_until(socket, bytes, None)
+}
+
+/// The same, and no longer than that.
+pub(super) fn receive_until(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    deadline: Option<Instant>,
+) -> Result<Option<Option<OwnedFd>>, Failure> {
     let mut file = None;
     let mut done = 0;
     while done < bytes.len() {
+        if let Some(deadline) = deadline {
+            limit_wait(socket, Some(deadline.saturating_duration_since(Instant::now())))?;
+        }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let rest = bytes.get_mut(done..).unwrap_or_default();
@@ -65,6 +79,7 @@ pub(super) fn receive_with(
                 Ok(received) => received,
                 Err(Errno::INTR) => continue,
                 Err(Errno::CONNRESET) => return Ok(None),
+                Err(Errno::AGAIN) => return Err(late()),
                 Err(errno) => return Err(failed("nothing could be received", errno)),
             };
         let mut files: Vec<OwnedFd> = Vec::new();
@@ -87,6 +102,19 @@ pub(super) fn receive_with(
         done += received.bytes;
     }
     Ok(Some(file))
+}
+
+/// How long a receipt may wait from now on.
+pub(super) fn limit_wait(socket: BorrowedFd<'_>, limit: Option<Duration>) -> Result<(), Failure> {
+    if limit.is_some_and(|limit| limit.is_zero()) {
+        return Err(late());
+    }
+    set_socket_timeout(socket, Timeout::Recv, limit)
+        .map_err(|errno| failed("a socket cannot be given a limit", errno))
+}
+
+fn late() -> Failure {
+    Failure::new(Code::DeadlineExceeded, "the other side says nothing")
 }
 
 /// Sends a shared buffer to another process.
@@ -126,6 +154,7 @@ pub(super) fn identify(handle: &Handle, file: BorrowedFd<'_>) -> Result<(), Fail
 mod tests {
     use super::*;
     use crate::generation::Generation;
+    use crate::ipc::proof::Secret;
     use std::os::unix::net::UnixStream;
 
     fn file() -> OwnedFd {
@@ -147,6 +176,7 @@ mod tests {
             inode,
             card: String::new(),
             service: String::new(),
+            secret: Secret::from_words([0, 0]),
         }
     }
 

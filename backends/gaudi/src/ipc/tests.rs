@@ -1,0 +1,326 @@
+//! Who is let in where bytes go through the host, and what becomes of the others.
+//!
+//! The exporter is this process. Its other side is played by hand, message by message, or is the importer with a handle that
+//! leads it elsewhere.
+
+use super::bounce::STAGE;
+use super::export::Export;
+use super::handle::Handle;
+use super::proof::{Side, Talk};
+use super::service::{ANSWER, REPLY, address, message, split_reply, words};
+use super::socket::{receive_until, send_all, send_with};
+use crate::emulator::{Emulator, Options};
+use crate::{Gaudi, GaudiDevice};
+use hal_backend::{Code, HostRange, Parameters};
+use parking_lot::{Mutex, MutexGuard};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with};
+use rustix::process::Uid;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const LENGTH: u64 = 1 << 16;
+
+/// A machine of two cards whose kernel cannot map foreign memory, and a buffer of the first.
+struct Setup {
+    uri: String,
+    one: GaudiDevice,
+    two: GaudiDevice,
+    export: Export,
+    /// There is one service in a process, and some tests crowd it.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Setup {
+    fn new(name: &str) -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock();
+        let uri = format!("machine={name}-{}&peer_timeout=1", std::process::id());
+        let open = |card: u32| Gaudi::open_uri(&format!("gaudi://emulated/{card}?{uri}")).unwrap();
+        let (one, two) = (open(0), open(1));
+        let memory = Arc::new(one.ipc().allocate(LENGTH).unwrap());
+        one.ipc().dma().host_to_device(&pattern(), memory.address()).unwrap().wait().unwrap();
+        let export = one.ipc().export(&memory, 0, LENGTH).unwrap();
+        Self { uri, one, two, export, _alone: alone }
+    }
+
+    fn import(&self, handle: &Handle) -> Result<super::Import, hal_backend::Failure> {
+        self.two.ipc().import(handle, self.export.buffer().try_clone_to_owned().unwrap())
+    }
+
+    /// What the importer finds in the buffer.
+    fn read(&self, import: &super::Import) -> Result<Vec<u8>, hal_backend::Failure> {
+        let target = self.two.ipc().allocate(LENGTH).unwrap();
+        import.read(0, target.address(), LENGTH)?;
+        let range = HostRange::allocate(LENGTH, 64).unwrap();
+        self.two.ipc().dma().device_to_host(target.address(), &range).unwrap().wait().unwrap();
+        Ok(bytes(&range))
+    }
+
+    /// How much host memory the exporter's card has pinned.
+    fn pinned(&self) -> u64 {
+        let pairs = self.uri.split('&').filter_map(|pair| pair.split_once('='));
+        let pairs = pairs.filter(|&(key, _)| key != "peer_timeout");
+        let options = Options::read(&mut Parameters::new("gaudi", pairs)).unwrap();
+        Emulator::get(&options).unwrap().counts(0).mapped
+    }
+}
+
+fn pattern() -> HostRange {
+    let range = HostRange::allocate(LENGTH, 64).unwrap();
+    assert!(range.write(0, &(0..LENGTH).map(|at| (at % 251) as u8).collect::<Vec<_>>()));
+    range
+}
+
+fn bytes(range: &HostRange) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(range.length()).unwrap()];
+    assert!(range.read(0, &mut bytes));
+    bytes
+}
+
+fn socket() -> OwnedFd {
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn call(handle: &Handle) -> OwnedFd {
+    let socket = socket();
+    connect(&socket, &address(&handle.service).unwrap()).unwrap();
+    socket
+}
+
+fn soon() -> Option<Instant> {
+    Some(Instant::now() + Duration::from_secs(20))
+}
+
+/// Whether the other side hangs up without another word.
+fn is_hung_up(socket: &OwnedFd) -> bool {
+    matches!(receive_until(socket.as_fd(), &mut [0], soon()), Ok(None))
+}
+
+/// The exporter's answer to a call.
+fn answer(socket: &OwnedFd, buffer: u64, importer: u64) -> Option<(Talk, u64)> {
+    // Whoever has hung up already need not be told.
+    send_all(socket.as_fd(), &message(&[buffer, importer])).ok()?;
+    let mut answer = [0; ANSWER];
+    receive_until(socket.as_fd(), &mut answer, soon()).unwrap()?;
+    let [exporter, proof] = words(&answer);
+    Some((Talk { buffer, importer, exporter }, proof))
+}
+
+fn memory(length: u64, sealed: bool) -> OwnedFd {
+    let file = memfd_create("shared", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, length).unwrap();
+    if sealed {
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    }
+    file
+}
+
+/// A listener of somebody else's, and a handle that leads to it. It plays its part for one connection.
+fn impostor(
+    honest: &Handle,
+    name: &str,
+    part: impl FnOnce(OwnedFd) + Send + 'static,
+) -> (Handle, std::thread::JoinHandle<()>) {
+    let service = format!("impostor-{name}-{}", std::process::id());
+    let listener = socket();
+    bind(&listener, &address(&service).unwrap()).unwrap();
+    listen(&listener, 1).unwrap();
+    let thread = std::thread::spawn(move || {
+        part(accept_with(&listener, SocketFlags::CLOEXEC).unwrap());
+    });
+    (Handle { service, ..honest.clone() }, thread)
+}
+
+/// Does what an exporter does until it has the importer's memory.
+fn greet_as_exporter(connection: &OwnedFd, handle: &Handle) {
+    let mut call = [0; 16];
+    receive_until(connection.as_fd(), &mut call, soon()).unwrap().unwrap();
+    let [buffer, importer] = words(&call);
+    let talk = Talk { buffer, importer, exporter: 5 };
+    let proof = handle.secret.proof(Side::Exporter, talk, 0);
+    send_all(connection.as_fd(), &message(&[talk.exporter, proof])).unwrap();
+    receive_until(connection.as_fd(), &mut call, soon()).unwrap().unwrap().unwrap();
+    send_all(connection.as_fd(), &[0; REPLY]).unwrap();
+}
+
+#[test]
+fn caller_without_the_secret_is_hung_up_on() {
+    let setup = Setup::new("secret");
+    let handle = setup.export.handle();
+    let before = setup.pinned();
+    let unknown = call(handle);
+    assert!(answer(&unknown, handle.buffer ^ (1 << 40), 1).is_none(), "there is no such buffer");
+    let stranger = call(handle);
+    let (_, proof) = answer(&stranger, handle.buffer, 1).unwrap();
+    // The exporter's own proof is no use to whoever has no other.
+    send_with(stranger.as_fd(), &message(&[proof, 4096]), memory(4096, true).as_fd()).unwrap();
+    assert!(is_hung_up(&stranger));
+    assert_eq!(setup.pinned(), before);
+}
+
+#[test]
+fn shared_memory_that_could_go_away_is_refused() {
+    let setup = Setup::new("memory");
+    let handle = setup.export.handle();
+    let attempts = [
+        (4096, 4096, true, 0),
+        (0, 4096, true, 3),
+        (8192, 4096, true, 3),
+        (4096, 4096, false, 3),
+        (STAGE + 1, STAGE + 1, true, 3),
+    ];
+    for (said, length, sealed, code) in attempts {
+        let socket = call(handle);
+        let (talk, proof) = answer(&socket, handle.buffer, 7).unwrap();
+        assert_eq!(proof, handle.secret.proof(Side::Exporter, talk, 0));
+        let proof = handle.secret.proof(Side::Importer, talk, said);
+        send_with(socket.as_fd(), &message(&[proof, said]), memory(length, sealed).as_fd()).unwrap();
+        let mut reply = [0; REPLY];
+        receive_until(socket.as_fd(), &mut reply, soon()).unwrap().unwrap();
+        assert_eq!(split_reply(&reply).0, code, "{said} of {length}, sealed: {sealed}");
+    }
+}
+
+/// Root's memory is not everybody's: a caller of another user is hung up on before it is asked anything.
+#[test]
+fn another_user_is_not_let_in() {
+    let setup = Setup::new("user");
+    let handle = setup.export.handle().clone();
+    let other = Uid::from_raw(65534);
+    let caller = std::thread::spawn(move || {
+        // Of this thread alone.
+        match rustix::thread::set_thread_res_uid(other, other, other) {
+            Ok(()) => {
+                let socket = call(&handle);
+                assert!(is_hung_up(&socket), "a caller of user 65534 was let in");
+            }
+            Err(errno) => assert!(!rustix::process::geteuid().is_root(), "cannot play another user: {errno}"),
+        }
+    });
+    caller.join().unwrap();
+    let import = setup.import(setup.export.handle()).unwrap();
+    assert!(setup.read(&import).unwrap() == bytes(&pattern()));
+}
+
+#[test]
+fn crowd_of_silent_callers_costs_few_threads_and_keeps_nobody_out() {
+    let setup = Setup::new("crowd");
+    let handle = setup.export.handle();
+    let crowd: Vec<OwnedFd> = (0..300).map(|_| call(handle)).collect();
+    let begin = Instant::now();
+    let import = setup.import(handle).unwrap();
+    assert!(setup.read(&import).unwrap() == bytes(&pattern()));
+    assert!(begin.elapsed() < Duration::from_secs(4), "an importer waited for the silent ones");
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    let threads = names.filter(|name| name.trim() == "gaudi-share").count();
+    assert!(threads <= 24, "{threads} threads for {} silent callers", crowd.len());
+}
+
+#[test]
+fn silent_exporter_holds_no_importer_up() {
+    let setup = Setup::new("silent");
+    let (handle, thread) = impostor(setup.export.handle(), "silent", |connection| {
+        assert!(receive_until(connection.as_fd(), &mut [0; 64], soon()).is_err(), "more than a call");
+    });
+    let begin = Instant::now();
+    let refused = setup.import(&handle).unwrap_err();
+    assert_eq!(refused.code(), Code::DeadlineExceeded, "{refused}");
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    thread.join().unwrap();
+}
+
+#[test]
+fn taken_over_name_is_told_nothing() {
+    let setup = Setup::new("taken");
+    let (handle, thread) = impostor(setup.export.handle(), "taken", |connection| {
+        receive_until(connection.as_fd(), &mut [0; 16], soon()).unwrap().unwrap();
+        send_all(connection.as_fd(), &[7; ANSWER]).unwrap();
+        assert!(is_hung_up(&connection), "who has not proved anything was given memory");
+    });
+    let refused = setup.import(&handle).unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    assert!(refused.message().contains("does not know its secret"), "{refused}");
+    thread.join().unwrap();
+    // Nor does the handle of another process lead here.
+    let other = Handle { process: 1, ..setup.export.handle().clone() };
+    let refused = setup.import(&other).unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    assert!(refused.message().contains(&std::process::id().to_string()), "{refused}");
+    // The honest handle of the same memory is not led astray by what was tried before.
+    let import = setup.import(setup.export.handle()).unwrap();
+    assert!(setup.read(&import).unwrap() == bytes(&pattern()));
+}
+
+#[test]
+fn exporter_that_stops_answering_is_given_up() {
+    let setup = Setup::new("stops");
+    let honest = setup.export.handle().clone();
+    let (handle, thread) = impostor(&honest.clone(), "stops", move |connection| {
+        greet_as_exporter(&connection, &honest);
+        // It reads one request, and hears no other.
+        receive_until(connection.as_fd(), &mut [0; 24], soon()).unwrap().unwrap();
+        assert!(is_hung_up(&connection));
+    });
+    let import = setup.import(&handle).unwrap();
+    let late = setup.read(&import).unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded, "{late}");
+    assert!(late.message().contains("peer_timeout"), "{late}");
+    thread.join().unwrap();
+    // What comes now could be the answer to what was asked before.
+    assert_eq!(setup.read(&import).unwrap_err().code(), Code::Unavailable);
+}
+
+#[test]
+fn reply_out_of_step_ends_the_connection() {
+    let setup = Setup::new("step");
+    let honest = setup.export.handle().clone();
+    let (handle, thread) = impostor(&honest.clone(), "step", move |connection| {
+        greet_as_exporter(&connection, &honest);
+        receive_until(connection.as_fd(), &mut [0; 24], soon()).unwrap().unwrap();
+        let _ = send_all(connection.as_fd(), &[0xff; 64]);
+        assert!(is_hung_up(&connection));
+    });
+    let import = setup.import(&handle).unwrap();
+    let wrong = setup.read(&import).unwrap_err();
+    assert!(wrong.message().contains("out of step"), "{wrong}");
+    thread.join().unwrap();
+    assert_eq!(setup.read(&import).unwrap_err().code(), Code::Unavailable);
+}
+
+#[test]
+fn end_of_an_export_takes_its_pinned_memory_along() {
+    let setup = Setup::new("pins");
+    let before = setup.pinned();
+    let handle = setup.export.handle().clone();
+    let import = setup.import(&handle).unwrap();
+    assert!(setup.read(&import).unwrap() == bytes(&pattern()));
+    assert!(setup.pinned() > before, "nothing was pinned for the importer");
+    let Setup { uri, one, two, export, _alone } = setup;
+    let descriptor = export.buffer().try_clone_to_owned().unwrap();
+    let memory = export.memory().clone();
+    drop(export);
+    let again = one.ipc().export(&memory, 0, LENGTH).unwrap();
+    let setup = Setup { uri, one, two, export: again, _alone };
+    let end = Instant::now() + Duration::from_secs(20);
+    while setup.pinned() > before && Instant::now() < end {
+        std::thread::yield_now();
+    }
+    assert_eq!(setup.pinned(), before);
+    assert_eq!(setup.read(&import).unwrap_err().code(), Code::Unavailable);
+    // What is kept of it is of no use any more, and is not given out.
+    let gone = setup.two.ipc().import(&handle, descriptor).unwrap_err();
+    assert_eq!(gone.code(), Code::Unavailable, "{gone}");
+    assert!(setup.import(setup.export.handle()).is_ok(), "the newer export of the same memory");
+}
+
+#[test]
+fn length_of_a_handle_is_not_believed() {
+    let setup = Setup::new("length");
+    let long = Handle { length: u64::MAX, ..setup.export.handle().clone() };
+    let import = setup.import(&long).unwrap();
+    let refused = import.read(LENGTH, 0, 1).unwrap_err();
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
+}
