@@ -45,7 +45,7 @@ pub struct GaudiDevice {
     dma: Arc<Dma>,
     queues: Arc<Queues>,
     emulator: Option<Arc<Emulator>>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
     // Closed behind everything that uses it.
     card: Arc<Card>,
 }
@@ -68,11 +68,6 @@ impl GaudiDevice {
         let submitter = Arc::new(Submitter::new(shared, settings.in_flight, settings.timeout));
         let planner = Planner { card: card.clone(), host: host.clone(), device: device.clone() };
         let queues = Queues::new(planner, submitter.clone());
-        let server = queues.clone();
-        let builder = std::thread::Builder::new().name(format!("gaudi-{}", settings.number));
-        let thread = builder.spawn(move || server.serve()).map_err(|error| {
-            Failure::new(Code::ResourceExhausted, format!("{} has no thread: {error}", card.name()))
-        })?;
         let emulated = emulator.is_some();
         let generation = card.generation();
         let mut aliases = vec![format!("gaudi-{}", settings.number), name(generation).to_owned()];
@@ -105,7 +100,22 @@ impl GaudiDevice {
         };
         let dma = Arc::new(Dma::new(shared, submitter));
         let ipc = Ipc::new(dma.clone(), device.clone(), settings.ipc.clone());
-        Ok(Self { properties, device, host, ipc, dma, queues, emulator, thread: Some(thread), card })
+        let mut made =
+            Self { properties, device, host, ipc, dma, queues, emulator, threads: Vec::new(), card };
+        // Made before its threads, so that those that were started end when another one cannot be.
+        made.start_thread(format!("gaudi-{}", settings.number), Queues::serve)?;
+        made.start_thread(format!("gaudi-{}-errors", settings.number), Queues::heed)?;
+        Ok(made)
+    }
+
+    fn start_thread(&mut self, name: String, body: fn(&Queues)) -> Result<(), Failure> {
+        let queues = self.queues.clone();
+        let started = std::thread::Builder::new().name(name).spawn(move || body(&queues));
+        let thread = started.map_err(|error| {
+            Failure::new(Code::ResourceExhausted, format!("{} has no thread: {error}", self.card.name()))
+        })?;
+        self.threads.push(thread);
+        Ok(())
     }
 
     /// The card.
@@ -291,9 +301,10 @@ impl Drop for GaudiDevice {
         // What is in flight ends first: a card that is closed in the middle of its work is reset.
         self.dma.finish();
         self.queues.stop();
+        self.card.stop_notices();
         let me = std::thread::current().id();
         // The last reference may be dropped from inside a completion, on the device's own thread.
-        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != me) {
+        for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != me) {
             // A thread that panicked has nothing left to say.
             let _ = thread.join();
         }

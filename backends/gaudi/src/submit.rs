@@ -9,7 +9,7 @@
 //! submission. Where the kernel copies them, one buffer serves every submission.
 
 use crate::generation::Capabilities;
-use crate::kmd::uapi::cb;
+use crate::kmd::uapi::{cb, event};
 use crate::kmd::{Card, Errno, Progress};
 use crate::memory::{Heap, Memory};
 use crate::shared::Shared;
@@ -233,15 +233,11 @@ impl Submitter {
         match progress {
             Progress::Busy | Progress::Done { .. } => None,
             Progress::TimedOut => {
-                let time = match self.timeout {
-                    Some(seconds) => format!("{seconds} s"),
-                    None => "the time that the kernel gives it".to_owned(),
-                };
-                let message = format!(
-                    "{name}: submission {sequence} on hardware queue {queue} did not end within {time}; the card is \
-                     being reset, and its memory is lost"
-                );
-                Some(Failure::with_origin(Code::DeadlineExceeded, Origin::Device, message))
+                Some(self.too_late(&format!("submission {sequence} on hardware queue {queue}")))
+            }
+            // Who is told of errors has no word of which submission it was.
+            Progress::Aborted if self.card.take_events() & event::CS_TIMEOUT != 0 => {
+                Some(self.too_late("a submission"))
             }
             Progress::Aborted => {
                 let message = format!(
@@ -253,6 +249,31 @@ impl Submitter {
             }
             Progress::Lost(errno) => Some(self.lost(*errno)),
         }
+    }
+
+    fn too_late(&self, what: &str) -> Failure {
+        let time = match self.timeout {
+            Some(seconds) => format!("{seconds} s"),
+            None => "the time that the kernel gives it".to_owned(),
+        };
+        let message = format!(
+            "{}: {what} did not end within {time}; the card is being reset, and its memory is lost",
+            self.card.name()
+        );
+        Failure::with_origin(Code::DeadlineExceeded, Origin::Device, message)
+    }
+
+    /// Why the card is of no use any more, when its driver has said so.
+    pub(crate) fn told(&self) -> Failure {
+        if self.card.take_events() & event::CS_TIMEOUT != 0 {
+            return self.too_late("a submission");
+        }
+        let message = format!(
+            "{} is to be reset ({}); its memory is lost, open it again",
+            self.card.name(),
+            self.card.events()
+        );
+        Failure::with_origin(Code::Aborted, Origin::Device, message)
     }
 
     /// Gives back what the kernel keeps for it.

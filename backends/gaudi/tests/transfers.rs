@@ -165,12 +165,44 @@ fn a_reset_ends_every_transfer_with_its_cause_and_the_card_opens_again() {
                 assert!(dma.device_to_device(memory.address(), memory.address() + 4096, 4096).is_err());
                 assert_eq!(dma.pending(), 0);
             }
+            assert_eq!(support::emulator(&uri).counts(0).kills, 0, "{generation} {fault}");
             if !fault.starts_with("malfunction") && !fault.starts_with("unplug") {
                 let device = open(&uri);
                 let memory = device.ipc().allocate(4096).unwrap();
                 device.dma().host_to_device(&pattern(4096, 1), memory.address()).unwrap().wait().unwrap();
             }
         }
+    }
+}
+
+/// The firmware of a card that nobody is using reports an error. The program is told, and lets go of the card before the
+/// kernel kills it.
+#[test]
+fn idle_card_with_an_error_is_let_go_of_in_time() {
+    for generation in ["gaudi1", "gaudi2"] {
+        let uri = machine(&format!("generation={generation}&speed=50"));
+        let _machine = open(&uri.replace("emulated?", "emulated/1?"));
+        let device = open(&uri);
+        let emulator = support::emulator(&uri);
+        let memory = device.ipc().allocate(4096).unwrap();
+        device.dma().host_to_device(&pattern(4096, 1), memory.address()).unwrap().wait().unwrap();
+        emulator.fail(0);
+        let end = Instant::now() + Duration::from_secs(20);
+        while (device.card().is_open() || emulator.counts(0).hard_resets == 0) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!device.card().is_open(), "{generation}: nobody looks at an idle card");
+        // Longer than the kernel waits, by the emulated clock.
+        std::thread::sleep(Duration::from_millis(100));
+        let counts = emulator.counts(0);
+        assert_eq!((counts.kills, counts.hard_resets), (0, 1), "{generation}");
+        let refused = device.dma().host_to_device(&pattern(4096, 1), memory.address());
+        let refused = refused.map(|request| request.wait()).expect_err("the card is gone");
+        assert!(refused.message().contains("accel0"), "{refused}");
+        drop((memory, device));
+        let again = open(&uri);
+        let memory = again.ipc().allocate(4096).unwrap();
+        again.dma().host_to_device(&pattern(4096, 1), memory.address()).unwrap().wait().unwrap();
     }
 }
 

@@ -64,6 +64,8 @@ pub struct Counts {
     pub leaked_at_close: u64,
     /// Handles and mappings that the last close found live.
     pub leaked_at_last_close: u64,
+    /// Programs that the kernel would have killed: they still had the card open a second after a reset began.
+    pub kills: u64,
 }
 
 /// What state a card is in. The module has the picture.
@@ -84,6 +86,8 @@ pub(crate) struct Card {
     pub(crate) until: Option<Instant>,
     /// When the card is reset if the file is not closed by then.
     pub(crate) watchdog: Option<Instant>,
+    /// When whoever still has the file after a reset is killed.
+    pub(crate) kill: Option<Instant>,
     pub(crate) faults: Faults,
     pub(crate) counts: Counts,
     pub(crate) soft_resets: u32,
@@ -110,6 +114,7 @@ impl Card {
             status: Status::Operational,
             until: None,
             watchdog: None,
+            kill: None,
             faults,
             counts: Counts::default(),
             soft_resets: 0,
@@ -190,6 +195,8 @@ pub(crate) struct Submission {
     /// How many of its chunks have not ended.
     pub(crate) remaining: usize,
     pub(crate) done: bool,
+    /// Whether waits for it were ended by an error of the card, though it has not ended.
+    pub(crate) forsaken: bool,
     pub(crate) error: Option<Errno>,
     pub(crate) role: Role,
     /// Whether the time of its end is told.

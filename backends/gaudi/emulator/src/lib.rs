@@ -94,6 +94,7 @@ pub use options::Options;
 use hal_backend::{Failure, HostProgram, HostRange};
 use hal_emulation::threads::{Machines, Threads};
 use hal_emulation::{Errno, Kernel, Own, Process, accel};
+use hal_gaudi_abi::uapi::event;
 use machine::Machine;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -165,6 +166,12 @@ impl Emulator {
     /// What was wrong with the commands that a card met last, for people.
     pub fn complaint(&self, card: usize) -> Option<String> {
         self.machine.lock().cards.get(card)?.complaint.clone()
+    }
+
+    /// A card's firmware reports an error of its own accord, one that only a reset mends.
+    pub fn fail(&self, card: usize) {
+        let mut state = self.machine.lock();
+        self.machine.fail(&mut state, card, event::USER_ENGINE_ERROR | event::DEVICE_RESET);
     }
 
     /// [`Kernel::open`] for another process.

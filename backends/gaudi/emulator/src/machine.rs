@@ -23,6 +23,8 @@ const RESET: Duration = Duration::from_secs(1);
 const RELEASE: Duration = Duration::from_millis(10);
 /// How long a program has to close its file after an error that it is told of.
 const WATCHDOG: Duration = Duration::from_secs(30);
+/// How long it has when the reset comes, before it is killed.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// What the lock is around.
 pub(crate) struct Cards {
@@ -118,7 +120,7 @@ impl Machine {
     fn deadline(state: &State) -> Option<Instant> {
         let cards = state.cards.iter().flat_map(|card| {
             let oldest = card.context.as_ref().and_then(|context| context.oldest).map(|(_, at)| at);
-            [card.until, card.watchdog, oldest]
+            [card.until, card.watchdog, card.kill, oldest]
         });
         cards.flatten().chain(state.late.next()).min()
     }
@@ -144,6 +146,10 @@ impl Machine {
             self.settle(state, number);
         }
         let Some(card) = state.cards.get_mut(number) else { return };
+        if card.kill.take_if(|at| *at <= now).is_some() {
+            // Who has closed meanwhile is spared.
+            card.counts.kills += u64::from(card.context.as_ref().is_some_and(|context| context.killed));
+        }
         if card.watchdog.is_some_and(|at| at <= now) {
             self.reset(state, number);
             return;
@@ -218,12 +224,15 @@ impl Machine {
         let Some(context) = &mut card.context else { return };
         if context.notify.is_some() && !card.releasing {
             context.notify(events);
+            // Who sleeps is told of an error; who comes is told that the card is busy.
+            for cs in context.submissions.values_mut() {
+                cs.forsaken = true;
+            }
             if card.watchdog.is_none() {
                 let at = Instant::now() + self.real(WATCHDOG);
                 card.watchdog = Some(at);
                 self.wind(state, at);
             }
-            // Those who sleep are told what those who come are told.
             self.ended(number);
         } else {
             context.notify(events);
@@ -242,8 +251,10 @@ impl Machine {
         card.watchdog = None;
         let until = Instant::now() + self.real(RESET);
         card.until = Some(until);
+        let kill = Instant::now() + self.real(GRACE);
+        card.kill = Some(kill);
         self.abandon(state, number, event::DEVICE_RESET);
-        self.wind(state, until);
+        self.wind(state, until.min(kill));
     }
 
     /// Two fatal errors: a reset that does not help.

@@ -161,6 +161,7 @@ impl Machine {
             let submission = Submission {
                 remaining: bodies.len(),
                 done: false,
+                forsaken: false,
                 error: None,
                 role,
                 timestamp: request.cs_flags & cs::TIMESTAMP != 0,

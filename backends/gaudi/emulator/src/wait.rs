@@ -168,6 +168,9 @@ impl Machine {
 fn known(context: &Context, sequence: u64, window: u64, remembered: Option<u64>) -> Known {
     let outcome = |cs: &crate::card::Submission| (cs.error, cs.timestamp.then_some(cs.ended));
     match context.submissions.get(&sequence) {
+        Some(cs) if !cs.done && cs.forsaken => {
+            Known::Ended { error: Some(Errno::IO), timestamp: None, gone: false }
+        }
         Some(cs) if !cs.done => Known::Busy,
         Some(cs) => {
             let (error, timestamp) = outcome(cs);

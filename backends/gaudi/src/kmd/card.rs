@@ -4,6 +4,7 @@
 //! decided above. The one state that it keeps is whether the file is still open: the kernel kills a process that
 //! holds a card through a reset, so [`Card::close`] lets go of it while others may still be calling.
 
+use super::notices::Notices;
 use super::uapi::{
     Abi, Call, CbIn, CbOut, Chunk, CsIn, CsOut, HwIpInfo, InfoIn, MemAlloc, MemExport, MemFree, MemMapDevice,
     MemMapHost, MemOut, MemRegister, MemUnmap, NO_SEQUENCE, WaitIn, WaitOut, cb, cs, event, info, mem,
@@ -16,7 +17,7 @@ use hal_backend::{Code, Failure, HostRange};
 use hal_emulation::drm;
 use parking_lot::RwLock;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,6 +60,8 @@ pub struct Card {
     abi: Abi,
     generation: Generation,
     info: HwIpInfo,
+    /// Nothing where the program that opened the card is told itself, or the driver tells nobody.
+    notices: Option<Notices>,
 }
 
 /// The file of a card.
@@ -128,6 +131,7 @@ impl Card {
             abi: Abi::Drm,
             generation: Generation::Gaudi2,
             info: HwIpInfo::new_zeroed(),
+            notices: None,
         };
         // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
         card.abi = card.identify()?;
@@ -148,7 +152,25 @@ impl Card {
             );
             Failure::new(Code::Unimplemented, message)
         })?;
+        card.notices = card.ask_for_notices().map_err(|errno| card.failure("word of its errors", errno))?;
         Ok(Arc::new(card))
+    }
+
+    /// Asks the driver for word of errors.
+    fn ask_for_notices(&self) -> Result<Option<Notices>, Errno> {
+        let notices = Notices::new()?;
+        let counter = u32::try_from(notices.counter().as_raw_fd()).map_err(|_| Errno::BADF)?;
+        let request = InfoIn { op: info::REGISTER_EVENTFD, dcore_id: counter, ..InfoIn::default() };
+        match self.call::<_, InfoIn>(Call::Info, &request).1 {
+            Ok(()) => Ok(Some(notices)),
+            // Somebody is registered already, or the driver is older than that.
+            Err(Errno::INVAL | Errno::NOTTY | Errno::OPNOTSUPP) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    pub(super) fn notices(&self) -> Option<&Notices> {
+        self.notices.as_ref()
     }
 
     /// Finds out whether the file is of the right driver, and which numbers that listens to.
@@ -276,9 +298,15 @@ impl Card {
         }
     }
 
-    /// What its driver says went wrong since it was asked last, for people.
-    pub fn events(&self) -> String {
+    /// What its driver says went wrong since the card was opened.
+    pub(crate) fn take_events(&self) -> u64 {
         let events = self.info::<u64>(info::GET_EVENTS).unwrap_or(0);
+        self.notices().map_or(events, |notices| notices.take_down(events))
+    }
+
+    /// The same, for people.
+    pub fn events(&self) -> String {
+        let events = self.take_events();
         let names: Vec<&str> =
             EVENTS.iter().filter(|(bit, _)| events & bit != 0).map(|&(_, name)| name).collect();
         if names.is_empty() { "it does not say why".to_owned() } else { names.join(", ") }

@@ -2,6 +2,7 @@
 
 mod card;
 mod nodes;
+mod notices;
 
 pub use card::{Card, Progress};
 pub use hal_emulation::{Errno, Kernel, Linux, borrow};

@@ -26,6 +26,16 @@ struct Report {
 }
 
 impl Queues {
+    /// The thread that is told of errors by the kernel, also while nothing is in flight. The card is let go of then: a process
+    /// that keeps one open through a reset is killed.
+    pub(crate) fn heed(&self) {
+        if self.planner.card.wait_for_end() {
+            let failure = self.submitter.told();
+            self.state.lock().lost.get_or_insert(failure);
+            self.work.notify_all();
+        }
+    }
+
     /// The thread that learns of completions. Ends when it is told to and nothing is in flight.
     pub(crate) fn serve(&self) {
         let (mut turn, mut patience) = (0_usize, SHORTEST);

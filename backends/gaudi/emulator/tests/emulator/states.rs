@@ -260,8 +260,10 @@ fn who_wants_to_be_told_has_time_to_close() {
     assert_eq!((card.status(), card.counts().hard_resets), (status::OPERATIONAL, 0));
     assert_eq!(card.wait_for(hung, Duration::from_secs(5)).0, Err(Errno::BUSY));
     assert_eq!(card.events(), event::CS_TIMEOUT | event::DEVICE_RESET);
-    // Nobody closes: the watchdog resets.
+    // Nobody closes: the watchdog resets, and whoever still has the file is killed.
     until("the watchdog", || card.counts().hard_resets == 1);
+    assert_eq!(card.counts().kills, 0);
+    until("the kernel's patience", || card.counts().kills == 1);
     drop(card);
     // Whoever closes in time is reset by that.
     let card = open(&machine, 0);
@@ -273,6 +275,52 @@ fn who_wants_to_be_told_has_time_to_close() {
     card.run(&bad, 0, 8).unwrap();
     until("the event", || card.counts().in_flight == 1 && card.events() & event::UNDEFINED_OPCODE != 0);
     assert_eq!(card.close().hard_resets, 2);
+}
+
+/// Who asks to be told and sleeps learns of an error; who comes after it, that the card is busy
+/// (`hl_device_cond_reset`, `hl_abort_waiting_for_cs_completions`, `hl_wait_ioctl`).
+#[test]
+fn error_that_is_told_ends_waits_with_an_error_and_refuses_new_ones() {
+    for generation in BOTH {
+        let card = card(faulty(generation, &["hang:2"]));
+        let told = eventfd();
+        register(&card, &told).unwrap();
+        let hung = hang(&card, &CsIn::default());
+        let waits = card.counts().waits;
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| card.wait_for(hung, Duration::from_secs(20)));
+            until("the sleeper sleeps", || card.counts().waits > waits);
+            std::thread::sleep(Duration::from_millis(20));
+            card.machine().fail(0);
+            let (result, answer) = sleeper.join().unwrap();
+            assert_eq!((result, answer.status), (Err(Errno::IO), wait::ABORTED), "{generation}");
+        });
+        assert_eq!(card.wait_for(hung, Duration::ZERO).0, Err(Errno::BUSY));
+        assert_eq!(card.events(), event::USER_ENGINE_ERROR | event::DEVICE_RESET);
+        // Closing in time is a reset, and nobody is killed.
+        assert_eq!((card.counts().hard_resets, card.counts().kills), (0, 0));
+        let after = card.close();
+        assert_eq!((after.hard_resets, after.kills), (1, 0));
+    }
+}
+
+/// Who does not ask to be told is reset at once, and killed if the file stays open for a second (`device_kill_open_processes`).
+#[test]
+fn error_that_nobody_is_told_of_kills_who_keeps_the_file() {
+    for closes in [true, false] {
+        let options = executing(Generation::Gaudi2, |execution| execution.speed = 20);
+        let card = card(options);
+        let machine = card.machine().clone();
+        machine.fail(0);
+        assert_eq!(card.counts().hard_resets, 1);
+        if closes {
+            drop(card);
+            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(machine.counts(0).kills, 0);
+        } else {
+            until("the kernel's patience", || card.counts().kills == 1);
+        }
+    }
 }
 
 #[test]
