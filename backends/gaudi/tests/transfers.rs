@@ -241,3 +241,15 @@ fn a_kernel_that_has_no_room_now_is_asked_again() {
         assert!(bytes(&target) == expected, "{generation}");
     }
 }
+
+/// More than a page of device memory is had although no two free pages lie side by side.
+#[test]
+fn memory_of_several_pages_needs_no_neighbours() {
+    let device = open(&machine("generation=gaudi2&fault=fragmented"));
+    let page = device.card().hardware().dram_page_size;
+    let memory = device.ipc().allocate(page + 4096).unwrap();
+    device.dma().host_to_device(&pattern(8192, 1), memory.address() + page - 4096).unwrap().wait().unwrap();
+    let target = range(8192);
+    device.dma().device_to_host(memory.address() + page - 4096, &target).unwrap().wait().unwrap();
+    assert!(bytes(&target) == bytes(&pattern(8192, 1)));
+}

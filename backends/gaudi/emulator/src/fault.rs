@@ -39,6 +39,8 @@ pub(crate) const UNPLUG: Form = Form::new("unplug", When::Nth);
 pub(crate) const NO_P2P: Form = Form::new("no-p2p", When::Always);
 /// The kernel is older and says less about the hardware.
 pub(crate) const SHORT_INFO: Form = Form::new("short-info", When::Always);
+/// No two pages of device memory that are free lie side by side.
+pub(crate) const FRAGMENTED: Form = Form::new("fragmented", When::Always);
 
 /// Every fault, in the order in which a program that asks for none of them is told.
 pub(crate) const ALL: &[Form] = &[
@@ -57,6 +59,7 @@ pub(crate) const ALL: &[Form] = &[
     UNPLUG,
     NO_P2P,
     SHORT_INFO,
+    FRAGMENTED,
 ];
 
 #[cfg(test)]
@@ -70,7 +73,8 @@ mod tests {
         let refused = Fault::read(&mut Parameters::new("gaudi", [("fault", "explode")]), ALL).unwrap_err();
         let list = "it takes open:ERRNO:K (EBUSY, EAGAIN or EPERM), alloc:N, map:N, submit:ERRNO:N or \
                     submit:ERRNO:N:K (EAGAIN, EBUSY, EINVAL or ENOMEM), hang:N, reset:N, partial:N, eintr:N, gone:N, \
-                    no-multi, jitter, malfunction:N, unplug:N, no-p2p or short-info";
+                    no-multi, jitter, malfunction:N, unplug:N, no-p2p, short-info or \
+                    fragmented";
         assert!(refused.message().ends_with(list), "{refused}");
     }
 }

@@ -42,6 +42,7 @@
 //! | `unplug:N` | the card is pulled out at the N-th request of its compute node: `ENODEV` from there on |
 //! | `no-p2p` | device memory cannot be exported: `EPERM` |
 //! | `short-info` | the kernel is older, and its description of the hardware ends before the page size |
+//! | `fragmented` | no two free pages of device memory lie side by side: what asks for contiguous ones gets `ENOMEM` (`alloc_device_memory`) |
 //!
 //! # Where things are
 //!

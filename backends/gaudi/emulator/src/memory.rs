@@ -73,6 +73,10 @@ impl Machine {
         // The page is no power of two.
         let pages = request.mem_size.div_ceil(self.hardware.dram_page);
         let size = pages.checked_mul(self.hardware.dram_page).ok_or(Errno::NOMEM)?;
+        let contiguous = request.flags & mem::CONTIGUOUS != 0 && pages > 1;
+        if contiguous && card.faults.has(fault::FRAGMENTED) {
+            return Err(Errno::NOMEM);
+        }
         if context.allocated.checked_add(size).is_none_or(|total| total > self.options.dram) {
             return Err(Errno::NOMEM);
         }

@@ -317,14 +317,9 @@ impl Card {
         result.map(|()| output.handle)
     }
 
-    /// Takes device memory: a handle.
+    /// Takes device memory: a handle. Its pages may lie anywhere, since the card sees them through a mapping.
     pub fn allocate(&self, size: u64) -> Result<u64, Errno> {
-        self.memory(&MemAlloc {
-            mem_size: size,
-            op: mem::ALLOC,
-            flags: mem::CONTIGUOUS,
-            ..MemAlloc::default()
-        })
+        self.memory(&MemAlloc { mem_size: size, op: mem::ALLOC, ..MemAlloc::default() })
     }
 
     /// Gives device memory back.

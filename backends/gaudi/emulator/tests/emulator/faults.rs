@@ -229,3 +229,15 @@ fn short_info_ends_early() {
         (0, 0, 0)
     );
 }
+
+#[test]
+fn fragmented_memory_has_pages_but_none_side_by_side() {
+    let card = card(faulty(SECOND, &["fragmented"]));
+    let page: uapi::HwIpInfo = card.info(info::HW_IP_INFO).unwrap();
+    let two = 2 * page.dram_page_size;
+    let request =
+        |flags| uapi::MemAlloc { mem_size: two, op: uapi::mem::ALLOC, flags, ..uapi::MemAlloc::default() };
+    assert_eq!(card.memory(&request(uapi::mem::CONTIGUOUS)), Err(Errno::NOMEM));
+    let handle = card.memory(&request(0)).unwrap();
+    assert_eq!(card.free(handle), Ok(()));
+}
