@@ -7,6 +7,7 @@ use crate::status::{Result, guard, guard_or, invalid, unavailable};
 use hal_backend::{Device, Heap, HostRange, Properties};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
+use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -281,11 +282,17 @@ impl<D: Device> Memory<D> {
         let (heap, params) = place(&self.properties, params)?;
         let backing = self.allocate(heap, length)?;
         let spec =
-            BufferSpec { placement: self.placement(&params), params, offset: 0, length, release: nobody() };
+            BufferSpec { placement: self.placement(&params), params, offset: 0, length, release: None };
         Buffer::create(self.allocator, backing, spec)
     }
 
-    fn import(
+    /// A buffer of memory that the program brings.
+    ///
+    /// # Safety
+    ///
+    /// The memory is the program's to lend until the release callback, or as long as the buffer and the work that uses it
+    /// if there is none. The callback may be made once, on any thread.
+    unsafe fn import(
         &self,
         params: &sys::iree_hal_buffer_params_t,
         external: &sys::iree_hal_external_buffer_t,
@@ -313,8 +320,12 @@ impl<D: Device> Memory<D> {
         })?;
         check_alignment(heap, params, start as u64)?;
         let params = granted(heap, params);
-        // SAFETY: whoever imports promises that the allocation lives until the release callback.
-        let range = unsafe { HostRange::from_raw(start, external.size, None) };
+        // SAFETY: promised by the caller. As long as anybody has the range the callback does not come.
+        let (release, range) = unsafe {
+            let release = Release::new(release);
+            let owner = release.clone().map(|release| release as Arc<dyn Any + Send + Sync>);
+            (release, HostRange::from_raw(start, external.size, owner))
+        };
         let memory = self.device.import(range)?;
         let backing = DeviceMemory::new(self.device.clone(), memory, None);
         let spec = BufferSpec {
@@ -322,15 +333,10 @@ impl<D: Device> Memory<D> {
             params,
             offset: 0,
             length: wide(external.size),
-            release: Release::new(release),
+            release,
         };
         Buffer::create(self.allocator, backing, spec)
     }
-}
-
-/// A release callback that nobody asked for.
-pub(crate) fn nobody() -> Release {
-    Release::new(sys::iree_hal_buffer_release_callback_t { fn_: None, user_data: std::ptr::null_mut() })
 }
 
 /// The C object.
@@ -553,7 +559,8 @@ impl<D: Device> Table<D> {
                     format!("buffers can only be exported as host allocations, not as type {requested}");
                 return Err(Failure::new(Code::Unavailable, message));
             }
-            let slice = Slice::new(buffer, 0, sys::iree_device_size_t::MAX)?;
+            // SAFETY: C passes a live buffer.
+            let slice = unsafe { Slice::lent(buffer, 0, sys::iree_device_size_t::MAX)? };
             if !slice.is_host_visible() {
                 let message = "the buffer's memory is the device's alone, so there is nothing to export; copy it into a \
                                buffer that is HOST_VISIBLE";

@@ -2,10 +2,11 @@
 //!
 //! # What belongs to whom
 //!
-//! The C object owns a [`State`]. Semaphores and buffers that a program made with the device keep the engine or the
-//! backend device alive for themselves, so they may be released after it. Everything that runs on behalf of the device
-//! (host calls, parked allocations, work in flight) is over when destruction returns, or moved to a teardown thread
-//! if destruction was asked for from inside one of those.
+//! The C object owns a [`State`]. What a program made with the device keeps what it needs of it, and may be released after
+//! it: semaphores the engine and the proactor, buffers the backend's device, stream-ordered ones the pools. Everything that
+//! runs on behalf of the device (host calls, parked allocations, work in flight) is over when destruction returns. Where
+//! destruction was asked for from inside one of those, or on the thread that polls the device's proactor, it is moved to a
+//! teardown thread and returns at once.
 //!
 //! # The order of destruction
 //!
@@ -25,6 +26,7 @@ use crate::host_pool::HostPool;
 use crate::host_program::Loaders;
 use crate::object::{Out, Retained, allocate, resource};
 use crate::pools::Pools;
+use crate::proactor::Proactor;
 use crate::profile::{Profiler, matches};
 use crate::semaphore::Semaphore;
 use crate::staging::Staging;
@@ -61,7 +63,7 @@ pub(crate) struct State<D: Device> {
     pool: Arc<HostPool>,
     profiler: Profiler,
     staging: Staging,
-    pools: Pools,
+    pools: Arc<Pools>,
     /// Replaced by `replace_device_allocator` before the device is in use.
     device_allocator: UnsafeCell<Retained<sys::iree_hal_allocator_t>>,
     channels: UnsafeCell<Option<Retained<sys::iree_hal_channel_provider_t>>>,
@@ -75,12 +77,11 @@ pub(crate) struct State<D: Device> {
     /// The same, for what is only for one device and knows nothing else of it.
     identity: DeviceIdentity,
     allocator: sys::iree_allocator_t,
-    proactor: *mut sys::iree_async_proactor_t,
-    _proactors: Retained<sys::iree_async_proactor_pool_t>,
+    proactor: Arc<Proactor>,
 }
 
-// SAFETY: the cells are written while nobody else uses the device, as IREE asks; the proactor belongs to the pool that
-// is retained; everything else is shared safely.
+// SAFETY: the cells are written while nobody else uses the device, as IREE asks; a host allocator may be used on any thread;
+// everything else is shared safely.
 unsafe impl<D: Device> Send for State<D> {}
 // SAFETY: as above.
 unsafe impl<D: Device> Sync for State<D> {}
@@ -97,12 +98,10 @@ impl<D: Device> HalDevice<D> {
         // SAFETY: IREE promises a proactor pool with every creation.
         let proactors = unsafe { Retained::retain(params.proactor_pool) }
             .ok_or_else(|| invalid("device creation needs a proactor pool"))?;
-        let mut proactor = std::ptr::null_mut();
-        // SAFETY: the pool is retained, and the proactor lives as long as it.
-        unsafe { check(sys::iree_async_proactor_pool_get(proactors.get(), 0, &raw mut proactor))? };
+        let proactor = Proactor::new(proactors)?;
         let frontiers = Arc::new(Frontiers::new(properties.queues.queues));
         let memory = Memory::new(device.clone(), properties.clone(), allocator);
-        let parking = ParkingLot::new(frontiers.clone(), proactor);
+        let parking = ParkingLot::new(frontiers.clone(), proactor.clone());
         let pool = Arc::new(HostPool::default());
         let port = Port {
             device: device.clone(),
@@ -112,7 +111,7 @@ impl<D: Device> HalDevice<D> {
             pool: pool.clone(),
         };
         let state = State {
-            pools: Pools::new(&memory, proactor, &frontiers)?,
+            pools: Pools::new(&memory, &proactor, &frontiers)?,
             device_allocator: UnsafeCell::new(Allocator::create(memory.clone())?),
             host: Loaders::new(allocator)?,
             engine: Engine::new(port).map_err(|error| impossible(&error))?,
@@ -129,7 +128,6 @@ impl<D: Device> HalDevice<D> {
             device,
             allocator,
             proactor,
-            _proactors: proactors,
         };
         let memory = state.memory.clone();
         let object = Self { resource: resource(const { &Table::<D>::VTABLE }), state };
@@ -152,7 +150,8 @@ impl<D: Device> State<D> {
     fn semaphore(&self, initial: u64) -> Result<*mut sys::iree_hal_semaphore_t> {
         let registration = self.engine.register(initial);
         let (frontiers, spin) = (self.frontiers.clone(), self.spin.clone());
-        Semaphore::create(self.allocator, self.proactor, initial, registration, frontiers, spin)
+        let proactor = self.proactor.clone();
+        Semaphore::create(self.allocator, proactor, initial, registration, frontiers, spin)
     }
 
     /// Ends everything. Whether it is safe to let go afterwards.
@@ -283,7 +282,9 @@ impl<D: Device> Table<D> {
                 }
             }
             let doomed = Doomed(device.cast::<HalDevice<D>>());
-            teardown::run(move || doomed.end());
+            // SAFETY: the last reference is gone, and nobody else ends the device.
+            let away = unsafe { (*doomed.0).state.proactor.may_be_polled_here() };
+            teardown::run(away, move || doomed.end());
         });
     }
 
@@ -455,7 +456,7 @@ impl<D: Device> Table<D> {
                     affinity,
                     access,
                     handle,
-                    state.proactor,
+                    state.proactor.get(),
                     state.allocator,
                     out,
                 ))

@@ -1,8 +1,9 @@
 //! Ownership of C objects as types: retained references, objects of ours, out-parameters.
 
-use crate::status::{Result, check};
+use crate::status::{Result, check, invalid};
 use hal_sys as sys;
 use std::ffi::c_void;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 /// A C object that is counted.
@@ -61,6 +62,52 @@ counted! {
     iree_hal_slab_provider_t => iree_hal_slab_provider_retain, iree_hal_slab_provider_release;
 }
 
+/// An object that somebody else keeps for `'a`: C during a call, or whoever has a reference.
+pub(crate) struct Lent<'a, T>(NonNull<T>, PhantomData<&'a T>);
+
+impl<T> Clone for Lent<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Lent<'_, T> {}
+
+impl<'a, T> Lent<'a, T> {
+    /// What a pointer points at.
+    ///
+    /// # Safety
+    ///
+    /// The object is alive for `'a`, or the pointer is null.
+    pub(crate) unsafe fn new(object: *mut T) -> Option<Self> {
+        NonNull::new(object).map(|object| Self(object, PhantomData))
+    }
+
+    /// The object, for a call.
+    pub(crate) fn get(self) -> *mut T {
+        self.0.as_ptr()
+    }
+
+    /// The same, where something is missing without it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`new`](Self::new).
+    pub(crate) unsafe fn required(object: *mut T, missing: &str) -> Result<Self> {
+        // SAFETY: promised by the caller.
+        unsafe { Self::new(object) }.ok_or_else(|| invalid(missing))
+    }
+}
+
+impl<T: Counted> Lent<'_, T> {
+    /// A reference of our own.
+    pub(crate) fn retain(self) -> Retained<T> {
+        // SAFETY: the object is alive.
+        unsafe { T::retain(self.get()) };
+        Retained(self.0)
+    }
+}
+
 /// A counted reference: clone retains, drop releases.
 pub(crate) struct Retained<T: Counted>(NonNull<T>);
 
@@ -76,10 +123,8 @@ impl<T: Counted> Retained<T> {
     ///
     /// The object is alive, or the pointer is null.
     pub(crate) unsafe fn retain(object: *mut T) -> Option<Self> {
-        let object = NonNull::new(object)?;
-        // SAFETY: the caller's promise.
-        unsafe { T::retain(object.as_ptr()) };
-        Some(Self(object))
+        // SAFETY: promised by the caller.
+        unsafe { Lent::new(object) }.map(Lent::retain)
     }
 
     /// Takes over a reference that C gives us.
@@ -94,6 +139,11 @@ impl<T: Counted> Retained<T> {
     /// The object, for a call.
     pub(crate) fn get(&self) -> *mut T {
         self.0.as_ptr()
+    }
+
+    /// The object, for as long as this reference.
+    pub(crate) fn lend(&self) -> Lent<'_, T> {
+        Lent(self.0, PhantomData)
     }
 
     /// Hands the reference to C.

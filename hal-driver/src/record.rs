@@ -38,7 +38,9 @@ impl Reference {
                 length: extent(reference.length),
             });
         }
-        Slice::new(reference.buffer, reference.offset, reference.length).map(Reference::Direct)
+        // SAFETY: promised by the caller.
+        let slice = unsafe { Slice::lent(reference.buffer, reference.offset, reference.length) };
+        slice.map(Reference::Direct)
     }
 
     /// Whether the buffer may be used like that, if it is known which it is. Of every buffer of a record it is checked when
@@ -188,7 +190,8 @@ pub(crate) unsafe fn binding_table(
         if binding.buffer.is_null() {
             return Ok(None);
         }
-        Slice::new(binding.buffer, binding.offset, binding.length).map(Some)
+        // SAFETY: promised by the caller.
+        unsafe { Slice::lent(binding.buffer, binding.offset, binding.length) }.map(Some)
     };
     bindings.iter().map(own).collect()
 }

@@ -15,6 +15,7 @@
 use crate::constants::WAIT_FOR_ALL;
 use crate::frontier::Frontiers;
 use crate::object::Counted;
+use crate::proactor::Proactor;
 use crate::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::teardown;
 use hal_semaphore::timeline::{Points, Registration, Timeline, Watcher};
@@ -48,6 +49,8 @@ pub(crate) struct Semaphore {
     registration: Registration,
     frontiers: Arc<Frontiers>,
     spin: Arc<AdaptiveSpin>,
+    /// IREE's part imports and exports fences with it.
+    proactor: Arc<Proactor>,
     /// The last promised value that a query has spun for.
     looked_ahead: AtomicU64,
     failure: OnceLock<Failure>,
@@ -57,7 +60,7 @@ impl Semaphore {
     /// A new semaphore, owned by the caller.
     pub(crate) fn create(
         allocator: sys::iree_allocator_t,
-        proactor: *mut sys::iree_async_proactor_t,
+        proactor: Arc<Proactor>,
         initial: u64,
         registration: Registration,
         frontiers: Arc<Frontiers>,
@@ -80,7 +83,7 @@ impl Semaphore {
             let vtable = &raw const VTABLE.async_;
             sys::iree_async_semaphore_initialize(
                 vtable,
-                proactor,
+                proactor.get(),
                 initial,
                 offset,
                 FRONTIER_CAPACITY,
@@ -90,6 +93,7 @@ impl Semaphore {
             (&raw mut (*semaphore).registration).write(registration);
             (&raw mut (*semaphore).frontiers).write(frontiers);
             (&raw mut (*semaphore).spin).write(spin);
+            (&raw mut (*semaphore).proactor).write(proactor);
             (&raw mut (*semaphore).looked_ahead).write(AtomicU64::new(0));
             (&raw mut (*semaphore).failure).write(OnceLock::new());
             Ok(semaphore.cast())
@@ -566,6 +570,7 @@ unsafe extern "C" fn destroy(base: *mut sys::iree_async_semaphore_t) {
             (&raw mut (*semaphore).frontiers).drop_in_place();
             (&raw mut (*semaphore).spin).drop_in_place();
             (&raw mut (*semaphore).failure).drop_in_place();
+            (&raw mut (*semaphore).proactor).drop_in_place();
             sys::iree_allocator_free(allocator, semaphore.cast());
         }
     });
@@ -592,6 +597,8 @@ unsafe extern "C" fn signal(
     frontier: *const sys::iree_async_frontier_t,
 ) -> sys::iree_status_t {
     guard(|| {
+        // Waiters are called from here, and may let go of the device.
+        let _inside = teardown::enter();
         if value > MAX_VALUE {
             let message =
                 format!("cannot signal {value}: it is past the largest a semaphore can reach, {MAX_VALUE}");

@@ -1,6 +1,6 @@
 //! What the engine carries for each queue operation, and how it reaches the device or the host.
 
-use crate::alloca::{Alloca, Dealloca, ParkingLot, Reservation};
+use crate::alloca::{Alloca, Dealloca, ParkingLot};
 use crate::buffer::{Opaque, Slice};
 use crate::command_buffer::Recorded;
 use crate::frontier::Frontiers;
@@ -8,6 +8,7 @@ use crate::host_pool::HostPool;
 use crate::object::{Retained, narrow};
 use crate::profile::Trace;
 use crate::record::Record;
+use crate::reservation::Reservation;
 use crate::semaphore::{IreeTimeline, OwnedList};
 use crate::status::{Result, check};
 use crate::teardown;

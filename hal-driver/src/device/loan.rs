@@ -97,7 +97,7 @@ impl<D: Device> State<D> {
             Retained::adopt(buffer)
         };
         let buffer = buffer.ok_or_else(|| invalid("the allocator made nothing"))?;
-        let staging = Slice::new(buffer.get(), 0, narrow(slice.length))?;
+        let staging = Slice::new(buffer, 0, narrow(slice.length))?;
         let (fetched, returned) = (self.timeline()?, self.timeline()?);
         Ok(Some(Loan { owner, original: slice.clone(), staging, reads, writes, fetched, returned }))
     }

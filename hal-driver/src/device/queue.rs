@@ -1,16 +1,18 @@
 //! The queue operations of the device.
 
 use super::{HalDevice, Raw, State, Table};
-use crate::alloca::{Alloca, Attempt, Dealloca, Pool};
+use crate::alloca::{Alloca, Attempt, Dealloca};
 use crate::allocator;
 use crate::buffer::{Opaque, Slice};
 use crate::command_buffer::{Recorded, bindings};
 use crate::constants::{ACCESS_READ, ACCESS_WRITE};
-use crate::object::{Out, Retained, narrow, slice, wide};
+use crate::object::{Lent, Out, Retained, narrow, slice, wide};
 use crate::profile::About;
 use crate::record::{Record, Reference, Use};
+use crate::reservation::Pool;
 use crate::semaphore::List;
 use crate::status::{Result, check, guard, invalid, refused};
+use crate::transient::TransientBuffer;
 use crate::work::{HostCall, Operation, Transfer, Work};
 use hal_backend::Device;
 use hal_semaphore::timeline::Points;
@@ -205,20 +207,12 @@ impl<D: Device> State<D> {
             // All memory of the heap is aligned like that, and IREE's pools know of less.
             params.min_alignment = 0;
         }
-        let mut buffer = std::ptr::null_mut();
-        // SAFETY: the out-parameter is ours. A pool outlives what is allocated from it, as its owner promises.
-        let (buffer, pool, ahead) = unsafe {
-            check(sys::iree_hal_local_transient_buffer_create(
-                placement,
-                params,
-                narrow(length),
-                narrow(length),
-                self.allocator,
-                &raw mut buffer,
-            ))?;
-            let buffer = Retained::adopt(buffer).ok_or_else(|| invalid("there is no transient buffer"))?;
-            let (pool, ahead) = if pool.is_null() { self.pools.select(heap, length)? } else { (pool, 0) };
-            (buffer, Pool::new(pool), ahead)
+        let buffer = TransientBuffer::create(self.allocator, placement, &params, length, self.pools.clone())?;
+        let (pool, ahead) = if pool.is_null() {
+            self.pools.select(heap, length)?
+        } else {
+            // SAFETY: a pool outlives what is allocated from it, as IREE asks of its owner.
+            (unsafe { Pool::new(pool) }, 0)
         };
         let may_wait = flags & MAY_WAIT != 0;
         let alloca =
@@ -228,7 +222,7 @@ impl<D: Device> State<D> {
             match self.parking.attempt(&alloca)? {
                 Attempt::Done => {
                     self.edge(queue, edges, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA, length)?;
-                    return Ok(buffer);
+                    return Ok(buffer.to_buffer());
                 }
                 Attempt::Frontier(reservation) => {
                     (Side::Host, Operation::Await(Box::new((alloca, Some(reservation)))))
@@ -239,24 +233,18 @@ impl<D: Device> State<D> {
             (if ahead > 0 { Side::Ahead } else { Side::Host }, Operation::Alloca(alloca))
         };
         self.submit(queue, edges, side, operation)?;
-        Ok(buffer)
+        Ok(buffer.to_buffer())
     }
 
+    /// A stream-ordered deallocation. Of what was not allocated so, or by another device, it is a barrier.
     fn dealloca(
         &self,
-        raw: Raw,
         affinity: Affinity,
         edges: &Edges<'_>,
-        buffer: *mut sys::iree_hal_buffer_t,
+        buffer: Lent<'_, sys::iree_hal_buffer_t>,
     ) -> Result {
-        // SAFETY: C lends us a live buffer.
-        let ours =
-            unsafe { sys::iree_hal_local_transient_buffer_isa(buffer) && (*buffer).placement.device == raw };
-        if !ours {
-            return self.barrier(affinity, edges);
-        }
-        // SAFETY: as above.
-        let buffer = unsafe { Retained::retain(buffer) }.ok_or_else(|| invalid("there is no buffer"))?;
+        let buffer = TransientBuffer::of(buffer).filter(|buffer| buffer.is_of(&self.pools));
+        let Some(buffer) = buffer else { return self.barrier(affinity, edges) };
         self.submit(affinity, edges, Side::Edge, Operation::Dealloca(Dealloca::new(buffer, self.pools.own())))
     }
 
@@ -265,7 +253,7 @@ impl<D: Device> State<D> {
         &self,
         affinity: Affinity,
         edges: &Edges<'_>,
-        file: *mut sys::iree_hal_file_t,
+        file: Lent<'_, sys::iree_hal_file_t>,
         file_offset: u64,
         slice: Slice,
         writes_file: bool,
@@ -273,17 +261,18 @@ impl<D: Device> State<D> {
         let length = slice.length;
         let access = if writes_file { ACCESS_WRITE } else { ACCESS_READ };
         if writes_file { Use::Source } else { Use::Target }.check(&slice)?;
-        // SAFETY: C lends us a live file.
+        let raw = file.get();
+        // SAFETY: the file is lent, and keeps its storage.
         let (storage, size, blocking) = unsafe {
-            check(sys::iree_hal_file_validate_access(file, access))?;
-            let storage = sys::iree_hal_file_storage_buffer(file);
-            (storage, sys::iree_hal_file_length(file), sys::iree_hal_file_supports_synchronous_io(file))
+            check(sys::iree_hal_file_validate_access(raw, access))?;
+            let storage = Lent::new(sys::iree_hal_file_storage_buffer(raw));
+            (storage, sys::iree_hal_file_length(raw), sys::iree_hal_file_supports_synchronous_io(raw))
         };
         if length == 0 {
             return self.barrier(affinity, edges);
         }
-        if !storage.is_null() {
-            let bytes = Slice::new(storage, narrow(file_offset), narrow(length))?;
+        if let Some(storage) = storage {
+            let bytes = Slice::new(storage.retain(), narrow(file_offset), narrow(length))?;
             return if writes_file {
                 self.copy(affinity, edges, slice, bytes)
             } else {
@@ -298,10 +287,8 @@ impl<D: Device> State<D> {
         if !blocking {
             return Err(invalid("the file can neither be mapped nor read and written from a thread"));
         }
-        // SAFETY: as above.
-        let file = unsafe { Retained::retain(file) }.ok_or_else(|| invalid("there is no file"))?;
         let mapped = slice.is_host_visible();
-        let transfer = Transfer { file, file_offset, slice, writes_file };
+        let transfer = Transfer { file: file.retain(), file_offset, slice, writes_file };
         if !mapped {
             return self.staged(affinity, edges, &transfer);
         }
@@ -370,7 +357,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                state.dealloca(device, state.affinity(affinity), &edges, buffer)
+                let buffer = Lent::required(buffer, "there is no buffer to deallocate")?;
+                state.dealloca(state.affinity(affinity), &edges, buffer)
             }
         })
     }
@@ -391,7 +379,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let target = Slice::new(target, target_offset, length)?;
+                let target = Slice::lent(target, target_offset, length)?;
                 let length = target.length;
                 let record = Record::fill(Reference::Direct(target), pattern, pattern_length)?;
                 state.record(state.affinity(affinity), &edges, record, length)
@@ -415,7 +403,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call; the source has `length` bytes.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let target = Slice::new(target, target_offset, length)?;
+                let target = Slice::lent(target, target_offset, length)?;
                 let length = target.length;
                 let count =
                     usize::try_from(length).map_err(|_| invalid("an update is larger than memory"))?;
@@ -442,8 +430,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let source = Slice::new(source, source_offset, length)?;
-                let target = Slice::new(target, target_offset, length)?;
+                let source = Slice::lent(source, source_offset, length)?;
+                let target = Slice::lent(target, target_offset, length)?;
                 state.copy(state.affinity(affinity), &edges, source, target)
             }
         })
@@ -465,7 +453,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let target = Slice::new(target, target_offset, length)?;
+                let target = Slice::lent(target, target_offset, length)?;
+                let file = Lent::required(file, "there is no file to read")?;
                 state.transfer(state.affinity(affinity), &edges, file, file_offset, target, false)
             }
         })
@@ -487,7 +476,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let source = Slice::new(source, source_offset, length)?;
+                let source = Slice::lent(source, source_offset, length)?;
+                let file = Lent::required(file, "there is no file to write")?;
                 state.transfer(state.affinity(affinity), &edges, file, file_offset, source, true)
             }
         })

@@ -458,6 +458,7 @@ fn local() -> sys::iree_hal_buffer_params_t {
 pub(crate) struct Buffer(pub(crate) *mut sys::iree_hal_buffer_t);
 
 unsafe impl Send for Buffer {}
+unsafe impl Sync for Buffer {}
 
 impl Buffer {
     pub(crate) fn read(&self) -> Vec<u8> {
