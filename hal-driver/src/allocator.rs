@@ -134,22 +134,22 @@ pub(crate) fn granted(heap: &Heap, params: &sys::iree_hal_buffer_params_t) -> sy
     params
 }
 
-/// The heap that host memory joins when it is imported: the one that is of the host's memory, or of memory that both share.
-/// Host memory does not become a card's own.
+/// The heap that host memory joins when it is imported, and what it has to begin on: the heap of the host's memory, or of
+/// memory that both share. Host memory does not become a card's own.
 fn find_import_heap<'a>(
     properties: &'a Properties,
     params: &sys::iree_hal_buffer_params_t,
-) -> Option<&'a Heap> {
-    let visible = || properties.heaps.iter().filter(|heap| heap.host_visible);
-    let heap = visible().find(|heap| !heap.device_local).or_else(|| visible().next())?;
+) -> Option<(&'a Heap, u64)> {
+    let taking = || properties.heaps.iter().filter_map(|heap| Some((heap, heap.import_alignment?)));
+    let taken = taking().find(|(heap, _)| !heap.device_local).or_else(|| taking().next())?;
     let wants_device = params.type_ & DEVICE_LOCAL == DEVICE_LOCAL;
-    (heap.device_local || !wants_device).then_some(heap)
+    (taken.0.device_local || !wants_device).then_some(taken)
 }
 
-/// Whether an import begins where its heap's buffers do. Programs are compiled for that: a vector load from elsewhere is a
+/// Whether an import begins where its heap asks it to. Programs are compiled for that: a vector load from elsewhere is a
 /// fault.
-fn check_alignment(heap: &Heap, params: &sys::iree_hal_buffer_params_t, address: u64) -> Result {
-    let least = if params.access & ACCESS_UNALIGNED != 0 { 1 } else { heap.alignment };
+fn check_alignment(least: u64, params: &sys::iree_hal_buffer_params_t, address: u64) -> Result {
+    let least = if params.access & ACCESS_UNALIGNED != 0 { 1 } else { least };
     let alignment = least.max(wide(params.min_alignment));
     if address.is_multiple_of(alignment) {
         return Ok(());
@@ -313,12 +313,17 @@ impl<D: Device> Memory<D> {
                 external.size
             )));
         }
-        let heap = find_import_heap(&self.properties, params).ok_or_else(|| {
-            let message = "host memory is not this device's own and does not become it; import it without DEVICE_LOCAL, or \
-                           allocate a buffer and copy into it";
+        let (heap, alignment) = find_import_heap(&self.properties, params).ok_or_else(|| {
+            let takes_any = self.properties.heaps.iter().any(|heap| heap.import_alignment.is_some());
+            let message = if takes_any {
+                "host memory is not this device's own and does not become it; import it without DEVICE_LOCAL, or allocate a \
+                 buffer and copy into it"
+            } else {
+                "this device uses no host memory in place; allocate a buffer and copy into it"
+            };
             Failure::new(Code::Unavailable, message)
         })?;
-        check_alignment(heap, params, start as u64)?;
+        check_alignment(alignment, params, start as u64)?;
         let params = granted(heap, params);
         // SAFETY: promised by the caller. As long as anybody has the range the callback does not come.
         let (release, range) = unsafe {
@@ -479,7 +484,7 @@ impl<D: Device> Table<D> {
         // IREE asks for each buffer of each command that it validates.
         let own = find_heap(&memory.properties, params).map(|(_, heap)| heap);
         let imported = find_import_heap(&memory.properties, params);
-        let Some(heap) = own.or(imported) else { return 0 };
+        let Some(heap) = own.or(imported.map(|(heap, _)| heap)) else { return 0 };
         let mut granted = granted(heap, params);
         let mut bits = 0;
         if own.is_some_and(|heap| wide(size) <= heap.max_allocation) {
@@ -500,7 +505,8 @@ impl<D: Device> Table<D> {
             }
         }
         // Whoever brings memory of their own finds out what it has to be like.
-        granted.min_alignment = granted.min_alignment.max(narrow(heap.alignment));
+        let least = imported.map_or(heap.alignment, |(_, alignment)| alignment);
+        granted.min_alignment = granted.min_alignment.max(narrow(least));
         *params = granted;
         bits as sys::iree_hal_buffer_compatibility_t
     }

@@ -43,6 +43,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How many queues a device may have: an affinity has a bit for each.
+const MAX_QUEUES: usize = 64;
+
 /// How long work in flight may take to end by itself when a device is destroyed.
 const GRACE: Duration = Duration::from_millis(400);
 
@@ -95,6 +98,7 @@ impl<D: Device> HalDevice<D> {
     ) -> Result<*mut sys::iree_hal_device_t> {
         let device = Arc::new(device);
         let properties = Arc::new(device.properties());
+        check_properties(&properties)?;
         // SAFETY: IREE promises a proactor pool with every creation.
         let proactors = unsafe { Retained::retain(params.proactor_pool) }
             .ok_or_else(|| invalid("device creation needs a proactor pool"))?;
@@ -205,6 +209,30 @@ impl<D: Device> State<D> {
     fn ordinal(&self) -> u32 {
         self.frontiers.ordinal()
     }
+}
+
+/// Refuses what a backend cannot mean, before anything is made of it.
+fn check_properties(properties: &Properties) -> Result {
+    let bug = |what: String| {
+        let name = &properties.identifier;
+        Err(Failure::new(Code::Internal, format!("device {name:?} {what}; this is a bug of its backend")))
+    };
+    if properties.identifier.is_empty() {
+        return bug("has no name".to_owned());
+    }
+    if !(1..=MAX_QUEUES).contains(&properties.queues.queues) {
+        return bug(format!("has {} queues, and not 1 to {MAX_QUEUES}", properties.queues.queues));
+    }
+    if properties.heaps.is_empty() {
+        return bug("has no memory".to_owned());
+    }
+    for (number, heap) in properties.heaps.iter().enumerate() {
+        let alignments = [Some(heap.alignment), heap.import_alignment];
+        if let Some(crooked) = alignments.into_iter().flatten().find(|number| !number.is_power_of_two()) {
+            return bug(format!("aligns memory of heap {number} to {crooked}, which is no power of two"));
+        }
+    }
+    Ok(())
 }
 
 /// What a device says of its group when it is in none.

@@ -281,6 +281,24 @@ pub(crate) fn create_cache<D: Device>(
     Ok(())
 }
 
+/// Writes the name of a format where C has room for it, with the zero behind it that C expects.
+///
+/// # Safety
+///
+/// There is room for `capacity` characters.
+unsafe fn write_name(name: &str, out: *mut std::ffi::c_char, capacity: usize) -> Result {
+    if name.len() >= capacity {
+        let message = format!("the name of the format, {name:?}, does not fit into {capacity} characters");
+        return Err(Failure::new(Code::OutOfRange, message));
+    }
+    // SAFETY: promised by the caller, and just checked.
+    unsafe {
+        out.cast::<u8>().copy_from(name.as_ptr(), name.len());
+        out.add(name.len()).write(0);
+    }
+    Ok(())
+}
+
 struct CacheTable<D>(PhantomData<D>);
 
 impl<D: Device> CacheTable<D> {
@@ -320,7 +338,19 @@ impl<D: Device> CacheTable<D> {
     ) -> sys::iree_status_t {
         guard(|| {
             // SAFETY: C passes a live cache of ours and lends us the rest for the call.
-            unsafe { Self::of(cache).host.infer_format(caching_mode, data, capacity, format, out_size) }
+            unsafe {
+                let cache = Self::of(cache);
+                let inferred = match cache.device.infer_format(slice(data.data, data.data_length)) {
+                    Some(inferred) => inferred,
+                    None => {
+                        let runs = |format: &str| cache.device.supports(format, &*cache.host);
+                        cache.host.infer_format(caching_mode, data, runs)?
+                    }
+                };
+                write_name(&inferred.format, format, capacity)?;
+                Out::new(out_size).set(usize::try_from(inferred.length).unwrap_or(usize::MAX));
+            }
+            Ok(())
         })
     }
 

@@ -53,11 +53,11 @@ impl Drop for Allocation {
 impl HostRange {
     /// Fresh memory, zeroed, aligned to `alignment`, a power of two.
     pub fn allocate(length: u64, alignment: usize) -> Result<Self, Failure> {
-        let alignment = alignment.max(1).next_power_of_two();
         let exhausted = || {
             let message = format!("the host has no {length} bytes left for a buffer");
             Failure::new(Code::ResourceExhausted, message)
         };
+        let alignment = alignment.max(1).checked_next_power_of_two().ok_or_else(exhausted)?;
         let size = usize::try_from(length).map_err(|_| exhausted())?;
         // Aligned by hand: an allocator that is asked for more than its own alignment writes the zeros itself, and
         // so touches every page of memory that the system would have given zeroed and untouched.
@@ -386,6 +386,7 @@ mod tests {
         assert!(!range.copy_from(&HostRange::allocate(9, 8).unwrap()));
         assert_eq!(bytes(&range), [0; 8]);
         assert!(HostRange::allocate(u64::MAX, 64).is_err());
+        assert!(HostRange::allocate(8, usize::MAX).is_err());
         for alignment in [1, 16, 64, 4096] {
             assert_eq!(HostRange::allocate(5, alignment).unwrap().address() as usize % alignment, 0);
         }

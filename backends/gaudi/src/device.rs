@@ -2,7 +2,7 @@
 
 use crate::dma::Dma;
 use crate::emulator::Emulator;
-use crate::executable::{Container, Entry, FORMAT, wrap::wrap};
+use crate::executable::{Container, Entry, FORMAT, IDENTIFIER, wrap::wrap};
 use crate::generation::Generation;
 use crate::ipc::Ipc;
 use crate::kmd::{Card, clock};
@@ -12,12 +12,15 @@ use crate::queue::Queues;
 use crate::shared::Shared;
 use crate::submit::Submitter;
 use hal_backend::{
-    Code, Completer, Completion, Device, DeviceSpec, Failure, Heap as HeapInfo, HostLoader, HostRange, Job,
-    LoadRequest, Loaded, NativeWaits, Properties, Rejected,
+    Code, Completer, Completion, Device, DeviceSpec, Failure, Heap as HeapInfo, HostLoader, HostRange,
+    Inferred, Job, LoadRequest, Loaded, NativeWaits, Properties, Rejected,
 };
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+
+/// What imported host memory begins on. Cards read and write single bytes of it; programs are compiled for that much.
+const IMPORT_ALIGNMENT: u64 = 64;
 
 /// The numbers of heaps.
 const DEVICE_HEAP: usize = 0;
@@ -80,12 +83,13 @@ impl GaudiDevice {
             // An emulated card runs host code, and compilers name the host `local`.
             aliases.extend(["local-gaudi".to_owned(), "local".to_owned()]);
         }
-        let heap = |host_visible, max_allocation, alignment| HeapInfo {
+        let heap = |host_visible: bool, max_allocation, alignment| HeapInfo {
             host_visible,
             coherent: host_visible,
             device_local: !host_visible,
             max_allocation,
             alignment,
+            import_alignment: host_visible.then_some(IMPORT_ALIGNMENT),
         };
         let properties = Properties {
             identifier: "gaudi".to_owned(),
@@ -247,6 +251,12 @@ impl Device for GaudiDevice {
 
     fn supports(&self, format: &str, host: &dyn HostLoader) -> bool {
         format == FORMAT || (self.emulator.is_some() && host.supports(format))
+    }
+
+    fn infer_format(&self, data: &[u8]) -> Option<Inferred> {
+        let identifier = data.get(4..8)?;
+        (identifier == IDENTIFIER.as_bytes())
+            .then(|| Inferred { format: FORMAT.to_owned(), length: data.len() as u64 })
     }
 
     fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {

@@ -175,6 +175,17 @@ impl Device {
         memory: *mut u8,
         length: usize,
     ) -> Result<Buffer> {
+        self.import_until(params, memory, length, sys::iree_hal_buffer_release_callback_t::default())
+    }
+
+    /// The same, until a callback.
+    pub(crate) fn import_until(
+        &self,
+        params: sys::iree_hal_buffer_params_t,
+        memory: *mut u8,
+        length: usize,
+        release: sys::iree_hal_buffer_release_callback_t,
+    ) -> Result<Buffer> {
         unsafe {
             let mut external = sys::iree_hal_external_buffer_t {
                 type_: sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION,
@@ -182,13 +193,13 @@ impl Device {
                 ..Default::default()
             };
             external.handle.host_allocation.ptr = memory.cast();
-            let (nobody, mut buffer) = (sys::iree_hal_buffer_release_callback_t::default(), null_mut());
+            let mut buffer = null_mut();
             let (allocator, external) = (self.allocator(), &raw mut external);
             check(sys::iree_hal_allocator_import_buffer(
                 allocator,
                 params,
                 external,
-                nobody,
+                release,
                 &raw mut buffer,
             ))?;
             Ok(Buffer(buffer))
