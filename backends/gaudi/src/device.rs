@@ -143,6 +143,8 @@ fn name(generation: Generation) -> &'static str {
 
 /// A loaded executable.
 pub struct Executable {
+    /// Where its data is, and nowhere else.
+    card: Arc<Card>,
     entries: Vec<Entry>,
     /// Where it keeps its data segments.
     pub(crate) data: Vec<u64>,
@@ -170,6 +172,11 @@ impl fmt::Debug for Executable {
 }
 
 impl Executable {
+    /// Whether its data is on this card.
+    pub(crate) fn is_of(&self, card: &Arc<Card>) -> bool {
+        Arc::ptr_eq(&self.card, card)
+    }
+
     /// One of its functions.
     pub(crate) fn entry(&self, number: usize) -> Result<&Entry, Failure> {
         self.entries.get(number).ok_or_else(|| {
@@ -207,7 +214,13 @@ impl GaudiDevice {
         }
         let functions = container.entries.iter().map(Entry::function).collect();
         Ok(Loaded {
-            executable: Executable { entries: container.entries, data, _memory: memories, program },
+            executable: Executable {
+                card: self.card.clone(),
+                entries: container.entries,
+                data,
+                _memory: memories,
+                program,
+            },
             functions,
         })
     }
