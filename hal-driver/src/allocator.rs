@@ -7,10 +7,12 @@ use crate::status::{Result, guard, guard_or, invalid, unavailable};
 use hal_backend::{Device, Heap, HostRange, Properties};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
+use parking_lot::Mutex;
 use std::any::Any;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 type MemoryType = sys::iree_hal_memory_type_t;
 type Usage = sys::iree_hal_buffer_usage_t;
@@ -224,8 +226,57 @@ pub(crate) struct Memory<D: Device> {
     pub(crate) properties: Arc<Properties>,
     pub(crate) allocator: sys::iree_allocator_t,
     pub(crate) statistics: Statistics,
-    /// The device for C, which outlives its buffers.
-    parent: AtomicPtr<sys::iree_hal_device_t>,
+    /// The device for C, as long as there is one.
+    pub(crate) parent: Arc<Parent>,
+}
+
+/// A device for C, for what does not keep it: buffers may outlive it.
+///
+/// # Invariants
+///
+/// What is in here is null or a device whose structure is not freed, as long as the lock is held. The device may be on its
+/// way out, with no reference left.
+#[derive(Default)]
+pub(crate) struct Parent {
+    device: AtomicPtr<sys::iree_hal_device_t>,
+    lock: Mutex<()>,
+}
+
+impl Parent {
+    /// The device, to compare with or to name where nobody looks at it; null if it is gone.
+    pub(crate) fn address(&self) -> *mut sys::iree_hal_device_t {
+        self.device.load(Ordering::Acquire)
+    }
+
+    /// A reference to the device, unless it is gone or on its way out.
+    pub(crate) fn retain(&self) -> Option<Retained<sys::iree_hal_device_t>> {
+        let _stays = self.lock.lock();
+        let device = NonNull::new(self.address())?.as_ptr();
+        // SAFETY: the structure is there, by the invariant; it begins with its count, which IREE changes by atomics. A reference
+        // that was counted is ours.
+        unsafe {
+            let resource = device.cast::<sys::iree_hal_resource_t>();
+            let count = AtomicI32::from_ptr((&raw mut (*resource).ref_count).cast());
+            let more = |count: i32| (count > 0).then_some(count + 1);
+            count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+            Retained::adopt(device)
+        }
+    }
+
+    /// The device exists now.
+    ///
+    /// # Safety
+    ///
+    /// It is [forgotten](Self::forget) before it is freed.
+    pub(crate) unsafe fn is(&self, device: *mut sys::iree_hal_device_t) {
+        self.device.store(device, Ordering::Release);
+    }
+
+    /// The device has no reference any more.
+    pub(crate) fn forget(&self) {
+        let _nobody_looks = self.lock.lock();
+        self.device.store(std::ptr::null_mut(), Ordering::Release);
+    }
 }
 
 // SAFETY: a host allocator may be used on any thread.
@@ -239,18 +290,13 @@ impl<D: Device> Memory<D> {
         properties: Arc<Properties>,
         allocator: sys::iree_allocator_t,
     ) -> Arc<Self> {
-        let (statistics, parent) = (Statistics::default(), AtomicPtr::default());
+        let (statistics, parent) = (Statistics::default(), Arc::default());
         Arc::new(Self { device, properties, allocator, statistics, parent })
     }
 
-    /// The device for C exists now.
-    pub(crate) fn belongs_to(&self, device: *mut sys::iree_hal_device_t) {
-        self.parent.store(device, Ordering::Release);
-    }
-
-    /// The device for C.
+    /// The device for C, to compare with or to name.
     pub(crate) fn parent(&self) -> *mut sys::iree_hal_device_t {
-        self.parent.load(Ordering::Acquire)
+        self.parent.address()
     }
 
     fn placement(&self, params: &sys::iree_hal_buffer_params_t) -> sys::iree_hal_buffer_placement_t {
@@ -270,7 +316,7 @@ impl<D: Device> Memory<D> {
         }
         let memory = self.device.allocate(heap, length.max(1))?;
         let counted = self.statistics.of(kind).add(length);
-        Ok(DeviceMemory::new(self.device.clone(), memory, Some(counted)))
+        Ok(DeviceMemory::new(self.device.clone(), self.parent.clone(), memory, Some(counted)))
     }
 
     /// A buffer of its own memory.
@@ -332,7 +378,7 @@ impl<D: Device> Memory<D> {
             (release, HostRange::from_raw(start, external.size, owner))
         };
         let memory = self.device.import(range)?;
-        let backing = DeviceMemory::new(self.device.clone(), memory, None);
+        let backing = DeviceMemory::new(self.device.clone(), self.parent.clone(), memory, None);
         let spec = BufferSpec {
             placement: self.placement(&params),
             params,

@@ -1,6 +1,6 @@
 //! Buffers: memory of a device behind IREE's buffer interface, and any buffer as something a queue can work on.
 
-use crate::allocator::HOST_VISIBLE;
+use crate::allocator::{HOST_VISIBLE, Parent};
 use crate::constants::{ACCESS_ANY, ACCESS_READ, Access};
 use crate::object::{Lent, Retained, extent, narrow, wide};
 use crate::status::{Result, check, guard, guard_or, invalid};
@@ -23,6 +23,8 @@ pub(crate) trait Backing: Send + Sync {
     fn flush(&self, offset: u64, length: u64) -> Result;
     /// Makes the device's writes visible to the host.
     fn invalidate(&self, offset: u64, length: u64) -> Result;
+    /// The device for C that it is of.
+    fn parent(&self) -> &Parent;
     /// The allocation itself.
     fn as_any(&self) -> &dyn Any;
 }
@@ -34,6 +36,8 @@ pub(crate) struct DeviceMemory<D: Device> {
     /// which stays where it is as long as the allocation.
     view: OnceLock<Option<HostRange>>,
     device: Arc<D>,
+    /// The device for C.
+    parent: Arc<Parent>,
     /// What a statistic counts as gone when this is.
     _counted: Option<crate::allocator::Counted>,
 }
@@ -41,10 +45,11 @@ pub(crate) struct DeviceMemory<D: Device> {
 impl<D: Device> DeviceMemory<D> {
     pub(crate) fn new(
         device: Arc<D>,
+        parent: Arc<Parent>,
         memory: D::Memory,
         counted: Option<crate::allocator::Counted>,
     ) -> Arc<Self> {
-        Arc::new(Self { memory: Arc::new(memory), view: OnceLock::new(), device, _counted: counted })
+        Arc::new(Self { memory: Arc::new(memory), view: OnceLock::new(), device, parent, _counted: counted })
     }
 }
 
@@ -59,6 +64,10 @@ impl<D: Device> Backing for DeviceMemory<D> {
 
     fn invalidate(&self, offset: u64, length: u64) -> Result {
         self.device.invalidate(&self.memory, offset, length)
+    }
+
+    fn parent(&self) -> &Parent {
+        &self.parent
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -369,6 +378,25 @@ impl Slice {
         // changes.
         let owner = unsafe { (*(*self.buffer.get()).allocated_buffer).placement.device };
         (!owner.is_null() && owner != device).then_some(owner)
+    }
+
+    /// The device that it is placed on, which a buffer does not keep.
+    pub(crate) fn owner(&self) -> Result<Retained<sys::iree_hal_device_t>> {
+        let (allocation, _) = self.allocation()?;
+        let owner = if let Some(buffer) = Buffer::recognise(allocation) {
+            buffer.backing.parent().retain()
+        } else if let Some(buffer) = TransientBuffer::of(allocation) {
+            buffer.owner()
+        } else {
+            // SAFETY: the buffer is alive. That another driver's device is there as long as work is asked of it is the
+            // promise of the program, as IREE's placement says.
+            unsafe { Retained::retain((*allocation.get()).placement.device) }
+        };
+        owner.ok_or_else(|| {
+            let message = "the buffer's device is gone, and only it could reach the buffer's memory; copy what is still needed \
+                           before the device is released";
+            Failure::new(Code::FailedPrecondition, message)
+        })
     }
 
     fn resolved_length(&self) -> Result<u64> {

@@ -69,6 +69,7 @@ pub(crate) struct State<D: Device> {
     pools: Arc<Pools>,
     /// Replaced by `replace_device_allocator` before the device is in use.
     device_allocator: UnsafeCell<Retained<sys::iree_hal_allocator_t>>,
+    /// Kept as IREE asks, and asked for nothing: there are no channels to be made with it.
     channels: UnsafeCell<Option<Retained<sys::iree_hal_channel_provider_t>>>,
     frontiers: Arc<Frontiers>,
     /// Whether those who ask how far a semaphore of the device is do well to look for a moment.
@@ -136,7 +137,8 @@ impl<D: Device> HalDevice<D> {
         let memory = state.memory.clone();
         let object = Self { resource: resource(const { &Table::<D>::VTABLE }), state };
         let object = allocate(allocator, object)?.as_ptr().cast();
-        memory.belongs_to(object);
+        // SAFETY: `destroy` forgets it first.
+        unsafe { memory.parent.is(object) };
         Ok(object)
     }
 
@@ -311,7 +313,9 @@ impl<D: Device> Table<D> {
             }
             let doomed = Doomed(device.cast::<HalDevice<D>>());
             // SAFETY: the last reference is gone, and nobody else ends the device.
-            let away = unsafe { (*doomed.0).state.proactor.may_be_polled_here() };
+            let state = unsafe { &(*doomed.0).state };
+            state.memory.parent.forget();
+            let away = state.proactor.may_be_polled_here();
             teardown::run(away, move || doomed.end());
         });
     }
@@ -342,6 +346,8 @@ impl<D: Device> Table<D> {
         });
     }
 
+    /// Keeps the provider, until another comes or as long as the device. That is all: a device here has no channels, and
+    /// `create_channel` says so, whoever would provide them.
     unsafe extern "C" fn replace_channel_provider(
         device: Raw,
         provider: *mut sys::iree_hal_channel_provider_t,

@@ -52,6 +52,7 @@ counted! {
     iree_hal_buffer_t => iree_hal_buffer_retain, iree_hal_buffer_release;
     iree_hal_channel_provider_t => iree_hal_channel_provider_retain, iree_hal_channel_provider_release;
     iree_hal_command_buffer_t => iree_hal_command_buffer_retain, iree_hal_command_buffer_release;
+    iree_hal_device_t => iree_hal_device_retain, iree_hal_device_release;
     iree_hal_executable_loader_t => iree_hal_executable_loader_retain, iree_hal_executable_loader_release;
     iree_hal_executable_plugin_manager_t =>
         iree_hal_executable_plugin_manager_retain, iree_hal_executable_plugin_manager_release;

@@ -7,7 +7,7 @@
 //! A stream-ordered buffer gives its memory back when it is let go of, if no deallocation has, and that may be after the
 //! device. So whoever has such a buffer has the [`Pools`], and with them everything that a pool of IREE's needs.
 
-use crate::allocator::{Memory, granted, memory_type, usage};
+use crate::allocator::{Memory, Parent, granted, memory_type, usage};
 use crate::buffer::{Backing, Buffer, BufferSpec, DeviceMemory, Release};
 use crate::frontier::Frontiers;
 use crate::object::{Out, Retained, free, narrow, wide};
@@ -206,6 +206,8 @@ pub(crate) struct Pools {
     own: Arc<OwnPools>,
     notification: Retained<sys::iree_async_notification_t>,
     frontiers: Arc<Frontiers>,
+    /// The device for C.
+    parent: Arc<Parent>,
     /// The notification is its.
     _proactor: Arc<Proactor>,
 }
@@ -293,10 +295,16 @@ impl Pools {
             own: Arc::new(own),
             notification,
             frontiers: frontiers.clone(),
+            parent: memory.parent.clone(),
             _proactor: proactor.clone(),
         };
         pools.heap(0)?;
         Ok(Arc::new(pools))
+    }
+
+    /// The device for C.
+    pub(crate) fn parent(&self) -> &Parent {
+        &self.parent
     }
 
     /// The pools of a heap, made if they are not there.

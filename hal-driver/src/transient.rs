@@ -100,6 +100,11 @@ impl TransientBuffer {
         Arc::ptr_eq(&self.object().pools, pools)
     }
 
+    /// The device for C that it is of, unless that is gone.
+    pub(crate) fn owner(&self) -> Option<Retained<sys::iree_hal_device_t>> {
+        self.object().pools.parent().retain()
+    }
+
     /// The memory, if there is any, with a reference of the caller's own.
     pub(crate) fn backing(&self) -> Result<Retained<sys::iree_hal_buffer_t>> {
         self.object().backing()
