@@ -2,7 +2,7 @@
 
 use crate::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
 use crate::constants::{ACCESS_ALL, ACCESS_ANY, ACCESS_UNALIGNED};
-use crate::object::{Out, Retained, free, narrow, resource, wide};
+use crate::object::{HostAllocator, Out, Retained, free, narrow, resource, wide};
 use crate::status::{Result, guard, guard_or, invalid, unavailable};
 use hal_backend::{Device, Heap, HostRange, Properties};
 use hal_semaphore::{Code, Failure};
@@ -224,7 +224,7 @@ impl Drop for Counted {
 pub(crate) struct Memory<D: Device> {
     pub(crate) device: Arc<D>,
     pub(crate) properties: Arc<Properties>,
-    pub(crate) allocator: sys::iree_allocator_t,
+    pub(crate) allocator: HostAllocator,
     pub(crate) statistics: Statistics,
     /// The device for C, as long as there is one.
     pub(crate) parent: Arc<Parent>,
@@ -279,17 +279,8 @@ impl Parent {
     }
 }
 
-// SAFETY: a host allocator may be used on any thread.
-unsafe impl<D: Device> Send for Memory<D> {}
-// SAFETY: as above.
-unsafe impl<D: Device> Sync for Memory<D> {}
-
 impl<D: Device> Memory<D> {
-    pub(crate) fn new(
-        device: Arc<D>,
-        properties: Arc<Properties>,
-        allocator: sys::iree_allocator_t,
-    ) -> Arc<Self> {
+    pub(crate) fn new(device: Arc<D>, properties: Arc<Properties>, allocator: HostAllocator) -> Arc<Self> {
         let (statistics, parent) = (Statistics::default(), Arc::default());
         Arc::new(Self { device, properties, allocator, statistics, parent })
     }
@@ -371,7 +362,7 @@ impl<D: Device> Memory<D> {
         })?;
         check_alignment(alignment, params, start as u64)?;
         let params = granted(heap, params);
-        // SAFETY: promised by the caller. As long as anybody has the range the callback does not come.
+        // SAFETY: the memory is lent until the callback comes, as the caller promises. As long as anybody has the range the callback does not come.
         let (release, range) = unsafe {
             let release = Release::new(release);
             let owner = release.clone().map(|release| release as Arc<dyn Any + Send + Sync>);
@@ -410,9 +401,9 @@ impl<D: Device> Allocator<D> {
 
     /// # Safety
     ///
-    /// C passes a live allocator of ours.
+    /// The allocator is one of ours and alive for `'a`.
     unsafe fn of<'a>(allocator: *mut sys::iree_hal_allocator_t) -> &'a Memory<D> {
-        // SAFETY: the caller's promise.
+        // SAFETY: ours and alive, as the caller promises.
         unsafe { &(*allocator.cast::<Self>()).memory }
     }
 }
@@ -458,7 +449,7 @@ impl<D: Device> Table<D> {
         allocator: *const sys::iree_hal_allocator_t,
     ) -> sys::iree_allocator_t {
         // SAFETY: C passes a live allocator of ours.
-        unsafe { Allocator::<D>::of(allocator.cast_mut()).allocator }
+        unsafe { Allocator::<D>::of(allocator.cast_mut()).allocator.raw() }
     }
 
     unsafe extern "C" fn trim(allocator: *mut sys::iree_hal_allocator_t) -> sys::iree_status_t {

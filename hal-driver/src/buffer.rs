@@ -2,7 +2,7 @@
 
 use crate::allocator::{HOST_VISIBLE, Parent};
 use crate::constants::{ACCESS_ANY, ACCESS_READ, Access};
-use crate::object::{Lent, Retained, extent, narrow, wide};
+use crate::object::{HostAllocator, Lent, Retained, extent, narrow, wide};
 use crate::status::{Result, check, guard, guard_or, invalid};
 use crate::teardown;
 use crate::transient::TransientBuffer;
@@ -89,7 +89,7 @@ pub(crate) struct Release {
 /// A buffer's structure behind its end, and where its memory goes.
 struct Remains {
     buffer: *mut sys::iree_hal_buffer_t,
-    allocator: sys::iree_allocator_t,
+    allocator: HostAllocator,
 }
 
 // SAFETY: IREE asks that release callbacks may come on any thread, and a host allocator may be used on any.
@@ -116,7 +116,7 @@ impl Drop for Release {
         // SAFETY: what was promised to `new`, once; the structure is freed once, behind it.
         unsafe {
             release(self.callback.user_data, gone.buffer);
-            sys::iree_allocator_free(gone.allocator, gone.buffer.cast());
+            sys::iree_allocator_free(gone.allocator.raw(), gone.buffer.cast());
         }
     }
 }
@@ -125,7 +125,7 @@ impl Drop for Release {
 #[repr(C)]
 pub(crate) struct Buffer {
     base: UnsafeCell<sys::iree_hal_buffer_t>,
-    allocator: sys::iree_allocator_t,
+    allocator: HostAllocator,
     backing: Arc<dyn Backing>,
     /// Where in the allocation the buffer begins.
     offset: u64,
@@ -144,7 +144,7 @@ pub(crate) struct BufferSpec {
 impl Buffer {
     /// A buffer over part of an allocation, owned by the caller.
     pub(crate) fn create(
-        allocator: sys::iree_allocator_t,
+        allocator: HostAllocator,
         backing: Arc<dyn Backing>,
         spec: BufferSpec,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
@@ -179,7 +179,7 @@ impl Buffer {
     ///
     /// The buffer is one of ours and alive for `'a`.
     unsafe fn of<'a>(buffer: *mut sys::iree_hal_buffer_t) -> &'a Self {
-        // SAFETY: promised by the caller; the base comes first.
+        // SAFETY: ours and alive, as the caller promises; the base comes first.
         unsafe { &*buffer.cast::<Buffer>() }
     }
 
@@ -213,7 +213,7 @@ unsafe extern "C" fn destroy(base: *mut sys::iree_hal_buffer_t) {
             buffer.drop_in_place();
             match release {
                 Some(release) => *release.gone.lock() = Some(Remains { buffer: base, allocator }),
-                None => sys::iree_allocator_free(allocator, base.cast()),
+                None => sys::iree_allocator_free(allocator.raw(), base.cast()),
             }
         }
     });
@@ -304,7 +304,7 @@ impl Slice {
         offset: sys::iree_device_size_t,
         length: sys::iree_device_size_t,
     ) -> Result<Self> {
-        // SAFETY: promised by the caller.
+        // SAFETY: alive or null, as the caller promises.
         let buffer = unsafe { Lent::required(buffer, "a buffer is missing")? };
         Self::new(buffer.retain(), offset, length)
     }

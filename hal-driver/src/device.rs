@@ -24,15 +24,13 @@ use crate::executable::DeviceIdentity;
 use crate::frontier::Frontiers;
 use crate::host_pool::HostPool;
 use crate::host_program::Loaders;
-use crate::object::{Out, Retained, allocate, resource};
+use crate::object::{HostAllocator, Lent, Out, Retained, allocate, resource};
 use crate::pools::Pools;
 use crate::proactor::Proactor;
 use crate::profile::{Profiler, matches};
 use crate::semaphore::Semaphore;
 use crate::staging::Staging;
-use crate::status::{
-    Missing, Result, check, guard, guard_or, impossible, invalid, text, unimplemented, view,
-};
+use crate::status::{Missing, Result, check, guard, guard_or, impossible, text, unimplemented, view};
 use crate::work::Port;
 use crate::{command_buffer, executable, teardown};
 use hal_backend::{Device, Properties};
@@ -80,7 +78,7 @@ pub(crate) struct State<D: Device> {
     device: Arc<D>,
     /// The same, for what is only for one device and knows nothing else of it.
     identity: DeviceIdentity,
-    allocator: sys::iree_allocator_t,
+    allocator: HostAllocator,
     proactor: Arc<Proactor>,
 }
 
@@ -94,16 +92,13 @@ impl<D: Device> HalDevice<D> {
     /// A device for C, owned by the caller.
     pub(crate) fn create(
         device: D,
-        params: &sys::iree_hal_device_create_params_t,
-        allocator: sys::iree_allocator_t,
+        proactors: Lent<'_, sys::iree_async_proactor_pool_t>,
+        allocator: HostAllocator,
     ) -> Result<*mut sys::iree_hal_device_t> {
         let device = Arc::new(device);
         let properties = Arc::new(device.properties());
         check_properties(&properties)?;
-        // SAFETY: IREE promises a proactor pool with every creation.
-        let proactors = unsafe { Retained::retain(params.proactor_pool) }
-            .ok_or_else(|| invalid("device creation needs a proactor pool"))?;
-        let proactor = Proactor::new(proactors)?;
+        let proactor = Proactor::new(proactors.retain())?;
         let frontiers = Arc::new(Frontiers::new(properties.queues.queues));
         let memory = Memory::new(device.clone(), properties.clone(), allocator);
         let parking = ParkingLot::new(frontiers.clone(), proactor.clone());
@@ -144,9 +139,9 @@ impl<D: Device> HalDevice<D> {
 
     /// # Safety
     ///
-    /// C passes a live device of ours.
+    /// The device is one of ours and alive for `'a`.
     unsafe fn of<'a>(device: *mut sys::iree_hal_device_t) -> &'a State<D> {
-        // SAFETY: the caller's promise.
+        // SAFETY: ours and alive, as the caller promises.
         unsafe { &(*device.cast::<Self>()).state }
     }
 }
@@ -202,9 +197,9 @@ impl<D: Device> State<D> {
         &self.properties.identifier
     }
 
-    fn device_allocator(&self) -> *mut sys::iree_hal_allocator_t {
-        // SAFETY: written only while nobody uses the device.
-        unsafe { (*self.device_allocator.get()).get() }
+    fn device_allocator(&self) -> Lent<'_, sys::iree_hal_allocator_t> {
+        // SAFETY: written only while nobody uses the device, as IREE asks.
+        unsafe { (*self.device_allocator.get()).lend() }
     }
 
     /// The device's number in its group, for profiles.
@@ -327,12 +322,12 @@ impl<D: Device> Table<D> {
 
     unsafe extern "C" fn host_allocator(device: Raw) -> sys::iree_allocator_t {
         // SAFETY: C passes a live device of ours.
-        unsafe { HalDevice::<D>::of(device).allocator }
+        unsafe { HalDevice::<D>::of(device).allocator.raw() }
     }
 
     unsafe extern "C" fn device_allocator(device: Raw) -> *mut sys::iree_hal_allocator_t {
         // SAFETY: C passes a live device of ours.
-        unsafe { HalDevice::<D>::of(device).device_allocator() }
+        unsafe { HalDevice::<D>::of(device).device_allocator().get() }
     }
 
     unsafe extern "C" fn replace_device_allocator(device: Raw, allocator: *mut sys::iree_hal_allocator_t) {
@@ -367,7 +362,7 @@ impl<D: Device> Table<D> {
             state.staging.trim();
             state.pools.trim()?;
             // SAFETY: the allocator is ours.
-            unsafe { check(sys::iree_hal_allocator_trim(state.device_allocator())) }
+            unsafe { check(sys::iree_hal_allocator_trim(state.device_allocator().get())) }
         })
     }
 
@@ -414,7 +409,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours, and information for the call or none.
             let (state, info) = unsafe { (HalDevice::<D>::of(device), info.as_ref()) };
             match info {
-                Some(info) => state.frontiers.join(info),
+                // SAFETY: C's group keeps its tracker alive, or has none.
+                Some(info) => unsafe { state.frontiers.join(info) },
                 None => {
                     state.frontiers.leave();
                     Ok(())
@@ -434,12 +430,11 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and where the result goes.
             let (state, out) = unsafe { (HalDevice::<D>::of(device), Out::new(out)) };
-            let allocator = state.device_allocator();
             let affinity = state.affinity(affinity).0;
             out.set(command_buffer::create(
                 state.allocator,
                 state.identity.clone(),
-                allocator,
+                state.device_allocator(),
                 mode,
                 categories,
                 affinity,
@@ -486,12 +481,12 @@ impl<D: Device> Table<D> {
             unsafe {
                 let state = HalDevice::<D>::of(device);
                 check(sys::iree_hal_file_from_handle(
-                    state.device_allocator(),
+                    state.device_allocator().get(),
                     affinity,
                     access,
                     handle,
                     state.proactor.get(),
-                    state.allocator,
+                    state.allocator.raw(),
                     out,
                 ))
             }
@@ -539,7 +534,9 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and options for the call.
             let (state, options) = unsafe { (HalDevice::<D>::of(device), &*options) };
             let clock = || state.device.clock();
-            state.profiler.begin(options, &state.properties, state.ordinal(), state.allocator, &clock)
+            let (properties, ordinal) = (&state.properties, state.ordinal());
+            // SAFETY: what the options name lives through the call, and a sink is counted.
+            unsafe { state.profiler.begin(options, properties, ordinal, state.allocator, &clock) }
         })
     }
 

@@ -108,7 +108,11 @@ impl Frontiers {
     }
 
     /// Joins a group: registers an axis for each queue. On failure nothing is registered.
-    pub(crate) fn join(&self, info: &Info) -> Result {
+    ///
+    /// # Safety
+    ///
+    /// The group's tracker is alive for the call, or null.
+    pub(crate) unsafe fn join(&self, info: &Info) -> Result {
         let mut groups = self.groups.lock();
         let frontier = &info.frontier;
         // A second group around the same tracker has its axes already.
@@ -117,7 +121,7 @@ impl Frontiers {
         };
         let others = self.others();
         let registered = self.own().is_some_and(is_same) || others.iter().any(|member| is_same(member));
-        // SAFETY: IREE lends us the tracker, or null.
+        // SAFETY: alive or null, as the caller promises.
         let tracker = unsafe { Retained::retain(frontier.tracker) }.filter(|_| !registered);
         let mut joined = None;
         if let Some(tracker) = tracker {

@@ -4,7 +4,7 @@
 //! functions over binding pointers, so whoever has threads and memory can run them: the mock device and the compute
 //! engines of emulated ones do, through [`HostProgram`].
 
-use crate::object::Retained;
+use crate::object::{HostAllocator, Retained};
 use crate::status::{Result, check, invalid, text, view};
 use hal_backend::{Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest};
 use hal_semaphore::{Code, Failure};
@@ -29,20 +29,23 @@ pub(crate) struct Loaders {
 }
 
 impl Loaders {
-    pub(crate) fn new(allocator: sys::iree_allocator_t) -> Result<Arc<Self>> {
+    pub(crate) fn new(allocator: HostAllocator) -> Result<Arc<Self>> {
         let mut plugins = std::ptr::null_mut();
         let mut loaders = [std::ptr::null_mut(); CAPACITY];
         let mut count = 0;
         // SAFETY: everything is created by IREE's own functions and adopted once.
         unsafe {
-            check(sys::iree_hal_executable_plugin_manager_create_from_flags(allocator, &raw mut plugins))?;
+            check(sys::iree_hal_executable_plugin_manager_create_from_flags(
+                allocator.raw(),
+                &raw mut plugins,
+            ))?;
             let plugins = Retained::adopt(plugins).ok_or_else(|| invalid("there is no plugin manager"))?;
             check(sys::iree_hal_create_all_available_executable_loaders(
                 plugins.get(),
                 loaders.len(),
                 &raw mut count,
                 loaders.as_mut_ptr(),
-                allocator,
+                allocator.raw(),
             ))?;
             let loaders =
                 loaders.into_iter().take(count).filter_map(|loader| Retained::adopt(loader)).collect();
@@ -70,7 +73,7 @@ impl Loaders {
     ) -> Result<Inferred> {
         for loader in &self.loaders {
             let (mut name, mut length) = ([0_u8; NAME], data.data_length);
-            // SAFETY: promised by the caller; the loader is retained, and the name has as many bytes as it says.
+            // SAFETY: the bytes are valid, as the caller promises; the loader is retained, and the name has as many bytes as it says.
             let inferred = unsafe {
                 check(sys::iree_hal_executable_loader_infer_format(
                     loader.get(),

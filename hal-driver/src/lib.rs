@@ -83,7 +83,7 @@ macro_rules! export_driver {
         pub unsafe extern "C" fn $name(
             registry: *mut $crate::sys::iree_hal_driver_registry_t,
         ) -> $crate::sys::iree_status_t {
-            // SAFETY: the caller's promise.
+            // SAFETY: the registry is alive, as the caller promises.
             unsafe { $crate::register::<$driver>(registry) }
         }
     };

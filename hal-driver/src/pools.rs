@@ -52,7 +52,7 @@ impl<D: Device> Table<D> {
     ///
     /// C passes a live provider of ours.
     unsafe fn of<'a>(provider: *const sys::iree_hal_slab_provider_t) -> &'a Provider<D> {
-        // SAFETY: the caller's promise.
+        // SAFETY: ours and alive, as the caller promises.
         unsafe { &*provider.cast::<Provider<D>>() }
     }
 
@@ -249,7 +249,7 @@ impl HeapPools {
                 provider.get(),
                 notification.get(),
                 epoch_query(frontiers),
-                allocator,
+                allocator.raw(),
                 &raw mut small,
             ))?;
             let small = adopt(small)?;
@@ -258,7 +258,7 @@ impl HeapPools {
                 sys::iree_hal_passthrough_pool_options_t::default(),
                 provider.get(),
                 notification.get(),
-                allocator,
+                allocator.raw(),
                 &raw mut large,
             ))?;
             Ok(Self { provider, small, large: adopt(large)?, slab })
@@ -364,7 +364,7 @@ impl Pools {
 ///
 /// As [`Retained::adopt`], for something that was just created.
 unsafe fn adopt<T: crate::object::Counted>(object: *mut T) -> Result<Retained<T>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the reference is the caller's, as it promises.
     unsafe { Retained::adopt(object) }.ok_or_else(|| invalid("IREE created nothing and said so to nobody"))
 }
 

@@ -28,7 +28,7 @@ pub(crate) unsafe fn text<'a>(view: sys::iree_string_view_t) -> &'a str {
     if view.size == 0 || view.data.is_null() {
         return "";
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the view is valid as long as the result is used, as the caller promises.
     let bytes = unsafe { std::slice::from_raw_parts(view.data.cast::<u8>(), view.size) };
     std::str::from_utf8(bytes).unwrap_or("")
 }
@@ -87,7 +87,7 @@ unsafe extern "C" fn annotation(
     message: *mut std::ffi::c_void,
     payload: *const sys::iree_status_payload_t,
 ) -> sys::iree_status_t {
-    // SAFETY: promised by the caller; the buffer has as many bytes as it says, the last one for a zero.
+    // SAFETY: the payload is alive and the text nobody else's, as the caller promises; the buffer has as many bytes as it says, the last one for a zero.
     unsafe {
         if sys::iree_status_payload_type(payload) != sys::IREE_STATUS_PAYLOAD_TYPE_MESSAGE {
             return OK;
@@ -115,7 +115,7 @@ pub(crate) unsafe fn check(status: sys::iree_status_t) -> Result {
     if status.is_null() {
         return Ok(());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the status is the caller's, as it promises, and is used no more.
     unsafe {
         let failure = describe(status);
         sys::iree_status_free(status);

@@ -12,7 +12,7 @@
 //! IREE's local drivers have a buffer of this kind as well. Theirs lends its memory without a reference and keeps no pool.
 
 use crate::constants::Access;
-use crate::object::{Lent, Retained, free, narrow};
+use crate::object::{HostAllocator, Lent, Retained, free, narrow};
 use crate::pools::Pools;
 use crate::reservation::{Pool, Reservation};
 use crate::status::{Result, check, guard, guard_or, invalid};
@@ -30,7 +30,7 @@ use std::sync::Arc;
 #[repr(C)]
 struct Transient {
     base: UnsafeCell<sys::iree_hal_buffer_t>,
-    allocator: sys::iree_allocator_t,
+    allocator: HostAllocator,
     state: Mutex<State>,
     /// The pools of the device. Let go of last: memory goes back to them.
     pools: Arc<Pools>,
@@ -51,7 +51,7 @@ pub(crate) struct TransientBuffer(Retained<sys::iree_hal_buffer_t>);
 impl TransientBuffer {
     /// A buffer without memory.
     pub(crate) fn create(
-        allocator: sys::iree_allocator_t,
+        allocator: HostAllocator,
         placement: sys::iree_hal_buffer_placement_t,
         params: &sys::iree_hal_buffer_params_t,
         length: u64,
@@ -151,7 +151,7 @@ impl Transient {
     ///
     /// The buffer is one of these and alive for `'a`.
     unsafe fn of<'a>(buffer: *mut sys::iree_hal_buffer_t) -> &'a Self {
-        // SAFETY: promised by the caller; the base comes first.
+        // SAFETY: one of these and alive, as the caller promises; the base comes first.
         unsafe { &*buffer.cast::<Self>() }
     }
 
@@ -261,7 +261,7 @@ unsafe fn sync(
     slot: impl FnOnce(&sys::iree_hal_buffer_vtable_t) -> Option<Sync>,
 ) -> sys::iree_status_t {
     guard(|| {
-        // SAFETY: promised by the caller.
+        // SAFETY: one of these and alive, as the caller promises.
         let backing = unsafe { Transient::of(base) }.backing()?;
         // SAFETY: a buffer's resource header names a table of buffers, and the reference keeps both.
         let (table, begin) = unsafe {

@@ -13,7 +13,7 @@ use crate::reservation::Pool;
 use crate::semaphore::List;
 use crate::status::{Result, check, guard, invalid, refused};
 use crate::transient::TransientBuffer;
-use crate::work::{HostCall, Operation, Transfer, Work};
+use crate::work::{HostCall, Operation, ProgramCall, Transfer, Work};
 use hal_backend::Device;
 use hal_semaphore::timeline::Points;
 use hal_semaphore::{Action, Affinity, Code, Failure};
@@ -34,7 +34,7 @@ impl<'a> Edges<'a> {
         waits: &'a sys::iree_hal_semaphore_list_t,
         signals: &'a sys::iree_hal_semaphore_list_t,
     ) -> Result<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: valid during `'a`, as the caller promises.
         unsafe { Ok(Self { waits: List::new(waits)?, signals: List::new(signals)? }) }
     }
 }
@@ -160,7 +160,7 @@ impl<D: Device> State<D> {
         raw: Raw,
         affinity: Affinity,
         edges: &Edges<'_>,
-        pool: *mut sys::iree_hal_pool_t,
+        pool: Option<Pool>,
         params: &sys::iree_hal_buffer_params_t,
         length: u64,
         flags: sys::iree_hal_alloca_flags_t,
@@ -184,7 +184,7 @@ impl<D: Device> State<D> {
             let mut buffer = std::ptr::null_mut();
             // SAFETY: the allocator is alive; the out-parameter is ours.
             let buffer = unsafe {
-                let allocator = self.device_allocator();
+                let allocator = self.device_allocator().get();
                 check(sys::iree_hal_allocator_allocate_buffer(allocator, params, 0, &raw mut buffer))?;
                 Retained::adopt(buffer)
             };
@@ -203,16 +203,14 @@ impl<D: Device> State<D> {
             flags: placement_flags as sys::iree_hal_buffer_placement_flags_t,
             reserved: 0,
         };
-        if pool.is_null() {
+        if pool.is_none() {
             // All memory of the heap is aligned like that, and IREE's pools know of less.
             params.min_alignment = 0;
         }
         let buffer = TransientBuffer::create(self.allocator, placement, &params, length, self.pools.clone())?;
-        let (pool, ahead) = if pool.is_null() {
-            self.pools.select(heap, length)?
-        } else {
-            // SAFETY: a pool outlives what is allocated from it, as IREE asks of its owner.
-            (unsafe { Pool::new(pool) }, 0)
+        let (pool, ahead) = match pool {
+            Some(pool) => (pool, 0),
+            None => self.pools.select(heap, length)?,
         };
         let may_wait = flags & MAY_WAIT != 0;
         let alloca =
@@ -300,13 +298,10 @@ impl<D: Device> State<D> {
         raw: Raw,
         affinity: Affinity,
         edges: &Edges<'_>,
-        call: sys::iree_hal_host_call_t,
+        call: ProgramCall,
         arguments: [u64; 4],
         blocks: bool,
     ) -> Result {
-        if call.fn_.is_none() {
-            return Err(invalid("a host call needs a function"));
-        }
         let queue = Affinity(1 << affinity.0.trailing_zeros().min(63));
         let signals = blocks.then(|| edges.signals.to_owned());
         let call = HostCall { call, arguments, affinity: queue.0, device: Opaque(raw.cast()), signals };
@@ -337,6 +332,8 @@ impl<D: Device> Table<D> {
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let affinity = state.affinity(affinity);
+                // A pool outlives what is allocated from it, as IREE asks of its owner.
+                let pool = (!pool.is_null()).then(|| Pool::new(pool));
                 let buffer =
                     state.alloca(device, affinity, &edges, pool, &params, wide(allocation_size), flags)?;
                 Out::new(out).set(buffer.into_raw());
@@ -498,6 +495,7 @@ impl<D: Device> Table<D> {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let arguments = *arguments.cast::<[u64; 4]>();
                 let blocks = flags & NON_BLOCKING == 0;
+                let call = ProgramCall::new(call).ok_or_else(|| invalid("a host call needs a function"))?;
                 state.host_call(device, state.affinity(affinity), &edges, call, arguments, blocks)
             }
         })
@@ -546,6 +544,7 @@ impl<D: Device> Table<D> {
                 if command_buffer.is_null() {
                     return state.barrier(affinity, &edges);
                 }
+                let command_buffer = Lent::required(command_buffer, "there is no command buffer to execute")?;
                 let commands = Recorded::new(command_buffer, &state.identity)?;
                 let mut bindings = bindings(&commands, &table)?;
                 let loans = state.lend_to_table(&commands, &mut bindings)?;
