@@ -10,6 +10,8 @@ set(HAL_DRIVER_FEATURES "gaudi;mock" CACHE STRING "The backends that are built i
 set(HAL_DRIVER_PROFILE "release" CACHE STRING "The cargo profile that the static library is built with.")
 set(HAL_DRIVER_TARGET_DIR "${CMAKE_BINARY_DIR}/hal-driver" CACHE PATH "Where cargo builds the static library.")
 set(HAL_DRIVER_RUSTFLAGS "" CACHE STRING "Flags for rustc, such as those of a sanitizer.")
+set(HAL_DRIVER_CFLAGS "" CACHE STRING "Flags for the C that is compiled beside it.")
+set(HAL_DRIVER_TARGET "" CACHE STRING "A target triple: with one, the flags are not for what runs during the build.")
 set(HAL_LIBCLANG "$ENV{LIBCLANG_PATH}" CACHE PATH "The folder with libclang, where it is not found by itself.")
 find_program(HAL_CARGO cargo REQUIRED)
 
@@ -18,18 +20,30 @@ if(HAL_DRIVER_PROFILE STREQUAL "dev")
 else()
   set(_HAL_DRIVER_OUTPUT "${HAL_DRIVER_PROFILE}")
 endif()
+set(_HAL_DRIVER_TARGET)
+if(HAL_DRIVER_TARGET)
+  set(_HAL_DRIVER_OUTPUT "${HAL_DRIVER_TARGET}/${_HAL_DRIVER_OUTPUT}")
+  set(_HAL_DRIVER_TARGET "--target=${HAL_DRIVER_TARGET}")
+endif()
+# A stable compiler takes flags of unstable features, as those of sanitizers are, only where it is told so.
+set(_HAL_DRIVER_UNSTABLE)
+if(HAL_DRIVER_RUSTFLAGS MATCHES "-Z")
+  set(_HAL_DRIVER_UNSTABLE "RUSTC_BOOTSTRAP=1")
+endif()
 set(_HAL_DRIVER_LIBRARY "${HAL_DRIVER_TARGET_DIR}/${_HAL_DRIVER_OUTPUT}/libhal_driver.a")
 
 # Cargo knows best what is out of date, so it is always asked.
 add_custom_target(hal_driver_cargo
   COMMAND "${CMAKE_COMMAND}" -E env
+    "--unset=CARGO_ENCODED_RUSTFLAGS"
     "IREE_SOURCE_DIR=${IREE_SOURCE_DIR}"
     "CARGO_TARGET_DIR=${HAL_DRIVER_TARGET_DIR}"
-    "CARGO_ENCODED_RUSTFLAGS="
     "RUSTFLAGS=${HAL_DRIVER_RUSTFLAGS}"
+    "TARGET_CFLAGS=${HAL_DRIVER_CFLAGS}"
+    ${_HAL_DRIVER_UNSTABLE}
     "LIBCLANG_PATH=${HAL_LIBCLANG}"
     "${HAL_CARGO}" build --quiet --locked --lib --package hal-driver --profile "${HAL_DRIVER_PROFILE}"
-      --manifest-path "${_HAL_DRIVER_DIR}/Cargo.toml"
+      ${_HAL_DRIVER_TARGET} --manifest-path "${_HAL_DRIVER_DIR}/Cargo.toml"
       --no-default-features --features "$<JOIN:${HAL_DRIVER_FEATURES},$<COMMA>>"
   BYPRODUCTS "${_HAL_DRIVER_LIBRARY}"
   COMMENT "Building the Rust HAL drivers: ${HAL_DRIVER_FEATURES}"

@@ -12,7 +12,7 @@ fn main() {
     for input in ["wrapper.h", "layout.txt", "external_drivers.c", "build.rs"] {
         println!("cargo::rerun-if-changed={input}");
     }
-    for variable in ["IREE_SOURCE_DIR", "IREE_LIB_DIR", "LIBCLANG_PATH", "HAL_SYS_SANITIZE"] {
+    for variable in ["IREE_SOURCE_DIR", "IREE_LIB_DIR", "LIBCLANG_PATH"] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
     if let Err(error) = build() {

@@ -1,6 +1,6 @@
 //! Stream-ordered allocation: reservations from pools, and waiting for memory without a thread.
 //!
-//! A transient buffer gets a reservation of a pool when its `queue_alloca` happens and gives it back when its
+//! A [transient buffer](crate::transient) gets a reservation of a pool when its `queue_alloca` happens and gives it back when its
 //! `queue_dealloca` goes to its queue, with the *death frontier* of that queue's epoch: the pool may hand the bytes to
 //! the next allocation at once, which then waits for the frontier. So there are three ways to get memory: now; after a
 //! frontier ([`Attempt::Frontier`]); and when something else is given back ([`Attempt::Exhausted`]). The last two
@@ -17,10 +17,13 @@
 
 use crate::constants::NOTIFICATION_WAIT;
 use crate::frontier::{self, Frontiers};
-use crate::object::{Retained, narrow};
+use crate::object::narrow;
 use crate::pools::OwnPools;
+use crate::proactor::Proactor;
+use crate::reservation::{Pool, Reservation};
 use crate::status::{Result, check, guard_or};
 use crate::teardown;
+use crate::transient::TransientBuffer;
 use hal_semaphore::backend::HostTask;
 use hal_semaphore::{Code, Failure, Point};
 use hal_sys as sys;
@@ -31,30 +34,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A pool, borrowed: its owner keeps it longer than what is allocated from it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pool(*mut sys::iree_hal_pool_t);
-
-// SAFETY: pools are used from any thread.
-unsafe impl Send for Pool {}
-// SAFETY: as above.
-unsafe impl Sync for Pool {}
-
-impl Pool {
-    /// # Safety
-    ///
-    /// The pool outlives every allocation from it, as IREE asks of its owner.
-    pub(crate) unsafe fn new(pool: *mut sys::iree_hal_pool_t) -> Self {
-        Self(pool)
-    }
-
-    /// What tells one kind of pool from another.
-    pub(crate) fn kind(self) -> *const c_void {
-        // SAFETY: the pool is alive, and every HAL object begins with the resource header.
-        unsafe { (*self.0.cast::<sys::iree_hal_resource_t>()).vtable }
-    }
-}
-
 /// A stream-ordered allocation that has not happened yet.
 pub(crate) struct Alloca {
     pub(crate) pool: Pool,
@@ -62,8 +41,8 @@ pub(crate) struct Alloca {
     pub(crate) length: u64,
     /// Whether the program allows memory that others may still be using.
     pub(crate) may_wait: bool,
-    /// The transient buffer that is to get the memory.
-    pub(crate) buffer: Retained<sys::iree_hal_buffer_t>,
+    /// The buffer that is to get the memory.
+    pub(crate) buffer: TransientBuffer,
     /// How many bytes may be out before the waits of their allocations are reached, this one's included. Nothing where
     /// the pool is not one of the device's own.
     pub(crate) ahead: u64,
@@ -81,26 +60,6 @@ pub(crate) enum Attempt {
     Exhausted,
 }
 
-/// Memory that is ours and not yet usable. Dropped, it goes back to its pool with what it still waits for.
-pub(crate) struct Reservation {
-    pool: Pool,
-    reservation: sys::iree_hal_pool_reservation_t,
-    /// The pool's own, valid until the reservation is given back.
-    frontier: *const sys::iree_async_frontier_t,
-}
-
-// SAFETY: plain numbers, and a frontier that the pool keeps.
-unsafe impl Send for Reservation {}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        // SAFETY: taken from this pool, given back once.
-        unsafe {
-            sys::iree_hal_pool_release_reservation(self.pool.0, &raw const self.reservation, self.frontier);
-        }
-    }
-}
-
 impl Alloca {
     /// Asks the pool for memory.
     fn ask(&self, flags: sys::iree_hal_pool_reserve_flags_t) -> Result<Attempt> {
@@ -110,7 +69,7 @@ impl Alloca {
         // SAFETY: the pool is alive; the out-parameters are ours.
         unsafe {
             check(sys::iree_hal_pool_acquire_reservation(
-                self.pool.0,
+                self.pool.get(),
                 narrow(self.length),
                 self.params.min_alignment.max(1),
                 std::ptr::null(),
@@ -120,18 +79,18 @@ impl Alloca {
                 &raw mut result,
             ))?;
         }
+        // SAFETY: where the pool gave a reservation it is this one, with what it waits for.
+        let reserved = |frontier| unsafe { Reservation::adopt(self.pool, reservation, frontier) };
         match sys::iree_hal_pool_acquire_result_e::from(result) {
             sys::IREE_HAL_POOL_ACQUIRE_OK | sys::IREE_HAL_POOL_ACQUIRE_OK_FRESH => {
-                self.commit(&reservation, std::ptr::null())?;
+                self.commit(reserved(std::ptr::null()))?;
                 Ok(Attempt::Done)
             }
-            sys::IREE_HAL_POOL_ACQUIRE_OK_NEEDS_WAIT if self.may_wait => Ok(Attempt::Frontier(Reservation {
-                pool: self.pool,
-                reservation,
-                frontier: info.wait_frontier,
-            })),
+            sys::IREE_HAL_POOL_ACQUIRE_OK_NEEDS_WAIT if self.may_wait => {
+                Ok(Attempt::Frontier(reserved(info.wait_frontier)))
+            }
             sys::IREE_HAL_POOL_ACQUIRE_OK_NEEDS_WAIT => {
-                drop(Reservation { pool: self.pool, reservation, frontier: info.wait_frontier });
+                drop(reserved(info.wait_frontier));
                 let message = "the pool's memory is still in use; IREE_HAL_ALLOCA_FLAG_ALLOW_POOL_WAIT_FRONTIER would \
                                let the allocation wait for it";
                 Err(Failure::new(Code::ResourceExhausted, message))
@@ -140,47 +99,15 @@ impl Alloca {
         }
     }
 
-    /// Gives the buffer its memory.
-    fn commit(
-        &self,
-        reservation: &sys::iree_hal_pool_reservation_t,
-        frontier: *const sys::iree_async_frontier_t,
-    ) -> Result {
-        let mut backing = std::ptr::null_mut();
-        let buffer = self.buffer.get();
-        // SAFETY: the buffer is a transient one without memory; the reservation passes to it, and back to the pool if it
-        // cannot be used.
-        unsafe {
-            sys::iree_hal_local_transient_buffer_attach_reservation(buffer, self.pool.0, reservation);
-            let materialized = check(sys::iree_hal_pool_materialize_reservation(
-                self.pool.0,
-                self.params,
-                reservation,
-                sys::IREE_HAL_POOL_MATERIALIZE_FLAG_NONE as sys::iree_hal_pool_materialize_flags_t,
-                &raw mut backing,
-            ));
-            if let Err(failure) = materialized {
-                sys::iree_hal_local_transient_buffer_release_reservation(buffer, frontier);
-                return Err(failure);
-            }
-            sys::iree_hal_local_transient_buffer_stage_backing(buffer, backing);
-            sys::iree_hal_buffer_release(backing);
-            sys::iree_hal_local_transient_buffer_commit(buffer);
-        }
-        Ok(())
-    }
-
-    /// Gives the buffer the memory that it has waited for.
-    fn commit_reserved(&self, reserved: Reservation) -> Result {
-        // From here on the buffer is the one that gives it back.
-        let reserved = std::mem::ManuallyDrop::new(reserved);
-        self.commit(&reserved.reservation, reserved.frontier)
+    /// Gives the buffer memory that nobody has to wait for any more.
+    fn commit(&self, reservation: Reservation) -> Result {
+        self.buffer.commit(self.params, reservation)
     }
 }
 
 /// A stream-ordered deallocation.
 pub(crate) struct Dealloca {
-    buffer: Retained<sys::iree_hal_buffer_t>,
+    buffer: TransientBuffer,
     /// The device's own pools.
     own: Arc<OwnPools>,
     /// The memory is gone from the buffer, though perhaps not yet back in the pool.
@@ -190,21 +117,10 @@ pub(crate) struct Dealloca {
 }
 
 impl Dealloca {
-    /// The deallocation of a transient buffer. Until it goes to its queue the buffer is as it was: other devices may
-    /// still be asked to read it before.
-    pub(crate) fn new(buffer: Retained<sys::iree_hal_buffer_t>, own: Arc<OwnPools>) -> Self {
+    /// The deallocation of a buffer. Until it goes to its queue the buffer is as it was: other devices may still be asked to
+    /// read it before.
+    pub(crate) fn new(buffer: TransientBuffer, own: Arc<OwnPools>) -> Self {
         Self { buffer, own, begun: false, returns: None }
-    }
-
-    /// The pool that the memory is from, as long as the buffer has any.
-    fn pool(&self) -> Option<Pool> {
-        let mut pool = std::ptr::null_mut();
-        // SAFETY: a transient buffer, retained; it is allocated from a pool that outlives it.
-        unsafe {
-            let (buffer, nothing) = (self.buffer.get(), std::ptr::null_mut());
-            sys::iree_hal_local_transient_buffer_query_reservation(buffer, &raw mut pool, nothing)
-                .then(|| Pool::new(pool))
-        }
     }
 
     /// The deallocation goes to its queue: everything that uses the memory is on a queue before it. A pool that can be
@@ -213,24 +129,18 @@ impl Dealloca {
         if self.begun {
             return Ok(());
         }
-        let buffer = self.buffer.get();
-        // SAFETY: a transient buffer, retained; the frontier is read during the call.
-        unsafe {
-            if sys::iree_hal_local_transient_buffer_backing_buffer(buffer).is_null() {
-                let message =
-                    "the buffer has no memory to give back: it was deallocated before, or never allocated";
-                return Err(Failure::new(Code::FailedPrecondition, message));
-            }
-            sys::iree_hal_local_transient_buffer_decommit(buffer);
-            if self.pool().is_some_and(|pool| !self.own.is_kind_of(pool))
-                && let Some(frontier) = frontiers.at(point)
-            {
-                let frontier = (&raw const frontier).cast();
-                sys::iree_hal_local_transient_buffer_release_reservation(buffer, frontier);
-            }
+        if !self.buffer.decommit() {
+            let message =
+                "the buffer has no memory to give back: it was deallocated before, or never allocated";
+            return Err(Failure::new(Code::FailedPrecondition, message));
+        }
+        if self.buffer.pool().is_some_and(|pool| !self.own.is_kind_of(pool))
+            && let Some(frontier) = frontiers.at(point)
+        {
+            self.buffer.release(Some(&frontier));
         }
         self.begun = true;
-        self.returns = self.pool().filter(|&pool| self.own.contains(pool));
+        self.returns = self.buffer.pool().filter(|&pool| self.own.contains(pool));
         lot.returning.fetch_add(u64::from(self.returns.is_some()), Ordering::SeqCst);
         Ok(())
     }
@@ -246,18 +156,15 @@ impl Dealloca {
         // memory in the slab that it got some for last, and else in those that it got some for with a frontier. So it
         // gets one: the pool of a program the point's own, which its owner may know of, and ours one that is reached for
         // good.
-        let frontier = match self.pool() {
+        let frontier = match self.buffer.pool() {
             Some(pool) if self.own.contains(pool) => Some(frontier::done()),
             _ => point.and_then(|point| frontiers.at(point)),
         };
-        let frontier =
-            frontier.as_ref().map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());
-        // SAFETY: a transient buffer, retained; the frontier is read during the call.
-        unsafe { sys::iree_hal_local_transient_buffer_release_reservation(self.buffer.get(), frontier) };
+        self.buffer.release(frontier.as_ref());
         // A pool of the program's may be gone by now.
-        if let Some(pool) = &self.returns {
+        if let Some(pool) = self.returns {
             lot.returning.fetch_sub(1, Ordering::SeqCst);
-            notify(pool);
+            pool.notify();
         }
     }
 }
@@ -282,7 +189,7 @@ unsafe impl Sync for Parked {}
 /// Everything of a device that waits for memory.
 pub(crate) struct ParkingLot {
     frontiers: Arc<Frontiers>,
-    proactor: Proactor,
+    proactor: Arc<Proactor>,
     /// How many bytes are out before the waits of their allocations are reached.
     early: AtomicU64,
     /// Deallocations that have their place in a queue, and whose memory is not back yet.
@@ -290,13 +197,6 @@ pub(crate) struct ParkingLot {
     state: Mutex<Lot>,
     empty: Condvar,
 }
-
-struct Proactor(*mut sys::iree_async_proactor_t);
-
-// SAFETY: proactors take submissions from any thread.
-unsafe impl Send for Proactor {}
-// SAFETY: as above.
-unsafe impl Sync for Proactor {}
 
 #[derive(Default)]
 struct Lot {
@@ -306,21 +206,10 @@ struct Lot {
     closed: bool,
 }
 
-/// Whoever waits for memory of a pool looks again.
-fn notify(pool: &Pool) {
-    // SAFETY: the pool is alive, and keeps its notification.
-    unsafe {
-        let notification = sys::iree_hal_pool_notification(pool.0);
-        if !notification.is_null() {
-            sys::iree_async_notification_signal_if_observed(notification, i32::MAX);
-        }
-    }
-}
-
 impl ParkingLot {
-    pub(crate) fn new(frontiers: Arc<Frontiers>, proactor: *mut sys::iree_async_proactor_t) -> Arc<Self> {
+    pub(crate) fn new(frontiers: Arc<Frontiers>, proactor: Arc<Proactor>) -> Arc<Self> {
         let state = Mutex::new(Lot::default());
-        let (proactor, early, returning) = (Proactor(proactor), AtomicU64::new(0), AtomicU64::new(0));
+        let (early, returning) = (AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(Self { frontiers, proactor, early, returning, state, empty: Condvar::new() })
     }
 
@@ -358,7 +247,7 @@ impl ParkingLot {
         if !alloca.is_early || self.early.fetch_sub(alloca.length, Ordering::SeqCst) > alloca.length {
             return;
         }
-        notify(&alloca.pool);
+        alloca.pool.notify();
     }
 
     /// Does an allocation whose waits are reached: now, or when there is memory.
@@ -414,7 +303,7 @@ impl ParkingLot {
     }
 
     fn park_on_frontier(self: &Arc<Self>, alloca: Alloca, reservation: Reservation, task: HostTask) {
-        let frontier = reservation.frontier;
+        let frontier = reservation.frontier();
         let Some(tracker) = self.frontiers.tracker() else {
             let message = "the pool's memory waits for a frontier, but the device is in no device group";
             return task.finish(Err(Failure::new(Code::FailedPrecondition, message)));
@@ -441,13 +330,13 @@ impl ParkingLot {
     }
 
     fn park_on_pool(self: &Arc<Self>, alloca: Alloca, task: HostTask) {
-        // SAFETY: the pool is alive, and keeps its notification.
+        let notification = alloca.pool.notification();
+        if notification.is_null() {
+            let message = "the pool is exhausted and has no way to say when it is not";
+            return task.finish(Err(Failure::new(Code::ResourceExhausted, message)));
+        }
+        // SAFETY: the pool keeps its notification, and outlives the allocation.
         unsafe {
-            let notification = sys::iree_hal_pool_notification(alloca.pool.0);
-            if notification.is_null() {
-                let message = "the pool is exhausted and has no way to say when it is not";
-                return task.finish(Err(Failure::new(Code::ResourceExhausted, message)));
-            }
             // Look again after we have begun to listen, so that no release can slip between.
             let token = sys::iree_async_notification_begin_observe(notification);
             match self.attempt(&alloca) {
@@ -486,7 +375,7 @@ impl ParkingLot {
             (*operation).wait_flags = sys::IREE_ASYNC_NOTIFICATION_WAIT_FLAG_USE_WAIT_TOKEN
                 as sys::iree_async_notification_wait_flags_t;
             (*operation).wait_token = token;
-            check(sys::iree_async_proactor_submit_one(self.proactor.0, &raw mut (*operation).base))
+            check(sys::iree_async_proactor_submit_one(self.proactor.get(), &raw mut (*operation).base))
         };
         if let Err(failure) = listening {
             // SAFETY: nothing was submitted, so the reference was not taken.
@@ -545,7 +434,7 @@ impl Parked {
             } else {
                 let operation = &raw mut (*self.operation.get()).base;
                 // What cannot be cancelled is on its way.
-                drop(check(sys::iree_async_proactor_cancel(self.lot.proactor.0, operation)));
+                drop(check(sys::iree_async_proactor_cancel(self.lot.proactor.get(), operation)));
             }
         }
     }
@@ -560,7 +449,7 @@ unsafe extern "C" fn frontier_reached(user_data: *mut c_void, status: sys::iree_
         parked.lot.leave(&parked);
         let taken = parked.task.lock().take();
         let Some((task, Some(reservation))) = taken else { return };
-        task.finish(outcome.and_then(|()| parked.alloca.commit_reserved(reservation)));
+        task.finish(outcome.and_then(|()| parked.alloca.commit(reservation)));
     });
 }
 

@@ -2,14 +2,17 @@
 
 use crate::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
 use crate::constants::{ACCESS_ALL, ACCESS_ANY, ACCESS_UNALIGNED};
-use crate::object::{Out, Retained, free, narrow, resource, wide};
+use crate::object::{HostAllocator, Out, Retained, free, narrow, resource, wide};
 use crate::status::{Result, guard, guard_or, invalid, unavailable};
 use hal_backend::{Device, Heap, HostRange, Properties};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
+use parking_lot::Mutex;
+use std::any::Any;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 type MemoryType = sys::iree_hal_memory_type_t;
 type Usage = sys::iree_hal_buffer_usage_t;
@@ -133,22 +136,22 @@ pub(crate) fn granted(heap: &Heap, params: &sys::iree_hal_buffer_params_t) -> sy
     params
 }
 
-/// The heap that host memory joins when it is imported: the one that is of the host's memory, or of memory that both share.
-/// Host memory does not become a card's own.
+/// The heap that host memory joins when it is imported, and what it has to begin on: the heap of the host's memory, or of
+/// memory that both share. Host memory does not become a card's own.
 fn find_import_heap<'a>(
     properties: &'a Properties,
     params: &sys::iree_hal_buffer_params_t,
-) -> Option<&'a Heap> {
-    let visible = || properties.heaps.iter().filter(|heap| heap.host_visible);
-    let heap = visible().find(|heap| !heap.device_local).or_else(|| visible().next())?;
+) -> Option<(&'a Heap, u64)> {
+    let taking = || properties.heaps.iter().filter_map(|heap| Some((heap, heap.import_alignment?)));
+    let taken = taking().find(|(heap, _)| !heap.device_local).or_else(|| taking().next())?;
     let wants_device = params.type_ & DEVICE_LOCAL == DEVICE_LOCAL;
-    (heap.device_local || !wants_device).then_some(heap)
+    (taken.0.device_local || !wants_device).then_some(taken)
 }
 
-/// Whether an import begins where its heap's buffers do. Programs are compiled for that: a vector load from elsewhere is a
+/// Whether an import begins where its heap asks it to. Programs are compiled for that: a vector load from elsewhere is a
 /// fault.
-fn check_alignment(heap: &Heap, params: &sys::iree_hal_buffer_params_t, address: u64) -> Result {
-    let least = if params.access & ACCESS_UNALIGNED != 0 { 1 } else { heap.alignment };
+fn check_alignment(least: u64, params: &sys::iree_hal_buffer_params_t, address: u64) -> Result {
+    let least = if params.access & ACCESS_UNALIGNED != 0 { 1 } else { least };
     let alignment = least.max(wide(params.min_alignment));
     if address.is_multiple_of(alignment) {
         return Ok(());
@@ -221,35 +224,70 @@ impl Drop for Counted {
 pub(crate) struct Memory<D: Device> {
     pub(crate) device: Arc<D>,
     pub(crate) properties: Arc<Properties>,
-    pub(crate) allocator: sys::iree_allocator_t,
+    pub(crate) allocator: HostAllocator,
     pub(crate) statistics: Statistics,
-    /// The device for C, which outlives its buffers.
-    parent: AtomicPtr<sys::iree_hal_device_t>,
+    /// The device for C, as long as there is one.
+    pub(crate) parent: Arc<Parent>,
 }
 
-// SAFETY: a host allocator may be used on any thread.
-unsafe impl<D: Device> Send for Memory<D> {}
-// SAFETY: as above.
-unsafe impl<D: Device> Sync for Memory<D> {}
+/// A device for C, for what does not keep it: buffers may outlive it.
+///
+/// # Invariants
+///
+/// What is in here is null or a device whose structure is not freed, as long as the lock is held. The device may be on its
+/// way out, with no reference left.
+#[derive(Default)]
+pub(crate) struct Parent {
+    device: AtomicPtr<sys::iree_hal_device_t>,
+    lock: Mutex<()>,
+}
+
+impl Parent {
+    /// The device, to compare with or to name where nobody looks at it; null if it is gone.
+    pub(crate) fn address(&self) -> *mut sys::iree_hal_device_t {
+        self.device.load(Ordering::Acquire)
+    }
+
+    /// A reference to the device, unless it is gone or on its way out.
+    pub(crate) fn retain(&self) -> Option<Retained<sys::iree_hal_device_t>> {
+        let _stays = self.lock.lock();
+        let device = NonNull::new(self.address())?.as_ptr();
+        // SAFETY: the structure is there, by the invariant; it begins with its count, which IREE changes by atomics. A reference
+        // that was counted is ours.
+        unsafe {
+            let resource = device.cast::<sys::iree_hal_resource_t>();
+            let count = AtomicI32::from_ptr((&raw mut (*resource).ref_count).cast());
+            let more = |count: i32| (count > 0).then_some(count + 1);
+            count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+            Retained::adopt(device)
+        }
+    }
+
+    /// The device exists now.
+    ///
+    /// # Safety
+    ///
+    /// It is [forgotten](Self::forget) before it is freed.
+    pub(crate) unsafe fn is(&self, device: *mut sys::iree_hal_device_t) {
+        self.device.store(device, Ordering::Release);
+    }
+
+    /// The device has no reference any more.
+    pub(crate) fn forget(&self) {
+        let _nobody_looks = self.lock.lock();
+        self.device.store(std::ptr::null_mut(), Ordering::Release);
+    }
+}
 
 impl<D: Device> Memory<D> {
-    pub(crate) fn new(
-        device: Arc<D>,
-        properties: Arc<Properties>,
-        allocator: sys::iree_allocator_t,
-    ) -> Arc<Self> {
-        let (statistics, parent) = (Statistics::default(), AtomicPtr::default());
+    pub(crate) fn new(device: Arc<D>, properties: Arc<Properties>, allocator: HostAllocator) -> Arc<Self> {
+        let (statistics, parent) = (Statistics::default(), Arc::default());
         Arc::new(Self { device, properties, allocator, statistics, parent })
     }
 
-    /// The device for C exists now.
-    pub(crate) fn belongs_to(&self, device: *mut sys::iree_hal_device_t) {
-        self.parent.store(device, Ordering::Release);
-    }
-
-    /// The device for C.
+    /// The device for C, to compare with or to name.
     pub(crate) fn parent(&self) -> *mut sys::iree_hal_device_t {
-        self.parent.load(Ordering::Acquire)
+        self.parent.address()
     }
 
     fn placement(&self, params: &sys::iree_hal_buffer_params_t) -> sys::iree_hal_buffer_placement_t {
@@ -269,7 +307,7 @@ impl<D: Device> Memory<D> {
         }
         let memory = self.device.allocate(heap, length.max(1))?;
         let counted = self.statistics.of(kind).add(length);
-        Ok(DeviceMemory::new(self.device.clone(), memory, Some(counted)))
+        Ok(DeviceMemory::new(self.device.clone(), self.parent.clone(), memory, Some(counted)))
     }
 
     /// A buffer of its own memory.
@@ -281,11 +319,17 @@ impl<D: Device> Memory<D> {
         let (heap, params) = place(&self.properties, params)?;
         let backing = self.allocate(heap, length)?;
         let spec =
-            BufferSpec { placement: self.placement(&params), params, offset: 0, length, release: nobody() };
+            BufferSpec { placement: self.placement(&params), params, offset: 0, length, release: None };
         Buffer::create(self.allocator, backing, spec)
     }
 
-    fn import(
+    /// A buffer of memory that the program brings.
+    ///
+    /// # Safety
+    ///
+    /// The memory is the program's to lend until the release callback, or as long as the buffer and the work that uses it
+    /// if there is none. The callback may be made once, on any thread.
+    unsafe fn import(
         &self,
         params: &sys::iree_hal_buffer_params_t,
         external: &sys::iree_hal_external_buffer_t,
@@ -306,31 +350,35 @@ impl<D: Device> Memory<D> {
                 external.size
             )));
         }
-        let heap = find_import_heap(&self.properties, params).ok_or_else(|| {
-            let message = "host memory is not this device's own and does not become it; import it without DEVICE_LOCAL, or \
-                           allocate a buffer and copy into it";
+        let (heap, alignment) = find_import_heap(&self.properties, params).ok_or_else(|| {
+            let takes_any = self.properties.heaps.iter().any(|heap| heap.import_alignment.is_some());
+            let message = if takes_any {
+                "host memory is not this device's own and does not become it; import it without DEVICE_LOCAL, or allocate a \
+                 buffer and copy into it"
+            } else {
+                "this device uses no host memory in place; allocate a buffer and copy into it"
+            };
             Failure::new(Code::Unavailable, message)
         })?;
-        check_alignment(heap, params, start as u64)?;
+        check_alignment(alignment, params, start as u64)?;
         let params = granted(heap, params);
-        // SAFETY: whoever imports promises that the allocation lives until the release callback.
-        let range = unsafe { HostRange::from_raw(start, external.size, None) };
+        // SAFETY: the memory is lent until the callback comes, as the caller promises. As long as anybody has the range the callback does not come.
+        let (release, range) = unsafe {
+            let release = Release::new(release);
+            let owner = release.clone().map(|release| release as Arc<dyn Any + Send + Sync>);
+            (release, HostRange::from_raw(start, external.size, owner))
+        };
         let memory = self.device.import(range)?;
-        let backing = DeviceMemory::new(self.device.clone(), memory, None);
+        let backing = DeviceMemory::new(self.device.clone(), self.parent.clone(), memory, None);
         let spec = BufferSpec {
             placement: self.placement(&params),
             params,
             offset: 0,
             length: wide(external.size),
-            release: Release::new(release),
+            release,
         };
         Buffer::create(self.allocator, backing, spec)
     }
-}
-
-/// A release callback that nobody asked for.
-pub(crate) fn nobody() -> Release {
-    Release::new(sys::iree_hal_buffer_release_callback_t { fn_: None, user_data: std::ptr::null_mut() })
 }
 
 /// The C object.
@@ -353,9 +401,9 @@ impl<D: Device> Allocator<D> {
 
     /// # Safety
     ///
-    /// C passes a live allocator of ours.
+    /// The allocator is one of ours and alive for `'a`.
     unsafe fn of<'a>(allocator: *mut sys::iree_hal_allocator_t) -> &'a Memory<D> {
-        // SAFETY: the caller's promise.
+        // SAFETY: ours and alive, as the caller promises.
         unsafe { &(*allocator.cast::<Self>()).memory }
     }
 }
@@ -401,7 +449,7 @@ impl<D: Device> Table<D> {
         allocator: *const sys::iree_hal_allocator_t,
     ) -> sys::iree_allocator_t {
         // SAFETY: C passes a live allocator of ours.
-        unsafe { Allocator::<D>::of(allocator.cast_mut()).allocator }
+        unsafe { Allocator::<D>::of(allocator.cast_mut()).allocator.raw() }
     }
 
     unsafe extern "C" fn trim(allocator: *mut sys::iree_hal_allocator_t) -> sys::iree_status_t {
@@ -473,7 +521,7 @@ impl<D: Device> Table<D> {
         // IREE asks for each buffer of each command that it validates.
         let own = find_heap(&memory.properties, params).map(|(_, heap)| heap);
         let imported = find_import_heap(&memory.properties, params);
-        let Some(heap) = own.or(imported) else { return 0 };
+        let Some(heap) = own.or(imported.map(|(heap, _)| heap)) else { return 0 };
         let mut granted = granted(heap, params);
         let mut bits = 0;
         if own.is_some_and(|heap| wide(size) <= heap.max_allocation) {
@@ -494,7 +542,8 @@ impl<D: Device> Table<D> {
             }
         }
         // Whoever brings memory of their own finds out what it has to be like.
-        granted.min_alignment = granted.min_alignment.max(narrow(heap.alignment));
+        let least = imported.map_or(heap.alignment, |(_, alignment)| alignment);
+        granted.min_alignment = granted.min_alignment.max(narrow(least));
         *params = granted;
         bits as sys::iree_hal_buffer_compatibility_t
     }
@@ -553,7 +602,8 @@ impl<D: Device> Table<D> {
                     format!("buffers can only be exported as host allocations, not as type {requested}");
                 return Err(Failure::new(Code::Unavailable, message));
             }
-            let slice = Slice::new(buffer, 0, sys::iree_device_size_t::MAX)?;
+            // SAFETY: C passes a live buffer.
+            let slice = unsafe { Slice::lent(buffer, 0, sys::iree_device_size_t::MAX)? };
             if !slice.is_host_visible() {
                 let message = "the buffer's memory is the device's alone, so there is nothing to export; copy it into a \
                                buffer that is HOST_VISIBLE";

@@ -1,33 +1,43 @@
 //! Buffers: memory of a device behind IREE's buffer interface, and any buffer as something a queue can work on.
 
-use crate::allocator::HOST_VISIBLE;
+use crate::allocator::{HOST_VISIBLE, Parent};
 use crate::constants::{ACCESS_ANY, ACCESS_READ, Access};
-use crate::object::{Retained, extent, free, narrow, wide};
+use crate::object::{HostAllocator, Lent, Retained, extent, narrow, wide};
 use crate::status::{Result, check, guard, guard_or, invalid};
+use crate::teardown;
+use crate::transient::TransientBuffer;
 use hal_backend::{Device, HostRange, Place, Span};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
+use parking_lot::Mutex;
 use std::any::Any;
+use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// An allocation of some device: what a buffer's slots need of it.
 pub(crate) trait Backing: Send + Sync {
-    /// The host's view of all of it.
+    /// The host's view of all of it: the same each time, and valid as long as the allocation.
     fn host_view(&self) -> Option<HostRange>;
     /// Makes the host's writes visible to the device.
     fn flush(&self, offset: u64, length: u64) -> Result;
     /// Makes the device's writes visible to the host.
     fn invalidate(&self, offset: u64, length: u64) -> Result;
+    /// The device for C that it is of.
+    fn parent(&self) -> &Parent;
     /// The allocation itself.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// An allocation and the device that it is of.
+/// An allocation and the device that it is of, which goes last.
 pub(crate) struct DeviceMemory<D: Device> {
-    device: Arc<D>,
     memory: Arc<D::Memory>,
+    /// The host's view, once it was asked for. A backend may make a new one each time; what the host is shown is this one,
+    /// which stays where it is as long as the allocation.
+    view: OnceLock<Option<HostRange>>,
+    device: Arc<D>,
+    /// The device for C.
+    parent: Arc<Parent>,
     /// What a statistic counts as gone when this is.
     _counted: Option<crate::allocator::Counted>,
 }
@@ -35,16 +45,17 @@ pub(crate) struct DeviceMemory<D: Device> {
 impl<D: Device> DeviceMemory<D> {
     pub(crate) fn new(
         device: Arc<D>,
+        parent: Arc<Parent>,
         memory: D::Memory,
         counted: Option<crate::allocator::Counted>,
     ) -> Arc<Self> {
-        Arc::new(Self { device, memory: Arc::new(memory), _counted: counted })
+        Arc::new(Self { memory: Arc::new(memory), view: OnceLock::new(), device, parent, _counted: counted })
     }
 }
 
 impl<D: Device> Backing for DeviceMemory<D> {
     fn host_view(&self) -> Option<HostRange> {
-        self.device.host_view(&self.memory)
+        self.view.get_or_init(|| self.device.host_view(&self.memory)).clone()
     }
 
     fn flush(&self, offset: u64, length: u64) -> Result {
@@ -55,28 +66,57 @@ impl<D: Device> Backing for DeviceMemory<D> {
         self.device.invalidate(&self.memory, offset, length)
     }
 
+    fn parent(&self) -> &Parent {
+        &self.parent
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }
 }
 
-/// What C wants to be told when a buffer is gone.
-pub(crate) struct Release(sys::iree_hal_buffer_release_callback_t);
+/// What C wants to be told when a buffer's memory is used no longer.
+///
+/// The buffer has a reference to it, and so has each range of the host's memory that the buffer was imported from. A
+/// backend may let go of those behind the buffer, as it may of the last job that used them. Whoever is last tells the
+/// program, which gets to see the buffer; so the buffer's structure stays until then, though nothing of it is used.
+pub(crate) struct Release {
+    callback: sys::iree_hal_buffer_release_callback_t,
+    /// The buffer, when it is gone. As long as there is none, nothing was promised to anybody.
+    gone: Mutex<Option<Remains>>,
+}
 
-// SAFETY: IREE asks that release callbacks may come on any thread.
+/// A buffer's structure behind its end, and where its memory goes.
+struct Remains {
+    buffer: *mut sys::iree_hal_buffer_t,
+    allocator: HostAllocator,
+}
+
+// SAFETY: IREE asks that release callbacks may come on any thread, and a host allocator may be used on any.
 unsafe impl Send for Release {}
-// SAFETY: as above.
+// SAFETY: as above; what is written is locked.
 unsafe impl Sync for Release {}
 
 impl Release {
-    pub(crate) fn new(callback: sys::iree_hal_buffer_release_callback_t) -> Self {
-        Self(callback)
+    /// Nothing, if C wants to be told nothing.
+    ///
+    /// # Safety
+    ///
+    /// The callback may be made once, with a buffer, on any thread.
+    pub(crate) unsafe fn new(callback: sys::iree_hal_buffer_release_callback_t) -> Option<Arc<Self>> {
+        callback.fn_?;
+        Some(Arc::new(Self { callback, gone: Mutex::new(None) }))
     }
+}
 
-    fn call(&mut self, buffer: *mut sys::iree_hal_buffer_t) {
-        if let Some(release) = self.0.fn_.take() {
-            // SAFETY: what the creator of the buffer asked for, once.
-            unsafe { release(self.0.user_data, buffer) };
+impl Drop for Release {
+    fn drop(&mut self) {
+        let (Some(release), Some(gone)) = (self.callback.fn_, self.gone.get_mut().take()) else { return };
+        let _inside = teardown::enter();
+        // SAFETY: what was promised to `new`, once; the structure is freed once, behind it.
+        unsafe {
+            release(self.callback.user_data, gone.buffer);
+            sys::iree_allocator_free(gone.allocator.raw(), gone.buffer.cast());
         }
     }
 }
@@ -84,12 +124,12 @@ impl Release {
 /// A buffer of ours.
 #[repr(C)]
 pub(crate) struct Buffer {
-    base: sys::iree_hal_buffer_t,
-    allocator: sys::iree_allocator_t,
+    base: UnsafeCell<sys::iree_hal_buffer_t>,
+    allocator: HostAllocator,
     backing: Arc<dyn Backing>,
     /// Where in the allocation the buffer begins.
     offset: u64,
-    release: Release,
+    release: Option<Arc<Release>>,
 }
 
 /// How a buffer is to be made.
@@ -98,18 +138,18 @@ pub(crate) struct BufferSpec {
     pub(crate) params: sys::iree_hal_buffer_params_t,
     pub(crate) offset: u64,
     pub(crate) length: u64,
-    pub(crate) release: Release,
+    pub(crate) release: Option<Arc<Release>>,
 }
 
 impl Buffer {
     /// A buffer over part of an allocation, owned by the caller.
     pub(crate) fn create(
-        allocator: sys::iree_allocator_t,
+        allocator: HostAllocator,
         backing: Arc<dyn Backing>,
         spec: BufferSpec,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
         let buffer = Buffer {
-            base: sys::iree_hal_buffer_t::default(),
+            base: UnsafeCell::default(),
             allocator,
             backing,
             offset: spec.offset,
@@ -139,15 +179,18 @@ impl Buffer {
     ///
     /// The buffer is one of ours and alive for `'a`.
     unsafe fn of<'a>(buffer: *mut sys::iree_hal_buffer_t) -> &'a Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: ours and alive, as the caller promises; the base comes first.
         unsafe { &*buffer.cast::<Buffer>() }
     }
-}
 
-fn is_ours(buffer: *mut sys::iree_hal_buffer_t) -> bool {
-    // SAFETY: every HAL object begins with the resource header; the buffer is alive.
-    let vtable = unsafe { (*buffer).resource.vtable };
-    std::ptr::eq(vtable.cast(), &raw const VTABLE)
+    /// A buffer as one of ours, if it is.
+    fn recognise<'a>(buffer: Lent<'a, sys::iree_hal_buffer_t>) -> Option<&'a Self> {
+        // SAFETY: the buffer is lent, and every HAL object begins with the resource header.
+        let vtable = unsafe { (*buffer.get()).resource.vtable };
+        let ours = std::ptr::eq(vtable.cast(), &raw const VTABLE);
+        // SAFETY: only `create` makes buffers with this table.
+        ours.then(|| unsafe { Self::of(buffer.get()) })
+    }
 }
 
 static VTABLE: sys::iree_hal_buffer_vtable_t = sys::iree_hal_buffer_vtable_t {
@@ -162,11 +205,16 @@ static VTABLE: sys::iree_hal_buffer_vtable_t = sys::iree_hal_buffer_vtable_t {
 unsafe extern "C" fn destroy(base: *mut sys::iree_hal_buffer_t) {
     guard_or((), || {
         let buffer = base.cast::<Buffer>();
-        // SAFETY: the last reference is gone.
+        // SAFETY: C gives the last reference up. What is dropped first may still use the memory that C is told of last; the
+        // structure is freed here or with the release, once.
         unsafe {
-            (*buffer).release.call(base);
             let allocator = (*buffer).allocator;
-            free(allocator, buffer);
+            let release = (*buffer).release.take();
+            buffer.drop_in_place();
+            match release {
+                Some(release) => *release.gone.lock() = Some(Remains { buffer: base, allocator }),
+                None => sys::iree_allocator_free(allocator.raw(), base.cast()),
+            }
         }
     });
 }
@@ -194,7 +242,7 @@ unsafe extern "C" fn map_range(
         if access & ACCESS_READ != 0 {
             buffer.backing.invalidate(buffer.offset + wide(offset), wide(length))?;
         }
-        // The view is of memory that the buffer's own reference keeps.
+        // A scoped mapping keeps the buffer and so the view; of a persistent one IREE asks that somebody does.
         mapping.contents = sys::iree_byte_span_t { data: view.address(), data_length: length };
         Ok(())
     })
@@ -247,13 +295,26 @@ pub(crate) struct Slice {
 
 impl Slice {
     /// Part of a buffer that C lends us, checked against the buffer's length, which never changes.
-    pub(crate) fn new(
+    ///
+    /// # Safety
+    ///
+    /// The buffer is alive, or null, which is refused.
+    pub(crate) unsafe fn lent(
         buffer: *mut sys::iree_hal_buffer_t,
         offset: sys::iree_device_size_t,
         length: sys::iree_device_size_t,
     ) -> Result<Self> {
-        // SAFETY: C lends us a live buffer, or null.
-        let buffer = unsafe { Retained::retain(buffer) }.ok_or_else(|| invalid("a buffer is missing"))?;
+        // SAFETY: alive or null, as the caller promises.
+        let buffer = unsafe { Lent::required(buffer, "a buffer is missing")? };
+        Self::new(buffer.retain(), offset, length)
+    }
+
+    /// Part of a buffer.
+    pub(crate) fn new(
+        buffer: Retained<sys::iree_hal_buffer_t>,
+        offset: sys::iree_device_size_t,
+        length: sys::iree_device_size_t,
+    ) -> Result<Self> {
         let slice = Self { buffer, offset: wide(offset), length: extent(length) };
         let length = slice.resolved_length()?;
         Ok(Self { length, ..slice })
@@ -262,13 +323,9 @@ impl Slice {
     /// The memory, if the buffer is an allocation of the device's that keeps it for good and belongs to nobody who wants to
     /// be told when the buffer is gone. Whoever has the memory of such a buffer need not keep the buffer.
     pub(crate) fn settled<D: Device>(&self, device: &Arc<D>) -> Option<Span<D>> {
-        // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does.
-        let (allocated, offset) = unsafe {
-            let base = self.buffer.get();
-            (NonNull::new((*base).allocated_buffer)?, wide((*base).byte_offset) + self.offset)
-        };
-        let (buffer, memory) = of_device(allocated, device)?;
-        if buffer.release.0.fn_.is_some() {
+        let (allocation, offset) = self.allocation().ok()?;
+        let (buffer, memory) = of_device(allocation, device)?;
+        if buffer.release.is_some() {
             return None;
         }
         let place = Place::Device(memory.memory.clone(), buffer.offset + offset);
@@ -323,6 +380,25 @@ impl Slice {
         (!owner.is_null() && owner != device).then_some(owner)
     }
 
+    /// The device that it is placed on, which a buffer does not keep.
+    pub(crate) fn owner(&self) -> Result<Retained<sys::iree_hal_device_t>> {
+        let (allocation, _) = self.allocation()?;
+        let owner = if let Some(buffer) = Buffer::recognise(allocation) {
+            buffer.backing.parent().retain()
+        } else if let Some(buffer) = TransientBuffer::of(allocation) {
+            buffer.owner()
+        } else {
+            // SAFETY: the buffer is alive. That another driver's device is there as long as work is asked of it is the
+            // promise of the program, as IREE's placement says.
+            unsafe { Retained::retain((*allocation.get()).placement.device) }
+        };
+        owner.ok_or_else(|| {
+            let message = "the buffer's device is gone, and only it could reach the buffer's memory; copy what is still needed \
+                           before the device is released";
+            Failure::new(Code::FailedPrecondition, message)
+        })
+    }
+
     fn resolved_length(&self) -> Result<u64> {
         // SAFETY: the buffer is retained; its length never changes.
         let whole = wide(unsafe { (*self.buffer.get()).byte_length });
@@ -354,39 +430,39 @@ impl Slice {
         }
     }
 
-    /// What the buffer is part of, as it is now: a stream-ordered buffer has memory between its allocation and its
-    /// deallocation, whoever's it is.
-    ///
-    /// What comes back is borrowed: it lives as long as the operation may run.
-    fn allocated(&self) -> Result<(NonNull<sys::iree_hal_buffer_t>, u64)> {
-        // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does. The backing of a
-        // transient is retained by it until it is deallocated, which is ordered behind the operations that use it.
+    /// What the buffer is part of, and where in that the slice begins. A buffer keeps what it is part of.
+    fn allocation(&self) -> Result<(Lent<'_, sys::iree_hal_buffer_t>, u64)> {
+        // SAFETY: the buffer is retained, and keeps what it is part of.
         unsafe {
-            let base = self.buffer.get();
-            let mut allocated = (*base).allocated_buffer;
-            let mut offset = wide((*base).byte_offset) + self.offset;
-            if sys::iree_hal_local_transient_buffer_isa(allocated) {
-                let backing = sys::iree_hal_local_transient_buffer_backing_buffer(allocated);
-                if backing.is_null() {
-                    let message = "the buffer has no memory: its queue_alloca has not happened yet or its queue_dealloca has";
-                    return Err(Failure::new(Code::FailedPrecondition, message));
-                }
-                offset += wide((*backing).byte_offset);
-                allocated = (*backing).allocated_buffer;
-            }
-            let allocated = NonNull::new(allocated).ok_or_else(|| invalid("a buffer is part of none"))?;
-            Ok((allocated, offset))
+            let buffer = self.buffer.get();
+            let allocation = Lent::required((*buffer).allocated_buffer, "a buffer is part of none")?;
+            Ok((allocation, wide((*buffer).byte_offset) + self.offset))
         }
+    }
+
+    /// The memory as it is now: a stream-ordered buffer has some between its allocation and its deallocation, whoever's it is.
+    fn allocated(&self) -> Result<Allocated<'_>> {
+        let (allocation, offset) = self.allocation()?;
+        let backing = match TransientBuffer::of(allocation) {
+            Some(transient) => transient.backing()?,
+            None => match foreign_backing(allocation)? {
+                Some(backing) => backing,
+                None => return Ok(Allocated { memory: Memory::Whole(allocation), offset, slice: self }),
+            },
+        };
+        let slice = Slice { buffer: backing, offset, length: self.length };
+        let (allocation, offset) = slice.allocation()?;
+        Ok(Allocated { memory: Memory::Backing(allocation.retain()), offset, slice: self })
     }
 
     /// The memory for a device: its own, or anybody else's through the host.
     pub(crate) fn resolve<D: Device>(&self, device: &Arc<D>) -> Result<Span<D>> {
-        let (allocated, offset) = self.allocated()?;
-        if let Some((buffer, memory)) = of_device(allocated, device) {
-            let place = Place::Device(memory.memory.clone(), buffer.offset + offset);
+        let allocated = self.allocated()?;
+        if let Some((buffer, memory)) = of_device(allocated.buffer(), device) {
+            let place = Place::Device(memory.memory.clone(), buffer.offset + allocated.offset);
             return Ok(Span { place, length: self.length });
         }
-        let range = map(allocated, offset, self.length, ACCESS_ANY).map_err(|failure| {
+        let range = allocated.map(ACCESS_ANY).map_err(|failure| {
             let message = format!(
                 "a buffer of another device can only be used through the host: {}",
                 failure.message()
@@ -398,55 +474,94 @@ impl Slice {
 
     /// The bytes as host memory, mapped as long as anybody has the range.
     pub(crate) fn map(&self, access: Access) -> Result<HostRange> {
-        let (allocated, offset) = self.allocated()?;
-        map(allocated, offset, self.length, access)
+        self.allocated()?.map(access)
     }
 }
 
-/// A buffer as one of this device's, if it is. Both live as long as the buffer.
+/// The memory of a stream-ordered buffer of another driver, if that is what it is and it cannot be mapped by itself.
+///
+/// Such a buffer maps its memory under its own lock, so that is how it is used. Once a deallocation is queued it maps nothing
+/// more, though what was ordered before that may still have to run here. Its memory is then taken from it, which IREE lends
+/// without a reference: that it stays until we have one is the promise of the program, which orders the deallocation behind
+/// us. Of our own buffers nothing is believed.
+fn foreign_backing(
+    buffer: Lent<'_, sys::iree_hal_buffer_t>,
+) -> Result<Option<Retained<sys::iree_hal_buffer_t>>> {
+    let buffer = buffer.get();
+    // SAFETY: the buffer is lent; its memory stays by the order that the program gave its deallocation.
+    unsafe {
+        if !sys::iree_hal_local_transient_buffer_isa(buffer)
+            || !sys::iree_hal_local_transient_buffer_is_dealloca_queued(buffer)
+        {
+            return Ok(None);
+        }
+        let backing = Retained::retain(sys::iree_hal_local_transient_buffer_backing_buffer(buffer));
+        backing.map(Some).ok_or_else(crate::transient::no_memory)
+    }
+}
+
+/// The memory of a slice, at one time.
+struct Allocated<'a> {
+    memory: Memory<'a>,
+    /// Where in it the slice begins.
+    offset: u64,
+    slice: &'a Slice,
+}
+
+enum Memory<'a> {
+    /// What the slice's buffer is part of, for as long as the buffer.
+    Whole(Lent<'a, sys::iree_hal_buffer_t>),
+    /// What a stream-ordered buffer had when it was asked, whatever becomes of that.
+    Backing(Retained<sys::iree_hal_buffer_t>),
+}
+
+impl Allocated<'_> {
+    /// The buffer of the memory.
+    fn buffer(&self) -> Lent<'_, sys::iree_hal_buffer_t> {
+        match &self.memory {
+            Memory::Whole(buffer) => *buffer,
+            Memory::Backing(buffer) => buffer.lend(),
+        }
+    }
+
+    /// The bytes as host memory, mapped as long as anybody has the range.
+    fn map(&self, access: Access) -> Result<HostRange> {
+        let buffer = self.buffer().retain();
+        let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+        // SAFETY: the buffer is retained; the mapping is ours, and valid until it is unmapped, which its owner does.
+        unsafe {
+            check(sys::iree_hal_buffer_map_range(
+                buffer.get(),
+                sys::IREE_HAL_MAPPING_MODE_SCOPED,
+                access,
+                narrow(self.offset),
+                narrow(self.slice.length),
+                &raw mut mapping,
+            ))?;
+            let (start, length) = (mapping.contents.data, mapping.contents.data_length);
+            let (mapping, source) = (mapping.into(), self.slice.buffer.clone());
+            let owner = Arc::new(Mapping { mapping, _memory: buffer, _source: source });
+            Ok(HostRange::from_raw(start, length, Some(owner)))
+        }
+    }
+}
+
+/// A buffer as one of this device's, if it is.
 fn of_device<'a, D: Device>(
-    buffer: NonNull<sys::iree_hal_buffer_t>,
+    buffer: Lent<'a, sys::iree_hal_buffer_t>,
     device: &Arc<D>,
 ) -> Option<(&'a Buffer, &'a DeviceMemory<D>)> {
-    if !is_ours(buffer.as_ptr()) {
-        return None;
-    }
-    // SAFETY: ours, and alive.
-    let buffer = unsafe { Buffer::of(buffer.as_ptr()) };
+    let buffer = Buffer::recognise(buffer)?;
     let memory: &DeviceMemory<D> = buffer.backing.as_any().downcast_ref()?;
     Arc::ptr_eq(&memory.device, device).then_some((buffer, memory))
 }
 
-/// Maps part of a buffer of whatever driver.
-fn map(
-    buffer: NonNull<sys::iree_hal_buffer_t>,
-    offset: u64,
-    length: u64,
-    access: Access,
-) -> Result<HostRange> {
-    // SAFETY: the buffer is alive.
-    let buffer = unsafe { Retained::retain(buffer.as_ptr()) }.ok_or_else(|| invalid("there is no buffer"))?;
-    let mut mapping = sys::iree_hal_buffer_mapping_t::default();
-    // SAFETY: the buffer is retained; the mapping is ours and keeps it.
-    unsafe {
-        check(sys::iree_hal_buffer_map_range(
-            buffer.get(),
-            sys::IREE_HAL_MAPPING_MODE_SCOPED,
-            access,
-            narrow(offset),
-            narrow(length),
-            &raw mut mapping,
-        ))?;
-        let (start, length) = (mapping.contents.data, mapping.contents.data_length);
-        let owner = Arc::new(Mapping { mapping: mapping.into(), _buffer: buffer });
-        Ok(HostRange::from_raw(start, length, Some(owner)))
-    }
-}
-
 /// A mapping that ends when its last range is dropped.
 struct Mapping {
-    mapping: std::cell::UnsafeCell<sys::iree_hal_buffer_mapping_t>,
-    _buffer: Retained<sys::iree_hal_buffer_t>,
+    mapping: UnsafeCell<sys::iree_hal_buffer_mapping_t>,
+    _memory: Retained<sys::iree_hal_buffer_t>,
+    /// A stream-ordered buffer keeps the pool that its memory is from.
+    _source: Retained<sys::iree_hal_buffer_t>,
 }
 
 // SAFETY: the mapping is only touched when it is dropped.

@@ -8,7 +8,7 @@
 
 use crate::buffer::Slice;
 use crate::executable::{DeviceIdentity, is_same_device};
-use crate::object::{Out, Retained, allocate, free, slice};
+use crate::object::{HostAllocator, Lent, Out, Retained, allocate, free, slice};
 use crate::record::{Record, Reference, Uses};
 use crate::staging;
 use crate::status::{Missing, Result, guard, guard_or, invalid, unimplemented};
@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 #[repr(C)]
 pub(crate) struct CommandBuffer {
     base: sys::iree_hal_command_buffer_t,
-    allocator: sys::iree_allocator_t,
+    allocator: HostAllocator,
     /// The device that it was made by, and that its executables are for.
     device: DeviceIdentity,
     validation: Option<Box<[u64]>>,
@@ -80,11 +80,12 @@ pub(crate) struct Recorded {
 
 impl Recorded {
     /// Keeps a command buffer that C lends us, for a device to execute.
-    pub(crate) fn new(buffer: *mut sys::iree_hal_command_buffer_t, device: &DeviceIdentity) -> Result<Self> {
-        // SAFETY: C lends us a live command buffer, or null.
-        let buffer = unsafe { Retained::retain(buffer) }
-            .ok_or_else(|| invalid("there is no command buffer to execute"))?;
-        // SAFETY: every HAL object begins with the resource header.
+    pub(crate) fn new(
+        buffer: Lent<'_, sys::iree_hal_command_buffer_t>,
+        device: &DeviceIdentity,
+    ) -> Result<Self> {
+        let buffer = buffer.retain();
+        // SAFETY: retained, and every HAL object begins with the resource header.
         let vtable = unsafe { (*buffer.get()).resource.vtable };
         if !std::ptr::eq(vtable.cast(), &raw const VTABLE) {
             return Err(invalid("the command buffer belongs to another driver"));
@@ -180,9 +181,9 @@ impl Recorded {
 
 /// A new command buffer, owned by the caller.
 pub(crate) fn create(
-    allocator: sys::iree_allocator_t,
+    allocator: HostAllocator,
     device: DeviceIdentity,
-    device_allocator: *mut sys::iree_hal_allocator_t,
+    device_allocator: Lent<'_, sys::iree_hal_allocator_t>,
     mode: sys::iree_hal_command_buffer_mode_t,
     categories: sys::iree_hal_command_category_t,
     affinity: sys::iree_hal_queue_affinity_t,
@@ -204,7 +205,7 @@ pub(crate) fn create(
     // SAFETY: the object is fresh and its base comes first; the validation state stays where it is with the object.
     unsafe {
         sys::iree_hal_command_buffer_initialize(
-            device_allocator,
+            device_allocator.get(),
             mode,
             categories,
             affinity,
@@ -221,9 +222,9 @@ type Base = *mut sys::iree_hal_command_buffer_t;
 
 /// # Safety
 ///
-/// C passes a live command buffer of ours, from one thread at a time.
+/// The command buffer is one of ours and alive for `'a`, during which nobody else records or looks.
 unsafe fn recording<'a>(base: Base) -> &'a mut Recording {
-    // SAFETY: the caller's promise.
+    // SAFETY: ours, alive and nobody else's, as the caller promises.
     unsafe { &mut *(*base.cast::<CommandBuffer>()).recording.get() }
 }
 
@@ -231,7 +232,7 @@ unsafe fn recording<'a>(base: Base) -> &'a mut Recording {
 ///
 /// As for [`recording`].
 unsafe fn open<'a>(base: Base) -> Result<&'a mut Recording> {
-    // SAFETY: the caller's promise.
+    // SAFETY: as for `recording`, as the caller promises.
     let recording = unsafe { recording(base) };
     if recording.state == State::Open {
         return Ok(recording);
@@ -246,7 +247,7 @@ unsafe fn open<'a>(base: Base) -> Result<&'a mut Recording> {
 /// As for [`recording`].
 unsafe fn record(base: Base, make: impl FnOnce() -> Result<Record>) -> sys::iree_status_t {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: as for `recording`, as the caller promises.
         let recording = unsafe { open(base)? };
         let record = make()?;
         recording.note_slots(&record);
@@ -467,7 +468,7 @@ pub(crate) mod event {
     #[repr(C)]
     struct Event {
         resource: sys::iree_hal_resource_t,
-        allocator: sys::iree_allocator_t,
+        allocator: HostAllocator,
     }
 
     static VTABLE: sys::iree_hal_event_vtable_t = sys::iree_hal_event_vtable_t { destroy: Some(destroy) };
@@ -479,7 +480,7 @@ pub(crate) mod event {
     }
 
     /// A new event for whoever asked.
-    pub(crate) fn create(allocator: sys::iree_allocator_t, out: Out<*mut sys::iree_hal_event_t>) -> Result {
+    pub(crate) fn create(allocator: HostAllocator, out: Out<*mut sys::iree_hal_event_t>) -> Result {
         let event = allocate(allocator, Event { resource: resource(&raw const VTABLE), allocator })?;
         out.set(event.as_ptr().cast());
         Ok(())
@@ -495,7 +496,7 @@ pub(crate) unsafe fn bindings(
     recorded: &Recorded,
     table: &sys::iree_hal_buffer_binding_table_t,
 ) -> Result<Box<[Option<Slice>]>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the table is valid for the call, as the caller promises.
     let bindings = unsafe { crate::record::binding_table(table)? };
     if bindings.len() < recorded.binding_count() {
         let message = format!(

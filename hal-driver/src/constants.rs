@@ -17,6 +17,8 @@ pub(crate) const ACCESS_ALL: Access = sys::IREE_HAL_MEMORY_ACCESS_ALL as Access;
 pub(crate) const WAIT_FOR_ALL: sys::iree_async_wait_mode_t =
     sys::IREE_ASYNC_WAIT_MODE_ALL as sys::iree_async_wait_mode_t;
 
+pub(crate) const NOP: sys::iree_async_operation_type_t =
+    sys::IREE_ASYNC_OPERATION_TYPE_NOP as sys::iree_async_operation_type_t;
 pub(crate) const NOTIFICATION_WAIT: sys::iree_async_operation_type_t =
     sys::IREE_ASYNC_OPERATION_TYPE_NOTIFICATION_WAIT as sys::iree_async_operation_type_t;
 

@@ -2,10 +2,11 @@
 //!
 //! # What belongs to whom
 //!
-//! The C object owns a [`State`]. Semaphores and buffers that a program made with the device keep the engine or the
-//! backend device alive for themselves, so they may be released after it. Everything that runs on behalf of the device
-//! (host calls, parked allocations, work in flight) is over when destruction returns, or moved to a teardown thread
-//! if destruction was asked for from inside one of those.
+//! The C object owns a [`State`]. What a program made with the device keeps what it needs of it, and may be released after
+//! it: semaphores the engine and the proactor, buffers the backend's device, stream-ordered ones the pools. Everything that
+//! runs on behalf of the device (host calls, parked allocations, work in flight) is over when destruction returns. Where
+//! destruction was asked for from inside one of those, or on the thread that polls the device's proactor, it is moved to a
+//! teardown thread and returns at once.
 //!
 //! # The order of destruction
 //!
@@ -23,14 +24,13 @@ use crate::executable::DeviceIdentity;
 use crate::frontier::Frontiers;
 use crate::host_pool::HostPool;
 use crate::host_program::Loaders;
-use crate::object::{Out, Retained, allocate, resource};
+use crate::object::{HostAllocator, Lent, Out, Retained, allocate, resource};
 use crate::pools::Pools;
+use crate::proactor::Proactor;
 use crate::profile::{Profiler, matches};
 use crate::semaphore::Semaphore;
 use crate::staging::Staging;
-use crate::status::{
-    Missing, Result, check, guard, guard_or, impossible, invalid, text, unimplemented, view,
-};
+use crate::status::{Missing, Result, check, guard, guard_or, impossible, text, unimplemented, view};
 use crate::work::Port;
 use crate::{command_buffer, executable, teardown};
 use hal_backend::{Device, Properties};
@@ -40,6 +40,9 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How many queues a device may have: an affinity has a bit for each.
+const MAX_QUEUES: usize = 64;
 
 /// How long work in flight may take to end by itself when a device is destroyed.
 const GRACE: Duration = Duration::from_millis(400);
@@ -61,9 +64,10 @@ pub(crate) struct State<D: Device> {
     pool: Arc<HostPool>,
     profiler: Profiler,
     staging: Staging,
-    pools: Pools,
+    pools: Arc<Pools>,
     /// Replaced by `replace_device_allocator` before the device is in use.
     device_allocator: UnsafeCell<Retained<sys::iree_hal_allocator_t>>,
+    /// Kept as IREE asks, and asked for nothing: there are no channels to be made with it.
     channels: UnsafeCell<Option<Retained<sys::iree_hal_channel_provider_t>>>,
     frontiers: Arc<Frontiers>,
     /// Whether those who ask how far a semaphore of the device is do well to look for a moment.
@@ -74,13 +78,12 @@ pub(crate) struct State<D: Device> {
     device: Arc<D>,
     /// The same, for what is only for one device and knows nothing else of it.
     identity: DeviceIdentity,
-    allocator: sys::iree_allocator_t,
-    proactor: *mut sys::iree_async_proactor_t,
-    _proactors: Retained<sys::iree_async_proactor_pool_t>,
+    allocator: HostAllocator,
+    proactor: Arc<Proactor>,
 }
 
-// SAFETY: the cells are written while nobody else uses the device, as IREE asks; the proactor belongs to the pool that
-// is retained; everything else is shared safely.
+// SAFETY: the cells are written while nobody else uses the device, as IREE asks; a host allocator may be used on any thread;
+// everything else is shared safely.
 unsafe impl<D: Device> Send for State<D> {}
 // SAFETY: as above.
 unsafe impl<D: Device> Sync for State<D> {}
@@ -89,20 +92,16 @@ impl<D: Device> HalDevice<D> {
     /// A device for C, owned by the caller.
     pub(crate) fn create(
         device: D,
-        params: &sys::iree_hal_device_create_params_t,
-        allocator: sys::iree_allocator_t,
+        proactors: Lent<'_, sys::iree_async_proactor_pool_t>,
+        allocator: HostAllocator,
     ) -> Result<*mut sys::iree_hal_device_t> {
         let device = Arc::new(device);
         let properties = Arc::new(device.properties());
-        // SAFETY: IREE promises a proactor pool with every creation.
-        let proactors = unsafe { Retained::retain(params.proactor_pool) }
-            .ok_or_else(|| invalid("device creation needs a proactor pool"))?;
-        let mut proactor = std::ptr::null_mut();
-        // SAFETY: the pool is retained, and the proactor lives as long as it.
-        unsafe { check(sys::iree_async_proactor_pool_get(proactors.get(), 0, &raw mut proactor))? };
+        check_properties(&properties)?;
+        let proactor = Proactor::new(proactors.retain())?;
         let frontiers = Arc::new(Frontiers::new(properties.queues.queues));
         let memory = Memory::new(device.clone(), properties.clone(), allocator);
-        let parking = ParkingLot::new(frontiers.clone(), proactor);
+        let parking = ParkingLot::new(frontiers.clone(), proactor.clone());
         let pool = Arc::new(HostPool::default());
         let port = Port {
             device: device.clone(),
@@ -112,7 +111,7 @@ impl<D: Device> HalDevice<D> {
             pool: pool.clone(),
         };
         let state = State {
-            pools: Pools::new(&memory, proactor, &frontiers)?,
+            pools: Pools::new(&memory, &proactor, &frontiers)?,
             device_allocator: UnsafeCell::new(Allocator::create(memory.clone())?),
             host: Loaders::new(allocator)?,
             engine: Engine::new(port).map_err(|error| impossible(&error))?,
@@ -129,20 +128,20 @@ impl<D: Device> HalDevice<D> {
             device,
             allocator,
             proactor,
-            _proactors: proactors,
         };
         let memory = state.memory.clone();
         let object = Self { resource: resource(const { &Table::<D>::VTABLE }), state };
         let object = allocate(allocator, object)?.as_ptr().cast();
-        memory.belongs_to(object);
+        // SAFETY: `destroy` forgets it first.
+        unsafe { memory.parent.is(object) };
         Ok(object)
     }
 
     /// # Safety
     ///
-    /// C passes a live device of ours.
+    /// The device is one of ours and alive for `'a`.
     unsafe fn of<'a>(device: *mut sys::iree_hal_device_t) -> &'a State<D> {
-        // SAFETY: the caller's promise.
+        // SAFETY: ours and alive, as the caller promises.
         unsafe { &(*device.cast::<Self>()).state }
     }
 }
@@ -152,7 +151,8 @@ impl<D: Device> State<D> {
     fn semaphore(&self, initial: u64) -> Result<*mut sys::iree_hal_semaphore_t> {
         let registration = self.engine.register(initial);
         let (frontiers, spin) = (self.frontiers.clone(), self.spin.clone());
-        Semaphore::create(self.allocator, self.proactor, initial, registration, frontiers, spin)
+        let proactor = self.proactor.clone();
+        Semaphore::create(self.allocator, proactor, initial, registration, frontiers, spin)
     }
 
     /// Ends everything. Whether it is safe to let go afterwards.
@@ -197,15 +197,39 @@ impl<D: Device> State<D> {
         &self.properties.identifier
     }
 
-    fn device_allocator(&self) -> *mut sys::iree_hal_allocator_t {
-        // SAFETY: written only while nobody uses the device.
-        unsafe { (*self.device_allocator.get()).get() }
+    fn device_allocator(&self) -> Lent<'_, sys::iree_hal_allocator_t> {
+        // SAFETY: written only while nobody uses the device, as IREE asks.
+        unsafe { (*self.device_allocator.get()).lend() }
     }
 
     /// The device's number in its group, for profiles.
     fn ordinal(&self) -> u32 {
         self.frontiers.ordinal()
     }
+}
+
+/// Refuses what a backend cannot mean, before anything is made of it.
+fn check_properties(properties: &Properties) -> Result {
+    let bug = |what: String| {
+        let name = &properties.identifier;
+        Err(Failure::new(Code::Internal, format!("device {name:?} {what}; this is a bug of its backend")))
+    };
+    if properties.identifier.is_empty() {
+        return bug("has no name".to_owned());
+    }
+    if !(1..=MAX_QUEUES).contains(&properties.queues.queues) {
+        return bug(format!("has {} queues, and not 1 to {MAX_QUEUES}", properties.queues.queues));
+    }
+    if properties.heaps.is_empty() {
+        return bug("has no memory".to_owned());
+    }
+    for (number, heap) in properties.heaps.iter().enumerate() {
+        let alignments = [Some(heap.alignment), heap.import_alignment];
+        if let Some(crooked) = alignments.into_iter().flatten().find(|number| !number.is_power_of_two()) {
+            return bug(format!("aligns memory of heap {number} to {crooked}, which is no power of two"));
+        }
+    }
+    Ok(())
 }
 
 /// What a device says of its group when it is in none.
@@ -283,7 +307,11 @@ impl<D: Device> Table<D> {
                 }
             }
             let doomed = Doomed(device.cast::<HalDevice<D>>());
-            teardown::run(move || doomed.end());
+            // SAFETY: the last reference is gone, and nobody else ends the device.
+            let state = unsafe { &(*doomed.0).state };
+            state.memory.parent.forget();
+            let away = state.proactor.may_be_polled_here();
+            teardown::run(away, move || doomed.end());
         });
     }
 
@@ -294,12 +322,12 @@ impl<D: Device> Table<D> {
 
     unsafe extern "C" fn host_allocator(device: Raw) -> sys::iree_allocator_t {
         // SAFETY: C passes a live device of ours.
-        unsafe { HalDevice::<D>::of(device).allocator }
+        unsafe { HalDevice::<D>::of(device).allocator.raw() }
     }
 
     unsafe extern "C" fn device_allocator(device: Raw) -> *mut sys::iree_hal_allocator_t {
         // SAFETY: C passes a live device of ours.
-        unsafe { HalDevice::<D>::of(device).device_allocator() }
+        unsafe { HalDevice::<D>::of(device).device_allocator().get() }
     }
 
     unsafe extern "C" fn replace_device_allocator(device: Raw, allocator: *mut sys::iree_hal_allocator_t) {
@@ -313,6 +341,8 @@ impl<D: Device> Table<D> {
         });
     }
 
+    /// Keeps the provider, until another comes or as long as the device. That is all: a device here has no channels, and
+    /// `create_channel` says so, whoever would provide them.
     unsafe extern "C" fn replace_channel_provider(
         device: Raw,
         provider: *mut sys::iree_hal_channel_provider_t,
@@ -332,7 +362,7 @@ impl<D: Device> Table<D> {
             state.staging.trim();
             state.pools.trim()?;
             // SAFETY: the allocator is ours.
-            unsafe { check(sys::iree_hal_allocator_trim(state.device_allocator())) }
+            unsafe { check(sys::iree_hal_allocator_trim(state.device_allocator().get())) }
         })
     }
 
@@ -379,7 +409,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours, and information for the call or none.
             let (state, info) = unsafe { (HalDevice::<D>::of(device), info.as_ref()) };
             match info {
-                Some(info) => state.frontiers.join(info),
+                // SAFETY: C's group keeps its tracker alive, or has none.
+                Some(info) => unsafe { state.frontiers.join(info) },
                 None => {
                     state.frontiers.leave();
                     Ok(())
@@ -399,12 +430,11 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and where the result goes.
             let (state, out) = unsafe { (HalDevice::<D>::of(device), Out::new(out)) };
-            let allocator = state.device_allocator();
             let affinity = state.affinity(affinity).0;
             out.set(command_buffer::create(
                 state.allocator,
                 state.identity.clone(),
-                allocator,
+                state.device_allocator(),
                 mode,
                 categories,
                 affinity,
@@ -451,12 +481,12 @@ impl<D: Device> Table<D> {
             unsafe {
                 let state = HalDevice::<D>::of(device);
                 check(sys::iree_hal_file_from_handle(
-                    state.device_allocator(),
+                    state.device_allocator().get(),
                     affinity,
                     access,
                     handle,
-                    state.proactor,
-                    state.allocator,
+                    state.proactor.get(),
+                    state.allocator.raw(),
                     out,
                 ))
             }
@@ -504,7 +534,9 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and options for the call.
             let (state, options) = unsafe { (HalDevice::<D>::of(device), &*options) };
             let clock = || state.device.clock();
-            state.profiler.begin(options, &state.properties, state.ordinal(), state.allocator, &clock)
+            let (properties, ordinal) = (&state.properties, state.ordinal());
+            // SAFETY: what the options name lives through the call, and a sink is counted.
+            unsafe { state.profiler.begin(options, properties, ordinal, state.allocator, &clock) }
         })
     }
 

@@ -1,7 +1,7 @@
 //! The HAL driver and its factory: names, enumeration, and opening devices by path or number.
 
 use crate::device::HalDevice;
-use crate::object::{Out, allocate, free, resource, slice};
+use crate::object::{HostAllocator, Lent, Out, allocate, free, resource, slice};
 use crate::status::{Result, check, guard, guard_or, invalid, text, view};
 use hal_backend::{DeviceInfo, Driver, Parameters};
 use hal_semaphore::{Code, Failure};
@@ -14,34 +14,42 @@ use std::sync::Arc;
 #[repr(C)]
 struct HalDriver<R: Driver> {
     resource: sys::iree_hal_resource_t,
-    allocator: sys::iree_allocator_t,
+    allocator: HostAllocator,
     driver: Arc<R>,
 }
 
 impl<R: Driver> HalDriver<R> {
     /// # Safety
     ///
-    /// C passes a live driver of ours.
+    /// The driver is one of ours and alive for `'a`.
     unsafe fn of<'a>(driver: *mut sys::iree_hal_driver_t) -> &'a Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: ours and alive, as the caller promises.
         unsafe { &*driver.cast::<Self>() }
     }
 
-    fn open(
+    /// Opens a device with what C lends us.
+    ///
+    /// # Safety
+    ///
+    /// The text of the pairs is valid for the call, and the proactor pool of the parameters alive, or null.
+    unsafe fn open(
         &self,
         path: &str,
         pairs: &[sys::iree_string_pair_t],
         params: &sys::iree_hal_device_create_params_t,
-        allocator: sys::iree_allocator_t,
+        allocator: HostAllocator,
     ) -> Result<*mut sys::iree_hal_device_t> {
-        // SAFETY: the pairs are lent for the call, and are pairs of text in every reading of the union.
+        // SAFETY: the text is valid for the call, as the caller promises, and every reading of the union is a pair of text.
         let pairs = pairs
             .iter()
             .map(|pair| unsafe { (text(pair.__bindgen_anon_1.first), text(pair.__bindgen_anon_2.second)) });
         let mut parameters = Parameters::new(R::NAME, pairs);
         let device = self.driver.open(path, &mut parameters)?;
         parameters.finish()?;
-        HalDevice::create(device, params, allocator)
+        // SAFETY: the pool is alive during the call or null, as the caller promises.
+        let proactors =
+            unsafe { Lent::required(params.proactor_pool, "device creation needs a proactor pool")? };
+        HalDevice::create(device, proactors, allocator)
     }
 
     /// The path of the device with this number; the numbers begin at 1.
@@ -109,6 +117,8 @@ impl<R: Driver> Table<R> {
             if name != R::NAME {
                 return Err(Failure::new(Code::Unavailable, format!("this is {}, not {name}", R::NAME)));
             }
+            // SAFETY: C's host allocators outlive what is made with them.
+            let allocator = unsafe { HostAllocator::new(allocator) };
             let driver = HalDriver {
                 resource: resource(const { &Self::VTABLE }),
                 allocator,
@@ -141,6 +151,8 @@ impl<R: Driver> Table<R> {
             let (driver, count, infos) =
                 unsafe { (HalDriver::<R>::of(driver), Out::new(out_count), Out::new(out_infos)) };
             let devices = driver.driver.enumerate()?;
+            // SAFETY: C lends us the allocator of what it asks for.
+            let allocator = unsafe { HostAllocator::new(allocator) };
             infos.set(list(&devices, allocator)?);
             count.set(devices.len());
             Ok(())
@@ -178,7 +190,7 @@ impl<R: Driver> Table<R> {
             // SAFETY: C passes a live driver of ours and lends us the rest for the call.
             unsafe {
                 let driver = HalDriver::<R>::of(driver);
-                let path = driver.path(id)?;
+                let (path, allocator) = (driver.path(id)?, HostAllocator::new(allocator));
                 let device = driver.open(&path, slice(params, param_count), &*create_params, allocator)?;
                 Out::new(out).set(device);
             }
@@ -199,7 +211,7 @@ impl<R: Driver> Table<R> {
         guard(|| {
             // SAFETY: C passes a live driver of ours and lends us the rest for the call.
             unsafe {
-                let driver = HalDriver::<R>::of(driver);
+                let (driver, allocator) = (HalDriver::<R>::of(driver), HostAllocator::new(allocator));
                 let device =
                     driver.open(text(path), slice(params, param_count), &*create_params, allocator)?;
                 Out::new(out).set(device);
@@ -210,16 +222,13 @@ impl<R: Driver> Table<R> {
 }
 
 /// The devices in one block, as C frees them: the records, then their text.
-fn list(
-    devices: &[DeviceInfo],
-    allocator: sys::iree_allocator_t,
-) -> Result<*mut sys::iree_hal_device_info_t> {
+fn list(devices: &[DeviceInfo], allocator: HostAllocator) -> Result<*mut sys::iree_hal_device_info_t> {
     let records = std::mem::size_of_val(&sys::iree_hal_device_info_t::default()) * devices.len();
     let bytes: usize = devices.iter().map(|info| info.path.len() + info.name.len()).sum();
     let mut memory: *mut c_void = std::ptr::null_mut();
     // SAFETY: the block has room for the records and for all the text behind them; each is written once.
     unsafe {
-        check(sys::iree_allocator_malloc(allocator, (records + bytes).max(1), &raw mut memory))?;
+        check(sys::iree_allocator_malloc(allocator.raw(), (records + bytes).max(1), &raw mut memory))?;
         let infos = memory.cast::<sys::iree_hal_device_info_t>();
         let mut place = memory.cast::<u8>().add(records);
         let mut keep = |text: &str| {

@@ -1,7 +1,7 @@
 //! Executables and their caches: the device loads, this describes.
 
 use crate::constants::{PARAMETER_BINDING, PARAMETER_CONSTANT};
-use crate::object::{Out, Retained, allocate, free, resource, slice};
+use crate::object::{HostAllocator, Out, Retained, allocate, free, resource, slice};
 use crate::status::{Missing, Result, guard, guard_or, invalid, text, unimplemented, view};
 use hal_backend::{Device, LoadRequest, Loaded};
 use hal_semaphore::{Code, Failure};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[repr(C)]
 struct Object {
     resource: sys::iree_hal_resource_t,
-    allocator: sys::iree_allocator_t,
+    allocator: HostAllocator,
     functions: Vec<hal_backend::Function>,
     /// An `Arc<D::Executable>`, of the device type that loaded it.
     loaded: Box<dyn Any + Send + Sync>,
@@ -51,7 +51,7 @@ impl Executable {
     ///
     /// It is alive, or null.
     pub(crate) unsafe fn of(executable: *mut sys::iree_hal_executable_t) -> Result<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: alive or null, as the caller promises.
         let object =
             unsafe { Retained::retain(executable) }.ok_or_else(|| invalid("there is no executable"))?;
         // SAFETY: every HAL object begins with the resource header.
@@ -160,7 +160,7 @@ static PROFILE_IDS: AtomicU64 = AtomicU64::new(1);
 ///
 /// C passes a live executable of ours.
 unsafe fn object<'a>(executable: *mut sys::iree_hal_executable_t) -> &'a Object {
-    // SAFETY: the caller's promise.
+    // SAFETY: ours and alive, as the caller promises.
     unsafe { &*executable.cast::<Object>() }
 }
 
@@ -264,20 +264,38 @@ unsafe extern "C" fn lookup_global_by_name(
 #[repr(C)]
 struct Cache<D: Device> {
     resource: sys::iree_hal_resource_t,
-    allocator: sys::iree_allocator_t,
+    allocator: HostAllocator,
     device: Arc<D>,
     host: Arc<crate::host_program::Loaders>,
 }
 
 /// A new cache for whoever asked.
 pub(crate) fn create_cache<D: Device>(
-    allocator: sys::iree_allocator_t,
+    allocator: HostAllocator,
     device: Arc<D>,
     host: Arc<crate::host_program::Loaders>,
     out: Out<*mut sys::iree_hal_executable_cache_t>,
 ) -> Result {
     let cache = Cache { resource: resource(const { &CacheTable::<D>::VTABLE }), allocator, device, host };
     out.set(allocate(allocator, cache)?.as_ptr().cast());
+    Ok(())
+}
+
+/// Writes the name of a format where C has room for it, with the zero behind it that C expects.
+///
+/// # Safety
+///
+/// There is room for `capacity` characters.
+unsafe fn write_name(name: &str, out: *mut std::ffi::c_char, capacity: usize) -> Result {
+    if name.len() >= capacity {
+        let message = format!("the name of the format, {name:?}, does not fit into {capacity} characters");
+        return Err(Failure::new(Code::OutOfRange, message));
+    }
+    // SAFETY: there is room for `capacity` characters, as the caller promises, and these are fewer.
+    unsafe {
+        out.cast::<u8>().copy_from(name.as_ptr(), name.len());
+        out.add(name.len()).write(0);
+    }
     Ok(())
 }
 
@@ -295,7 +313,7 @@ impl<D: Device> CacheTable<D> {
     ///
     /// C passes a live cache of ours.
     unsafe fn of<'a>(cache: *mut sys::iree_hal_executable_cache_t) -> &'a Cache<D> {
-        // SAFETY: the caller's promise.
+        // SAFETY: ours and alive, as the caller promises.
         unsafe { &*cache.cast::<Cache<D>>() }
     }
 
@@ -320,7 +338,19 @@ impl<D: Device> CacheTable<D> {
     ) -> sys::iree_status_t {
         guard(|| {
             // SAFETY: C passes a live cache of ours and lends us the rest for the call.
-            unsafe { Self::of(cache).host.infer_format(caching_mode, data, capacity, format, out_size) }
+            unsafe {
+                let cache = Self::of(cache);
+                let inferred = match cache.device.infer_format(slice(data.data, data.data_length)) {
+                    Some(inferred) => inferred,
+                    None => {
+                        let runs = |format: &str| cache.device.supports(format, &*cache.host);
+                        cache.host.infer_format(caching_mode, data, runs)?
+                    }
+                };
+                write_name(&inferred.format, format, capacity)?;
+                Out::new(out_size).set(usize::try_from(inferred.length).unwrap_or(usize::MAX));
+            }
+            Ok(())
         })
     }
 

@@ -7,6 +7,10 @@
 //! that it is given, and no group says when it ends. All trackers are advanced. The first one is the device's own: the
 //! frontiers that it gives out are in that tracker's axes, and the same number may mean something else in another.
 //!
+//! What a program is shown of the device's place ([`Frontiers::info`]) is of the group that was joined last, its topology and
+//! the device's number there, but for the tracker and the axis: these are the device's own, as nothing else would go with the
+//! frontiers that it gives out.
+//!
 //! A group that is gone leaves its tracker to the devices that were in it. Where nobody else has a reference any more,
 //! nobody can ask the tracker anything, and the membership goes too ([`Frontiers::prune`]): when another group is
 //! joined, every so many completions, and when memory is trimmed. So a completion costs what the groups cost that there
@@ -104,7 +108,11 @@ impl Frontiers {
     }
 
     /// Joins a group: registers an axis for each queue. On failure nothing is registered.
-    pub(crate) fn join(&self, info: &Info) -> Result {
+    ///
+    /// # Safety
+    ///
+    /// The group's tracker is alive for the call, or null.
+    pub(crate) unsafe fn join(&self, info: &Info) -> Result {
         let mut groups = self.groups.lock();
         let frontier = &info.frontier;
         // A second group around the same tracker has its axes already.
@@ -113,7 +121,7 @@ impl Frontiers {
         };
         let others = self.others();
         let registered = self.own().is_some_and(is_same) || others.iter().any(|member| is_same(member));
-        // SAFETY: IREE lends us the tracker, or null.
+        // SAFETY: alive or null, as the caller promises.
         let tracker = unsafe { Retained::retain(frontier.tracker) }.filter(|_| !registered);
         let mut joined = None;
         if let Some(tracker) = tracker {
@@ -140,10 +148,19 @@ impl Frontiers {
                 member.spare();
             }
         }
-        self.shown.show(Some(*info));
+        self.shown.show(Some(self.in_own_axes(*info)));
         drop(groups);
         self.prune();
         Ok(())
+    }
+
+    /// What IREE said of a group, with the tracker and the axes that the device's frontiers are in.
+    fn in_own_axes(&self, mut info: Info) -> Info {
+        if let Some(own) = self.own() {
+            info.frontier.tracker = own.tracker.get();
+            info.frontier.base_axis = own.base_axis;
+        }
+        info
     }
 
     fn is_own(&self, member: &Arc<Membership>) -> bool {
@@ -154,7 +171,7 @@ impl Frontiers {
     pub(crate) fn leave(&self) {
         let mut groups = self.groups.lock();
         let Some((_, member)) = groups.last.take() else { return };
-        self.shown.show(groups.before.take());
+        self.shown.show(groups.before.take().map(|info| self.in_own_axes(info)));
         let Some(member) = member else { return };
         let others = self.others();
         if others.iter().any(|other| Arc::ptr_eq(other, &member)) {
@@ -191,7 +208,7 @@ impl Frontiers {
         drop((others, gone));
     }
 
-    /// What IREE said of the group that was joined last; null, if there is none.
+    /// What IREE said of the group that was joined last, with the device's own tracker and axis; null, if there is none.
     pub(crate) fn info(&self) -> *const Info {
         self.shown.current.load(Ordering::Acquire)
     }

@@ -4,19 +4,23 @@
 //! functions over binding pointers, so whoever has threads and memory can run them: the mock device and the compute
 //! engines of emulated ones do, through [`HostProgram`].
 
-use crate::object::Retained;
+use crate::object::{HostAllocator, Retained};
 use crate::status::{Result, check, invalid, text, view};
-use hal_backend::{Function, HostCall, HostLoader, HostProgram, LoadRequest};
+use hal_backend::{Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_void};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// How many loaders IREE may have.
 const CAPACITY: usize = 8;
+
+/// How long the name of a format may be.
+const NAME: usize = 128;
 
 /// All the loaders that IREE was built with.
 pub(crate) struct Loaders {
@@ -25,20 +29,23 @@ pub(crate) struct Loaders {
 }
 
 impl Loaders {
-    pub(crate) fn new(allocator: sys::iree_allocator_t) -> Result<Arc<Self>> {
+    pub(crate) fn new(allocator: HostAllocator) -> Result<Arc<Self>> {
         let mut plugins = std::ptr::null_mut();
         let mut loaders = [std::ptr::null_mut(); CAPACITY];
         let mut count = 0;
         // SAFETY: everything is created by IREE's own functions and adopted once.
         unsafe {
-            check(sys::iree_hal_executable_plugin_manager_create_from_flags(allocator, &raw mut plugins))?;
+            check(sys::iree_hal_executable_plugin_manager_create_from_flags(
+                allocator.raw(),
+                &raw mut plugins,
+            ))?;
             let plugins = Retained::adopt(plugins).ok_or_else(|| invalid("there is no plugin manager"))?;
             check(sys::iree_hal_create_all_available_executable_loaders(
                 plugins.get(),
                 loaders.len(),
                 &raw mut count,
                 loaders.as_mut_ptr(),
-                allocator,
+                allocator.raw(),
             ))?;
             let loaders =
                 loaders.into_iter().take(count).filter_map(|loader| Retained::adopt(loader)).collect();
@@ -53,34 +60,39 @@ impl Loaders {
         })
     }
 
-    /// Finds out what executable some bytes are.
+    /// Finds out what executable some bytes are, of those formats that are run.
     ///
     /// # Safety
     ///
-    /// Everything is valid as IREE's interface says.
+    /// The bytes are valid for the call, and are an executable if their length is zero, for "not known".
     pub(crate) unsafe fn infer_format(
         &self,
         caching_mode: sys::iree_hal_executable_caching_mode_t,
         data: sys::iree_const_byte_span_t,
-        capacity: usize,
-        format: *mut c_char,
-        out_size: *mut usize,
-    ) -> Result {
+        runs: impl Fn(&str) -> bool,
+    ) -> Result<Inferred> {
         for loader in &self.loaders {
-            // SAFETY: the caller's promise.
+            let (mut name, mut length) = ([0_u8; NAME], data.data_length);
+            // SAFETY: the bytes are valid, as the caller promises; the loader is retained, and the name has as many bytes as it says.
             let inferred = unsafe {
                 check(sys::iree_hal_executable_loader_infer_format(
                     loader.get(),
                     caching_mode,
                     data,
-                    capacity,
-                    format,
-                    out_size,
+                    name.len(),
+                    name.as_mut_ptr().cast(),
+                    &raw mut length,
                 ))
             };
             match inferred {
-                Err(failure) if failure.code() == Code::Incompatible => {}
-                other => return other,
+                Err(failure) if failure.code() == Code::Incompatible => continue,
+                Err(failure) => return Err(failure),
+                Ok(()) => {}
+            }
+            // A loader may take anything for its own. What nobody runs is not what it is.
+            let name = CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok());
+            if let Some(format) = name.filter(|name| runs(name)) {
+                return Ok(Inferred { format: format.to_owned(), length: length as u64 });
             }
         }
         Err(Failure::new(Code::Incompatible, "the bytes are no executable that this device knows"))
@@ -123,7 +135,7 @@ impl HostLoader for Loaders {
             Retained::adopt(executable)
         };
         let executable = executable.ok_or_else(|| invalid("the loader made nothing"))?;
-        Ok(Arc::new(Program::new(executable)?))
+        Ok(Arc::new(Program::new(executable, workers)?))
     }
 }
 
@@ -133,6 +145,8 @@ struct Program {
     functions: Vec<Function>,
     /// Bytes of workgroup-local memory that each function needs.
     local_memory: Vec<u32>,
+    /// One lock for each worker: a loader may keep state by its number.
+    workers: Box<[Mutex<()>]>,
 }
 
 thread_local! {
@@ -141,7 +155,7 @@ thread_local! {
 }
 
 impl Program {
-    fn new(executable: Retained<sys::iree_hal_executable_t>) -> Result<Self> {
+    fn new(executable: Retained<sys::iree_hal_executable_t>, workers: usize) -> Result<Self> {
         let (mut functions, mut local_memory) = (Vec::new(), Vec::new());
         // SAFETY: the executable is a local one, alive, and its attributes live as long as it does.
         unsafe {
@@ -165,7 +179,31 @@ impl Program {
                     .push(u32::from(pages) * sys::IREE_HAL_EXECUTABLE_WORKGROUP_LOCAL_MEMORY_PAGE_SIZE);
             }
         }
-        Ok(Self { executable, functions, local_memory })
+        let workers = (0..workers).map(|_| Mutex::default()).collect();
+        Ok(Self { executable, functions, local_memory, workers })
+    }
+
+    /// Refuses what compiled code would take for granted.
+    fn check(&self, call: &HostCall<'_>, workgroups: &Range<u64>) -> Result {
+        let Some(function) = self.functions.get(call.function) else {
+            return Err(invalid(format!("the executable has no function number {}", call.function)));
+        };
+        let (given, takes) = (
+            (call.bindings.len(), call.constants.len()),
+            (usize::from(function.bindings), usize::from(function.constants)),
+        );
+        if given.0 < takes.0 || given.1 < takes.1 {
+            let message = format!(
+                "function {:?} takes {} bindings and {} constants, and was given {} and {}",
+                function.name, takes.0, takes.1, given.0, given.1
+            );
+            return Err(invalid(message));
+        }
+        if workgroups.end > call.total() {
+            let message = format!("there is no workgroup {} of {}", workgroups.end, call.total());
+            return Err(invalid(message));
+        }
+        Ok(())
     }
 }
 
@@ -175,9 +213,12 @@ impl HostProgram for Program {
     }
 
     fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, worker: usize) -> Result {
-        let Some(&local_memory) = self.local_memory.get(call.function) else {
-            return Err(invalid(format!("the executable has no function number {}", call.function)));
+        self.check(call, &workgroups)?;
+        let Some(alone) = self.workers.get(worker) else {
+            let count = self.workers.len();
+            return Err(invalid(format!("there is no worker {worker}: the program was loaded for {count}")));
         };
+        let local_memory = self.local_memory.get(call.function).copied().unwrap_or(0);
         let local_memory = local_memory.saturating_add(call.local_memory);
         let pointers: SmallVec<[*mut c_void; 8]> =
             call.bindings.iter().map(|range| range.address().cast()).collect();
@@ -201,6 +242,7 @@ impl HostProgram for Program {
             binding_ptrs: pointers.as_ptr(),
             binding_lengths: lengths.as_ptr(),
         };
+        let _alone = alone.lock();
         SCRATCH.with_borrow_mut(|scratch| {
             let words = (local_memory as usize).div_ceil(16);
             if scratch.len() < words {
@@ -223,7 +265,8 @@ impl HostProgram for Program {
                 place.workgroup_id_x = u32::try_from(within % u64::from(count_x.max(1))).unwrap_or(u32::MAX);
                 place.workgroup_id_y = u32::try_from(within / u64::from(count_x.max(1))).unwrap_or(u32::MAX);
                 place.workgroup_id_z = u16::try_from(number / plane.max(1)).unwrap_or(u16::MAX);
-                // SAFETY: the executable is a local one and alive; the state describes bindings that the call keeps.
+                // SAFETY: the executable is a local one and alive; the state describes bindings that the call keeps, as many as
+                // the function takes; nobody else has the worker's number, which is one that the loader was told of.
                 unsafe {
                     check(sys::iree_hal_local_executable_issue_call(
                         self.executable.get().cast(),

@@ -34,7 +34,8 @@
 //! | device | `device.rs`, queue operations in `device/queue.rs`; files and memory that the host cannot map in `device/staged.rs`, memory of other devices in `device/loan.rs` |
 //! | semaphore | `semaphore.rs`: IREE's structure as a timeline of the engine |
 //! | allocator, buffer | `allocator.rs`, `buffer.rs` |
-//! | pools, stream-ordered allocation | `pools.rs`, `alloca.rs` |
+//! | pools, stream-ordered allocation | `pools.rs`, `alloca.rs`; what is allocated in `reservation.rs` and `transient.rs` |
+//! | proactor | `proactor.rs` |
 //! | command buffer, event | `command_buffer.rs`, `record.rs`; captured bytes in `staging.rs` |
 //! | executable, executable cache | `executable.rs`; the host's own in `host_program.rs` |
 //! | profiling | `profile.rs` |
@@ -54,12 +55,15 @@ mod host_pool;
 mod host_program;
 mod object;
 mod pools;
+mod proactor;
 mod profile;
 mod record;
+mod reservation;
 mod semaphore;
 mod staging;
 mod status;
 mod teardown;
+mod transient;
 mod work;
 
 pub use driver::register;
@@ -79,7 +83,7 @@ macro_rules! export_driver {
         pub unsafe extern "C" fn $name(
             registry: *mut $crate::sys::iree_hal_driver_registry_t,
         ) -> $crate::sys::iree_status_t {
-            // SAFETY: the caller's promise.
+            // SAFETY: the registry is alive, as the caller promises.
             unsafe { $crate::register::<$driver>(registry) }
         }
     };

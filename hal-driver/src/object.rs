@@ -1,8 +1,9 @@
 //! Ownership of C objects as types: retained references, objects of ours, out-parameters.
 
-use crate::status::{Result, check};
+use crate::status::{Result, check, invalid};
 use hal_sys as sys;
 use std::ffi::c_void;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 /// A C object that is counted.
@@ -31,12 +32,12 @@ macro_rules! counted {
         // SAFETY: IREE's own functions, which count atomically.
         unsafe impl Counted for sys::$object {
             unsafe fn retain(object: *mut Self) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the object is alive, as the caller promises.
                 unsafe { sys::$retain(object) }
             }
 
             unsafe fn release(object: *mut Self) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the reference is the caller's, as it promises.
                 unsafe { sys::$release(object) }
             }
         }
@@ -51,6 +52,7 @@ counted! {
     iree_hal_buffer_t => iree_hal_buffer_retain, iree_hal_buffer_release;
     iree_hal_channel_provider_t => iree_hal_channel_provider_retain, iree_hal_channel_provider_release;
     iree_hal_command_buffer_t => iree_hal_command_buffer_retain, iree_hal_command_buffer_release;
+    iree_hal_device_t => iree_hal_device_retain, iree_hal_device_release;
     iree_hal_executable_loader_t => iree_hal_executable_loader_retain, iree_hal_executable_loader_release;
     iree_hal_executable_plugin_manager_t =>
         iree_hal_executable_plugin_manager_retain, iree_hal_executable_plugin_manager_release;
@@ -59,6 +61,52 @@ counted! {
     iree_hal_pool_t => iree_hal_pool_retain, iree_hal_pool_release;
     iree_hal_semaphore_t => iree_hal_semaphore_retain, iree_hal_semaphore_release;
     iree_hal_slab_provider_t => iree_hal_slab_provider_retain, iree_hal_slab_provider_release;
+}
+
+/// An object that somebody else keeps for `'a`: C during a call, or whoever has a reference.
+pub(crate) struct Lent<'a, T>(NonNull<T>, PhantomData<&'a T>);
+
+impl<T> Clone for Lent<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Lent<'_, T> {}
+
+impl<'a, T> Lent<'a, T> {
+    /// What a pointer points at.
+    ///
+    /// # Safety
+    ///
+    /// The object is alive for `'a`, or the pointer is null.
+    pub(crate) unsafe fn new(object: *mut T) -> Option<Self> {
+        NonNull::new(object).map(|object| Self(object, PhantomData))
+    }
+
+    /// The object, for a call.
+    pub(crate) fn get(self) -> *mut T {
+        self.0.as_ptr()
+    }
+
+    /// The same, where something is missing without it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`new`](Self::new).
+    pub(crate) unsafe fn required(object: *mut T, missing: &str) -> Result<Self> {
+        // SAFETY: the object is alive for `'a` or null, as the caller promises.
+        unsafe { Self::new(object) }.ok_or_else(|| invalid(missing))
+    }
+}
+
+impl<T: Counted> Lent<'_, T> {
+    /// A reference of our own.
+    pub(crate) fn retain(self) -> Retained<T> {
+        // SAFETY: the object is alive.
+        unsafe { T::retain(self.get()) };
+        Retained(self.0)
+    }
 }
 
 /// A counted reference: clone retains, drop releases.
@@ -76,10 +124,8 @@ impl<T: Counted> Retained<T> {
     ///
     /// The object is alive, or the pointer is null.
     pub(crate) unsafe fn retain(object: *mut T) -> Option<Self> {
-        let object = NonNull::new(object)?;
-        // SAFETY: the caller's promise.
-        unsafe { T::retain(object.as_ptr()) };
-        Some(Self(object))
+        // SAFETY: the object is alive or the pointer null, as the caller promises.
+        unsafe { Lent::new(object) }.map(Lent::retain)
     }
 
     /// Takes over a reference that C gives us.
@@ -94,6 +140,11 @@ impl<T: Counted> Retained<T> {
     /// The object, for a call.
     pub(crate) fn get(&self) -> *mut T {
         self.0.as_ptr()
+    }
+
+    /// The object, for as long as this reference.
+    pub(crate) fn lend(&self) -> Lent<'_, T> {
+        Lent(self.0, PhantomData)
     }
 
     /// Hands the reference to C.
@@ -119,12 +170,39 @@ impl<T: Counted> Drop for Retained<T> {
     }
 }
 
+/// A host allocator of the program's, which lives as long as everything that is made with it.
+#[derive(Clone, Copy)]
+pub(crate) struct HostAllocator(sys::iree_allocator_t);
+
+// SAFETY: IREE asks that host allocators can be used on any thread.
+unsafe impl Send for HostAllocator {}
+// SAFETY: as above.
+unsafe impl Sync for HostAllocator {}
+
+impl HostAllocator {
+    /// The allocator that C names.
+    ///
+    /// # Safety
+    ///
+    /// It can be used on any thread, as long as anything lives that is made with it.
+    pub(crate) unsafe fn new(allocator: sys::iree_allocator_t) -> Self {
+        Self(allocator)
+    }
+
+    /// The allocator, for a call.
+    pub(crate) fn raw(self) -> sys::iree_allocator_t {
+        self.0
+    }
+}
+
 /// Puts an object of ours into memory of the host allocator, which C expects to pay for what it sees.
-pub(crate) fn allocate<T>(allocator: sys::iree_allocator_t, value: T) -> Result<NonNull<T>> {
+pub(crate) fn allocate<T>(allocator: HostAllocator, value: T) -> Result<NonNull<T>> {
     const { assert!(align_of::<T>() <= 16, "host allocators align to 16 bytes") };
     let mut memory: *mut c_void = std::ptr::null_mut();
-    // SAFETY: the allocator is the caller's; the out-parameter is ours.
-    unsafe { check(sys::iree_allocator_malloc_uninitialized(allocator, size_of::<T>(), &raw mut memory))? };
+    // SAFETY: the allocator can be used; the out-parameter is ours.
+    unsafe {
+        check(sys::iree_allocator_malloc_uninitialized(allocator.raw(), size_of::<T>(), &raw mut memory))?
+    };
     let object = memory.cast::<T>();
     // SAFETY: the memory is fresh, large enough and aligned.
     unsafe { object.write(value) };
@@ -138,11 +216,11 @@ pub(crate) fn allocate<T>(allocator: sys::iree_allocator_t, value: T) -> Result<
 /// # Safety
 ///
 /// The object came from [`allocate`] with this allocator, and nobody uses it any more.
-pub(crate) unsafe fn free<T>(allocator: sys::iree_allocator_t, object: *mut T) {
-    // SAFETY: the caller's promise.
+pub(crate) unsafe fn free<T>(allocator: HostAllocator, object: *mut T) {
+    // SAFETY: the object is the allocator's and nobody uses it, as the caller promises.
     unsafe {
         object.drop_in_place();
-        sys::iree_allocator_free(allocator, object.cast());
+        sys::iree_allocator_free(allocator.raw(), object.cast());
     }
 }
 
@@ -174,7 +252,7 @@ pub(crate) unsafe fn slice<'a, T>(data: *const T, count: usize) -> &'a [T] {
     if count == 0 || data.is_null() {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: so many elements are valid there as long as the result is used, as the caller promises.
     unsafe { std::slice::from_raw_parts(data, count) }
 }
 

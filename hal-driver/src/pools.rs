@@ -3,12 +3,16 @@
 //! A slab provider of ours hands out whole allocations of one heap; IREE's pools divide them. For each heap there is a
 //! sub-allocating pool for what fits into one of its slabs, and one allocation each for what does not. A pool takes its
 //! first slab when it is made, so those of other heaps than the preferred one are made when somebody wants them.
+//!
+//! A stream-ordered buffer gives its memory back when it is let go of, if no deallocation has, and that may be after the
+//! device. So whoever has such a buffer has the [`Pools`], and with them everything that a pool of IREE's needs.
 
-use crate::alloca::Pool;
-use crate::allocator::{Memory, granted, memory_type, usage};
+use crate::allocator::{Memory, Parent, granted, memory_type, usage};
 use crate::buffer::{Backing, Buffer, BufferSpec, DeviceMemory, Release};
 use crate::frontier::Frontiers;
 use crate::object::{Out, Retained, free, narrow, wide};
+use crate::proactor::Proactor;
+use crate::reservation::Pool;
 use crate::status::{Result, check, guard, guard_or, invalid};
 use hal_backend::{Device, Heap};
 use hal_sys as sys;
@@ -48,7 +52,7 @@ impl<D: Device> Table<D> {
     ///
     /// C passes a live provider of ours.
     unsafe fn of<'a>(provider: *const sys::iree_hal_slab_provider_t) -> &'a Provider<D> {
-        // SAFETY: the caller's promise.
+        // SAFETY: ours and alive, as the caller promises.
         unsafe { &*provider.cast::<Provider<D>>() }
     }
 
@@ -115,7 +119,8 @@ impl<D: Device> Table<D> {
                 params: granted(heap, &params),
                 offset: wide(slab_offset),
                 length: wide(allocation_size),
-                release: Release::new(release_callback),
+                // SAFETY: C asks for the callback, as its interface says.
+                release: unsafe { Release::new(release_callback) },
             };
             let buffer = Buffer::create(provider.memory.allocator, memory.clone(), spec)?;
             // SAFETY: C passes where the buffer goes.
@@ -178,7 +183,7 @@ pub(crate) struct OwnPools(Vec<AtomicPtr<sys::iree_hal_pool_t>>);
 impl OwnPools {
     fn pools(&self) -> impl Iterator<Item = Pool> {
         let pools = self.0.iter().map(|pool| pool.load(Ordering::Acquire));
-        // SAFETY: the device outlives what is allocated from them.
+        // SAFETY: what is allocated from them keeps them.
         pools.filter(|pool| !pool.is_null()).map(|pool| unsafe { Pool::new(pool) })
     }
 
@@ -201,6 +206,10 @@ pub(crate) struct Pools {
     own: Arc<OwnPools>,
     notification: Retained<sys::iree_async_notification_t>,
     frontiers: Arc<Frontiers>,
+    /// The device for C.
+    parent: Arc<Parent>,
+    /// The notification is its.
+    _proactor: Arc<Proactor>,
 }
 
 impl HeapPools {
@@ -225,7 +234,7 @@ impl HeapPools {
         let slab = SLAB.min((heap.max_allocation / 8).next_power_of_two().max(4096));
         let alignment = heap.alignment.max(16);
         // SAFETY: the provider is fresh; every object is created by IREE's own functions and adopted once. The epoch
-        // query reads the frontiers, which the device keeps longer than its pools.
+        // query reads the frontiers, which `Pools` keeps longer than its pools.
         unsafe {
             let provider: *mut sys::iree_hal_slab_provider_t = provider.as_ptr().cast();
             sys::iree_hal_slab_provider_initialize(const { &Table::<D>::VTABLE }, provider);
@@ -240,7 +249,7 @@ impl HeapPools {
                 provider.get(),
                 notification.get(),
                 epoch_query(frontiers),
-                allocator,
+                allocator.raw(),
                 &raw mut small,
             ))?;
             let small = adopt(small)?;
@@ -249,7 +258,7 @@ impl HeapPools {
                 sys::iree_hal_passthrough_pool_options_t::default(),
                 provider.get(),
                 notification.get(),
-                allocator,
+                allocator.raw(),
                 &raw mut large,
             ))?;
             Ok(Self { provider, small, large: adopt(large)?, slab })
@@ -260,14 +269,14 @@ impl HeapPools {
 impl Pools {
     pub(crate) fn new<D: Device>(
         memory: &Arc<Memory<D>>,
-        proactor: *mut sys::iree_async_proactor_t,
+        proactor: &Arc<Proactor>,
         frontiers: &Arc<Frontiers>,
-    ) -> Result<Self> {
+    ) -> Result<Arc<Self>> {
         let mut notification = std::ptr::null_mut();
         let flags = sys::IREE_ASYNC_NOTIFICATION_FLAG_NONE as sys::iree_async_notification_flags_t;
         // SAFETY: the proactor is alive; what is created is adopted once.
         let notification = unsafe {
-            check(sys::iree_async_notification_create(proactor, flags, &raw mut notification))?;
+            check(sys::iree_async_notification_create(proactor.get(), flags, &raw mut notification))?;
             adopt(notification)?
         };
         let count = memory.properties.heaps.len();
@@ -286,9 +295,16 @@ impl Pools {
             own: Arc::new(own),
             notification,
             frontiers: frontiers.clone(),
+            parent: memory.parent.clone(),
+            _proactor: proactor.clone(),
         };
         pools.heap(0)?;
-        Ok(pools)
+        Ok(Arc::new(pools))
+    }
+
+    /// The device for C.
+    pub(crate) fn parent(&self) -> &Parent {
+        &self.parent
     }
 
     /// The pools of a heap, made if they are not there.
@@ -308,10 +324,12 @@ impl Pools {
 
     /// The default pool for an allocation of that size from a heap, and how many bytes of it may be out ahead of time: a
     /// slab's worth.
-    pub(crate) fn select(&self, heap: usize, length: u64) -> Result<(*mut sys::iree_hal_pool_t, u64)> {
+    pub(crate) fn select(&self, heap: usize, length: u64) -> Result<(Pool, u64)> {
         let heap = self.heap(heap)?;
         // A block has a header's worth of rounding, so what fills a slab to the brim has one of its own.
-        Ok(if length <= heap.slab / 2 { (heap.small.get(), heap.slab) } else { (heap.large.get(), 0) })
+        let (pool, ahead) = if length <= heap.slab / 2 { (&heap.small, heap.slab) } else { (&heap.large, 0) };
+        // SAFETY: what is allocated from the pool keeps it, with all of them.
+        Ok((unsafe { Pool::new(pool.get()) }, ahead))
     }
 
     /// Those of what lies in slabs: IREE's TLSF pools.
@@ -346,7 +364,7 @@ impl Pools {
 ///
 /// As [`Retained::adopt`], for something that was just created.
 unsafe fn adopt<T: crate::object::Counted>(object: *mut T) -> Result<Retained<T>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the reference is the caller's, as it promises.
     unsafe { Retained::adopt(object) }.ok_or_else(|| invalid("IREE created nothing and said so to nobody"))
 }
 
@@ -358,7 +376,8 @@ fn epoch_query(frontiers: &Arc<Frontiers>) -> sys::iree_hal_pool_epoch_query_t {
 }
 
 unsafe extern "C" fn epoch_reached(user_data: *mut c_void, axis: sys::iree_async_axis_t, epoch: u64) -> bool {
-    // SAFETY: the device keeps its frontiers longer than any pool that was made from its backend.
+    // SAFETY: `Pools` keeps the frontiers longer than its pools. Those that a program makes are gone before the device is, as
+    // IREE asks of whoever is lent the device's backend.
     let frontiers = unsafe { &*user_data.cast_const().cast::<Frontiers>() };
     guard_or(false, || frontiers.reached(axis, epoch))
 }

@@ -7,6 +7,7 @@
 
 use crate::command_buffer::Recorded;
 use crate::executable::Executable;
+use crate::object::HostAllocator;
 use crate::record::{DispatchRecord, Record};
 use crate::status::{Result, check, text, view};
 use crate::work::Operation;
@@ -69,12 +70,16 @@ fn now() -> i64 {
 
 impl Profiler {
     /// Opens a session. Options that ask for nothing open none.
-    pub(crate) fn begin(
+    ///
+    /// # Safety
+    ///
+    /// What the options name is alive for the call.
+    pub(crate) unsafe fn begin(
         &self,
         options: &sys::iree_hal_device_profiling_options_t,
         properties: &Properties,
         physical: u32,
-        allocator: sys::iree_allocator_t,
+        allocator: HostAllocator,
         clock: &dyn Fn() -> Option<u64>,
     ) -> Result {
         let mut session = self.session.write();
@@ -82,7 +87,7 @@ impl Profiler {
             return Err(Failure::new(Code::FailedPrecondition, "the device is being profiled already"));
         }
         let queues = properties.queues.queues;
-        // SAFETY: defaults are plain values; everything lent lives through the call.
+        // SAFETY: defaults are plain values; what is lent lives through the call, as the caller promises.
         let recorder = unsafe {
             let mut device = sys::iree_hal_profile_device_record_default();
             device.physical_device_ordinal = physical;
@@ -114,7 +119,7 @@ impl Profiler {
             check(sys::iree_hal_local_profile_recorder_create(
                 &raw const recorder_options,
                 options,
-                allocator,
+                allocator.raw(),
                 &raw mut recorder,
             ))?;
             recorder

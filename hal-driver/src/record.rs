@@ -38,7 +38,9 @@ impl Reference {
                 length: extent(reference.length),
             });
         }
-        Slice::new(reference.buffer, reference.offset, reference.length).map(Reference::Direct)
+        // SAFETY: alive or null, as the caller promises.
+        let slice = unsafe { Slice::lent(reference.buffer, reference.offset, reference.length) };
+        slice.map(Reference::Direct)
     }
 
     /// Whether the buffer may be used like that, if it is known which it is. Of every buffer of a record it is checked when
@@ -182,13 +184,14 @@ type Resolved<T> = std::result::Result<T, Unresolved>;
 pub(crate) unsafe fn binding_table(
     table: &sys::iree_hal_buffer_binding_table_t,
 ) -> Result<Box<[Option<Slice>]>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the table is alive, as the caller promises.
     let bindings = unsafe { slice(table.bindings, table.count) };
     let own = |binding: &sys::iree_hal_buffer_binding_t| {
         if binding.buffer.is_null() {
             return Ok(None);
         }
-        Slice::new(binding.buffer, binding.offset, binding.length).map(Some)
+        // SAFETY: the table's buffers are alive, as the caller promises.
+        unsafe { Slice::lent(binding.buffer, binding.offset, binding.length) }.map(Some)
     };
     bindings.iter().map(own).collect()
 }
@@ -221,7 +224,7 @@ unsafe fn count_reference(reference: &sys::iree_hal_buffer_ref_t) -> Result<Refe
             format!("a workgroup count has {COUNT_BYTES} bytes, and the buffer is given with {length}");
         return Err(Failure::new(Code::OutOfRange, message));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the buffer is alive or null, as the caller promises.
     unsafe { Reference::new(&sys::iree_hal_buffer_ref_t { length: COUNT_BYTES, ..*reference }) }
 }
 
@@ -276,7 +279,7 @@ impl Record {
         pattern: *const std::ffi::c_void,
         length: usize,
     ) -> Result<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: so many bytes are valid there, as the caller promises.
         let bytes = unsafe { slice(pattern.cast::<u8>(), length) };
         match Pattern::new(bytes) {
             Some(pattern) => {
@@ -327,7 +330,7 @@ impl Record {
         {
             return Err(unimplemented(Missing::CustomArguments));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: all of it is valid for the call, as the caller promises.
         unsafe {
             let executable = Executable::of(executable)?;
             executable.check_device(device)?;

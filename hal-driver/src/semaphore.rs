@@ -14,7 +14,8 @@
 
 use crate::constants::WAIT_FOR_ALL;
 use crate::frontier::Frontiers;
-use crate::object::Counted;
+use crate::object::{Counted, HostAllocator};
+use crate::proactor::Proactor;
 use crate::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::teardown;
 use hal_semaphore::timeline::{Points, Registration, Timeline, Watcher};
@@ -44,10 +45,12 @@ const FRONTIER_CAPACITY: u8 = 8;
 #[repr(C)]
 pub(crate) struct Semaphore {
     base: sys::iree_async_semaphore_t,
-    allocator: sys::iree_allocator_t,
+    allocator: HostAllocator,
     registration: Registration,
     frontiers: Arc<Frontiers>,
     spin: Arc<AdaptiveSpin>,
+    /// IREE's part imports and exports fences with it.
+    proactor: Arc<Proactor>,
     /// The last promised value that a query has spun for.
     looked_ahead: AtomicU64,
     failure: OnceLock<Failure>,
@@ -56,8 +59,8 @@ pub(crate) struct Semaphore {
 impl Semaphore {
     /// A new semaphore, owned by the caller.
     pub(crate) fn create(
-        allocator: sys::iree_allocator_t,
-        proactor: *mut sys::iree_async_proactor_t,
+        allocator: HostAllocator,
+        proactor: Arc<Proactor>,
         initial: u64,
         registration: Registration,
         frontiers: Arc<Frontiers>,
@@ -75,12 +78,12 @@ impl Semaphore {
                 &raw mut offset,
                 &raw mut total,
             ))?;
-            check(sys::iree_allocator_malloc(allocator, total, &raw mut memory))?;
+            check(sys::iree_allocator_malloc(allocator.raw(), total, &raw mut memory))?;
             let semaphore = memory.cast::<Semaphore>();
             let vtable = &raw const VTABLE.async_;
             sys::iree_async_semaphore_initialize(
                 vtable,
-                proactor,
+                proactor.get(),
                 initial,
                 offset,
                 FRONTIER_CAPACITY,
@@ -90,6 +93,7 @@ impl Semaphore {
             (&raw mut (*semaphore).registration).write(registration);
             (&raw mut (*semaphore).frontiers).write(frontiers);
             (&raw mut (*semaphore).spin).write(spin);
+            (&raw mut (*semaphore).proactor).write(proactor);
             (&raw mut (*semaphore).looked_ahead).write(AtomicU64::new(0));
             (&raw mut (*semaphore).failure).write(OnceLock::new());
             Ok(semaphore.cast())
@@ -221,13 +225,6 @@ unsafe fn value(base: *const sys::iree_async_semaphore_t) -> u64 {
     u64::try_from(word.load(Ordering::Acquire)).unwrap_or(0)
 }
 
-/// Whether a semaphore is one of this library's, of whatever device.
-fn ours(semaphore: NonNull<sys::iree_hal_semaphore_t>) -> Option<NonNull<Semaphore>> {
-    // SAFETY: every HAL semaphore begins with IREE's structure.
-    let vtable = unsafe { semaphore.cast::<sys::iree_async_semaphore_t>().as_ref().vtable };
-    std::ptr::eq(vtable.cast(), &raw const VTABLE).then(|| semaphore.cast())
-}
-
 /// A handle on a semaphore: clone retains, drop releases.
 #[repr(transparent)]
 pub(crate) struct IreeTimeline(NonNull<sys::iree_hal_semaphore_t>);
@@ -267,9 +264,13 @@ impl IreeTimeline {
         self.0.as_ptr().cast()
     }
 
+    /// The semaphore as one of this library's, of whatever device, if it is.
     fn ours(&self) -> Option<&Semaphore> {
-        // SAFETY: ours, and alive as long as the handle.
-        ours(self.0).map(|semaphore| unsafe { semaphore.as_ref() })
+        // SAFETY: a handle means that the semaphore is alive, and every HAL semaphore begins with IREE's structure.
+        let vtable = unsafe { (*self.base()).vtable };
+        let ours = std::ptr::eq(vtable.cast(), &raw const VTABLE);
+        // SAFETY: only `create` makes semaphores with this table; alive as long as the handle.
+        ours.then(|| unsafe { self.0.cast::<Semaphore>().as_ref() })
     }
 
     /// Whether the value is reached already, by a load.
@@ -377,7 +378,7 @@ impl<'a> List<'a> {
     ///
     /// The list is valid during `'a`, as IREE's interface promises for the length of a call.
     pub(crate) unsafe fn new(list: &'a sys::iree_hal_semaphore_list_t) -> Result<Self> {
-        // SAFETY: the caller's promise; a handle is a pointer to a semaphore, and is only borrowed here.
+        // SAFETY: valid during `'a`, as the caller promises; a handle is a pointer to a semaphore, and is only borrowed here.
         unsafe {
             let pointers = crate::object::slice(list.semaphores.cast_const(), list.count);
             if pointers.iter().any(|pointer| pointer.is_null()) {
@@ -570,7 +571,8 @@ unsafe extern "C" fn destroy(base: *mut sys::iree_async_semaphore_t) {
             (&raw mut (*semaphore).frontiers).drop_in_place();
             (&raw mut (*semaphore).spin).drop_in_place();
             (&raw mut (*semaphore).failure).drop_in_place();
-            sys::iree_allocator_free(allocator, semaphore.cast());
+            (&raw mut (*semaphore).proactor).drop_in_place();
+            sys::iree_allocator_free(allocator.raw(), semaphore.cast());
         }
     });
 }
@@ -596,6 +598,8 @@ unsafe extern "C" fn signal(
     frontier: *const sys::iree_async_frontier_t,
 ) -> sys::iree_status_t {
     guard(|| {
+        // Waiters are called from here, and may let go of the device.
+        let _inside = teardown::enter();
         if value > MAX_VALUE {
             let message =
                 format!("cannot signal {value}: it is past the largest a semaphore can reach, {MAX_VALUE}");

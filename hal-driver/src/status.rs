@@ -28,7 +28,7 @@ pub(crate) unsafe fn text<'a>(view: sys::iree_string_view_t) -> &'a str {
     if view.size == 0 || view.data.is_null() {
         return "";
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the view is valid as long as the result is used, as the caller promises.
     let bytes = unsafe { std::slice::from_raw_parts(view.data.cast::<u8>(), view.size) };
     std::str::from_utf8(bytes).unwrap_or("")
 }
@@ -52,14 +52,20 @@ pub(crate) fn code(status: sys::iree_status_t) -> Code {
     Code::from_number(u32::try_from(status as usize & 0x1F).unwrap_or(0))
 }
 
-/// What a status says, without consuming it.
+/// What a status says, without consuming it: its message, and what was added to that on its way here.
 ///
 /// # Safety
 ///
 /// The status is alive, and not success.
 pub(crate) unsafe fn describe(status: sys::iree_status_t) -> Failure {
-    // SAFETY: the status is alive; the message is copied before it can go.
-    let message = unsafe { text(sys::iree_status_message(status)).to_owned() };
+    // SAFETY: the status is alive; the message is copied before it can go, and the visitor gets the text that it is for.
+    let message = unsafe {
+        let mut message = text(sys::iree_status_message(status)).to_owned();
+        let payloads =
+            sys::iree_status_enumerate_payloads(status, Some(annotation), (&raw mut message).cast());
+        debug_assert!(payloads.is_null(), "the visitor always goes on");
+        message
+    };
     if !message.is_empty() {
         return Failure::new(code(status), message);
     }
@@ -72,6 +78,34 @@ pub(crate) unsafe fn describe(status: sys::iree_status_t) -> Failure {
     Failure::new(code(status), String::from_utf8_lossy(text).trim_end_matches(['\0', '\n']).to_owned())
 }
 
+/// Adds an annotation to a text, apart as IREE prints it.
+///
+/// # Safety
+///
+/// The payload is alive, and the text is a `String` that nobody else has.
+unsafe extern "C" fn annotation(
+    message: *mut std::ffi::c_void,
+    payload: *const sys::iree_status_payload_t,
+) -> sys::iree_status_t {
+    // SAFETY: the payload is alive and the text nobody else's, as the caller promises; the buffer has as many bytes as it says, the last one for a zero.
+    unsafe {
+        if sys::iree_status_payload_type(payload) != sys::IREE_STATUS_PAYLOAD_TYPE_MESSAGE {
+            return OK;
+        }
+        let mut length = 0;
+        sys::iree_status_payload_format(payload, 0, std::ptr::null_mut(), &raw mut length);
+        let mut text = vec![0_u8; length + 1];
+        sys::iree_status_payload_format(payload, text.len(), text.as_mut_ptr().cast(), &raw mut length);
+        text.truncate(length);
+        let message = &mut *message.cast::<String>();
+        if !message.is_empty() {
+            message.push_str("; ");
+        }
+        message.push_str(&String::from_utf8_lossy(&text));
+    }
+    OK
+}
+
 /// Consumes a status.
 ///
 /// # Safety
@@ -81,7 +115,7 @@ pub(crate) unsafe fn check(status: sys::iree_status_t) -> Result {
     if status.is_null() {
         return Ok(());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the status is the caller's, as it promises, and is used no more.
     unsafe {
         let failure = describe(status);
         sys::iree_status_free(status);
@@ -205,6 +239,20 @@ mod tests {
         }
         // SAFETY: success owns nothing.
         assert!(unsafe { check(OK) }.is_ok());
+    }
+
+    #[test]
+    fn annotations_survive_every_hop() {
+        let first = raw(&Failure::new(Code::DataLoss, "bank 3 is on fire"));
+        // SAFETY: the status was just made, and each call takes it over; annotations of this kind are not copied.
+        let hop =
+            unsafe { check(sys::iree_status_annotate(first, view("reading the weights"))) }.unwrap_err();
+        assert_eq!(hop.message(), "bank 3 is on fire; reading the weights");
+        // SAFETY: as above.
+        let again =
+            unsafe { check(sys::iree_status_annotate(raw(&hop), view("invoking main"))) }.unwrap_err();
+        assert_eq!(again.message(), "bank 3 is on fire; reading the weights; invoking main");
+        assert_eq!(again.code(), Code::DataLoss);
     }
 
     #[test]

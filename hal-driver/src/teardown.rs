@@ -25,9 +25,9 @@ impl Drop for Inside {
     }
 }
 
-/// Runs `teardown` now, or on a thread of its own if the driver is above us on the stack.
-pub(crate) fn run(teardown: impl FnOnce() + Send + 'static) {
-    if DEPTH.with(Cell::get) == 0 {
+/// Runs `teardown` now, or on a thread of its own if it has to be `away` from here or the driver is above us on the stack.
+pub(crate) fn run(away: bool, teardown: impl FnOnce() + Send + 'static) {
+    if !away && DEPTH.with(Cell::get) == 0 {
         return teardown();
     }
     let builder = std::thread::Builder::new().name("hal-teardown".into());

@@ -1,6 +1,6 @@
 //! What the engine carries for each queue operation, and how it reaches the device or the host.
 
-use crate::alloca::{Alloca, Dealloca, ParkingLot, Reservation};
+use crate::alloca::{Alloca, Dealloca, ParkingLot};
 use crate::buffer::{Opaque, Slice};
 use crate::command_buffer::Recorded;
 use crate::frontier::Frontiers;
@@ -8,6 +8,7 @@ use crate::host_pool::HostPool;
 use crate::object::{Retained, narrow};
 use crate::profile::Trace;
 use crate::record::Record;
+use crate::reservation::Reservation;
 use crate::semaphore::{IreeTimeline, OwnedList};
 use crate::status::{Result, check};
 use crate::teardown;
@@ -45,18 +46,42 @@ pub(crate) enum Operation<D: Device> {
     Transfer(Box<Transfer>),
 }
 
+/// A function of the program's and what it is to be called with.
+#[derive(Clone, Copy)]
+pub(crate) struct ProgramCall {
+    function: HostFunction,
+    user_data: *mut std::ffi::c_void,
+}
+
+type HostFunction = unsafe extern "C" fn(
+    *mut std::ffi::c_void,
+    *const u64,
+    *mut sys::iree_hal_host_call_context_t,
+) -> sys::iree_status_t;
+
+// SAFETY: `new` was promised that the call may be made on any thread.
+unsafe impl Send for ProgramCall {}
+
+impl ProgramCall {
+    /// The call that C asks for; nothing, if that has no function.
+    ///
+    /// # Safety
+    ///
+    /// The call may be made once, on any thread, with a context of the device.
+    pub(crate) unsafe fn new(call: sys::iree_hal_host_call_t) -> Option<Self> {
+        Some(Self { function: call.fn_?, user_data: call.user_data })
+    }
+}
+
 /// A call of the program's. Its signals are not the engine's: the call may put them off.
 pub(crate) struct HostCall {
-    pub(crate) call: sys::iree_hal_host_call_t,
+    pub(crate) call: ProgramCall,
     pub(crate) arguments: [u64; 4],
     pub(crate) affinity: u64,
     pub(crate) device: Opaque,
     /// The signals, unless the call does not block its queue.
     pub(crate) signals: Option<OwnedList>,
 }
-
-// SAFETY: IREE asks that host calls may be made on any thread.
-unsafe impl Send for HostCall {}
 
 impl HostCall {
     /// Makes the call and settles its signals.
@@ -72,10 +97,10 @@ impl HostCall {
             queue_affinity: self.affinity,
             signal_semaphore_list: self.signals.as_mut().map_or(empty, OwnedList::raw),
         };
-        let Some(call) = self.call.fn_ else { return };
-        // SAFETY: what the program asked for; the context and the list live through the call, and the device waits for
+        let ProgramCall { function, user_data } = self.call;
+        // SAFETY: what `ProgramCall::new` was promised, once; the context and the list live through the call, and the device waits for
         // its calls before it goes.
-        let status = unsafe { call(self.call.user_data, self.arguments.as_ptr(), &raw mut context) };
+        let status = unsafe { function(user_data, self.arguments.as_ptr(), &raw mut context) };
         // SAFETY: the status is ours.
         let outcome = unsafe { check(status) };
         if let Some(trace) = trace {

@@ -74,6 +74,7 @@ impl hal_backend::Device for NotingDevice {
                 device_local: true,
                 max_allocation: 1 << 30,
                 alignment: 64,
+                import_alignment: None,
             }],
             concurrency: 1,
             host_processor: false,

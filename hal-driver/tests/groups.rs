@@ -175,3 +175,26 @@ fn a_group_that_is_gone_leaves_nothing_behind() {
     release(group);
     drop((kept, device, other, chain));
 }
+
+/// What IREE says of a device's place.
+fn place(device: &Device) -> sys::iree_hal_device_topology_info_t {
+    unsafe { *sys::iree_hal_device_topology_info(device.0) }
+}
+
+#[test]
+fn device_in_two_groups_shows_the_last_one_with_the_axes_that_its_frontiers_are_in() {
+    let (device, other) = (Device::open("mock").unwrap(), Device::open("mock").unwrap());
+    let (first, second) = (Tracker::new(), Tracker::new());
+    let one = first.group(&device).unwrap();
+    let before = place(&device);
+    assert_eq!(before.topology_index, 0);
+    let two = second.group_of(&[&other, &device]).unwrap();
+    let (after, beside) = (place(&device), place(&other));
+    assert_eq!(after.topology_index, 1);
+    assert!(after.topology != before.topology && after.topology == beside.topology);
+    assert_eq!(after.frontier.tracker, before.frontier.tracker);
+    assert_eq!(after.frontier.base_axis, before.frontier.base_axis);
+    assert_ne!(beside.frontier.tracker, before.frontier.tracker);
+    release(one);
+    release(two);
+}

@@ -7,8 +7,11 @@
 
 mod common;
 
-use common::{Device, List};
+use common::{Buffer, Device, List};
 use hal_semaphore::Code;
+use hal_sys as sys;
+use std::io::Read;
+use std::os::fd::FromRawFd;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -87,4 +90,97 @@ fn many_devices_come_and_go_beside_each_other() {
             });
         }
     });
+}
+
+/// An allocation that waits for memory which only a card's work of half a minute would bring back, and what it waits for.
+fn park(device: &Device) -> (common::Semaphore, Vec<Buffer>) {
+    const PART: usize = 400 << 10;
+    // All of the device's memory but the pool's one slab.
+    let mut kept: Vec<Buffer> = (0..7).map(|_| device.buffer(1 << 20)).collect();
+    let (chain, now) = (device.semaphore(0), device.semaphore(0));
+    device.fill(&List::none(), &chain.at(1), &kept[0], (0, 64), &[1]).unwrap();
+    kept.extend((1..3).map(|at| device.alloca(&chain.at(at), &chain.at(at + 1), PART).unwrap()));
+    kept.push(device.alloca(&List::none(), &now.at(1), PART).unwrap());
+    assert_eq!(now.value().unwrap(), 0, "it waits");
+    (now, kept)
+}
+
+/// The thread that polls a proactor would wait for itself if it waited for what a device has there, or for its own end.
+#[test]
+fn device_may_be_dropped_on_the_thread_that_polls_its_proactor() {
+    for has_parked in [false, true] {
+        for in_callback in [false, true] {
+            let begin = Instant::now();
+            let (device, proactor) = Device::open_polled("mock://?memory=8m&queues=1&latency=30s").unwrap();
+            let parked = has_parked.then(|| park(&device));
+            let (never, cancelled, go) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
+            device.barrier(&never.at(1), &cancelled.at(1)).unwrap();
+            let (tell, told) = mpsc::channel();
+            let last = move || {
+                drop(device);
+                tell.send(()).unwrap();
+            };
+            if in_callback {
+                go.when(1, last);
+                let go = go.clone();
+                proactor.run(move || go.signal(1).unwrap());
+            } else {
+                proactor.run(last);
+            }
+            told.recv_timeout(2 * SOON).expect("the polling thread goes on");
+            assert_eq!(cancelled.wait(1).unwrap_err().code, Code::Cancelled);
+            if let Some((now, kept)) = parked {
+                assert_eq!(now.wait(1).unwrap_err().code, Code::Cancelled);
+                drop(kept);
+            }
+            assert!(begin.elapsed() < 4 * SOON, "{:?}", begin.elapsed());
+        }
+    }
+}
+
+/// What keeps the proactor may be let go of there too.
+#[test]
+fn last_buffer_or_semaphore_may_be_dropped_on_the_thread_that_polled_for_its_device() {
+    let (device, proactor) = Device::open_polled("mock").unwrap();
+    let done = device.semaphore(0);
+    let buffer = device.alloca(&List::none(), &done.at(1), 4096).unwrap();
+    done.wait(1).unwrap();
+    let (go, went) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    proactor.run(move || {
+        went.recv().unwrap();
+        drop(done);
+        drop(buffer);
+        tell.send(()).unwrap();
+    });
+    drop(device);
+    go.send(()).unwrap();
+    told.recv_timeout(2 * SOON).expect("the polling thread goes on");
+}
+
+/// IREE exports with the proactor that a semaphore was made with.
+#[test]
+fn semaphore_exports_descriptors_behind_its_device() {
+    let device = Device::open("mock").unwrap();
+    let semaphore = device.semaphore(0);
+    drop(device);
+    let mut timepoint = sys::iree_hal_external_timepoint_t::default();
+    let kind = sys::IREE_HAL_EXTERNAL_TIMEPOINT_TYPE_ASYNC_PRIMITIVE;
+    let exported = unsafe {
+        common::check(sys::iree_hal_semaphore_export_timepoint(
+            semaphore.0,
+            1,
+            u64::MAX,
+            kind,
+            0,
+            &raw mut timepoint,
+        ))
+    };
+    exported.unwrap();
+    semaphore.signal(1).unwrap();
+    let descriptor = unsafe { timepoint.handle.async_primitive.value.fd };
+    let mut file = unsafe { std::fs::File::from_raw_fd(descriptor) };
+    let mut counter = [0; 8];
+    file.read_exact(&mut counter).unwrap();
+    assert_ne!(counter, [0; 8]);
 }

@@ -1,10 +1,12 @@
-//! `cargo xtask asan`: the conformance suite and the C example with AddressSanitizer and its leak checker.
+//! `cargo xtask asan`: the conformance suite, the C examples and the driver's own tests with AddressSanitizer and its leak
+//! checker.
 //!
-//! The C side is instrumented: every load and store of IREE's. The Rust side is not, but its memory comes from the same
-//! checked allocator, so what it frees twice, too early or never is found all the same.
+//! Both sides are instrumented: every load and store of IREE's, of the driver's, of the backends' and of what they are made
+//! of. Rust's standard library is not, as it comes compiled; its memory is from the checked allocator all the same. The
+//! compiler is the stable one, which brings the sanitizer and is told to let it be used.
 
 use crate::cts;
-use crate::iree::{Flavour, Tree};
+use crate::iree::{ASAN_CFLAGS, ASAN_RUSTFLAGS, Flavour, Tree};
 use crate::workspace;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -16,6 +18,7 @@ const OPTIONS: &str =
 
 pub(crate) fn run() -> Result<bool> {
     let tree = Tree::configure(Flavour::Asan, None)?;
+    tree.build(&["hal_runtime_archives"])?;
     tree.build(&["hal_cts", "embed", "smoke", "overlap"])?;
     let data = cts::testdata(&tree)?;
     let module = two_functions(&tree)?;
@@ -53,6 +56,7 @@ pub(crate) fn run() -> Result<bool> {
         ("the same on a device that is lost", lost, true),
         ("a C program that uses four queues", smoke, false),
         ("the same, letting go of work that waits for ever", abandon, false),
+        ("the driver's tests", tests(&tree)?, false),
     ] {
         let mut command = command;
         println!("with AddressSanitizer: {what}");
@@ -67,6 +71,23 @@ pub(crate) fn run() -> Result<bool> {
         green &= clean;
     }
     Ok(green)
+}
+
+/// The driver's own tests, which do what programs should not.
+fn tests(tree: &Tree) -> Result<Command> {
+    let mut command = workspace::cargo();
+    command
+        .args(["test", "--locked", "--package", "hal-driver", "--profile", "asan", "--target"])
+        .arg(workspace::host()?)
+        .current_dir(workspace::root()?)
+        // A build of its own: everything of it is instrumented.
+        .env("CARGO_TARGET_DIR", workspace::target()?.join("asan"))
+        .env("IREE_LIB_DIR", tree.folder().join("lib"))
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env("RUSTFLAGS", format!("{ASAN_RUSTFLAGS} -Clink-arg=-fsanitize=address"))
+        .env("TARGET_CFLAGS", ASAN_CFLAGS);
+    Ok(command)
 }
 
 /// Whether the sanitizer had something to say.

@@ -11,9 +11,15 @@ use std::process::Command;
 pub(crate) enum Flavour {
     /// Optimised, with debug information.
     Plain,
-    /// The C side with AddressSanitizer and its leak checker.
+    /// Both sides with AddressSanitizer and its leak checker.
     Asan,
 }
+
+/// What instruments the Rust side. One runtime serves both sides: the one that the C compiler links.
+pub(crate) const ASAN_RUSTFLAGS: &str = "-Zsanitizer=address -Zexternal-clangrt";
+
+/// What instruments C.
+pub(crate) const ASAN_CFLAGS: &str = "-fsanitize=address -fno-omit-frame-pointer";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BuildOptions {
@@ -72,6 +78,11 @@ impl Tree {
         }
         if flavour == Flavour::Asan {
             arguments.push("-DIREE_ENABLE_ASAN=ON".into());
+            arguments.push(format!("-DHAL_DRIVER_RUSTFLAGS={ASAN_RUSTFLAGS}"));
+            arguments.push(format!("-DHAL_DRIVER_CFLAGS={ASAN_CFLAGS}"));
+            // With a target, build scripts and macros, which nobody checks, are as they always are.
+            arguments.push(format!("-DHAL_DRIVER_TARGET={}", workspace::host()?));
+            arguments.push("-DHAL_DRIVER_PROFILE=asan".into());
         }
         let tree = Self { folder, python };
         tree.cmake(&root.join("xtask/iree"), &arguments)?;

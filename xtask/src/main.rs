@@ -43,7 +43,7 @@ enum Command {
     Profile(demo::ProfileOptions),
     /// IREE's conformance suite on every backend
     Cts(cts::Options),
-    /// The conformance suite and the C example with AddressSanitizer and its leak checker
+    /// The conformance suite, the C examples and the driver's tests with AddressSanitizer and its leak checker
     Asan,
     /// A driver outside the workspace: made, built, linked into a C program, and run
     ThirdParty,

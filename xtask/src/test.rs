@@ -86,7 +86,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         ),
         step("cts", "IREE's conformance suite on every backend", xtask(&["cts"])),
         step("third-party", "a driver outside the workspace builds, links and runs", xtask(&["third-party"])),
-        step("asan", "the conformance suite and the C example with AddressSanitizer", xtask(&["asan"])),
+        step(
+            "asan",
+            "the conformance suite, the C examples and the driver's tests with AddressSanitizer, on both sides of the interface",
+            xtask(&["asan"]),
+        ),
         step("demo", "real models on every device, checked against numpy and local-sync", xtask(&["demo"])),
         step(
             "rehearsal",

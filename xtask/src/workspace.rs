@@ -22,6 +22,15 @@ pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
+/// The triple of this machine.
+pub(crate) fn host() -> Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc).arg("-vV").output().context("starting rustc")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).context("rustc -vV does not say which machine it is for")
+}
+
 /// Says what to do if builds cannot be written.
 pub(crate) fn ensure_writable() -> Result<()> {
     let target = target()?;

@@ -2,7 +2,7 @@
 
 use crate::command::Job;
 use crate::host::HostRange;
-use crate::program::{Function, HostLoader, LoadRequest};
+use crate::program::{Function, HostLoader, Inferred, LoadRequest};
 use crate::uri::Parameters;
 use hal_semaphore::backend::{Completer, DeviceSpec};
 use hal_semaphore::{Code, Failure};
@@ -53,8 +53,12 @@ pub struct Heap {
     pub device_local: bool,
     /// The most that one allocation can have.
     pub max_allocation: u64,
-    /// What every allocation is aligned to, a power of two. Host memory is imported only if it begins so too.
+    /// What every allocation is aligned to, a power of two.
     pub alignment: u64,
+    /// What host memory must begin on to become memory of this heap ([`Device::import`]), a power of two: whatever the
+    /// device and the programs that run on it ask for, which may be less than what allocations have. Nothing where host
+    /// memory does not become memory of this heap.
+    pub import_alignment: Option<u64>,
 }
 
 /// What a device is.
@@ -111,13 +115,19 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// Memory of the heap with this number.
     fn allocate(&self, heap: usize, length: u64) -> Result<Self::Memory, Failure>;
 
-    /// Makes host memory usable by the device without copying it.
+    /// Makes host memory usable by the device without copying it, as memory of a heap with an
+    /// [`import_alignment`](Heap::import_alignment).
+    ///
+    /// The memory is the program's, which is told when the last clone of the range is dropped, and may have it back then.
+    /// A program that does not want to be told has it back when the buffer is gone and the work that used it has ended: a
+    /// device keeps no clone beyond the allocation and the jobs that name it.
     fn import(&self, range: HostRange) -> Result<Self::Memory, Failure> {
         let message = format!("this device cannot use {} bytes of host memory in place", range.length());
         Err(Failure::new(Code::Unavailable, message))
     }
 
-    /// The host's view of an allocation of a host-visible heap, whole.
+    /// The host's view of an allocation of a host-visible heap, whole. Asked for at most once for each allocation, to be
+    /// mapped for as long as that lives.
     fn host_view(&self, memory: &Self::Memory) -> Option<HostRange> {
         let _ = memory;
         None
@@ -137,6 +147,13 @@ pub trait Device: Send + Sync + Sized + 'static {
 
     /// Whether [`load`](Device::load) takes executables of this format.
     fn supports(&self, format: &str, host: &dyn HostLoader) -> bool;
+
+    /// What executable some bytes are, if they are one in a format of the device's own. Those that the host loads are
+    /// recognised without asking.
+    fn infer_format(&self, data: &[u8]) -> Option<Inferred> {
+        let _ = data;
+        None
+    }
 
     /// Loads an executable. `host` loads those of the host's processor, for devices that are software.
     fn load(

@@ -53,11 +53,11 @@ impl Drop for Allocation {
 impl HostRange {
     /// Fresh memory, zeroed, aligned to `alignment`, a power of two.
     pub fn allocate(length: u64, alignment: usize) -> Result<Self, Failure> {
-        let alignment = alignment.max(1).next_power_of_two();
         let exhausted = || {
             let message = format!("the host has no {length} bytes left for a buffer");
             Failure::new(Code::ResourceExhausted, message)
         };
+        let alignment = alignment.max(1).checked_next_power_of_two().ok_or_else(exhausted)?;
         let size = usize::try_from(length).map_err(|_| exhausted())?;
         // Aligned by hand: an allocator that is asked for more than its own alignment writes the zeros itself, and
         // so touches every page of memory that the system would have given zeroed and untouched.
@@ -163,7 +163,7 @@ fn word(pattern: &[u8]) -> Option<u64> {
 /// The range is valid for writes of this many words.
 unsafe fn store_words(start: NonNull<u8>, word: u64, words: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise; the direction flag is clear by the calling convention.
+    // SAFETY: so many words are valid there, as the caller promises; the direction flag is clear by the calling convention.
     unsafe {
         std::arch::asm!(
             "rep stosq",
@@ -175,7 +175,7 @@ unsafe fn store_words(start: NonNull<u8>, word: u64, words: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     for at in 0..words {
-        // SAFETY: the caller's promise.
+        // SAFETY: so many words are valid there, as the caller promises.
         unsafe { start.as_ptr().cast::<u64>().add(at).write_unaligned(word) };
     }
 }
@@ -188,8 +188,8 @@ unsafe fn store_words(start: NonNull<u8>, word: u64, words: usize) {
 /// The range is valid for writes of this many words.
 unsafe fn stream_words(start: NonNull<u8>, word: u64, words: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise; what is streamed begins at a multiple of 16 bytes, and is visible to others before
-    // anybody is told of it.
+    // SAFETY: so many words are valid there, as the caller promises; what is streamed begins at a multiple of 16 bytes, and
+    // is visible to others before anybody is told of it.
     unsafe {
         use std::arch::x86_64::{_mm_set1_epi64x, _mm_sfence, _mm_stream_si128};
         // So many bytes are before the first multiple of 16, at most one word and a part of one.
@@ -212,7 +212,7 @@ unsafe fn stream_words(start: NonNull<u8>, word: u64, words: usize) {
         edge(last..words * 8);
     }
     #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller's promise.
+    // SAFETY: so many words are valid there, as the caller promises.
     unsafe {
         store_words(start, word, words);
     }
@@ -386,6 +386,7 @@ mod tests {
         assert!(!range.copy_from(&HostRange::allocate(9, 8).unwrap()));
         assert_eq!(bytes(&range), [0; 8]);
         assert!(HostRange::allocate(u64::MAX, 64).is_err());
+        assert!(HostRange::allocate(8, usize::MAX).is_err());
         for alignment in [1, 16, 64, 4096] {
             assert_eq!(HostRange::allocate(5, alignment).unwrap().address() as usize % alignment, 0);
         }

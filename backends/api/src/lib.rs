@@ -40,5 +40,5 @@ pub use hal_semaphore::backend::{Completer, Completion, DeviceSpec, NativeWait, 
 pub use hal_semaphore::{AdaptiveSpin, Code, CompletionError, Failure, Origin, Point, QueueId};
 pub use host::{HostPart, HostRange};
 pub use machine::{processors, scramble};
-pub use program::{Function, HostCall, HostLoader, HostProgram, LoadRequest};
+pub use program::{Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest};
 pub use uri::Parameters;

@@ -16,6 +16,15 @@ pub struct LoadRequest<'a> {
     pub constants: &'a [u32],
 }
 
+/// What executable some bytes turned out to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inferred {
+    /// Its format, as in a [`LoadRequest`].
+    pub format: String,
+    /// How many of the bytes are it.
+    pub length: u64,
+}
+
 /// A function of an executable.
 #[derive(Clone, Debug, Default)]
 pub struct Function {
@@ -61,7 +70,8 @@ pub trait HostProgram: Send + Sync {
     fn functions(&self) -> &[Function];
 
     /// Runs some of the workgroups of a call, numbered with x fastest. Any number of threads may be at one call, each
-    /// with its own `worker` number below what the loader was told.
+    /// with its own `worker` number below what the loader was told; two with the same number run one after the other. A
+    /// call with fewer bindings or constants than the function takes is refused, and so are workgroups that it has not.
     fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, worker: usize) -> Result<(), Failure>;
 }
 

@@ -2,7 +2,7 @@
 
 use crate::dma::Dma;
 use crate::emulator::Emulator;
-use crate::executable::{Container, Entry, FORMAT, wrap::wrap};
+use crate::executable::{Container, Entry, FORMAT, IDENTIFIER, wrap::wrap};
 use crate::generation::{Capabilities, Generation};
 use crate::ipc::Ipc;
 use crate::kmd::{Card, clock};
@@ -12,12 +12,15 @@ use crate::queue::Queues;
 use crate::shared::Shared;
 use crate::submit::Submitter;
 use hal_backend::{
-    Code, Completer, Completion, Device, DeviceSpec, Failure, Heap as HeapInfo, HostLoader, HostRange, Job,
-    LoadRequest, Loaded, NativeWaits, Properties, Rejected,
+    Code, Completer, Completion, Device, DeviceSpec, Failure, Heap as HeapInfo, HostLoader, HostRange,
+    Inferred, Job, LoadRequest, Loaded, NativeWaits, Properties, Rejected,
 };
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+
+/// What imported host memory begins on. Cards read and write single bytes of it; programs are compiled for that much.
+const IMPORT_ALIGNMENT: u64 = 64;
 
 /// The numbers of heaps.
 const DEVICE_HEAP: usize = 0;
@@ -75,12 +78,13 @@ impl GaudiDevice {
             // An emulated card runs host code, and compilers name the host `local`.
             aliases.extend(["local-gaudi".to_owned(), "local".to_owned()]);
         }
-        let heap = |host_visible, max_allocation, alignment| HeapInfo {
+        let heap = |host_visible: bool, max_allocation, alignment| HeapInfo {
             host_visible,
             coherent: host_visible,
             device_local: !host_visible,
             max_allocation,
             alignment,
+            import_alignment: host_visible.then_some(IMPORT_ALIGNMENT),
         };
         let properties = Properties {
             identifier: "gaudi".to_owned(),
@@ -149,6 +153,8 @@ fn name(generation: Generation) -> &'static str {
 
 /// A loaded executable.
 pub struct Executable {
+    /// Where its data is, and nowhere else.
+    card: Arc<Card>,
     entries: Vec<Entry>,
     /// Where it keeps its data segments.
     pub(crate) data: Vec<u64>,
@@ -176,6 +182,11 @@ impl fmt::Debug for Executable {
 }
 
 impl Executable {
+    /// Whether its data is on this card.
+    pub(crate) fn is_of(&self, card: &Arc<Card>) -> bool {
+        Arc::ptr_eq(&self.card, card)
+    }
+
     /// One of its functions.
     pub(crate) fn entry(&self, number: usize) -> Result<&Entry, Failure> {
         self.entries.get(number).ok_or_else(|| {
@@ -213,7 +224,13 @@ impl GaudiDevice {
         }
         let functions = container.entries.iter().map(Entry::function).collect();
         Ok(Loaded {
-            executable: Executable { entries: container.entries, data, _memory: memories, program },
+            executable: Executable {
+                card: self.card.clone(),
+                entries: container.entries,
+                data,
+                _memory: memories,
+                program,
+            },
             functions,
         })
     }
@@ -257,6 +274,12 @@ impl Device for GaudiDevice {
 
     fn supports(&self, format: &str, host: &dyn HostLoader) -> bool {
         format == FORMAT || (self.emulator.is_some() && host.supports(format))
+    }
+
+    fn infer_format(&self, data: &[u8]) -> Option<Inferred> {
+        let identifier = data.get(4..8)?;
+        (identifier == IDENTIFIER.as_bytes())
+            .then(|| Inferred { format: FORMAT.to_owned(), length: data.len() as u64 })
     }
 
     fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {

@@ -110,7 +110,7 @@ unsafe fn host(address: *mut c_void, size: u64) -> Result<HostRange, Failure> {
         return Err(invalid("a transfer needs host memory and at least one byte"));
     }
     let length = usize::try_from(size).map_err(|_| invalid("more bytes than there are addresses"))?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the memory is valid as long as anybody has the range, as the caller promises.
     Ok(unsafe { HostRange::from_raw(address.cast(), length, None) })
 }
 
@@ -123,7 +123,7 @@ unsafe fn begin(out: *mut *mut Request, request: impl FnOnce() -> Result<Request
             return Err(invalid("there is nowhere to put the request"));
         }
         let request = Box::new(request()?);
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and so valid for a pointer, as the caller promises.
         unsafe { out.write(Box::into_raw(request)) };
         Ok(0)
     })
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn hlthunk_dma_device_to_host_async(
     size: u64,
     request_p: *mut *mut Request,
 ) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: the memory and `out` are valid as the caller promises.
     unsafe { begin(request_p, || dma(fd)?.device_to_host(device_addr, &host(host_addr, size)?)) }
 }
 
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn hlthunk_dma_host_to_device_async(
     size: u64,
     request_p: *mut *mut Request,
 ) -> c_int {
-    // SAFETY: the caller's promises; the device only reads.
+    // SAFETY: the memory and `out` are valid as the caller promises; the device only reads.
     unsafe { begin(request_p, || dma(fd)?.host_to_device(&host(host_addr.cast_mut(), size)?, device_addr)) }
 }
 
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn hlthunk_dma_device_to_device_async(
     size: u64,
     request_p: *mut *mut Request,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `out` is valid or null, as the caller promises.
     unsafe { begin(request_p, || dma(fd)?.device_to_device(source_addr, target_addr, size)) }
 }
 
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn hlthunk_dma_memset_async(
     size: u64,
     request_p: *mut *mut Request,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `out` is valid or null, as the caller promises.
     unsafe { begin(request_p, || dma(fd)?.fill(pattern.to_le_bytes(), device_addr, size)) }
 }
 
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn hlthunk_dma_memset_async(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hlthunk_dma_poll(_fd: c_int, request: *const Request) -> c_int {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: one of ours, not freed, or null, as the caller promises.
         let request = unsafe { request.as_ref() }.ok_or_else(|| invalid("there is no request"))?;
         match request.poll() {
             None => Ok(-libc::EINPROGRESS),
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn hlthunk_dma_poll(_fd: c_int, request: *const Request) -
 pub unsafe extern "C" fn hlthunk_dma_request_free(request: *mut Request) {
     guard(|| {
         if !request.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: one of ours, made by `Box`, and not used again, as the caller promises.
             drop(unsafe { Box::from_raw(request) });
         }
         Ok(0)
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn hal_gaudi_open(uri: *const c_char) -> c_int {
         if uri.is_null() {
             return Err(invalid("there is no URI"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: a string, as the caller promises.
         let uri = unsafe { CStr::from_ptr(uri) }.to_str().map_err(|_| invalid("the URI is no text"))?;
         let (path, pairs) = parse(uri);
         let mut parameters = Parameters::new(Gaudi::NAME, pairs);
@@ -300,7 +300,7 @@ pub unsafe extern "C" fn hal_gaudi_memory_alloc(fd: c_int, size: u64, out_addres
         let memory = open.heap.allocate(size)?;
         let address = memory.address();
         open.memory.insert(address, memory);
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and so valid for what is written, as the caller promises.
         unsafe { out_address.write(address) };
         Ok(0)
     })

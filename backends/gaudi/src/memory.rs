@@ -363,6 +363,11 @@ impl Memory {
         (&self.region, self.start)
     }
 
+    /// Whether its address is one of this card's.
+    pub(crate) fn is_of(&self, card: &Arc<Card>) -> bool {
+        Arc::ptr_eq(&self.region.card, card)
+    }
+
     /// Whether it is host memory.
     pub fn is_host(&self) -> bool {
         self.region.host_view().is_some()

@@ -138,6 +138,9 @@ impl Draft<'_> {
         let length = span.length;
         match &span.place {
             Place::Device(memory, offset) => {
+                if !memory.is_of(&self.planner.card) {
+                    return Err(self.elsewhere("memory"));
+                }
                 if offset.checked_add(length).is_none_or(|end| end > memory.length()) {
                     return Err(misfit());
                 }
@@ -155,6 +158,16 @@ impl Draft<'_> {
                 Ok(found)
             }
         }
+    }
+
+    /// What is wrong with something of another card's: its addresses mean something else here.
+    fn elsewhere(&self, what: &str) -> Failure {
+        let message = format!(
+            "a command names {what} of another card than {}, whose addresses mean something else here; make it with this \
+             card's device",
+            self.planner.card.name()
+        );
+        Failure::new(Code::InvalidArgument, message)
     }
 
     /// The packets of a lane so far, if `more` bytes still fit behind them.
@@ -267,6 +280,9 @@ impl Draft<'_> {
 
     fn dispatch(&mut self, dispatch: &Dispatch<GaudiDevice>) -> Result<(), Failure> {
         let executable: &Executable = &dispatch.executable;
+        if !executable.is_of(&self.planner.card) {
+            return Err(self.elsewhere("an executable"));
+        }
         let entry: &Entry = executable.entry(dispatch.function)?;
         let bindings = dispatch
             .bindings
@@ -308,4 +324,77 @@ fn misfit() -> Failure {
 
 fn index(number: u64) -> usize {
     usize::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Gaudi;
+    use crate::executable::{self, Container, DataSegment, FORMAT, Patch, PatchKind};
+    use hal_backend::{Device, Driver, HostLoader, HostProgram, LoadRequest, Loaded, Parameters};
+
+    struct NoHost;
+
+    impl HostLoader for NoHost {
+        fn supports(&self, _format: &str) -> bool {
+            false
+        }
+
+        fn load(&self, _: &LoadRequest<'_>, _: usize) -> Result<Arc<dyn HostProgram>, Failure> {
+            Err(Failure::new(Code::NotFound, "there is none"))
+        }
+    }
+
+    fn card(number: usize) -> GaudiDevice {
+        let mut parameters = Parameters::new("gaudi", [("seed", "7017")].into_iter());
+        Gaudi::create().open(&format!("emulated/{number}"), &mut parameters).unwrap()
+    }
+
+    fn planner(device: &GaudiDevice) -> Planner {
+        let card = device.card().clone();
+        Planner { host: Heap::host(&card), device: Heap::device(&card), card }
+    }
+
+    /// A function that copies from where its data is.
+    fn loaded(device: &GaudiDevice) -> Executable {
+        let step = executable::Step {
+            lane: Lane::Within,
+            template: packet::copy(device.card().generation(), 0, 0, 64).to_vec(),
+            patches: vec![Patch { offset: 8, kind: PatchKind::DataAddress { segment: 0, addend: 0 } }],
+        };
+        let entry = Entry { name: "read".into(), steps: vec![step], ..Entry::default() };
+        let data = vec![DataSegment { alignment: 64, bytes: vec![1; 64] }];
+        let bytes = Container { generation: None, data, entries: vec![entry] }.write();
+        let request = LoadRequest { format: FORMAT, data: &bytes, constants: &[] };
+        let Loaded { executable, .. } = device.load(&request, &NoHost).unwrap();
+        executable
+    }
+
+    #[test]
+    fn addresses_of_one_card_are_refused_on_another() {
+        let (here, there) = (card(0), card(1));
+        let planner = planner(&here);
+        for (device, works) in [(&here, true), (&there, false)] {
+            let memory = Arc::new(device.allocate(0, 64).unwrap());
+            let target = Span { place: Place::Device(memory, 0), length: 64 };
+            let fill = Command::Fill { target, pattern: Pattern::new(&[1]).unwrap() };
+            let dispatch = Command::Dispatch(Box::new(Dispatch {
+                executable: Arc::new(loaded(device)),
+                function: 0,
+                workgroup_size: [1; 3],
+                workgroups: Workgroups::Count([1; 3]),
+                local_memory: 0,
+                constants: SmallVec::new(),
+                bindings: SmallVec::new(),
+            }));
+            for command in [fill, dispatch] {
+                let planned = planner.plan(&[command], false);
+                assert_eq!(planned.is_ok(), works);
+                if let Err(refused) = planned {
+                    assert_eq!(refused.code(), Code::InvalidArgument);
+                    assert!(refused.message().contains("of another card"), "{}", refused.message());
+                }
+            }
+        }
+    }
 }

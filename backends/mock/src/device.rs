@@ -44,6 +44,7 @@ impl MockDevice {
                 device_local: true,
                 max_allocation: options.memory,
                 alignment: ALIGNMENT,
+                import_alignment: Some(ALIGNMENT),
             }],
             concurrency: options.workers,
             host_processor: true,

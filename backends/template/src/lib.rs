@@ -117,6 +117,8 @@ impl Device for TemplateDevice {
                 device_local: true,
                 max_allocation: LARGEST,
                 alignment: ALIGNMENT,
+                // Nothing, where host memory cannot be used in place; then `import` need not be there either.
+                import_alignment: Some(ALIGNMENT),
             }],
             concurrency: 1,
             host_processor: true,

@@ -28,7 +28,7 @@ use hal_sys as sys;
 
 /// A buffer of another device, and what stands for it.
 pub(super) struct Loan {
-    owner: *mut sys::iree_hal_device_t,
+    owner: Retained<sys::iree_hal_device_t>,
     original: Slice,
     staging: Slice,
     /// Whether the operation may want to see what is there.
@@ -44,10 +44,10 @@ impl Loan {
         let mut waits = waits.to_owned();
         let mut signals = OwnedList::default();
         signals.push(signal.clone(), 1);
-        // SAFETY: the owner outlives its buffers, one of which is retained; the lists live through the call.
+        // SAFETY: the owner and the buffers are retained; the lists live through the call.
         unsafe {
             check(sys::iree_hal_device_queue_copy(
-                self.owner,
+                self.owner.get(),
                 u64::MAX,
                 waits.raw(),
                 signals.raw(),
@@ -76,18 +76,18 @@ fn is_returned(slice: &Slice) -> Result<bool> {
 impl<D: Device> State<D> {
     /// What stands for a buffer, if this device cannot use it.
     fn lend(&self, slice: &Slice, reads: bool, writes: bool) -> Result<Option<Loan>> {
-        let Some(owner) = slice.out_of_reach(self.memory.parent()) else { return Ok(None) };
-        if slice.length == 0 {
+        if slice.out_of_reach(self.memory.parent()).is_none() || slice.length == 0 {
             return Ok(None);
         }
+        let owner = slice.owner()?;
         if reads {
             Use::Source.check(slice)?;
         }
         let writes = writes && is_returned(slice)?;
         let mut buffer = std::ptr::null_mut();
-        // SAFETY: the owner outlives its buffers, one of which is retained; the out-parameter is ours.
+        // SAFETY: the owner is retained; the out-parameter is ours.
         let buffer = unsafe {
-            let device_allocator = sys::iree_hal_device_allocator(owner);
+            let device_allocator = sys::iree_hal_device_allocator(owner.get());
             check(sys::iree_hal_allocator_allocate_buffer(
                 device_allocator,
                 allocator::staging(),
@@ -97,7 +97,7 @@ impl<D: Device> State<D> {
             Retained::adopt(buffer)
         };
         let buffer = buffer.ok_or_else(|| invalid("the allocator made nothing"))?;
-        let staging = Slice::new(buffer.get(), 0, narrow(slice.length))?;
+        let staging = Slice::new(buffer, 0, narrow(slice.length))?;
         let (fetched, returned) = (self.timeline()?, self.timeline()?);
         Ok(Some(Loan { owner, original: slice.clone(), staging, reads, writes, fetched, returned }))
     }

@@ -1,17 +1,19 @@
 //! The queue operations of the device.
 
 use super::{HalDevice, Raw, State, Table};
-use crate::alloca::{Alloca, Attempt, Dealloca, Pool};
+use crate::alloca::{Alloca, Attempt, Dealloca};
 use crate::allocator;
 use crate::buffer::{Opaque, Slice};
 use crate::command_buffer::{Recorded, bindings};
 use crate::constants::{ACCESS_READ, ACCESS_WRITE};
-use crate::object::{Out, Retained, narrow, slice, wide};
+use crate::object::{Lent, Out, Retained, narrow, slice, wide};
 use crate::profile::About;
 use crate::record::{Record, Reference, Use};
+use crate::reservation::Pool;
 use crate::semaphore::List;
 use crate::status::{Result, check, guard, invalid, refused};
-use crate::work::{HostCall, Operation, Transfer, Work};
+use crate::transient::TransientBuffer;
+use crate::work::{HostCall, Operation, ProgramCall, Transfer, Work};
 use hal_backend::Device;
 use hal_semaphore::timeline::Points;
 use hal_semaphore::{Action, Affinity, Code, Failure};
@@ -32,7 +34,7 @@ impl<'a> Edges<'a> {
         waits: &'a sys::iree_hal_semaphore_list_t,
         signals: &'a sys::iree_hal_semaphore_list_t,
     ) -> Result<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: valid during `'a`, as the caller promises.
         unsafe { Ok(Self { waits: List::new(waits)?, signals: List::new(signals)? }) }
     }
 }
@@ -158,7 +160,7 @@ impl<D: Device> State<D> {
         raw: Raw,
         affinity: Affinity,
         edges: &Edges<'_>,
-        pool: *mut sys::iree_hal_pool_t,
+        pool: Option<Pool>,
         params: &sys::iree_hal_buffer_params_t,
         length: u64,
         flags: sys::iree_hal_alloca_flags_t,
@@ -182,7 +184,7 @@ impl<D: Device> State<D> {
             let mut buffer = std::ptr::null_mut();
             // SAFETY: the allocator is alive; the out-parameter is ours.
             let buffer = unsafe {
-                let allocator = self.device_allocator();
+                let allocator = self.device_allocator().get();
                 check(sys::iree_hal_allocator_allocate_buffer(allocator, params, 0, &raw mut buffer))?;
                 Retained::adopt(buffer)
             };
@@ -201,24 +203,14 @@ impl<D: Device> State<D> {
             flags: placement_flags as sys::iree_hal_buffer_placement_flags_t,
             reserved: 0,
         };
-        if pool.is_null() {
+        if pool.is_none() {
             // All memory of the heap is aligned like that, and IREE's pools know of less.
             params.min_alignment = 0;
         }
-        let mut buffer = std::ptr::null_mut();
-        // SAFETY: the out-parameter is ours. A pool outlives what is allocated from it, as its owner promises.
-        let (buffer, pool, ahead) = unsafe {
-            check(sys::iree_hal_local_transient_buffer_create(
-                placement,
-                params,
-                narrow(length),
-                narrow(length),
-                self.allocator,
-                &raw mut buffer,
-            ))?;
-            let buffer = Retained::adopt(buffer).ok_or_else(|| invalid("there is no transient buffer"))?;
-            let (pool, ahead) = if pool.is_null() { self.pools.select(heap, length)? } else { (pool, 0) };
-            (buffer, Pool::new(pool), ahead)
+        let buffer = TransientBuffer::create(self.allocator, placement, &params, length, self.pools.clone())?;
+        let (pool, ahead) = match pool {
+            Some(pool) => (pool, 0),
+            None => self.pools.select(heap, length)?,
         };
         let may_wait = flags & MAY_WAIT != 0;
         let alloca =
@@ -228,7 +220,7 @@ impl<D: Device> State<D> {
             match self.parking.attempt(&alloca)? {
                 Attempt::Done => {
                     self.edge(queue, edges, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA, length)?;
-                    return Ok(buffer);
+                    return Ok(buffer.to_buffer());
                 }
                 Attempt::Frontier(reservation) => {
                     (Side::Host, Operation::Await(Box::new((alloca, Some(reservation)))))
@@ -239,24 +231,18 @@ impl<D: Device> State<D> {
             (if ahead > 0 { Side::Ahead } else { Side::Host }, Operation::Alloca(alloca))
         };
         self.submit(queue, edges, side, operation)?;
-        Ok(buffer)
+        Ok(buffer.to_buffer())
     }
 
+    /// A stream-ordered deallocation. Of what was not allocated so, or by another device, it is a barrier.
     fn dealloca(
         &self,
-        raw: Raw,
         affinity: Affinity,
         edges: &Edges<'_>,
-        buffer: *mut sys::iree_hal_buffer_t,
+        buffer: Lent<'_, sys::iree_hal_buffer_t>,
     ) -> Result {
-        // SAFETY: C lends us a live buffer.
-        let ours =
-            unsafe { sys::iree_hal_local_transient_buffer_isa(buffer) && (*buffer).placement.device == raw };
-        if !ours {
-            return self.barrier(affinity, edges);
-        }
-        // SAFETY: as above.
-        let buffer = unsafe { Retained::retain(buffer) }.ok_or_else(|| invalid("there is no buffer"))?;
+        let buffer = TransientBuffer::of(buffer).filter(|buffer| buffer.is_of(&self.pools));
+        let Some(buffer) = buffer else { return self.barrier(affinity, edges) };
         self.submit(affinity, edges, Side::Edge, Operation::Dealloca(Dealloca::new(buffer, self.pools.own())))
     }
 
@@ -265,7 +251,7 @@ impl<D: Device> State<D> {
         &self,
         affinity: Affinity,
         edges: &Edges<'_>,
-        file: *mut sys::iree_hal_file_t,
+        file: Lent<'_, sys::iree_hal_file_t>,
         file_offset: u64,
         slice: Slice,
         writes_file: bool,
@@ -273,17 +259,18 @@ impl<D: Device> State<D> {
         let length = slice.length;
         let access = if writes_file { ACCESS_WRITE } else { ACCESS_READ };
         if writes_file { Use::Source } else { Use::Target }.check(&slice)?;
-        // SAFETY: C lends us a live file.
+        let raw = file.get();
+        // SAFETY: the file is lent, and keeps its storage.
         let (storage, size, blocking) = unsafe {
-            check(sys::iree_hal_file_validate_access(file, access))?;
-            let storage = sys::iree_hal_file_storage_buffer(file);
-            (storage, sys::iree_hal_file_length(file), sys::iree_hal_file_supports_synchronous_io(file))
+            check(sys::iree_hal_file_validate_access(raw, access))?;
+            let storage = Lent::new(sys::iree_hal_file_storage_buffer(raw));
+            (storage, sys::iree_hal_file_length(raw), sys::iree_hal_file_supports_synchronous_io(raw))
         };
         if length == 0 {
             return self.barrier(affinity, edges);
         }
-        if !storage.is_null() {
-            let bytes = Slice::new(storage, narrow(file_offset), narrow(length))?;
+        if let Some(storage) = storage {
+            let bytes = Slice::new(storage.retain(), narrow(file_offset), narrow(length))?;
             return if writes_file {
                 self.copy(affinity, edges, slice, bytes)
             } else {
@@ -298,10 +285,8 @@ impl<D: Device> State<D> {
         if !blocking {
             return Err(invalid("the file can neither be mapped nor read and written from a thread"));
         }
-        // SAFETY: as above.
-        let file = unsafe { Retained::retain(file) }.ok_or_else(|| invalid("there is no file"))?;
         let mapped = slice.is_host_visible();
-        let transfer = Transfer { file, file_offset, slice, writes_file };
+        let transfer = Transfer { file: file.retain(), file_offset, slice, writes_file };
         if !mapped {
             return self.staged(affinity, edges, &transfer);
         }
@@ -313,13 +298,10 @@ impl<D: Device> State<D> {
         raw: Raw,
         affinity: Affinity,
         edges: &Edges<'_>,
-        call: sys::iree_hal_host_call_t,
+        call: ProgramCall,
         arguments: [u64; 4],
         blocks: bool,
     ) -> Result {
-        if call.fn_.is_none() {
-            return Err(invalid("a host call needs a function"));
-        }
         let queue = Affinity(1 << affinity.0.trailing_zeros().min(63));
         let signals = blocks.then(|| edges.signals.to_owned());
         let call = HostCall { call, arguments, affinity: queue.0, device: Opaque(raw.cast()), signals };
@@ -350,6 +332,8 @@ impl<D: Device> Table<D> {
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let affinity = state.affinity(affinity);
+                // A pool outlives what is allocated from it, as IREE asks of its owner.
+                let pool = (!pool.is_null()).then(|| Pool::new(pool));
                 let buffer =
                     state.alloca(device, affinity, &edges, pool, &params, wide(allocation_size), flags)?;
                 Out::new(out).set(buffer.into_raw());
@@ -370,7 +354,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                state.dealloca(device, state.affinity(affinity), &edges, buffer)
+                let buffer = Lent::required(buffer, "there is no buffer to deallocate")?;
+                state.dealloca(state.affinity(affinity), &edges, buffer)
             }
         })
     }
@@ -391,7 +376,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let target = Slice::new(target, target_offset, length)?;
+                let target = Slice::lent(target, target_offset, length)?;
                 let length = target.length;
                 let record = Record::fill(Reference::Direct(target), pattern, pattern_length)?;
                 state.record(state.affinity(affinity), &edges, record, length)
@@ -415,7 +400,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call; the source has `length` bytes.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let target = Slice::new(target, target_offset, length)?;
+                let target = Slice::lent(target, target_offset, length)?;
                 let length = target.length;
                 let count =
                     usize::try_from(length).map_err(|_| invalid("an update is larger than memory"))?;
@@ -442,8 +427,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let source = Slice::new(source, source_offset, length)?;
-                let target = Slice::new(target, target_offset, length)?;
+                let source = Slice::lent(source, source_offset, length)?;
+                let target = Slice::lent(target, target_offset, length)?;
                 state.copy(state.affinity(affinity), &edges, source, target)
             }
         })
@@ -465,7 +450,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let target = Slice::new(target, target_offset, length)?;
+                let target = Slice::lent(target, target_offset, length)?;
+                let file = Lent::required(file, "there is no file to read")?;
                 state.transfer(state.affinity(affinity), &edges, file, file_offset, target, false)
             }
         })
@@ -487,7 +473,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
-                let source = Slice::new(source, source_offset, length)?;
+                let source = Slice::lent(source, source_offset, length)?;
+                let file = Lent::required(file, "there is no file to write")?;
                 state.transfer(state.affinity(affinity), &edges, file, file_offset, source, true)
             }
         })
@@ -508,6 +495,7 @@ impl<D: Device> Table<D> {
                 let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
                 let arguments = *arguments.cast::<[u64; 4]>();
                 let blocks = flags & NON_BLOCKING == 0;
+                let call = ProgramCall::new(call).ok_or_else(|| invalid("a host call needs a function"))?;
                 state.host_call(device, state.affinity(affinity), &edges, call, arguments, blocks)
             }
         })
@@ -556,6 +544,7 @@ impl<D: Device> Table<D> {
                 if command_buffer.is_null() {
                     return state.barrier(affinity, &edges);
                 }
+                let command_buffer = Lent::required(command_buffer, "there is no command buffer to execute")?;
                 let commands = Recorded::new(command_buffer, &state.identity)?;
                 let mut bindings = bindings(&commands, &table)?;
                 let loans = state.lend_to_table(&commands, &mut bindings)?;

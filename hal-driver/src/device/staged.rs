@@ -96,7 +96,7 @@ impl<D: Device> State<D> {
     /// Memory that the host can map.
     fn staging_buffer(&self, length: u64) -> Result<Slice> {
         let buffer: Retained<sys::iree_hal_buffer_t> = self.memory.create(&staging(), length)?;
-        Slice::new(buffer.get(), 0, narrow(length))
+        Slice::new(buffer, 0, narrow(length))
     }
 
     /// A transfer by way of staging buffers.

@@ -73,8 +73,13 @@ unsafe impl Sync for Device {}
 
 impl Device {
     pub(crate) fn open(uri: &str) -> Result<Self> {
+        Self::open_polled(uri).map(|(device, _)| device)
+    }
+
+    /// A device, and the proactor that it alone keeps.
+    pub(crate) fn open_polled(uri: &str) -> Result<(Self, Proactor)> {
         unsafe {
-            let mut pool = null_mut();
+            let (mut pool, mut proactor) = (null_mut(), null_mut());
             let options = sys::iree_async_proactor_pool_options_default();
             let allocator = sys::iree_allocator_system();
             check(sys::iree_async_proactor_pool_create(
@@ -84,6 +89,7 @@ impl Device {
                 allocator,
                 &raw mut pool,
             ))?;
+            check(sys::iree_async_proactor_pool_get(pool, 0, &raw mut proactor))?;
             let params = sys::iree_hal_device_create_params_t { next: std::ptr::null(), proactor_pool: pool };
             let mut device = null_mut();
             let opened = check(sys::iree_hal_create_device(
@@ -94,7 +100,7 @@ impl Device {
                 &raw mut device,
             ));
             sys::iree_async_proactor_pool_release(pool);
-            opened.map(|()| Self(device, null_mut()))
+            opened.map(|()| (Self(device, null_mut()), Proactor(proactor)))
         }
     }
 
@@ -175,6 +181,17 @@ impl Device {
         memory: *mut u8,
         length: usize,
     ) -> Result<Buffer> {
+        self.import_until(params, memory, length, sys::iree_hal_buffer_release_callback_t::default())
+    }
+
+    /// The same, until a callback.
+    pub(crate) fn import_until(
+        &self,
+        params: sys::iree_hal_buffer_params_t,
+        memory: *mut u8,
+        length: usize,
+        release: sys::iree_hal_buffer_release_callback_t,
+    ) -> Result<Buffer> {
         unsafe {
             let mut external = sys::iree_hal_external_buffer_t {
                 type_: sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION,
@@ -182,13 +199,13 @@ impl Device {
                 ..Default::default()
             };
             external.handle.host_allocation.ptr = memory.cast();
-            let (nobody, mut buffer) = (sys::iree_hal_buffer_release_callback_t::default(), null_mut());
+            let mut buffer = null_mut();
             let (allocator, external) = (self.allocator(), &raw mut external);
             check(sys::iree_hal_allocator_import_buffer(
                 allocator,
                 params,
                 external,
-                nobody,
+                release,
                 &raw mut buffer,
             ))?;
             Ok(Buffer(buffer))
@@ -369,6 +386,37 @@ impl Device {
     }
 }
 
+/// What polls for a device, as long as that lives.
+pub(crate) struct Proactor(*mut sys::iree_async_proactor_t);
+
+impl Proactor {
+    /// Makes a call on the thread that polls.
+    pub(crate) fn run(&self, call: impl FnOnce() + Send + 'static) {
+        struct Call {
+            operation: sys::iree_async_nop_operation_t,
+            call: Box<dyn FnOnce() + Send>,
+        }
+        unsafe extern "C" fn trampoline(
+            user_data: *mut c_void,
+            _operation: *mut sys::iree_async_operation_t,
+            status: sys::iree_status_t,
+            _flags: sys::iree_async_completion_flags_t,
+        ) {
+            check(status).unwrap();
+            let call = unsafe { Box::from_raw(user_data.cast::<Call>()) };
+            (call.call)();
+        }
+        let (operation, call) = (sys::iree_async_nop_operation_t::default(), Box::new(call));
+        let call = Box::into_raw(Box::new(Call { operation, call }));
+        unsafe {
+            let kind = sys::IREE_ASYNC_OPERATION_TYPE_NOP.try_into().unwrap();
+            let base = &raw mut (*call).operation.base;
+            sys::iree_async_operation_initialize(base, kind, 0, Some(trampoline), call.cast());
+            check(sys::iree_async_proactor_submit_one(self.0, base)).unwrap();
+        }
+    }
+}
+
 impl Drop for Device {
     fn drop(&mut self) {
         unsafe {
@@ -458,6 +506,7 @@ fn local() -> sys::iree_hal_buffer_params_t {
 pub(crate) struct Buffer(pub(crate) *mut sys::iree_hal_buffer_t);
 
 unsafe impl Send for Buffer {}
+unsafe impl Sync for Buffer {}
 
 impl Buffer {
     pub(crate) fn read(&self) -> Vec<u8> {
@@ -749,6 +798,31 @@ impl Semaphore {
 
     pub(crate) fn signal(&self, value: u64) -> Result {
         unsafe { check(sys::iree_hal_semaphore_signal(self.0, value, std::ptr::null())) }
+    }
+
+    /// Makes a call when a value is reached, on whatever thread that is found out.
+    pub(crate) fn when(&self, value: u64, call: impl FnOnce() + Send + 'static) {
+        struct Call {
+            timepoint: sys::iree_async_semaphore_timepoint_t,
+            call: Box<dyn FnOnce() + Send>,
+        }
+        unsafe extern "C" fn trampoline(
+            user_data: *mut c_void,
+            _timepoint: *mut sys::iree_async_semaphore_timepoint_t,
+            status: sys::iree_status_t,
+        ) {
+            check(status).unwrap();
+            let call = unsafe { Box::from_raw(user_data.cast::<Call>()) };
+            (call.call)();
+        }
+        let (timepoint, call) = (sys::iree_async_semaphore_timepoint_t::default(), Box::new(call));
+        let call = Box::into_raw(Box::new(Call { timepoint, call }));
+        unsafe {
+            (*call).timepoint.callback = Some(trampoline);
+            (*call).timepoint.user_data = call.cast();
+            let timepoint = &raw mut (*call).timepoint;
+            check(sys::iree_async_semaphore_acquire_timepoint(self.0.cast(), value, timepoint)).unwrap();
+        }
     }
 
     pub(crate) fn fail(&self, code: Code, text: &str) {

@@ -1,0 +1,343 @@
+//! Backends that do what their traits allow and nobody expects: nothing that they say is believed where memory is at stake.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test stops where something is not as it should be; every object is alive as long as its wrapper"
+)]
+
+mod common;
+
+use common::{Buffer, Device, List, check};
+use hal_backend::{
+    Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange, Inferred,
+    Job, LoadRequest, Loaded, NativeWaits, Parameters, Properties, Rejected,
+};
+use hal_semaphore::Code;
+use hal_sys as sys;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, Once, OnceLock};
+use std::time::{Duration, Instant};
+
+/// What is odd about a device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Oddity {
+    /// Each look of the host's at memory is at other memory.
+    FreshViews,
+    /// It imports, and has what it imported until it is trimmed.
+    KeepsImports,
+    NoHeaps,
+    NoQueues,
+    CrookedAlignment,
+    NoName,
+}
+
+const ODDITIES: [(&str, Oddity); 6] = [
+    ("fresh-views", Oddity::FreshViews),
+    ("keeps-imports", Oddity::KeepsImports),
+    ("no-heaps", Oddity::NoHeaps),
+    ("no-queues", Oddity::NoQueues),
+    ("crooked-alignment", Oddity::CrookedAlignment),
+    ("no-name", Oddity::NoName),
+];
+
+struct Odd;
+
+impl Driver for Odd {
+    type Device = OddDevice;
+
+    const NAME: &'static str = "odd";
+    const FULL_NAME: &'static str = "a device that keeps to its traits, by the letter";
+
+    fn create() -> Self {
+        Self
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
+        Ok(Vec::new())
+    }
+
+    fn open(&self, path: &str, _parameters: &mut Parameters<'_>) -> Result<OddDevice, Failure> {
+        let (_, oddity) = ODDITIES.into_iter().find(|(name, _)| *name == path).unwrap();
+        Ok(OddDevice { oddity, completer: OnceLock::new(), kept: Mutex::default() })
+    }
+}
+
+struct OddDevice {
+    oddity: Oddity,
+    completer: OnceLock<Completer>,
+    kept: Mutex<Vec<HostRange>>,
+}
+
+/// Memory; what was imported is counted.
+struct OddMemory {
+    range: HostRange,
+    imported: bool,
+}
+
+/// How much imported memory there is.
+static IMPORTED: AtomicUsize = AtomicUsize::new(0);
+
+impl Drop for OddMemory {
+    fn drop(&mut self) {
+        IMPORTED.fetch_sub(usize::from(self.imported), Ordering::SeqCst);
+    }
+}
+
+impl hal_backend::Device for OddDevice {
+    type Memory = OddMemory;
+    type Executable = ();
+    type Event = ();
+
+    fn properties(&self) -> Properties {
+        let heap = Heap {
+            host_visible: true,
+            coherent: true,
+            device_local: true,
+            max_allocation: 1 << 30,
+            alignment: if self.oddity == Oddity::CrookedAlignment { 48 } else { 64 },
+            import_alignment: (self.oddity == Oddity::KeepsImports).then_some(64),
+        };
+        Properties {
+            identifier: if self.oddity == Oddity::NoName { String::new() } else { "odd".into() },
+            aliases: Vec::new(),
+            queues: DeviceSpec {
+                queues: usize::from(self.oddity != Oddity::NoQueues),
+                native_waits: NativeWaits::None,
+                peers: Vec::new(),
+                completion: Completion::Callback,
+            },
+            heaps: if self.oddity == Oddity::NoHeaps { Vec::new() } else { vec![heap] },
+            concurrency: 1,
+            host_processor: false,
+        }
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn allocate(&self, _heap: usize, length: u64) -> Result<OddMemory, Failure> {
+        Ok(OddMemory { range: HostRange::allocate(length, 64)?, imported: false })
+    }
+
+    fn import(&self, range: HostRange) -> Result<OddMemory, Failure> {
+        self.kept.lock().unwrap().push(range.clone());
+        IMPORTED.fetch_add(1, Ordering::SeqCst);
+        Ok(OddMemory { range, imported: true })
+    }
+
+    fn host_view(&self, memory: &OddMemory) -> Option<HostRange> {
+        match self.oddity {
+            Oddity::FreshViews => HostRange::allocate(memory.range.length(), 64).ok(),
+            _ => Some(memory.range.clone()),
+        }
+    }
+
+    fn supports(&self, format: &str, _host: &dyn HostLoader) -> bool {
+        format == "odd"
+    }
+
+    fn load(&self, _request: &LoadRequest<'_>, _host: &dyn HostLoader) -> Result<Loaded<()>, Failure> {
+        Ok(Loaded { executable: (), functions: Vec::new() })
+    }
+
+    fn infer_format(&self, data: &[u8]) -> Option<Inferred> {
+        data.starts_with(b"ODD!").then(|| Inferred { format: "odd".to_owned(), length: 4 })
+    }
+
+    fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
+        let (queue, epoch) = (job.queue, job.epoch);
+        drop(job);
+        self.completer.get().unwrap().complete(queue, epoch).unwrap();
+        Ok(())
+    }
+
+    fn abort(&self, _why: &Failure) {}
+
+    fn trim(&self) {
+        self.kept.lock().unwrap().clear();
+    }
+}
+
+fn open(path: &str) -> common::Result<Device> {
+    static REGISTER: Once = Once::new();
+    REGISTER.call_once(|| unsafe { check(hal_driver::register::<Odd>(common::registry())).unwrap() });
+    Device::open(&format!("odd://{path}"))
+}
+
+/// A scoped mapping of a whole buffer.
+struct Mapped(sys::iree_hal_buffer_mapping_t);
+
+impl Mapped {
+    fn new(buffer: &Buffer) -> Self {
+        let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+        let access = sys::IREE_HAL_MEMORY_ACCESS_READ | sys::IREE_HAL_MEMORY_ACCESS_WRITE;
+        unsafe {
+            check(sys::iree_hal_buffer_map_range(
+                buffer.0,
+                sys::IREE_HAL_MAPPING_MODE_SCOPED,
+                u16::try_from(access).unwrap(),
+                0,
+                sys::iree_hal_buffer_byte_length(buffer.0),
+                &raw mut mapping,
+            ))
+            .unwrap();
+        }
+        Self(mapping)
+    }
+
+    fn data(&self) -> *mut u8 {
+        self.0.contents.data
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut self.0)).unwrap() };
+    }
+}
+
+#[test]
+fn mapping_shows_the_same_memory_each_time_whatever_the_backend_gives() {
+    let device = open("fresh-views").unwrap();
+    let plain = device.buffer(4096);
+    let done = device.semaphore(0);
+    let transient = device.alloca(&List::none(), &done.at(1), 4096).unwrap();
+    done.wait(1).unwrap();
+    for buffer in [plain, transient] {
+        let (first, second) = (Mapped::new(&buffer), Mapped::new(&buffer));
+        assert_eq!(first.data(), second.data());
+        unsafe { first.data().write_bytes(7, 4096) };
+        drop(first);
+        assert_eq!(unsafe { second.data().add(4095).read() }, 7);
+        drop(second);
+        assert!(buffer.read() == [7; 4096]);
+    }
+}
+
+#[test]
+fn exported_memory_is_what_mappings_show() {
+    let device = open("fresh-views").unwrap();
+    let buffer = device.buffer(4096);
+    let mut external = sys::iree_hal_external_buffer_t::default();
+    unsafe {
+        let kind = sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION;
+        let external = &raw mut external;
+        check(sys::iree_hal_allocator_export_buffer(device.allocator(), buffer.0, kind, 0, external))
+            .unwrap();
+        external.read().handle.host_allocation.ptr.cast::<u8>().write_bytes(9, 4096);
+    }
+    assert!(buffer.read() == [9; 4096]);
+}
+
+/// What a release callback saw: how often it came, how much memory the device had imported, and how long the buffer said it was.
+#[derive(Default)]
+struct Told {
+    times: AtomicUsize,
+    imported: AtomicUsize,
+    length: AtomicUsize,
+}
+
+impl Told {
+    fn callback(&self) -> sys::iree_hal_buffer_release_callback_t {
+        unsafe extern "C" fn told(user_data: *mut c_void, buffer: *mut sys::iree_hal_buffer_t) {
+            let told = unsafe { &*user_data.cast::<Told>() };
+            told.times.fetch_add(1, Ordering::SeqCst);
+            told.imported.store(IMPORTED.load(Ordering::SeqCst), Ordering::SeqCst);
+            told.length.store(unsafe { sys::iree_hal_buffer_byte_length(buffer) }, Ordering::SeqCst);
+        }
+        sys::iree_hal_buffer_release_callback_t {
+            fn_: Some(told),
+            user_data: std::ptr::from_ref(self).cast_mut().cast(),
+        }
+    }
+}
+
+#[test]
+fn release_callback_comes_once_behind_everything_that_had_the_memory() {
+    let device = open("keeps-imports").unwrap();
+    let mut bytes = vec![0_u8; 8192];
+    let start = bytes.as_ptr().align_offset(64);
+    let memory = bytes[start..].as_mut_ptr();
+    let told = Told::default();
+    let buffer = device.import_until(common::params(), memory, 4096, told.callback()).unwrap();
+    let done = device.semaphore(0);
+    device.fill(&List::none(), &done.at(1), &buffer, (0, 4096), &[1]).unwrap();
+    done.wait(1).unwrap();
+    drop(buffer);
+    // An operation lets go of what it used behind its signals.
+    let end = Instant::now() + Duration::from_secs(10);
+    while IMPORTED.load(Ordering::SeqCst) > 0 && Instant::now() < end {
+        std::thread::yield_now();
+    }
+    // The buffer is gone, and the backend still has the range.
+    assert_eq!(told.times.load(Ordering::SeqCst), 0);
+    unsafe { check(sys::iree_hal_allocator_trim(device.allocator())).unwrap() };
+    assert_eq!(told.times.load(Ordering::SeqCst), 1);
+    assert_eq!(told.imported.load(Ordering::SeqCst), 0, "the device's side of the memory goes first");
+    assert_eq!(told.length.load(Ordering::SeqCst), 4096);
+}
+
+#[test]
+fn import_that_is_refused_calls_nobody_back() {
+    let device = open("keeps-imports").unwrap();
+    let told = Told::default();
+    let refused = device.import_until(common::params(), null_mut(), 4096, told.callback());
+    assert_eq!(refused.err().unwrap().code, Code::InvalidArgument);
+    assert_eq!(told.times.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn backend_without_import_is_not_importable() {
+    let device = open("fresh-views").unwrap();
+    let (params, mut bytes) = (common::params(), vec![0_u8; 8192]);
+    let compatibility = unsafe {
+        let (allocator, none, nowhere) = (device.allocator(), null_mut(), null_mut());
+        sys::iree_hal_allocator_query_buffer_compatibility(allocator, params, 4096, none, nowhere)
+    };
+    assert_ne!(compatibility & sys::IREE_HAL_BUFFER_COMPATIBILITY_ALLOCATABLE, 0);
+    assert_eq!(compatibility & sys::IREE_HAL_BUFFER_COMPATIBILITY_IMPORTABLE, 0);
+    let start = bytes.as_ptr().align_offset(64);
+    let refused = device.import(params, bytes[start..].as_mut_ptr(), 4096).err().unwrap();
+    assert_eq!(refused.code, Code::Unavailable);
+    assert!(refused.text.contains("allocate a buffer and copy"), "{}", refused.text);
+}
+
+#[test]
+fn device_that_cannot_be_is_refused_when_it_is_opened() {
+    for (path, what) in [
+        ("no-heaps", "no memory"),
+        ("no-queues", "queue"),
+        ("crooked-alignment", "48"),
+        ("no-name", "no name"),
+    ] {
+        let refused = open(path).err().unwrap();
+        assert_eq!(refused.code, Code::Internal, "{path}: {}", refused.text);
+        assert!(refused.text.contains(what), "{path}: {}", refused.text);
+    }
+}
+
+#[test]
+fn format_of_an_executable_is_the_backends_to_know() {
+    let device = open("fresh-views").unwrap();
+    let infer = |bytes: &[u8]| unsafe {
+        let (mut cache, mut name, mut size) = (null_mut(), [0_u8; 16], 0);
+        check(sys::iree_hal_executable_cache_create(device.0, common::view("test"), &raw mut cache)).unwrap();
+        let data = sys::iree_const_byte_span_t { data: bytes.as_ptr(), data_length: bytes.len() };
+        let inferred = check(sys::iree_hal_executable_cache_infer_format(
+            cache,
+            0,
+            data,
+            name.len(),
+            name.as_mut_ptr().cast(),
+            &raw mut size,
+        ));
+        sys::iree_hal_executable_cache_release(cache);
+        inferred.map(|()| (String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned(), size))
+    };
+    assert_eq!(infer(b"ODD!and more").unwrap(), ("odd".to_owned(), 4));
+    assert_eq!(infer(b"nothing that anybody knows").unwrap_err().code, Code::Incompatible);
+}

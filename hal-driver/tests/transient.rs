@@ -1,0 +1,156 @@
+//! Stream-ordered buffers when programs do what they should not, or do things late.
+#![allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test stops where something is not as it should be; every object is alive as long as its wrapper"
+)]
+
+mod common;
+
+use common::{Buffer, Device, List, check, reference};
+use hal_semaphore::Code;
+use hal_sys as sys;
+use std::sync::Barrier;
+
+const LENGTH: usize = 4096;
+
+/// Commands that fill a buffer that they name.
+fn filling(device: &Device, target: &Buffer) -> common::Commands {
+    let pattern = 7_u8;
+    device
+        .record(0, |commands| unsafe {
+            let pattern = (&raw const pattern).cast();
+            check(sys::iree_hal_command_buffer_fill_buffer(commands, reference(target), pattern, 1, 0))
+        })
+        .unwrap()
+}
+
+/// A stream-ordered buffer that has its memory.
+fn allocated(device: &Device, length: usize) -> Buffer {
+    let done = device.semaphore(0);
+    let buffer = device.alloca(&List::none(), &done.at(1), length).unwrap();
+    done.wait(1).unwrap();
+    buffer
+}
+
+/// What a program does with `buffer` beside its deallocation, with no order between them: `rounds` times.
+fn beside_deallocation(device: &Device, length: usize, rounds: usize, work: impl Fn(&Buffer) + Sync) {
+    for _ in 0..rounds {
+        let (buffer, gone, start) = (allocated(device, length), device.semaphore(0), Barrier::new(2));
+        std::thread::scope(|scope| {
+            let (buffer, start) = (&buffer, &start);
+            let work = &work;
+            scope.spawn(move || {
+                start.wait();
+                work(buffer);
+            });
+            start.wait();
+            device.dealloca(&List::none(), &gone.at(1), buffer).unwrap();
+        });
+        gone.wait(1).unwrap();
+    }
+}
+
+/// The bytes may be anybody's by then, but they are some bytes of the device's, and nothing that was freed is looked at.
+/// AddressSanitizer sees what these rounds do.
+#[test]
+fn unordered_deallocation_leaves_work_with_memory_or_fails_it() {
+    for uri in ["mock://0?queues=2", "gaudi://emulated"] {
+        let device = Device::open(uri).unwrap();
+        beside_deallocation(&device, LENGTH, 300, |buffer| {
+            let done = device.semaphore(0);
+            let commands = filling(&device, buffer);
+            device.execute(2, &List::none(), &done.at(1), &commands, &[]).unwrap();
+            if let Err(failure) = done.wait(1) {
+                assert_eq!(failure.code, Code::FailedPrecondition, "{failure:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn unordered_deallocation_leaves_mappings_with_memory_or_refuses_them() {
+    let device = Device::open("mock").unwrap();
+    // Too large for a slab that is shared: the memory itself goes with the deallocation.
+    for length in [LENGTH, 80 << 20] {
+        beside_deallocation(&device, length, 50, |buffer| unsafe {
+            let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+            let mapped = check(sys::iree_hal_buffer_map_range(
+                buffer.0,
+                sys::IREE_HAL_MAPPING_MODE_SCOPED,
+                u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_READ).unwrap(),
+                0,
+                LENGTH,
+                &raw mut mapping,
+            ));
+            match mapped {
+                Ok(()) => {
+                    let bytes = std::slice::from_raw_parts(mapping.contents.data, LENGTH);
+                    assert!(bytes.iter().map(|&byte| u64::from(byte)).sum::<u64>() < u64::MAX);
+                    check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap();
+                }
+                Err(failure) => assert_eq!(failure.code, Code::FailedPrecondition, "{failure:?}"),
+            }
+        });
+    }
+}
+
+#[test]
+fn stream_ordered_buffer_may_outlive_its_device() {
+    for uri in ["mock", "gaudi://emulated"] {
+        for length in [LENGTH, 80 << 20] {
+            let device = Device::open(uri).unwrap();
+            let (buffer, filled) = (allocated(&device, length), device.semaphore(0));
+            device.fill(&List::none(), &filled.at(1), &buffer, (0, length), &[5]).unwrap();
+            filled.wait(1).unwrap();
+            drop(device);
+            assert!(buffer.read().iter().all(|&byte| byte == 5));
+        }
+    }
+}
+
+#[test]
+fn mapping_keeps_memory_whatever_goes_before_it() {
+    let device = Device::open("mock").unwrap();
+    for length in [LENGTH, 80 << 20] {
+        let device = device.again();
+        let (buffer, gone) = (allocated(&device, length), device.semaphore(0));
+        let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+        unsafe {
+            check(sys::iree_hal_buffer_map_range(
+                buffer.0,
+                sys::IREE_HAL_MAPPING_MODE_SCOPED,
+                u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_WRITE).unwrap(),
+                0,
+                length,
+                &raw mut mapping,
+            ))
+            .unwrap();
+            device.dealloca(&List::none(), &gone.at(1), &buffer).unwrap();
+            gone.wait(1).unwrap();
+            drop((buffer, gone, device));
+            mapping.contents.data.write_bytes(3, length);
+            assert_eq!(mapping.contents.data.add(length - 1).read(), 3);
+            check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn deallocation_twice_is_refused_and_the_buffer_says_that_it_has_no_memory() {
+    let device = Device::open("mock").unwrap();
+    let (buffer, gone) = (allocated(&device, LENGTH), device.semaphore(0));
+    device.dealloca(&List::none(), &gone.at(1), &buffer).unwrap();
+    gone.wait(1).unwrap();
+    let again = device.semaphore(0);
+    device.dealloca(&List::none(), &again.at(1), &buffer).unwrap();
+    let refused = again.wait(1).unwrap_err();
+    assert_eq!(refused.code, Code::FailedPrecondition);
+    assert!(refused.text.contains("no memory to give back"), "{}", refused.text);
+    let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+    let access = u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_READ).unwrap();
+    let mode = sys::IREE_HAL_MAPPING_MODE_SCOPED;
+    let mapped =
+        unsafe { check(sys::iree_hal_buffer_map_range(buffer.0, mode, access, 0, 1, &raw mut mapping)) };
+    assert_eq!(mapped.unwrap_err().code, Code::FailedPrecondition);
+}
