@@ -39,12 +39,13 @@
 //! | executable, executable cache | `executable.rs`; the host's own in `host_program.rs` |
 //! | profiling | `profile.rs` |
 //! | frontiers and axes | `frontier.rs` |
-//! | what the engine carries | `work.rs` |
+//! | what the engine carries | `work.rs`; who looks for completions of devices that do not report them in `completions.rs` |
 
 mod alloca;
 mod allocator;
 mod buffer;
 mod command_buffer;
+mod completions;
 mod constants;
 mod device;
 mod driver;

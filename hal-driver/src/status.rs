@@ -95,18 +95,24 @@ pub(crate) fn guard(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
         Ok(Ok(())) => OK,
         Ok(Err(failure)) => raw(&failure),
         Err(payload) => {
-            let what = payload
-                .downcast_ref::<&str>()
-                .map(|text| (*text).to_owned())
-                .or_else(|| payload.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "no message".to_owned());
-            discard(payload);
+            let what = panic_text(payload);
             raw(&Failure::new(
                 Code::Internal,
                 format!("the driver panicked: {what}; this is a bug of the driver"),
             ))
         }
     }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
+    let text = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned());
+    discard(payload);
+    text
 }
 
 /// Runs a slot that cannot report: after a panic it answers `otherwise`.

@@ -3,6 +3,7 @@
 use crate::alloca::{Alloca, Dealloca, ParkingLot, Reservation};
 use crate::buffer::{Opaque, Slice};
 use crate::command_buffer::Recorded;
+use crate::completions::Completions;
 use crate::frontier::Frontiers;
 use crate::host_pool::HostPool;
 use crate::object::{Retained, narrow};
@@ -121,6 +122,7 @@ pub(crate) struct Port<D: Device> {
     pub(crate) frontiers: Arc<Frontiers>,
     pub(crate) parking: Arc<ParkingLot>,
     pub(crate) pool: Arc<HostPool>,
+    pub(crate) completions: Arc<Completions<D>>,
 }
 
 impl<D: Device> Port<D> {
@@ -191,11 +193,13 @@ impl<D: Device> Backend for Port<D> {
     }
 
     fn start(&self, completer: Completer) {
+        self.completions.start(completer.clone());
         self.device.start(completer);
     }
 
     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
         let mut accepted = 0;
+        let mut last = None;
         let mut stop = None;
         for mut submission in batch.iter() {
             let placed = if submission.rides {
@@ -204,7 +208,10 @@ impl<D: Device> Backend for Port<D> {
                 self.job(queue, &mut submission).map(|job| self.device.submit(job))
             };
             match placed {
-                Ok(Ok(())) => accepted += 1,
+                Ok(Ok(())) => {
+                    accepted += 1;
+                    last = if submission.rides { last } else { Some(submission.epoch) };
+                }
                 Err(failure) | Ok(Err(Rejected::Failed(failure))) => {
                     stop = Some(Submitted::failed(accepted, failure));
                     break;
@@ -225,6 +232,9 @@ impl<D: Device> Backend for Port<D> {
             }
         }
         self.device.kick(queue.ordinal());
+        if let Some(epoch) = last {
+            self.completions.submitted(queue.ordinal(), epoch);
+        }
         stop.unwrap_or_else(Submitted::all)
     }
 
@@ -299,6 +309,7 @@ impl<D: Device> Backend for Port<D> {
         let _inside = teardown::enter();
         if let Some(point) = ended.point {
             self.frontiers.advance(point);
+            self.completions.ended(point);
         }
         if let Some(work) = ended.work {
             // For a device that does not say when what ran; it comes after the signals, and better late than never.
