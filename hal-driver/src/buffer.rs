@@ -3,7 +3,7 @@
 use crate::allocator::HOST_VISIBLE;
 use crate::constants::{ACCESS_ANY, ACCESS_READ, Access};
 use crate::object::{Retained, extent, free, narrow, wide};
-use crate::status::{Result, check, guard, guard_or, invalid};
+use crate::status::{Result, check, guard, guard_or, invalid, text};
 use hal_backend::{Device, HostRange, Place, Span};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -298,29 +298,41 @@ impl Slice {
         }
     }
 
-    /// Whether it is the same bytes of the same buffer.
-    pub(crate) fn is_same(&self, other: &Slice) -> bool {
-        self.bytes() == other.bytes()
+    /// Where in other bytes of the same buffer these begin, if all of them are there.
+    pub(crate) fn offset_in(&self, other: &Slice) -> Option<u64> {
+        let ((buffer, start, end), (within, begin, stop)) = (self.bytes(), other.bytes());
+        (buffer == within && begin <= start && end <= stop).then(|| start - begin)
     }
 
-    /// Whether both have bytes in common.
-    pub(crate) fn overlaps(&self, other: &Slice) -> bool {
-        let ((buffer, start, end), (other, begin, stop)) = (self.bytes(), other.bytes());
-        buffer == other && start < stop && begin < end
+    /// All from the first to the last byte of both, if they have bytes in common.
+    pub(crate) fn union(&self, other: &Slice) -> Option<Slice> {
+        let ((buffer, start, end), (within, begin, stop)) = (self.bytes(), other.bytes());
+        if buffer != within || start >= stop || begin >= end {
+            return None;
+        }
+        let (first, last) = (start.min(begin), end.max(stop));
+        // SAFETY: what a buffer is allocated from lives as long as it, and one of its parts is retained.
+        let (whole, before) = unsafe { (Retained::retain(buffer)?, wide((*buffer).byte_offset)) };
+        Some(Slice { buffer: whole, offset: first - before, length: last - first })
     }
 
-    /// The device that alone can use it: another one than `device`, whose memory the host cannot map.
-    pub(crate) fn out_of_reach(
-        &self,
-        device: *mut sys::iree_hal_device_t,
-    ) -> Option<*mut sys::iree_hal_device_t> {
+    /// The device that alone can use it: its owner, where the host cannot map the memory.
+    pub(crate) fn sole_user(&self) -> Option<*mut sys::iree_hal_device_t> {
         if self.is_host_visible() {
             return None;
         }
         // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does. Where it is placed never
         // changes.
         let owner = unsafe { (*(*self.buffer.get()).allocated_buffer).placement.device };
-        (!owner.is_null() && owner != device).then_some(owner)
+        (!owner.is_null()).then_some(owner)
+    }
+
+    /// The device that alone can use it, if that is another one than `device`.
+    pub(crate) fn out_of_reach(
+        &self,
+        device: *mut sys::iree_hal_device_t,
+    ) -> Option<*mut sys::iree_hal_device_t> {
+        self.sole_user().filter(|&owner| owner != device)
     }
 
     fn resolved_length(&self) -> Result<u64> {
@@ -388,7 +400,8 @@ impl Slice {
         }
         let range = map(allocated, offset, self.length, ACCESS_ANY).map_err(|failure| {
             let message = format!(
-                "a buffer of another device can only be used through the host: {}",
+                "a buffer of another device, {}, can only be used through the host: {}",
+                owner_name(allocated),
                 failure.message()
             );
             Failure::new(failure.code(), message)
@@ -400,6 +413,18 @@ impl Slice {
     pub(crate) fn map(&self, access: Access) -> Result<HostRange> {
         let (allocated, offset) = self.allocated()?;
         map(allocated, offset, self.length, access)
+    }
+}
+
+/// The name of the device that a buffer is allocated from, for people.
+fn owner_name(allocated: NonNull<sys::iree_hal_buffer_t>) -> String {
+    // SAFETY: the buffer is alive, and its device outlives it.
+    unsafe {
+        let owner = allocated.as_ref().placement.device;
+        if owner.is_null() {
+            return "which it does not name".to_owned();
+        }
+        format!("{:?}", text(sys::iree_hal_device_id(owner)))
     }
 }
 

@@ -17,6 +17,8 @@ mod loan;
 mod queue;
 mod staged;
 
+pub(crate) use loan::Loan;
+
 use crate::alloca::ParkingLot;
 use crate::allocator::{Allocator, Memory};
 use crate::completions::{Completions, Looking};

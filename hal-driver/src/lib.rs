@@ -56,6 +56,7 @@ mod host_program;
 mod object;
 mod pools;
 mod profile;
+mod ranges;
 mod record;
 mod semaphore;
 mod staging;

@@ -160,7 +160,6 @@ missing! {
     TimepointExport => "iree_hal_semaphore_export_timepoint of this kind",
     TimepointImport => "iree_hal_semaphore_import_timepoint of this kind",
     CustomArguments => "a dispatch with custom arguments",
-    PartialLoan => "a pair of bindings that share some bytes of another device's memory, but not all,",
 }
 
 /// A failure that says that something is not there on purpose. No other function makes one with this code.

@@ -4,11 +4,12 @@ use crate::alloca::{Alloca, Dealloca, ParkingLot, Reservation};
 use crate::buffer::{Opaque, Slice};
 use crate::command_buffer::Recorded;
 use crate::completions::Completions;
+use crate::device::Loan;
 use crate::frontier::Frontiers;
 use crate::host_pool::HostPool;
 use crate::object::{Retained, narrow};
 use crate::profile::Trace;
-use crate::record::Record;
+use crate::record::{Lent, Record};
 use crate::semaphore::{IreeTimeline, OwnedList};
 use crate::status::{Result, check};
 use crate::teardown;
@@ -33,7 +34,7 @@ pub(crate) enum Operation<D: Device> {
     /// The same, where it is known already which memory it works on. Nothing while the device has it.
     Command(Option<Command<D>>),
     /// A command buffer.
-    Execute { commands: Recorded, bindings: Box<[Option<Slice>]> },
+    Execute { commands: Recorded, bindings: Box<[Option<Slice>]>, lent: Lent },
     /// Memory is given back.
     Dealloca(Dealloca),
     /// Memory is needed.
@@ -44,6 +45,8 @@ pub(crate) enum Operation<D: Device> {
     HostCall(Box<HostCall>),
     /// File to buffer or buffer to file.
     Transfer(Box<Transfer>),
+    /// Another device gets back what it has lent.
+    Return(Arc<Loan>),
 }
 
 /// A call of the program's. Its signals are not the engine's: the call may put them off.
@@ -150,12 +153,16 @@ impl<D: Device> Port<D> {
                     observer = Some(trace.clone() as Arc<dyn Observer>);
                 }
                 match &mut work.operation {
-                    Operation::Record(record) => Commands::Own(smallvec![record.resolve(&self.device, &[])?]),
+                    Operation::Record(record) => {
+                        Commands::Own(smallvec![record.resolve(&self.device, &[], &Lent::default())?])
+                    }
                     Operation::Command(command) => Commands::Own(match command.take() {
                         Some(command) => smallvec![command],
                         None => SmallVec::new(),
                     }),
-                    Operation::Execute { commands, bindings } => commands.resolve(&self.device, bindings)?,
+                    Operation::Execute { commands, bindings, lent } => {
+                        commands.resolve(&self.device, bindings, lent)?
+                    }
                     Operation::Dealloca(dealloca) => {
                         dealloca.begin(point, &self.frontiers, &self.parking)?;
                         Commands::Own(SmallVec::new())
@@ -163,7 +170,8 @@ impl<D: Device> Port<D> {
                     Operation::Alloca(_)
                     | Operation::Await(_)
                     | Operation::HostCall(_)
-                    | Operation::Transfer(_) => {
+                    | Operation::Transfer(_)
+                    | Operation::Return(_) => {
                         return Err(Failure::new(Code::Internal, "an operation of the host came to a queue"));
                     }
                 }
@@ -282,6 +290,13 @@ impl<D: Device> Backend for Port<D> {
                 }
                 task.finish(outcome);
             }),
+            Operation::Return(loan) => self.pool.run(move || {
+                let outcome = loan.take_back();
+                if let Err(failure) = &outcome {
+                    loan.fail(failure);
+                }
+                task.finish(outcome);
+            }),
             Operation::Record(_)
             | Operation::Command(_)
             | Operation::Execute { .. }
@@ -301,7 +316,8 @@ impl<D: Device> Backend for Port<D> {
             Operation::Record(_)
             | Operation::Execute { .. }
             | Operation::HostCall(_)
-            | Operation::Transfer(_) => true,
+            | Operation::Transfer(_)
+            | Operation::Return(_) => true,
         }
     }
 
@@ -323,6 +339,12 @@ impl<D: Device> Backend for Port<D> {
                 Operation::HostCall(mut call) => {
                     if let (Some(signals), Err(failure)) = (call.signals.take(), &ended.outcome) {
                         signals.settle(Err(failure));
+                    }
+                }
+                // It was never begun, as what was lent was never used.
+                Operation::Return(loan) => {
+                    if let Err(failure) = &ended.outcome {
+                        loan.fail(failure);
                     }
                 }
                 _ => {}

@@ -557,10 +557,11 @@ impl<D: Device> Table<D> {
                     return state.barrier(affinity, &edges);
                 }
                 let commands = Recorded::new(command_buffer, &state.identity)?;
-                let mut bindings = bindings(&commands, &table)?;
-                let loans = state.lend_to_table(&commands, &mut bindings)?;
+                let bindings = bindings(&commands, &table)?;
+                let loans = state.lend_to_commands(&commands, &bindings)?;
+                let operation = Operation::Execute { commands, bindings, lent: loans.lent() };
                 state.with_loans(affinity, &edges, &loans, |edges| {
-                    state.submit(affinity, edges, Side::Queue, Operation::Execute { commands, bindings })
+                    state.submit(affinity, edges, Side::Queue, operation)
                 })
             }
         })
