@@ -187,8 +187,12 @@ unsafe extern "C" fn map_range(
             .host_view()
             .and_then(|view| view.slice(buffer.offset.checked_add(wide(offset))?, wide(length)))
             .ok_or_else(|| {
-                let message = "the buffer's memory is not visible to the host; copy it into a buffer that is HOST_VISIBLE, \
-                               or ask for IREE_HAL_MEMORY_TYPE_HOST_VISIBLE where it is allocated";
+                let message = format!(
+                    "the buffer is in memory of the device {}, which the host cannot map; copy it with a queue of that \
+                     device into a buffer that is HOST_VISIBLE, or ask for IREE_HAL_MEMORY_TYPE_HOST_VISIBLE where it is \
+                     allocated (devices that map what they work on, as IREE's local ones do, can use no other)",
+                    owner_name(buffer)
+                );
                 Failure::new(Code::PermissionDenied, message)
             })?;
         if access & ACCESS_READ != 0 {
@@ -400,8 +404,7 @@ impl Slice {
         }
         let range = map(allocated, offset, self.length, ACCESS_ANY).map_err(|failure| {
             let message = format!(
-                "a buffer of another device, {}, can only be used through the host: {}",
-                owner_name(allocated),
+                "a buffer of another device can only be used through the host: {}",
                 failure.message()
             );
             Failure::new(failure.code(), message)
@@ -416,16 +419,16 @@ impl Slice {
     }
 }
 
-/// The name of the device that a buffer is allocated from, for people.
-fn owner_name(allocated: NonNull<sys::iree_hal_buffer_t>) -> String {
-    // SAFETY: the buffer is alive, and its device outlives it.
-    unsafe {
-        let owner = allocated.as_ref().placement.device;
-        if owner.is_null() {
-            return "which it does not name".to_owned();
-        }
-        format!("{:?}", text(sys::iree_hal_device_id(owner)))
+/// The name of the device that a buffer is placed on, for people.
+#[cold]
+fn owner_name(buffer: &Buffer) -> String {
+    let owner = buffer.base.placement.device;
+    if owner.is_null() {
+        // Memory of a pool; what is made of it is placed.
+        return "that its pool is of".to_owned();
     }
+    // SAFETY: a device outlives the buffers that are placed on it.
+    format!("{:?}", unsafe { text(sys::iree_hal_device_id(owner)) })
 }
 
 /// A buffer as one of this device's, if it is. Both live as long as the buffer.

@@ -473,6 +473,51 @@ fn stream_ordered_memory_is_lent_once_it_is_there() {
     assert!(visible.read() == [3; LENGTH]);
 }
 
+#[test]
+fn owner_without_memory_for_the_host_is_lent_by_way_of_the_worker_s() {
+    let (sealed, other, worker) = (card(3), card(4), card(0));
+    let executable = steps(&worker);
+    let (theirs, own) = (filled(&sealed, LENGTH, 1), worker.buffer(LENGTH));
+    for (way, step) in WAYS.into_iter().zip((1..).step_by(2)) {
+        let order = worker.semaphore(0);
+        let target = u32::try_from(step).unwrap();
+        let steps = vec![Step::Add { target: (0, target), source: (0, 0), addend: 5 }];
+        let work = Work::Dispatch(&executable, steps, vec![(&theirs, 0, LENGTH)]);
+        perform(&worker, way, 1, &List::none(), &order.at(1), &[work]).unwrap();
+        let work = Work::Copy((&theirs, 0, LENGTH), (&own, 0, LENGTH));
+        perform(&worker, way, 1, &order.at(1), &order.at(2), &[work]).unwrap();
+        order.wait(2).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
+        assert_eq!(own.read()[step..step + 2], [6, 1], "{way:?}");
+    }
+    // Where neither has any, both are named, and what to do.
+    let (end, target) = (other.semaphore(0), other.local_buffer(LENGTH));
+    let refused = other.copy(&List::none(), &end.at(1), &theirs, &target, LENGTH).unwrap_err();
+    for part in ["\"sealed-a\"", "\"sealed-b\"", "host_visible"] {
+        assert!(refused.text.contains(part), "{}", refused.text);
+    }
+    assert_eq!(end.value().unwrap(), 0, "nothing has begun");
+}
+
+/// IREE's local devices map what they work on, whoever's it is, and give their signals before some of their mappings back.
+#[test]
+fn local_device_of_iree_is_refused_with_the_owner_and_a_remedy() {
+    let (owner, local) = (card(0), Device::open_in_group("local-task://").unwrap());
+    let (theirs, own, done) = (filled(&owner, LENGTH, 1), local.buffer(LENGTH), local.semaphore(0));
+    let refused = local.copy(&List::none(), &done.at(1), &theirs, &own, LENGTH).err();
+    let failed = refused.or_else(|| done.wait(1).err()).unwrap();
+    assert_eq!(failed.code, Code::PermissionDenied);
+    for part in ["\"card-a\"", "copy it with a queue of that device", "HOST_VISIBLE"] {
+        assert!(failed.text.contains(part), "{}", failed.text);
+    }
+    // As it says: the owner copies it to where both can reach it.
+    let (visible, order) = (owner.buffer(LENGTH), owner.semaphore(0));
+    owner.copy(&List::none(), &order.at(1), &theirs, &visible, LENGTH).unwrap();
+    let done = local.semaphore(0);
+    local.copy(&order.at(1), &done.at(1), &visible, &own, LENGTH).unwrap();
+    done.wait(1).unwrap();
+    assert!(own.read() == [1; LENGTH]);
+}
+
 /// Random programs over two and three cards, against the same program done one step after the other.
 mod stress {
     use super::{Buffer, Device, Executable, List, Part, Semaphore, Step, WAYS, Way, Work, perform, read};

@@ -33,7 +33,7 @@ use crate::object::{Retained, narrow};
 use crate::ranges::{Ranges, differences};
 use crate::record::{Lent, Record, Reference, Use};
 use crate::semaphore::{IreeTimeline, List, OwnedList};
-use crate::status::{Result, check, invalid};
+use crate::status::{Result, check, invalid, text};
 use crate::work::Operation;
 use hal_backend::Device;
 use hal_semaphore::{Affinity, Failure, MAX_VALUE};
@@ -265,12 +265,16 @@ fn is_returned(slice: &Slice) -> Result<bool> {
     Ok(allowed)
 }
 
-/// Host memory of a device that others can use too.
-fn staging_of(owner: RawDevice, length: u64) -> Result<Slice> {
+/// Host memory for both devices.
+///
+/// # Safety
+///
+/// The device is alive.
+unsafe fn staging_of(device: RawDevice, length: u64) -> Result<Slice> {
     let mut buffer = std::ptr::null_mut();
-    // SAFETY: whoever asks has a buffer of the owner's, which outlives its buffers; the out-parameter is ours.
+    // SAFETY: the caller's promise; the out-parameter is ours.
     let buffer = unsafe {
-        let allocator = sys::iree_hal_device_allocator(owner);
+        let allocator = sys::iree_hal_device_allocator(device);
         let params = allocator::staging();
         check(sys::iree_hal_allocator_allocate_buffer(allocator, params, narrow(length), &raw mut buffer))?;
         Retained::adopt(buffer)
@@ -278,6 +282,16 @@ fn staging_of(owner: RawDevice, length: u64) -> Result<Slice> {
     let buffer: Retained<sys::iree_hal_buffer_t> =
         buffer.ok_or_else(|| invalid("the allocator made nothing"))?;
     Slice::new(buffer.get(), 0, narrow(length))
+}
+
+/// The name of a device, for people.
+///
+/// # Safety
+///
+/// The device is alive.
+unsafe fn name_of<'a>(device: RawDevice) -> &'a str {
+    // SAFETY: the caller's promise; the name lives as long as the device.
+    unsafe { text(sys::iree_hal_device_id(device)) }
 }
 
 /// What an operation is lent.
@@ -292,6 +306,27 @@ impl Loans {
 }
 
 impl<D: Device> State<D> {
+    /// Host memory for the owner and this device: the owner's, or, where it has none, this one's.
+    fn staging_with(&self, owner: RawDevice, length: u64) -> Result<Slice> {
+        let own = self.memory.parent();
+        // SAFETY: the owner outlives its buffers, one of which is asked for; the other device is this one.
+        unsafe {
+            staging_of(owner, length).or_else(|theirs| {
+                staging_of(own, length).map_err(|ours| {
+                    let (owner, own) = (name_of(owner), name_of(own));
+                    let message = format!(
+                        "{length} bytes of the device {owner:?} can be lent to {own:?} only by way of memory that the host can \
+                         map, and neither has any: {owner:?} says {:?}, {own:?} says {:?}; give one of them a heap that is \
+                         host_visible, or free some of what it has",
+                        theirs.message(),
+                        ours.message()
+                    );
+                    Failure::new(ours.code(), message)
+                })
+            })
+        }
+    }
+
     fn lend(&self, request: Request) -> Result<Loan> {
         let Request { owner, bytes: original, uses } = request;
         let (mut written, mut compared) = (Ranges::default(), Ranges::default());
@@ -312,8 +347,9 @@ impl<D: Device> State<D> {
                 ranges.add(offset..offset + slice.length);
             }
         }
-        let snapshot = if compared.is_empty() { None } else { Some(staging_of(owner, original.length)?) };
-        let staging = staging_of(owner, original.length)?;
+        let length = original.length;
+        let snapshot = if compared.is_empty() { None } else { Some(self.staging_with(owner, length)?) };
+        let staging = self.staging_with(owner, length)?;
         let (fetched, returned) = (self.timeline()?, self.timeline()?);
         Ok(Loan { owner, original, staging, snapshot, reads, written, compared, fetched, returned })
     }

@@ -45,7 +45,10 @@ pub(crate) fn constants(steps: &[Step]) -> Vec<u32> {
     steps.iter().flat_map(|step| step.words()).collect()
 }
 
-const NAMES: [&str; 3] = ["card-a", "card-b", "card-c"];
+const NAMES: [&str; 5] = ["card-a", "card-b", "card-c", "sealed-a", "sealed-b"];
+
+/// From this one on cards have no memory at all that the host can map.
+const FIRST_SEALED: usize = 3;
 
 struct Card<const KIND: usize>;
 
@@ -166,7 +169,7 @@ impl<const KIND: usize> hal_backend::Device for CardDevice<KIND> {
                 peers: Vec::new(),
                 completion: Completion::Callback,
             },
-            heaps: vec![heap(false), heap(true)],
+            heaps: if KIND < FIRST_SEALED { vec![heap(false), heap(true)] } else { vec![heap(false)] },
             concurrency: 1,
             host_processor: false,
         }
@@ -202,12 +205,14 @@ impl<const KIND: usize> hal_backend::Device for CardDevice<KIND> {
 
 static REGISTER: Once = Once::new();
 
-/// A card of this driver: 0 to 2.
+/// A card of this driver: 0 to 2, or 3 and 4 for one that has no memory at all that the host can map.
 pub(crate) fn card(kind: usize) -> Device {
     REGISTER.call_once(|| unsafe {
         check(hal_driver::register::<Card<0>>(registry())).unwrap();
         check(hal_driver::register::<Card<1>>(registry())).unwrap();
         check(hal_driver::register::<Card<2>>(registry())).unwrap();
+        check(hal_driver::register::<Card<3>>(registry())).unwrap();
+        check(hal_driver::register::<Card<4>>(registry())).unwrap();
     });
     Device::open(&format!("{}://", NAMES[kind])).unwrap()
 }
