@@ -518,6 +518,42 @@ fn local_device_of_iree_is_refused_with_the_owner_and_a_remedy() {
     assert!(own.read() == [1; LENGTH]);
 }
 
+#[test]
+fn memory_of_a_program_s_own_pool_is_lent_too() {
+    let (owner, worker) = (Device::open_in_group("mock://0?heaps=2").unwrap(), card(0));
+    let params = sys::iree_hal_buffer_params_t {
+        type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE,
+        usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT,
+        access: u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_ALL).unwrap(),
+        ..Default::default()
+    };
+    let (mut pool, mut buffer) = (std::ptr::null_mut(), std::ptr::null_mut());
+    unsafe {
+        let mut backend = sys::iree_hal_queue_pool_backend_t::default();
+        check(sys::iree_hal_device_query_queue_pool_backend(owner.0, u64::MAX, &raw mut backend)).unwrap();
+        let allocator = sys::iree_allocator_system();
+        let options = sys::iree_hal_passthrough_pool_options_t::default();
+        let (provider, notification) = (backend.slab_provider, backend.notification);
+        check(sys::iree_hal_passthrough_pool_create(
+            options,
+            provider,
+            notification,
+            allocator,
+            &raw mut pool,
+        ))
+        .unwrap();
+        let (nobody, forever) = (std::ptr::null(), sys::iree_infinite_timeout());
+        check(sys::iree_hal_pool_allocate_buffer(pool, params, LENGTH, nobody, forever, &raw mut buffer))
+            .unwrap();
+    }
+    let (buffer, done) = (Buffer(buffer), worker.semaphore(0));
+    worker.fill(&List::none(), &done.at(1), &buffer, (16, 32), &[5]).unwrap();
+    done.wait(1).unwrap_or_else(|failed| panic!("{}", failed.text));
+    assert!(read(&owner, &buffer)[16..48] == [5; 32]);
+    drop(buffer);
+    unsafe { sys::iree_hal_pool_release(pool) };
+}
+
 /// Random programs over two and three cards, against the same program done one step after the other.
 mod stress {
     use super::{Buffer, Device, Executable, List, Part, Semaphore, Step, WAYS, Way, Work, perform, read};

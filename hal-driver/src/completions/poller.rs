@@ -155,20 +155,21 @@ impl<D: Device> Poller<D> {
     }
 
     fn serve(&self) {
-        let mut interval = SHORTEST;
+        let (mut seen, mut interval) = (self.moves(), SHORTEST);
         while !self.is_stopping() {
-            let seen = self.moves();
             if self.is_in_flight() {
                 self.looker.look();
             }
-            if self.moves() != seen || self.spin(seen) {
-                interval = SHORTEST;
+            let moves = self.moves();
+            if moves != seen {
+                (seen, interval) = (moves, SHORTEST);
+            } else if self.spin(seen) {
+                // The next round sees what moved.
             } else if self.is_in_flight() {
-                self.sleep(Some(interval));
+                self.sleep(seen, Some(interval));
                 interval = (interval * 2).min(LONGEST);
             } else {
-                self.sleep(None);
-                interval = SHORTEST;
+                self.sleep(seen, None);
             }
         }
         self.thread.lock().is_running = false;
@@ -189,14 +190,12 @@ impl<D: Device> Poller<D> {
         })
     }
 
-    /// Sleeps for so long, or until something is submitted.
-    fn sleep(&self, interval: Option<Duration>) {
+    /// Sleeps for so long, or until something is submitted, unless something has moved.
+    fn sleep(&self, seen: u64, interval: Option<Duration>) {
         let mut thread = self.thread.lock();
-        let seen = self.moves();
         self.is_asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let has_work = || interval.is_none() && self.is_in_flight();
-        if self.moves() == seen && !has_work() && !self.is_stopping() {
+        if self.moves() == seen && !self.is_stopping() {
             match interval {
                 Some(interval) => drop(self.wake.wait_for(&mut thread, interval)),
                 None => self.wake.wait(&mut thread),
