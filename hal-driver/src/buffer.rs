@@ -302,6 +302,12 @@ impl Slice {
         }
     }
 
+    /// Where it begins: a number for its buffer, and the first byte there.
+    pub(crate) fn place(&self) -> (usize, u64) {
+        let (buffer, start, _) = self.bytes();
+        (buffer.addr(), start)
+    }
+
     /// Where in other bytes of the same buffer these begin, if all of them are there.
     pub(crate) fn offset_in(&self, other: &Slice) -> Option<u64> {
         let ((buffer, start, end), (within, begin, stop)) = (self.bytes(), other.bytes());

@@ -90,17 +90,21 @@ impl Reference {
 pub(crate) struct Lent(Box<[(Slice, Slice)]>);
 
 impl Lent {
-    /// Of each pair the first is what the operation names, and the second, as long, stands for it.
+    /// Of each pair the first is what the operation names, and the second, as long, stands for it. They are in the order of
+    /// their places, and have no bytes in common.
     pub(crate) fn new(pairs: Vec<(Slice, Slice)>) -> Self {
         Self(pairs.into())
     }
 
     /// What stands for some bytes, if anything does.
     fn stand_in(&self, slice: &Slice) -> Option<Slice> {
-        self.0.iter().find_map(|(original, staging)| {
-            let offset = slice.offset_in(original)?;
-            staging.part(offset, slice.length).ok()
-        })
+        if self.0.is_empty() {
+            return None;
+        }
+        let place = slice.place();
+        let behind = self.0.partition_point(|(original, _)| original.place() <= place);
+        let (original, staging) = self.0.get(behind.checked_sub(1)?)?;
+        staging.part(slice.offset_in(original)?, slice.length).ok()
     }
 }
 

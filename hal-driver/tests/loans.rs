@@ -439,6 +439,29 @@ fn loss_on_either_side_is_told_and_both_can_be_destroyed() {
 }
 
 #[test]
+fn many_small_pieces_of_two_buffers_are_each_their_own() {
+    const PIECES: usize = 300;
+    let (owner, worker) = (card(0), card(1));
+    let buffers = [filled(&owner, 16 * PIECES, 1), filled(&owner, 16 * PIECES, 2)];
+    let work: Vec<Work<'_>> = (0..PIECES)
+        .rev()
+        .map(|at| Work::Fill((&buffers[at % 2], at * 16 + 3, 2), u8::try_from(at % 100 + 10).unwrap()))
+        .collect();
+    for way in [Way::Named, Way::Table] {
+        let done = worker.semaphore(0);
+        perform(&worker, way, 1, &List::none(), &done.at(1), &work).unwrap();
+        done.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
+        for (number, buffer) in buffers.iter().enumerate() {
+            let mut expected = vec![u8::try_from(number + 1).unwrap(); 16 * PIECES];
+            for at in (number..PIECES).step_by(2) {
+                expected[at * 16 + 3..at * 16 + 5].fill(u8::try_from(at % 100 + 10).unwrap());
+            }
+            assert!(read(&owner, buffer) == expected, "{way:?}, {number}");
+        }
+    }
+}
+
+#[test]
 fn what_may_only_be_read_comes_and_does_not_go_back() {
     let (owner, worker) = (card(0), card(1));
     let executable = steps(&worker);

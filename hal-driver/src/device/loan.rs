@@ -85,25 +85,28 @@ struct Request {
     uses: Vec<(Slice, Use)>,
 }
 
-/// All requests of an operation. No two have bytes in common.
+/// Everything of other devices that an operation names, as often as it does.
 #[derive(Default)]
-struct Requests(Vec<Request>);
+struct Requests(Vec<(RawDevice, Slice, Use)>);
 
 impl Requests {
-    /// The operation uses these bytes of `owner` like that.
-    fn add(&mut self, owner: RawDevice, slice: Slice, way: Use) {
-        let mut request = Request { owner, bytes: slice.clone(), uses: Vec::new() };
-        // Those that have bytes in common with the new one have none with each other, so one pass finds them all.
-        self.0.retain_mut(|other| match request.bytes.union(&other.bytes) {
-            Some(union) => {
-                request.bytes = union;
-                request.uses.append(&mut other.uses);
-                false
+    /// What names the same bytes is one request. No two have bytes in common.
+    fn merge(mut self) -> Vec<Request> {
+        self.0.sort_by_key(|(_, slice, _)| slice.place());
+        let mut requests: Vec<Request> = Vec::new();
+        for (owner, slice, way) in self.0 {
+            // In this order only the last one can have bytes in common with the next.
+            let last = requests.last_mut();
+            let union = last.as_ref().and_then(|last| last.bytes.union(&slice));
+            match (last, union) {
+                (Some(last), Some(union)) => {
+                    last.bytes = union;
+                    last.uses.push((slice, way));
+                }
+                _ => requests.push(Request { owner, bytes: slice.clone(), uses: vec![(slice, way)] }),
             }
-            None => true,
-        });
-        request.uses.push((slice, way));
-        self.0.push(request);
+        }
+        requests
     }
 }
 
@@ -294,7 +297,7 @@ unsafe fn name_of<'a>(device: RawDevice) -> &'a str {
     unsafe { text(sys::iree_hal_device_id(device)) }
 }
 
-/// What an operation is lent.
+/// What an operation is lent, in the order of its places.
 #[derive(Default)]
 pub(super) struct Loans(Vec<Arc<Loan>>);
 
@@ -355,7 +358,7 @@ impl<D: Device> State<D> {
     }
 
     fn lend_all(&self, requests: Requests) -> Result<Loans> {
-        let loans = requests.0.into_iter().map(|request| self.lend(request).map(Arc::new));
+        let loans = requests.merge().into_iter().map(|request| self.lend(request).map(Arc::new));
         Ok(Loans(loans.collect::<Result<_>>()?))
     }
 
@@ -364,7 +367,7 @@ impl<D: Device> State<D> {
         if slice.length > 0
             && let Some(owner) = slice.out_of_reach(self.memory.parent())
         {
-            requests.add(owner, slice.clone(), way);
+            requests.0.push((owner, slice.clone(), way));
         }
     }
 
