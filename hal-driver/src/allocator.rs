@@ -290,7 +290,11 @@ impl<D: Device> Memory<D> {
         self.parent.address()
     }
 
-    fn placement(&self, params: &sys::iree_hal_buffer_params_t) -> sys::iree_hal_buffer_placement_t {
+    /// Where a buffer is that was asked for like that.
+    pub(crate) fn placement(
+        &self,
+        params: &sys::iree_hal_buffer_params_t,
+    ) -> sys::iree_hal_buffer_placement_t {
         let queue_affinity = if params.queue_affinity == 0 { u64::MAX } else { params.queue_affinity };
         sys::iree_hal_buffer_placement_t { device: self.parent(), queue_affinity, ..Default::default() }
     }

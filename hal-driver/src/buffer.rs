@@ -3,7 +3,7 @@
 use crate::allocator::{HOST_VISIBLE, Parent};
 use crate::constants::{ACCESS_ANY, ACCESS_READ, Access};
 use crate::object::{HostAllocator, Lent, Retained, extent, narrow, wide};
-use crate::status::{Result, check, guard, guard_or, invalid};
+use crate::status::{Result, check, guard, guard_or, invalid, text};
 use crate::teardown;
 use crate::transient::TransientBuffer;
 use hal_backend::{Device, HostRange, Place, Span};
@@ -235,8 +235,12 @@ unsafe extern "C" fn map_range(
             .host_view()
             .and_then(|view| view.slice(buffer.offset.checked_add(wide(offset))?, wide(length)))
             .ok_or_else(|| {
-                let message = "the buffer's memory is not visible to the host; copy it into a buffer that is HOST_VISIBLE, \
-                               or ask for IREE_HAL_MEMORY_TYPE_HOST_VISIBLE where it is allocated";
+                let message = format!(
+                    "the buffer is in memory of the device {}, which the host cannot map; copy it with a queue of that \
+                     device into a buffer that is HOST_VISIBLE, or ask for IREE_HAL_MEMORY_TYPE_HOST_VISIBLE where it is \
+                     allocated (devices that map what they work on, as IREE's local ones do, can use no other)",
+                    owner_name(buffer)
+                );
                 Failure::new(Code::PermissionDenied, message)
             })?;
         if access & ACCESS_READ != 0 {
@@ -355,29 +359,47 @@ impl Slice {
         }
     }
 
-    /// Whether it is the same bytes of the same buffer.
-    pub(crate) fn is_same(&self, other: &Slice) -> bool {
-        self.bytes() == other.bytes()
+    /// Where it begins: a number for its buffer, and the first byte there.
+    pub(crate) fn place(&self) -> (usize, u64) {
+        let (buffer, start, _) = self.bytes();
+        (buffer.addr(), start)
     }
 
-    /// Whether both have bytes in common.
-    pub(crate) fn overlaps(&self, other: &Slice) -> bool {
-        let ((buffer, start, end), (other, begin, stop)) = (self.bytes(), other.bytes());
-        buffer == other && start < stop && begin < end
+    /// Where in other bytes of the same buffer these begin, if all of them are there.
+    pub(crate) fn offset_in(&self, other: &Slice) -> Option<u64> {
+        let ((buffer, start, end), (within, begin, stop)) = (self.bytes(), other.bytes());
+        (buffer == within && begin <= start && end <= stop).then(|| start - begin)
     }
 
-    /// The device that alone can use it: another one than `device`, whose memory the host cannot map.
-    pub(crate) fn out_of_reach(
-        &self,
-        device: *mut sys::iree_hal_device_t,
-    ) -> Option<*mut sys::iree_hal_device_t> {
+    /// All from the first to the last byte of both, if they have bytes in common.
+    pub(crate) fn union(&self, other: &Slice) -> Option<Slice> {
+        let ((buffer, start, end), (within, begin, stop)) = (self.bytes(), other.bytes());
+        if buffer != within || start >= stop || begin >= end {
+            return None;
+        }
+        let (first, last) = (start.min(begin), end.max(stop));
+        // SAFETY: what a buffer is allocated from lives as long as it, and one of its parts is retained.
+        let (whole, before) = unsafe { (Retained::retain(buffer)?, wide((*buffer).byte_offset)) };
+        Some(Slice { buffer: whole, offset: first - before, length: last - first })
+    }
+
+    /// The device that alone can use it: its owner, where the host cannot map the memory.
+    pub(crate) fn sole_user(&self) -> Option<*mut sys::iree_hal_device_t> {
         if self.is_host_visible() {
             return None;
         }
         // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does. Where it is placed never
         // changes.
         let owner = unsafe { (*(*self.buffer.get()).allocated_buffer).placement.device };
-        (!owner.is_null() && owner != device).then_some(owner)
+        (!owner.is_null()).then_some(owner)
+    }
+
+    /// The device that alone can use it, if that is another one than `device`.
+    pub(crate) fn out_of_reach(
+        &self,
+        device: *mut sys::iree_hal_device_t,
+    ) -> Option<*mut sys::iree_hal_device_t> {
+        self.sole_user().filter(|&owner| owner != device)
     }
 
     /// The device that it is placed on, which a buffer does not keep.
@@ -543,6 +565,16 @@ impl Allocated<'_> {
             let owner = Arc::new(Mapping { mapping, _memory: buffer, _source: source });
             Ok(HostRange::from_raw(start, length, Some(owner)))
         }
+    }
+}
+
+/// The name of the device that a buffer is placed on, for people.
+#[cold]
+fn owner_name(buffer: &Buffer) -> String {
+    match buffer.backing.parent().retain() {
+        // SAFETY: the device is retained, and has its name as long as it lives.
+        Some(owner) => format!("{:?}", unsafe { text(sys::iree_hal_device_id(owner.get())) }),
+        None => "that it was made by, which is gone".to_owned(),
     }
 }
 

@@ -9,7 +9,7 @@
 use crate::buffer::Slice;
 use crate::executable::{DeviceIdentity, is_same_device};
 use crate::object::{HostAllocator, Lent, Out, Retained, allocate, free, slice};
-use crate::record::{Record, Reference, Uses};
+use crate::record::{Record, Reference, StandIns, Uses};
 use crate::staging;
 use crate::status::{Missing, Result, guard, guard_or, invalid, unimplemented};
 use hal_backend::{Command, Commands, Device};
@@ -39,21 +39,29 @@ struct Recording {
     dispatches: bool,
     /// What is done with each slot of the binding table, up to the last one that is used.
     slots: SmallVec<[Uses; 8]>,
+    /// The devices that alone can use what the commands name themselves.
+    owners: SmallVec<[*mut sys::iree_hal_device_t; 1]>,
     state: State,
     /// The [`Settled`] commands for the first device that executed it, if its memory was settled.
     settled: OnceLock<Option<Box<dyn Any + Send + Sync>>>,
 }
 
 impl Recording {
-    /// Adds what a record does with slots of the binding table.
-    fn note_slots(&mut self, record: &Record) {
-        record.visit(|reference, way| {
-            let Reference::Slot { slot, .. } = *reference else { return };
-            if self.slots.len() <= slot {
-                self.slots.resize(slot + 1, Uses::default());
+    /// Adds what a record does with slots of the binding table, and whose memory it names.
+    fn note(&mut self, record: &Record) {
+        record.visit(|reference, way| match reference {
+            Reference::Slot { slot, .. } => {
+                if self.slots.len() <= *slot {
+                    self.slots.resize(slot + 1, Uses::default());
+                }
+                if let Some(uses) = self.slots.get_mut(*slot) {
+                    uses.add(way);
+                }
             }
-            if let Some(uses) = self.slots.get_mut(slot) {
-                uses.add(way);
+            Reference::Direct(slice) => {
+                if let Some(owner) = slice.sole_user().filter(|owner| !self.owners.contains(owner)) {
+                    self.owners.push(owner);
+                }
             }
         });
     }
@@ -108,6 +116,11 @@ impl Recorded {
         &self.recording().slots
     }
 
+    /// Whether `device` can use all that the commands name themselves.
+    pub(crate) fn names_only_memory_of(&self, device: *mut sys::iree_hal_device_t) -> bool {
+        self.recording().owners.iter().all(|&owner| owner == device)
+    }
+
     fn recording(&self) -> &Recording {
         // SAFETY: ours, and alive; nobody records any more once the state is closed, and recording from one thread while
         // another submits is ruled out by IREE.
@@ -122,6 +135,7 @@ impl Recorded {
         &self,
         device: &Arc<D>,
         bindings: &[Option<Slice>],
+        stand_ins: &StandIns,
     ) -> Result<Commands<D>> {
         let recording = self.recording();
         match recording.settled.get() {
@@ -144,7 +158,7 @@ impl Recorded {
             }
             None => {}
         }
-        let resolve = |record: &Record| record.resolve(device, bindings);
+        let resolve = |record: &Record| record.resolve(device, bindings, stand_ins);
         Ok(Commands::Own(recording.records.iter().map(resolve).collect::<Result<_>>()?))
     }
 
@@ -250,7 +264,7 @@ unsafe fn record(base: Base, make: impl FnOnce() -> Result<Record>) -> sys::iree
         // SAFETY: as for `recording`, as the caller promises.
         let recording = unsafe { open(base)? };
         let record = make()?;
-        recording.note_slots(&record);
+        recording.note(&record);
         recording.dispatches |= matches!(record, Record::Dispatch(_));
         recording.records.push(record);
         Ok(())

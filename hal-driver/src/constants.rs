@@ -22,6 +22,17 @@ pub(crate) const NOP: sys::iree_async_operation_type_t =
 pub(crate) const NOTIFICATION_WAIT: sys::iree_async_operation_type_t =
     sys::IREE_ASYNC_OPERATION_TYPE_NOTIFICATION_WAIT as sys::iree_async_operation_type_t;
 
+pub(crate) const HANDLE_POLL: sys::iree_async_operation_type_t =
+    sys::IREE_ASYNC_OPERATION_TYPE_HANDLE_POLL as sys::iree_async_operation_type_t;
+
+pub(crate) const FILE_DESCRIPTOR: sys::iree_async_primitive_type_t =
+    sys::IREE_ASYNC_PRIMITIVE_TYPE_FD as sys::iree_async_primitive_type_t;
+
+pub(crate) const POLL_READABLE: sys::iree_async_poll_events_t =
+    sys::IREE_ASYNC_POLL_EVENT_IN as sys::iree_async_poll_events_t;
+pub(crate) const POLL_BROKEN: sys::iree_async_poll_events_t =
+    (sys::IREE_ASYNC_POLL_EVENT_ERR | sys::IREE_ASYNC_POLL_EVENT_HUP) as sys::iree_async_poll_events_t;
+
 pub(crate) type ParameterType = sys::iree_hal_executable_function_parameter_type_t;
 
 pub(crate) const PARAMETER_BINDING: ParameterType =

@@ -10,16 +10,19 @@
 //!
 //! # The order of destruction
 //!
-//! Parked allocations end; the engine takes no more work, cancels what has not begun and waits for the rest; host
-//! threads end; axes are retired; pools, allocator, and last the proactor pool are let go. What cannot be waited for
+//! Parked allocations end; the engine takes no more work, cancels what has not begun and waits for the rest; nobody looks for
+//! completions any more; host threads end; axes are retired; pools, allocator, and last the proactor pool are let go. What cannot be waited for
 //! within the limit is kept for ever rather than freed under somebody's feet.
 
 mod loan;
 mod queue;
 mod staged;
 
+pub(crate) use loan::Loan;
+
 use crate::alloca::ParkingLot;
 use crate::allocator::{Allocator, Memory};
+use crate::completions::{Completions, Looking};
 use crate::executable::DeviceIdentity;
 use crate::frontier::Frontiers;
 use crate::host_pool::HostPool;
@@ -60,6 +63,7 @@ pub(crate) struct HalDevice<D: Device> {
 /// A device and everything that serves it. Fields are let go in this order.
 pub(crate) struct State<D: Device> {
     engine: Engine<Port<D>>,
+    looking: Looking<D>,
     parking: Arc<ParkingLot>,
     pool: Arc<HostPool>,
     profiler: Profiler,
@@ -103,18 +107,22 @@ impl<D: Device> HalDevice<D> {
         let memory = Memory::new(device.clone(), properties.clone(), allocator);
         let parking = ParkingLot::new(frontiers.clone(), proactor.clone());
         let pool = Arc::new(HostPool::default());
+        let completions = Completions::new(&device, &properties, &proactor);
         let port = Port {
             device: device.clone(),
             spec: properties.queues.clone(),
             frontiers: frontiers.clone(),
             parking: parking.clone(),
             pool: pool.clone(),
+            completions: completions.clone(),
         };
+        let engine = Engine::new(port).map_err(|error| impossible(&error))?;
         let state = State {
             pools: Pools::new(&memory, &proactor, &frontiers)?,
             device_allocator: UnsafeCell::new(Allocator::create(memory.clone())?),
             host: Loaders::new(allocator)?,
-            engine: Engine::new(port).map_err(|error| impossible(&error))?,
+            engine,
+            looking: completions.begin(&properties.identifier)?,
             parking,
             pool,
             profiler: Profiler::default(),
@@ -162,9 +170,10 @@ impl<D: Device> State<D> {
         let _ = self.profiler.end(&|| self.device.clock());
         let parked = self.parking.close(LIMIT);
         let idle = self.engine.shut_down(&clock, begin + GRACE, begin + LIMIT);
+        let unlooked = self.looking.end(LIMIT);
         let quiet = self.pool.stop(LIMIT);
         self.frontiers.retire();
-        parked && idle.is_ok() && quiet
+        parked && idle.is_ok() && unlooked && quiet
     }
 
     /// Whether the text of a query names this device.

@@ -31,7 +31,7 @@
 //! | C interface | here |
 //! |---|---|
 //! | driver factory, driver | `driver.rs` |
-//! | device | `device.rs`, queue operations in `device/queue.rs`; files and memory that the host cannot map in `device/staged.rs`, memory of other devices in `device/loan.rs` |
+//! | device | `device.rs`, queue operations in `device/queue.rs`; files and memory that the host cannot map in `device/staged.rs`, memory of other devices in `device/loan.rs`, which of its bytes in `ranges.rs` |
 //! | semaphore | `semaphore.rs`: IREE's structure as a timeline of the engine |
 //! | allocator, buffer | `allocator.rs`, `buffer.rs` |
 //! | pools, stream-ordered allocation | `pools.rs`, `alloca.rs`; what is allocated in `reservation.rs` and `transient.rs` |
@@ -40,12 +40,13 @@
 //! | executable, executable cache | `executable.rs`; the host's own in `host_program.rs` |
 //! | profiling | `profile.rs` |
 //! | frontiers and axes | `frontier.rs` |
-//! | what the engine carries | `work.rs` |
+//! | what the engine carries | `work.rs`; who looks for completions of devices that do not report them in `completions.rs` |
 
 mod alloca;
 mod allocator;
 mod buffer;
 mod command_buffer;
+mod completions;
 mod constants;
 mod device;
 mod driver;
@@ -57,6 +58,7 @@ mod object;
 mod pools;
 mod proactor;
 mod profile;
+mod ranges;
 mod record;
 mod reservation;
 mod semaphore;

@@ -115,7 +115,7 @@ impl<D: Device> Table<D> {
             let heaps = &provider.memory.properties.heaps;
             let heap = heaps.get(provider.heap).ok_or_else(|| invalid("the device has no such memory"))?;
             let spec = BufferSpec {
-                placement: sys::iree_hal_buffer_placement_t::default(),
+                placement: provider.memory.placement(&params),
                 params: granted(heap, &params),
                 offset: wide(slab_offset),
                 length: wide(allocation_size),

@@ -17,6 +17,7 @@ use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use smallvec::{SmallVec, smallvec};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// A buffer of a record: a part of one, or of whatever a slot of the binding table will hold.
@@ -60,11 +61,26 @@ impl Reference {
         }
     }
 
-    fn resolve<D: Device>(&self, device: &Arc<D>, table: &[Option<Slice>]) -> Result<Span<D>> {
+    /// The memory, with what stands for what the device cannot use.
+    fn resolve<D: Device>(
+        &self,
+        device: &Arc<D>,
+        table: &[Option<Slice>],
+        stand_ins: &StandIns,
+    ) -> Result<Span<D>> {
+        let slice = self.bytes(table)?;
+        match stand_ins.of(&slice) {
+            Some(staging) => staging.resolve(device),
+            None => slice.resolve(device),
+        }
+    }
+
+    /// Which bytes of which buffer it is.
+    pub(crate) fn bytes<'a>(&'a self, table: &'a [Option<Slice>]) -> Result<Cow<'a, Slice>> {
         match self {
-            Reference::Direct(slice) => slice.resolve(device),
+            Reference::Direct(slice) => Ok(Cow::Borrowed(slice)),
             Reference::Slot { slot, offset, length } => match table.get(*slot) {
-                Some(Some(binding)) => binding.part(*offset, *length)?.resolve(device),
+                Some(Some(binding)) => binding.part(*offset, *length).map(Cow::Owned),
                 Some(None) => Err(invalid(format!("slot {slot} of the binding table holds no buffer"))),
                 None => {
                     let count = table.len();
@@ -73,6 +89,29 @@ impl Reference {
                 }
             },
         }
+    }
+}
+
+/// What stands for memory of other devices in an operation, which cannot use it where it is. Mostly there is none.
+#[derive(Default)]
+pub(crate) struct StandIns(Box<[(Slice, Slice)]>);
+
+impl StandIns {
+    /// Of each pair the first is what the operation names, and the second, as long, stands for it. They are in the order of
+    /// their places, and have no bytes in common.
+    pub(crate) fn new(pairs: Vec<(Slice, Slice)>) -> Self {
+        Self(pairs.into())
+    }
+
+    /// What stands for some bytes, if anything does.
+    fn of(&self, slice: &Slice) -> Option<Slice> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let place = slice.place();
+        let behind = self.0.partition_point(|(original, _)| original.place() <= place);
+        let (original, staging) = self.0.get(behind.checked_sub(1)?)?;
+        staging.part(slice.offset_in(original)?, slice.length).ok()
     }
 }
 
@@ -91,11 +130,6 @@ pub(crate) enum Use {
 
 impl Use {
     const ALL: [Use; 4] = [Use::Source, Use::Target, Use::Binding, Use::Count];
-
-    /// Whether bytes in it may change.
-    pub(crate) fn writes(self) -> bool {
-        matches!(self, Use::Target | Use::Binding)
-    }
 
     /// Whether what was in it before may matter.
     pub(crate) fn reads(self) -> bool {
@@ -379,8 +413,13 @@ impl Record {
     }
 
     /// The command for the device, with the memory that the buffers have now.
-    pub(crate) fn resolve<D: Device>(&self, device: &Arc<D>, table: &[Option<Slice>]) -> Result<Command<D>> {
-        self.translate(|reference| reference.resolve(device, table))
+    pub(crate) fn resolve<D: Device>(
+        &self,
+        device: &Arc<D>,
+        table: &[Option<Slice>],
+        stand_ins: &StandIns,
+    ) -> Result<Command<D>> {
+        self.translate(|reference| reference.resolve(device, table, stand_ins))
     }
 
     /// The command for the device, if it is settled already which memory it works on: then nothing but that memory need be
@@ -450,17 +489,26 @@ impl Record {
         }
     }
 
-    /// The same, to put others in their place.
-    pub(crate) fn references_mut(&mut self) -> SmallVec<[(&mut Reference, Use); 4]> {
+    /// Puts what stands for a buffer in its place.
+    pub(crate) fn replace(&mut self, stand_ins: &StandIns) {
+        for reference in self.references_mut() {
+            if let Reference::Direct(slice) = reference
+                && let Some(staging) = stand_ins.of(slice)
+            {
+                *slice = staging;
+            }
+        }
+    }
+
+    fn references_mut(&mut self) -> SmallVec<[&mut Reference; 4]> {
         match self {
-            Record::Fill { target, .. } | Record::Update { target, .. } => smallvec![(target, Use::Target)],
-            Record::Copy { source, target } => smallvec![(source, Use::Source), (target, Use::Target)],
+            Record::Fill { target, .. } | Record::Update { target, .. } => smallvec![target],
+            Record::Copy { source, target } => smallvec![source, target],
             Record::Dispatch(dispatch) => {
                 let DispatchRecord { bindings, count, .. } = &mut **dispatch;
-                let mut references: SmallVec<[_; 4]> =
-                    bindings.iter_mut().map(|binding| (binding, Use::Binding)).collect();
+                let mut references: SmallVec<[_; 4]> = bindings.iter_mut().collect();
                 if let Count::Indirect(reference) = count {
-                    references.push((reference, Use::Count));
+                    references.push(reference);
                 }
                 references
             }

@@ -129,18 +129,24 @@ pub(crate) fn guard(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
         Ok(Ok(())) => OK,
         Ok(Err(failure)) => raw(&failure),
         Err(payload) => {
-            let what = payload
-                .downcast_ref::<&str>()
-                .map(|text| (*text).to_owned())
-                .or_else(|| payload.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "no message".to_owned());
-            discard(payload);
+            let what = panic_text(payload);
             raw(&Failure::new(
                 Code::Internal,
                 format!("the driver panicked: {what}; this is a bug of the driver"),
             ))
         }
     }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
+    let text = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned());
+    discard(payload);
+    text
 }
 
 /// Runs a slot that cannot report: after a panic it answers `otherwise`.
@@ -188,7 +194,6 @@ missing! {
     TimepointExport => "iree_hal_semaphore_export_timepoint of this kind",
     TimepointImport => "iree_hal_semaphore_import_timepoint of this kind",
     CustomArguments => "a dispatch with custom arguments",
-    PartialLoan => "a pair of bindings that share some bytes of another device's memory, but not all,",
 }
 
 /// A failure that says that something is not there on purpose. No other function makes one with this code.

@@ -3,11 +3,13 @@
 use crate::alloca::{Alloca, Dealloca, ParkingLot};
 use crate::buffer::{Opaque, Slice};
 use crate::command_buffer::Recorded;
+use crate::completions::Completions;
+use crate::device::Loan;
 use crate::frontier::Frontiers;
 use crate::host_pool::HostPool;
 use crate::object::{Retained, narrow};
 use crate::profile::Trace;
-use crate::record::Record;
+use crate::record::{Record, StandIns};
 use crate::reservation::Reservation;
 use crate::semaphore::{IreeTimeline, OwnedList};
 use crate::status::{Result, check};
@@ -33,7 +35,7 @@ pub(crate) enum Operation<D: Device> {
     /// The same, where it is known already which memory it works on. Nothing while the device has it.
     Command(Option<Command<D>>),
     /// A command buffer.
-    Execute { commands: Recorded, bindings: Box<[Option<Slice>]> },
+    Execute { commands: Recorded, bindings: Box<[Option<Slice>]>, stand_ins: StandIns },
     /// Memory is given back.
     Dealloca(Dealloca),
     /// Memory is needed.
@@ -44,6 +46,8 @@ pub(crate) enum Operation<D: Device> {
     HostCall(Box<HostCall>),
     /// File to buffer or buffer to file.
     Transfer(Box<Transfer>),
+    /// Another device gets back what it has lent.
+    Return(Arc<Loan>),
 }
 
 /// A function of the program's and what it is to be called with.
@@ -146,6 +150,7 @@ pub(crate) struct Port<D: Device> {
     pub(crate) frontiers: Arc<Frontiers>,
     pub(crate) parking: Arc<ParkingLot>,
     pub(crate) pool: Arc<HostPool>,
+    pub(crate) completions: Arc<Completions<D>>,
 }
 
 impl<D: Device> Port<D> {
@@ -173,12 +178,16 @@ impl<D: Device> Port<D> {
                     observer = Some(trace.clone() as Arc<dyn Observer>);
                 }
                 match &mut work.operation {
-                    Operation::Record(record) => Commands::Own(smallvec![record.resolve(&self.device, &[])?]),
+                    Operation::Record(record) => {
+                        Commands::Own(smallvec![record.resolve(&self.device, &[], &StandIns::default())?])
+                    }
                     Operation::Command(command) => Commands::Own(match command.take() {
                         Some(command) => smallvec![command],
                         None => SmallVec::new(),
                     }),
-                    Operation::Execute { commands, bindings } => commands.resolve(&self.device, bindings)?,
+                    Operation::Execute { commands, bindings, stand_ins } => {
+                        commands.resolve(&self.device, bindings, stand_ins)?
+                    }
                     Operation::Dealloca(dealloca) => {
                         dealloca.begin(point, &self.frontiers, &self.parking)?;
                         Commands::Own(SmallVec::new())
@@ -186,7 +195,8 @@ impl<D: Device> Port<D> {
                     Operation::Alloca(_)
                     | Operation::Await(_)
                     | Operation::HostCall(_)
-                    | Operation::Transfer(_) => {
+                    | Operation::Transfer(_)
+                    | Operation::Return(_) => {
                         return Err(Failure::new(Code::Internal, "an operation of the host came to a queue"));
                     }
                 }
@@ -216,11 +226,13 @@ impl<D: Device> Backend for Port<D> {
     }
 
     fn start(&self, completer: Completer) {
+        self.completions.start(completer.clone());
         self.device.start(completer);
     }
 
     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
         let mut accepted = 0;
+        let mut last = None;
         let mut stop = None;
         for mut submission in batch.iter() {
             let placed = if submission.rides {
@@ -229,7 +241,10 @@ impl<D: Device> Backend for Port<D> {
                 self.job(queue, &mut submission).map(|job| self.device.submit(job))
             };
             match placed {
-                Ok(Ok(())) => accepted += 1,
+                Ok(Ok(())) => {
+                    accepted += 1;
+                    last = if submission.rides { last } else { Some(submission.epoch) };
+                }
                 Err(failure) | Ok(Err(Rejected::Failed(failure))) => {
                     stop = Some(Submitted::failed(accepted, failure));
                     break;
@@ -250,6 +265,9 @@ impl<D: Device> Backend for Port<D> {
             }
         }
         self.device.kick(queue.ordinal());
+        if let Some(epoch) = last {
+            self.completions.submitted(queue.ordinal(), epoch);
+        }
         stop.unwrap_or_else(Submitted::all)
     }
 
@@ -297,6 +315,13 @@ impl<D: Device> Backend for Port<D> {
                 }
                 task.finish(outcome);
             }),
+            Operation::Return(loan) => self.pool.run(move || {
+                let outcome = loan.take_back();
+                if let Err(failure) = &outcome {
+                    loan.fail(failure);
+                }
+                task.finish(outcome);
+            }),
             Operation::Record(_)
             | Operation::Command(_)
             | Operation::Execute { .. }
@@ -316,7 +341,8 @@ impl<D: Device> Backend for Port<D> {
             Operation::Record(_)
             | Operation::Execute { .. }
             | Operation::HostCall(_)
-            | Operation::Transfer(_) => true,
+            | Operation::Transfer(_)
+            | Operation::Return(_) => true,
         }
     }
 
@@ -324,6 +350,7 @@ impl<D: Device> Backend for Port<D> {
         let _inside = teardown::enter();
         if let Some(point) = ended.point {
             self.frontiers.advance(point);
+            self.completions.ended(point);
         }
         if let Some(work) = ended.work {
             // For a device that does not say when what ran; it comes after the signals, and better late than never.
@@ -337,6 +364,12 @@ impl<D: Device> Backend for Port<D> {
                 Operation::HostCall(mut call) => {
                     if let (Some(signals), Err(failure)) = (call.signals.take(), &ended.outcome) {
                         signals.settle(Err(failure));
+                    }
+                }
+                // It was never begun, as what was lent was never used.
+                Operation::Return(loan) => {
+                    if let Err(failure) = &ended.outcome {
+                        loan.fail(failure);
                     }
                 }
                 _ => {}

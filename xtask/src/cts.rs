@@ -30,10 +30,19 @@ struct Variant {
     skips: usize,
 }
 
-/// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work instead.
-const VARIANTS: [Variant; 5] = [
+/// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work instead. The
+/// others report in the other two ways; one of them has everything besides that a card has: memory that the host cannot map,
+/// native events, and little room.
+const VARIANTS: [Variant; 7] = [
     Variant { name: "mock", uri: "mock", unsupported: "", skips: 0 },
     Variant { name: "mock/held", uri: "mock://0?waits=none&queues=3", unsupported: "", skips: 0 },
+    Variant {
+        name: "mock/polled",
+        uri: "mock://0?completion=poll&heaps=2&waits=events&depth=4&queues=3",
+        unsupported: "",
+        skips: 0,
+    },
+    Variant { name: "mock/descriptor", uri: "mock://0?completion=descriptor", unsupported: "", skips: 0 },
     Variant { name: "gaudi/gaudi1", uri: "gaudi://emulated?generation=gaudi1", unsupported: "", skips: 0 },
     Variant { name: "gaudi/gaudi2", uri: "gaudi://emulated?generation=gaudi2", unsupported: "", skips: 0 },
     Variant { name: "template", uri: "template", unsupported: "", skips: 0 },

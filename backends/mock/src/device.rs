@@ -1,20 +1,22 @@
 //! The device: what it is, and its memory, executables and queues for the driver.
 
+use crate::event::MockEvent;
 use crate::memory::{ALIGNMENT, Budget, MockMemory};
 use crate::options::Options;
 use crate::program::Program;
 use crate::queue::Hardware;
 use crate::workers::Workers;
 use hal_backend::{
-    Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Job, LoadRequest,
-    Loaded, Properties, Rejected,
+    Code, Completer, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Job, LoadRequest, Loaded,
+    Properties, Rejected,
 };
 use std::sync::Arc;
 
 /// A mock device.
 pub struct MockDevice {
     properties: Properties,
-    memory: Arc<Budget>,
+    /// What is left of each heap.
+    memory: Vec<Arc<Budget>>,
     hardware: Arc<Hardware>,
     /// Ends the threads when the device goes.
     _workers: Workers,
@@ -36,30 +38,40 @@ impl MockDevice {
                 queues: options.queues,
                 native_waits: options.waits,
                 peers: Vec::new(),
-                completion: Completion::Callback,
+                completion: options.completion,
             },
-            heaps: vec![Heap {
-                host_visible: true,
-                coherent: true,
-                device_local: true,
-                max_allocation: options.memory,
-                alignment: ALIGNMENT,
-                import_alignment: Some(ALIGNMENT),
-            }],
+            heaps: heaps(&options),
             concurrency: options.workers,
             host_processor: true,
         };
-        let (memory, count) = (Budget::new(options.memory), options.workers);
-        let hardware = Hardware::new(options);
+        let memory = properties.heaps.iter().map(|heap| Budget::new(heap.max_allocation)).collect();
+        let count = options.workers;
+        let hardware = Hardware::new(options)?;
         let workers = Workers::start(&hardware, count)?;
         Ok(Self { properties, memory, hardware, _workers: workers })
+    }
+}
+
+/// The kinds of memory. With two of them the device's own is out of the host's reach, as on a card.
+fn heaps(options: &Options) -> Vec<Heap> {
+    let heap = |host_visible, device_local| Heap {
+        host_visible,
+        coherent: host_visible,
+        device_local,
+        max_allocation: options.memory,
+        alignment: ALIGNMENT,
+        import_alignment: host_visible.then_some(ALIGNMENT),
+    };
+    match options.heaps {
+        2 => vec![heap(false, true), heap(true, false)],
+        _ => vec![heap(true, true)],
     }
 }
 
 impl Device for MockDevice {
     type Memory = MockMemory;
     type Executable = Program;
-    type Event = ();
+    type Event = MockEvent;
 
     fn properties(&self) -> Properties {
         self.properties.clone()
@@ -69,9 +81,12 @@ impl Device for MockDevice {
         self.hardware.start(completer);
     }
 
-    fn allocate(&self, _heap: usize, length: u64) -> Result<MockMemory, Failure> {
+    fn allocate(&self, heap: usize, length: u64) -> Result<MockMemory, Failure> {
         self.hardware.faults().allocate()?;
-        self.memory.allocate(length)
+        match (self.memory.get(heap), self.properties.heaps.get(heap)) {
+            (Some(budget), Some(heap)) => budget.allocate(length, heap.host_visible),
+            _ => Err(Failure::new(Code::Internal, format!("the device has no heap {heap}"))),
+        }
     }
 
     fn import(&self, range: HostRange) -> Result<MockMemory, Failure> {
@@ -79,7 +94,7 @@ impl Device for MockDevice {
     }
 
     fn host_view(&self, memory: &MockMemory) -> Option<HostRange> {
-        Some(memory.range.clone())
+        memory.is_visible.then(|| memory.range.clone())
     }
 
     fn supports(&self, format: &str, host: &dyn HostLoader) -> bool {
@@ -98,6 +113,18 @@ impl Device for MockDevice {
 
     fn kick(&self, queue: usize) {
         self.hardware.kick(queue);
+    }
+
+    fn create_event(&self) -> Result<MockEvent, Failure> {
+        Ok(MockEvent::default())
+    }
+
+    fn poll(&self) {
+        self.hardware.reports().deliver();
+    }
+
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.hardware.reports().descriptor()
     }
 
     fn abort(&self, why: &Failure) {

@@ -26,6 +26,7 @@ enum Fault {
     Late { number: u64 },
     Lose { number: u64 },
     Exhausted { number: u64 },
+    HangUp { number: u64 },
 }
 
 /// The faults of a device, and how far it is on the way to each.
@@ -68,7 +69,7 @@ impl Faults {
             } else {
                 let why = format!(
                     "is {text:?}; it takes fail:KIND:N[:STATUS] (KIND is fill, copy, update, dispatch or job), late:N, \
-                     jitter, lose:N or oom:N"
+                     jitter, lose:N, oom:N or hangup:N"
                 );
                 return Err(parameters.refuse("fault", &why));
             }
@@ -79,6 +80,16 @@ impl Faults {
     /// Whether any job may be late.
     pub(crate) fn delays(&self) -> bool {
         self.jitter || self.faults.iter().any(|fault| matches!(fault, Fault::Late { .. }))
+    }
+
+    /// Whether the descriptor hangs up at any job.
+    pub(crate) fn hang_up(&self) -> bool {
+        self.faults.iter().any(|fault| matches!(fault, Fault::HangUp { .. }))
+    }
+
+    /// Whether the descriptor hangs up when the device comes to this job.
+    pub(crate) fn hangs_up_at(&self, job: u64) -> bool {
+        self.faults.iter().any(|fault| matches!(fault, Fault::HangUp { number } if *number == job))
     }
 
     /// Counts one thing of a kind; what happens to it.
@@ -161,6 +172,7 @@ fn parse(text: &str) -> Option<Fault> {
         "late" => Fault::Late { number: count(parts.next()?)? },
         "lose" => Fault::Lose { number: count(parts.next()?)? },
         "oom" => Fault::Exhausted { number: count(parts.next()?)? },
+        "hangup" => Fault::HangUp { number: count(parts.next()?)? },
         _ => return None,
     };
     parts.next().is_none().then_some(fault)
@@ -210,9 +222,10 @@ mod tests {
             "late",
             "lose:x",
             "oom:1:2",
+            "hangup",
         ] {
             let refused = faults(&[text]).unwrap_err();
-            assert!(refused.message().contains("jitter, lose:N or oom:N"), "{refused}");
+            assert!(refused.message().contains("jitter, lose:N, oom:N or hangup:N"), "{refused}");
         }
     }
 }

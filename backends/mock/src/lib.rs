@@ -14,7 +14,9 @@
 //! | `workers=N` | one for each processor | threads that run work, 1 to 64 |
 //! | `memory=SIZE` | 64g | memory of the device, such as `512k` or `64m`; an allocation past it fails |
 //! | `depth=N` | 1024 | how many jobs a queue holds; one more has to wait |
-//! | `waits=epochs\|none` | epochs | whether a queue can wait for another one without the host |
+//! | `waits=epochs\|events\|none` | epochs | how a queue can wait for another one without the host: for its progress, for an event that it records, or not at all |
+//! | `completion=callback\|poll\|descriptor` | callback | how the host learns of what has ended: a worker tells it, it has to look, or a file becomes readable |
+//! | `heaps=N` | 1 | kinds of memory; with 2 the host cannot map the device's own, and what has to be mapped is in host memory |
 //! | `latency=TIME` | 0 | how much later each job completes, such as `50us` or `2ms` |
 //! | `schedule=parallel\|seeded` | parallel | `seeded` runs one job at a time, from a queue drawn by `seed` |
 //! | `seed=N` | 0 | what `schedule=seeded` and `fault=jitter` draw from |
@@ -29,17 +31,21 @@
 //! | `jitter` | each job completes up to 500 µs late, so that queues overtake each other |
 //! | `lose:N` | the device is lost when it comes to the N-th job |
 //! | `oom:N` | the N-th allocation finds no memory |
+//! | `hangup:N` | the descriptor hangs up when the device comes to the N-th job, with `completion=descriptor` |
 
 mod command;
 mod device;
+mod event;
 mod fault;
 mod memory;
 mod options;
 mod program;
 mod queue;
+mod reports;
 mod workers;
 
 pub use device::MockDevice;
+pub use event::MockEvent;
 pub use program::Program;
 
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters, processors};
@@ -88,8 +94,8 @@ impl Driver for Mock {
         format!(
             "# {}\n- evidence: none of any hardware; this device is software\n- queues: 2, in order, waiting for each \
              other without the host\n- workers: {workers}\n- memory: host memory, 64 GiB at most\n- executables: IREE's \
-             host executables (embedded ELF, VMVX)\n- parameters: devices, queues, workers, memory, depth, waits, latency, \
-             schedule, seed, fault",
+             host executables (embedded ELF, VMVX)\n- parameters: devices, queues, workers, memory, depth, waits, \
+             completion, heaps, latency, schedule, seed, fault",
             info.name
         )
     }

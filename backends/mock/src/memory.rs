@@ -19,7 +19,7 @@ impl Budget {
         Arc::new(Self { total, used: AtomicU64::new(0) })
     }
 
-    pub(crate) fn allocate(self: &Arc<Self>, length: u64) -> Result<MockMemory, Failure> {
+    pub(crate) fn allocate(self: &Arc<Self>, length: u64, is_visible: bool) -> Result<MockMemory, Failure> {
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(length).filter(|&sum| sum <= self.total)
         });
@@ -33,7 +33,8 @@ impl Budget {
         // Given back when dropped, also if the host has no memory.
         let claim = Claim { budget: self.clone(), length };
         let alignment = usize::try_from(ALIGNMENT).unwrap_or(1);
-        Ok(MockMemory { range: HostRange::allocate(length, alignment)?, _claim: Some(claim) })
+        let range = HostRange::allocate(length, alignment)?;
+        Ok(MockMemory { range, is_visible, _claim: Some(claim) })
     }
 }
 
@@ -41,13 +42,15 @@ impl Budget {
 #[derive(Debug)]
 pub struct MockMemory {
     pub(crate) range: HostRange,
+    /// Whether the host may map it.
+    pub(crate) is_visible: bool,
     _claim: Option<Claim>,
 }
 
 impl MockMemory {
     /// Host memory that the device uses in place.
     pub(crate) fn imported(range: HostRange) -> Self {
-        Self { range, _claim: None }
+        Self { range, is_visible: true, _claim: None }
     }
 }
 
@@ -70,12 +73,12 @@ mod tests {
     #[test]
     fn what_is_dropped_can_be_had_again() {
         let budget = Budget::new(1000);
-        let first = budget.allocate(600).unwrap();
-        let refused = budget.allocate(500).unwrap_err();
+        let first = budget.allocate(600, true).unwrap();
+        let refused = budget.allocate(500, true).unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert!(refused.message().contains("400 of 1000 bytes left, not 500"), "{refused}");
         drop(first);
-        assert!(budget.allocate(1000).is_ok());
-        assert!(budget.allocate(u64::MAX).is_err());
+        assert!(budget.allocate(1000, true).is_ok());
+        assert!(budget.allocate(u64::MAX, true).is_err());
     }
 }

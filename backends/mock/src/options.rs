@@ -1,7 +1,7 @@
 //! The parameters of a `mock://` URI.
 
 use crate::fault::Faults;
-use hal_backend::{Failure, NativeWaits, Parameters, processors};
+use hal_backend::{Completion, Failure, NativeWaits, Parameters, processors};
 use std::time::Duration;
 
 /// What a device is made with.
@@ -12,6 +12,8 @@ pub(crate) struct Options {
     pub(crate) memory: u64,
     pub(crate) depth: usize,
     pub(crate) waits: NativeWaits,
+    pub(crate) completion: Completion,
+    pub(crate) heaps: usize,
     pub(crate) latency: Duration,
     pub(crate) seeded: bool,
     pub(crate) seed: u64,
@@ -22,20 +24,32 @@ impl Options {
     pub(crate) fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
         let seeded = parameters.choice("schedule", &["parallel", "seeded"])? == Some("seeded");
         let workers = parameters.number("workers", processors(), 1, 64)?;
-        let waits = match parameters.choice("waits", &["epochs", "none"])? {
+        let waits = match parameters.choice("waits", &["epochs", "events", "none"])? {
             Some("none") => NativeWaits::None,
+            Some("events") => NativeWaits::Events,
             _ => NativeWaits::Epochs,
         };
+        let completion = match parameters.choice("completion", &["callback", "poll", "descriptor"])? {
+            Some("poll") => Completion::Poll,
+            Some("descriptor") => Completion::Descriptor,
+            _ => Completion::Callback,
+        };
+        let faults = Faults::read(parameters)?;
+        if faults.hang_up() && completion != Completion::Descriptor {
+            return Err(parameters.refuse("fault", "has hangup:N, which needs completion=descriptor"));
+        }
         Ok(Self {
             queues: parameters.number("queues", 2, 1, 64)?,
             workers: if seeded { 1 } else { workers },
             memory: parameters.bytes("memory")?.unwrap_or(64 << 30),
             depth: parameters.number("depth", 1024, 1, 1 << 20)?,
             waits,
+            completion,
+            heaps: parameters.number("heaps", 1, 1, 2)?,
             latency: duration(parameters, "latency")?.unwrap_or(Duration::ZERO),
             seeded,
             seed: parameters.number("seed", 0, 0, u64::MAX)?,
-            faults: Faults::read(parameters)?,
+            faults,
         })
     }
 }
@@ -82,6 +96,7 @@ mod tests {
             (NativeWaits::Epochs, Duration::ZERO, false)
         );
         assert_eq!(options.workers, processors());
+        assert_eq!((options.completion, options.heaps), (Completion::Callback, 1));
     }
 
     #[test]
@@ -92,13 +107,19 @@ mod tests {
             ("memory", "1m"),
             ("depth", "7"),
             ("waits", "none"),
+            ("completion", "poll"),
+            ("heaps", "2"),
             ("latency", "50us"),
             ("seed", "9"),
         ];
         let options = read(&pairs).unwrap();
         assert_eq!((options.queues, options.workers, options.memory), (5, 3, 1 << 20));
         assert_eq!((options.depth, options.waits), (7, NativeWaits::None));
+        assert_eq!((options.completion, options.heaps), (Completion::Poll, 2));
         assert_eq!((options.latency, options.seed), (Duration::from_micros(50), 9));
+        assert_eq!(read(&[("waits", "events")]).unwrap().waits, NativeWaits::Events);
+        let hangs_up = [("completion", "descriptor"), ("fault", "hangup:3")];
+        assert_eq!(read(&hangs_up).unwrap().completion, Completion::Descriptor);
         assert_eq!(read(&[("schedule", "seeded"), ("workers", "8")]).unwrap().workers, 1);
     }
 
@@ -111,11 +132,14 @@ mod tests {
             ("memory", "lots"),
             ("depth", "0"),
             ("waits", "sometimes"),
+            ("completion", "pigeon"),
+            ("heaps", "3"),
             ("latency", "5"),
             ("latency", "61s"),
             ("schedule", "chaotic"),
             ("seed", "-1"),
             ("fault", "fail"),
+            ("fault", "hangup:1"),
             ("colour", "red"),
         ] {
             let refused = read(&[(key, value)]).unwrap_err();

@@ -25,11 +25,13 @@
 
 use crate::command::{self, Extent};
 use crate::device::MockDevice;
+use crate::event::MockEvent;
 use crate::fault::{Faults, Kind, kind};
 use crate::options::Options;
+use crate::reports::{Done, Reports};
 use crate::workers::Share;
 use hal_backend::{
-    AdaptiveSpin, Command, Completer, Failure, Job, Point, QueueId, Rejected, processors, scramble,
+    AdaptiveSpin, Command, Completer, Failure, Job, NativeWait, QueueId, Rejected, processors, scramble,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -108,13 +110,7 @@ enum Place {
 struct Delayed {
     queue: usize,
     until: Instant,
-    done: Done,
-}
-
-struct Done {
-    id: QueueId,
-    epoch: u64,
-    outcome: Result<(), Failure>,
+    completed: Completed,
 }
 
 /// Jobs of a queue that have ended well and are not reported yet: the first ones of the worker's batch. They are let go
@@ -147,8 +143,11 @@ pub(crate) enum Task {
     Stop,
 }
 
-/// A job to report.
-pub(crate) struct Completed(Done);
+/// A job to report, and what it records.
+pub(crate) struct Completed {
+    done: Done,
+    event: Option<MockEvent>,
+}
 
 /// The queues of a device and everything around them.
 pub(crate) struct Hardware {
@@ -163,7 +162,7 @@ pub(crate) struct Hardware {
     watch: AdaptiveSpin,
     /// How many queues are blocked.
     blocked: AtomicUsize,
-    completer: OnceLock<Completer>,
+    reports: Reports,
     faults: Faults,
     depth: usize,
     latency: Duration,
@@ -183,7 +182,7 @@ pub(crate) struct Hardware {
 }
 
 impl Hardware {
-    pub(crate) fn new(options: Options) -> Arc<Self> {
+    pub(crate) fn new(options: Options) -> Result<Arc<Self>, Failure> {
         let queue = |_| Queue {
             jobs: Apart::default(),
             submitted: AtomicU64::new(0),
@@ -191,7 +190,7 @@ impl Hardware {
             place: AtomicU8::new(Place::Idle as u8),
             progress: Apart::default(),
         };
-        Arc::new(Self {
+        Ok(Arc::new(Self {
             queues: (0..options.queues).map(queue).collect(),
             schedule: Mutex::new(Schedule {
                 ready: VecDeque::new(),
@@ -206,7 +205,7 @@ impl Hardware {
             watched: AtomicBool::new(false),
             watch: AdaptiveSpin::new(),
             blocked: AtomicUsize::new(0),
-            completer: OnceLock::new(),
+            reports: Reports::new(options.completion)?,
             delays: !options.latency.is_zero() || options.faults.delays(),
             faults: options.faults,
             depth: options.depth,
@@ -220,12 +219,15 @@ impl Hardware {
             aborted: OnceLock::new(),
             lost: AtomicBool::new(false),
             opened: Instant::now(),
-        })
+        }))
     }
 
     pub(crate) fn start(&self, completer: Completer) {
-        // A device is started once.
-        let _ = self.completer.set(completer);
+        self.reports.start(completer);
+    }
+
+    pub(crate) fn reports(&self) -> &Reports {
+        &self.reports
     }
 
     pub(crate) fn faults(&self) -> &Faults {
@@ -249,6 +251,9 @@ impl Hardware {
             return Err(Rejected::Full(Box::new(job)));
         }
         queue.depth.fetch_add(1, Ordering::Relaxed);
+        if let Some(event) = &job.event {
+            event.reset();
+        }
         let epoch = job.epoch;
         queue.jobs.0.lock().push_back(job);
         queue.submitted.store(epoch, Ordering::Release);
@@ -317,15 +322,18 @@ impl Hardware {
     }
 
     fn all_reached(&self, job: &MockJob) -> bool {
-        job.waits.iter().all(|wait| self.reached(wait.point))
+        job.waits.iter().all(|wait| self.reached(wait))
     }
 
-    fn reached(&self, point: Point) -> bool {
-        self.aborted.get().is_some()
-            || self
-                .queues
-                .get(point.queue.ordinal())
-                .is_none_or(|queue| queue.progress.0.completed.load(Ordering::Acquire) >= point.epoch)
+    fn reached(&self, wait: &NativeWait<MockEvent>) -> bool {
+        if self.aborted.get().is_some() {
+            return true;
+        }
+        if let Some(event) = &wait.event {
+            return event.is_recorded();
+        }
+        let queue = self.queues.get(wait.point.queue.ordinal());
+        queue.is_none_or(|queue| queue.progress.0.completed.load(Ordering::Acquire) >= wait.point.epoch)
     }
 
     /// The next thing for a worker to do; sleeps until there is one.
@@ -373,7 +381,7 @@ impl Hardware {
             if let Some(at) = schedule.delayed.iter().position(|delayed| delayed.until <= now) {
                 let delayed = schedule.delayed.swap_remove(at);
                 self.put(schedule, delayed.queue, Place::Busy);
-                return Some(Task::Complete(delayed.queue, Completed(delayed.done)));
+                return Some(Task::Complete(delayed.queue, delayed.completed));
             }
         }
         if let Some(queue) = self.draw(schedule) {
@@ -479,6 +487,9 @@ impl Hardware {
         if let Some(failure) = self.faults.loses(number) {
             self.lose(failure);
         }
+        if self.faults.hangs_up_at(number) {
+            self.reports.hang_up();
+        }
         let begin = job.observer.as_ref().map(|_| self.clock());
         let outcome = match self.aborted.get() {
             Some(why) => Err(why.clone()),
@@ -487,20 +498,19 @@ impl Hardware {
         if let (Some(observer), Some(begin)) = (&job.observer, begin) {
             observer.job(begin, self.clock(), outcome.as_ref().map(drop));
         }
-        let done = Done { id: job.queue, epoch: job.epoch, outcome };
+        let completed =
+            Completed { done: Done { id: job.queue, epoch: job.epoch, outcome }, event: job.event.clone() };
         let delay =
             if self.delays { self.latency + self.faults.delay(number, self.seed) } else { Duration::ZERO };
         if delay.is_zero() || self.aborted.get().is_some() {
-            if done.outcome.is_ok() {
-                if let Some(state) = self.queues.get(queue) {
-                    state.progress.0.completed.store(done.epoch, Ordering::Release);
-                }
-                quiet.last = Some((done.id, done.epoch));
+            if completed.done.outcome.is_ok() {
+                self.pass(queue, &completed);
+                quiet.last = Some((completed.done.id, completed.done.epoch));
                 quiet.count += 1;
             } else {
                 self.report(queue, quiet, batch);
                 drop(batch.pop_front());
-                self.complete(queue, Completed(done));
+                self.complete(queue, completed);
             }
             return true;
         }
@@ -508,7 +518,7 @@ impl Hardware {
         drop(batch.pop_front());
         let mut schedule = self.schedule.lock();
         self.put(&mut schedule, queue, Place::Delayed);
-        schedule.delayed.push(Delayed { queue, until: Instant::now() + delay, done });
+        schedule.delayed.push(Delayed { queue, until: Instant::now() + delay, completed });
         // A worker may have to wake earlier than it meant to.
         self.offers.fetch_add(1, Ordering::Release);
         self.work.notify_one();
@@ -524,25 +534,29 @@ impl Hardware {
     }
 
     /// Reports a job.
-    pub(crate) fn complete(&self, queue: usize, Completed(done): Completed) {
-        self.settle(queue, done, 1);
+    pub(crate) fn complete(&self, queue: usize, completed: Completed) {
+        self.pass(queue, &completed);
+        self.settle(queue, completed.done, 1);
     }
 
-    /// Reports some jobs of which `done` is the last, and lets those go that waited for them.
+    /// A job has ended, failed or not: native waits for it are over.
+    fn pass(&self, queue: usize, completed: &Completed) {
+        if let Some(event) = &completed.event {
+            event.record();
+        }
+        if let Some(state) = self.queues.get(queue) {
+            state.progress.0.completed.store(completed.done.epoch, Ordering::Release);
+        }
+    }
+
+    /// Reports some jobs that have passed, of which `done` is the last, and lets those go that waited for them.
     fn settle(&self, queue: usize, done: Done, count: usize) {
         let Some(state) = self.queues.get(queue) else { return };
-        state.progress.0.completed.store(done.epoch, Ordering::Release);
         state.depth.fetch_sub(count, Ordering::Relaxed);
         self.unblock();
-        if self.lost.load(Ordering::Acquire) {
-            return;
+        if !self.lost.load(Ordering::Acquire) {
+            self.reports.done(done);
         }
-        let Some(completer) = self.completer.get() else { return };
-        // Whoever is gone does not want to know.
-        let _ = match done.outcome {
-            Ok(()) => completer.complete(done.id, done.epoch),
-            Err(failure) => completer.fail(done.id, done.epoch, failure),
-        };
     }
 
     /// Looks at the queues that wait for others.
@@ -563,9 +577,7 @@ impl Hardware {
     fn lose(&self, failure: Failure) {
         let _ = self.aborted.set(failure.clone());
         self.lost.store(true, Ordering::Release);
-        if let Some(completer) = self.completer.get() {
-            let _ = completer.lose(0, failure);
-        }
+        self.reports.lost(failure);
     }
 
     /// Fails what has not begun, stops what has, and completes what is only late.

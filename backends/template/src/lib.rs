@@ -108,7 +108,8 @@ impl Device for TemplateDevice {
                 // With several queues: `Epochs` if one can wait for another's progress, `Events` if it records events.
                 native_waits: NativeWaits::None,
                 peers: Vec::new(),
-                // `Descriptor` suits a kernel driver whose completions make a file readable; then `poll` takes them.
+                // A thread of our own reports. `Descriptor` suits a kernel driver whose completions make a file readable: the
+                // driver watches it, and `poll` takes them. With `Poll` the driver looks by itself while work is in flight.
                 completion: Completion::Callback,
             },
             heaps: vec![Heap {

@@ -1,15 +1,27 @@
 //! Buffers that only another device can use, for an operation of this one.
 //!
 //! Devices of different drivers meet in host memory. A card's own memory is not there, so an operation that names a buffer
-//! of another card's would have no bytes to work on. It is lent them: the owner copies its buffer into host memory that
-//! both can use, the operation works on that, and if it writes, the owner copies it back. The owner's part is its own
-//! queue operations, through IREE's interface, whoever's driver it is; semaphores of ours order the parts.
+//! of another card's would have no bytes to work on. It is lent them: the owner copies what the operation names into host
+//! memory that both can use, the operation works on that, and the owner copies back what was written. The owner's part is its
+//! own queue operations, through IREE's interface, whoever's driver it is; semaphores of ours order the parts.
 //!
 //! What has the program's signals is submitted first, so that nothing has begun if they are refused, and what goes wrong
 //! later reaches them along the chain.
 //!
-//! A buffer that is named in a command buffer itself, and not by its binding table, is not lent: which memory it means is
-//! settled for every execution.
+//! # What is lent
+//!
+//! The bytes that the commands name, wherever the name comes from: the operation, the command buffer itself, or its binding
+//! table. Bytes that are named twice are lent once, and names that overlap share one loan that has all of them: they are one
+//! memory for the operation as they are for their owner.
+//!
+//! # What goes back
+//!
+//! Others may write elsewhere in the same buffer meanwhile, and that must stay. So nothing goes back but what was written.
+//! A transfer writes all of its target and nothing else. What a dispatch writes of a binding nobody knows: a second copy of
+//! what was lent is kept, and when the operation is over the host compares. Bytes that are equal are left alone. That loses
+//! nothing: a byte of which the operation changed the value goes back, and one that it wrote with the value that it found
+//! there is right in its owner's memory already, unless somebody else wrote the same byte unordered, which is the program's
+//! race with or without a loan.
 
 use super::State;
 use super::queue::{Edges, Side};
@@ -18,49 +30,222 @@ use crate::buffer::Slice;
 use crate::command_buffer::Recorded;
 use crate::constants::ACCESS_WRITE;
 use crate::object::{Retained, narrow};
-use crate::record::{Record, Reference, Use};
+use crate::ranges::{Ranges, differences};
+use crate::record::{Record, Reference, StandIns, Use};
 use crate::semaphore::{IreeTimeline, List, OwnedList};
-use crate::status::{Missing, Result, check, invalid, unimplemented};
+use crate::status::{Result, check, invalid, text};
 use crate::work::Operation;
 use hal_backend::Device;
-use hal_semaphore::Affinity;
+use hal_semaphore::{Affinity, Failure, MAX_VALUE};
 use hal_sys as sys;
+use std::ops::Range;
+use std::sync::Arc;
 
-/// A buffer of another device, and what stands for it.
-pub(super) struct Loan {
-    owner: Retained<sys::iree_hal_device_t>,
+type Owner = Retained<sys::iree_hal_device_t>;
+
+/// How many copies go back in one command buffer.
+const COPIES: usize = 4096;
+
+/// The value that says that everything is back; what comes back in parts counts up to it.
+const RETURNED: u64 = MAX_VALUE;
+
+/// Has a device copy bytes, through IREE's interface.
+pub(super) fn copy_by(
+    device: &Owner,
+    (source, target): (&Slice, &Slice),
+    waits: &List<'_>,
+    signals: &List<'_>,
+) -> Result {
+    let (mut waits, mut signals) = (waits.to_owned(), signals.to_owned());
+    // SAFETY: device and buffers are retained, and the lists live through the call.
+    unsafe {
+        check(sys::iree_hal_device_queue_copy(
+            device.get(),
+            u64::MAX,
+            waits.raw(),
+            signals.raw(),
+            source.buffer.get(),
+            narrow(source.offset),
+            target.buffer.get(),
+            narrow(target.offset),
+            narrow(source.length),
+            0,
+        ))
+    }
+}
+
+/// Bytes of another device that an operation names, and everything that it does with them.
+struct Request {
+    owner: Owner,
+    bytes: Slice,
+    uses: Vec<(Slice, Use)>,
+}
+
+/// Everything of other devices that an operation names, as often as it does.
+#[derive(Default)]
+struct Requests(Vec<(Owner, Slice, Use)>);
+
+impl Requests {
+    /// What names the same bytes is one request. No two have bytes in common.
+    fn merge(mut self) -> Vec<Request> {
+        self.0.sort_by_key(|(_, slice, _)| slice.place());
+        let mut requests: Vec<Request> = Vec::new();
+        for (owner, slice, way) in self.0 {
+            // In this order only the last one can have bytes in common with the next.
+            let last = requests.last_mut();
+            let union = last.as_ref().and_then(|last| last.bytes.union(&slice));
+            match (last, union) {
+                (Some(last), Some(union)) => {
+                    last.bytes = union;
+                    last.uses.push((slice, way));
+                }
+                _ => requests.push(Request { owner, bytes: slice.clone(), uses: vec![(slice, way)] }),
+            }
+        }
+        requests
+    }
+}
+
+/// Bytes of another device, and the host memory that stands for them.
+pub(crate) struct Loan {
+    owner: Owner,
     original: Slice,
     staging: Slice,
+    /// What was lent, where only a comparison says what was written.
+    snapshot: Option<Slice>,
     /// Whether the operation may want to see what is there.
     reads: bool,
-    writes: bool,
+    /// What is certain to be written, and what a dispatch may write.
+    written: Ranges,
+    compared: Ranges,
     fetched: IreeTimeline,
     returned: IreeTimeline,
 }
 
 impl Loan {
-    /// Has the owner copy one way or the other.
-    fn copy(&self, source: &Slice, target: &Slice, waits: &List<'_>, signal: &IreeTimeline) -> Result {
-        let mut waits = waits.to_owned();
+    fn writes(&self) -> bool {
+        !self.written.is_empty() || !self.compared.is_empty()
+    }
+
+    /// Has the owner copy.
+    fn copy(&self, bytes: (&Slice, &Slice), waits: &List<'_>, signal: (&IreeTimeline, u64)) -> Result {
         let mut signals = OwnedList::default();
-        signals.push(signal.clone(), 1);
-        // SAFETY: the owner and the buffers are retained; the lists live through the call.
+        signals.push(signal.0.clone(), signal.1);
+        copy_by(&self.owner, bytes, waits, &signals.borrow())
+    }
+
+    /// Has the owner bring the bytes. The snapshot is of what was brought, and not fetched again: the owner may write
+    /// meanwhile.
+    fn fetch(&self, waits: &List<'_>) -> Result {
+        self.copy((&self.original, &self.staging), waits, (&self.fetched, 1))?;
+        let Some(snapshot) = &self.snapshot else { return Ok(()) };
+        let mut brought = OwnedList::default();
+        brought.push(self.fetched.clone(), 1);
+        self.copy((&self.staging, snapshot), &brought.borrow(), (&self.fetched, 2))
+    }
+
+    /// The value of `fetched` from which on the operation may begin.
+    fn fetched_at(&self) -> u64 {
+        if self.snapshot.is_some() { 2 } else { 1 }
+    }
+
+    /// Has the owner take what was written, when the operation has ended: on a thread that may block.
+    pub(crate) fn take_back(&self) -> Result {
+        let mut ranges = self.written.clone();
+        if let Some(snapshot) = &self.snapshot {
+            for range in self.compared.iter() {
+                let length = range.end - range.start;
+                let (now, before) =
+                    (self.staging.part(range.start, length)?, snapshot.part(range.start, length)?);
+                for changed in differences(&now.map(READ)?, &before.map(READ)?) {
+                    ranges.add(range.start + changed.start..range.start + changed.end);
+                }
+            }
+        }
+        if ranges.is_empty() {
+            let mut signals = OwnedList::default();
+            signals.push(self.returned.clone(), RETURNED);
+            signals.settle(Ok(()));
+            return Ok(());
+        }
+        self.give_back(&ranges, &List::empty())
+    }
+
+    /// Nothing comes back, for this reason.
+    pub(crate) fn fail(&self, failure: &Failure) {
+        let mut signals = OwnedList::default();
+        signals.push(self.returned.clone(), RETURNED);
+        signals.settle(Err(failure));
+    }
+
+    /// How many bytes are lent.
+    pub(crate) fn length(&self) -> u64 {
+        self.original.length
+    }
+
+    /// Has the owner copy these bytes back.
+    fn give_back(&self, ranges: &Ranges, waits: &List<'_>) -> Result {
+        if let [range] = ranges.as_slice() {
+            let length = range.end - range.start;
+            let bytes = (&self.staging.part(range.start, length)?, &self.original.part(range.start, length)?);
+            return self.copy(bytes, waits, (&self.returned, RETURNED));
+        }
+        let chunks = ranges.as_slice().chunks(COPIES);
+        let last = chunks.len() - 1;
+        for (number, ranges) in (0..).zip(chunks) {
+            let mut waits = waits.to_owned();
+            if number > 0 {
+                waits.push(self.returned.clone(), number);
+            }
+            let is_last = usize::try_from(number).is_ok_and(|number| number == last);
+            let mut signals = OwnedList::default();
+            signals.push(self.returned.clone(), if is_last { RETURNED } else { number + 1 });
+            self.execute_copies(ranges, waits, signals)?;
+        }
+        Ok(())
+    }
+
+    /// Has the owner copy these bytes back by one command buffer.
+    fn execute_copies(&self, ranges: &[Range<u64>], mut waits: OwnedList, mut signals: OwnedList) -> Result {
+        let mut commands = std::ptr::null_mut();
+        let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT | sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED;
+        let reference = |slice: &Slice, range: &Range<u64>| sys::iree_hal_buffer_ref_t {
+            buffer: slice.buffer.get(),
+            offset: narrow(slice.offset + range.start),
+            length: narrow(range.end - range.start),
+            ..Default::default()
+        };
+        // SAFETY: owner and buffers are retained; the lists live through the call.
         unsafe {
-            check(sys::iree_hal_device_queue_copy(
+            check(sys::iree_hal_command_buffer_create(
+                self.owner.get(),
+                mode,
+                sys::IREE_HAL_COMMAND_CATEGORY_TRANSFER,
+                u64::MAX,
+                0,
+                &raw mut commands,
+            ))?;
+            let commands = Retained::adopt(commands).ok_or_else(|| invalid("there is no command buffer"))?;
+            check(sys::iree_hal_command_buffer_begin(commands.get()))?;
+            for range in ranges {
+                let (source, target) = (reference(&self.staging, range), reference(&self.original, range));
+                check(sys::iree_hal_command_buffer_copy_buffer(commands.get(), source, target, 0))?;
+            }
+            check(sys::iree_hal_command_buffer_end(commands.get()))?;
+            check(sys::iree_hal_device_queue_execute(
                 self.owner.get(),
                 u64::MAX,
                 waits.raw(),
                 signals.raw(),
-                source.buffer.get(),
-                narrow(source.offset),
-                target.buffer.get(),
-                narrow(target.offset),
-                narrow(source.length),
+                commands.get(),
+                sys::iree_hal_buffer_binding_table_t::default(),
                 0,
             ))
         }
     }
 }
+
+const READ: crate::constants::Access = crate::constants::ACCESS_READ;
 
 /// Whether bytes that may have been written go back. What a dispatch writes nobody knows, but it does not write what the
 /// program has forbidden.
@@ -73,33 +258,106 @@ fn is_returned(slice: &Slice) -> Result<bool> {
     Ok(allowed)
 }
 
+/// Host memory for both devices.
+///
+/// # Safety
+///
+/// The device is alive.
+unsafe fn staging_of(device: *mut sys::iree_hal_device_t, length: u64) -> Result<Slice> {
+    let mut buffer = std::ptr::null_mut();
+    // SAFETY: the device is alive, as the caller promises; the out-parameter is ours.
+    let buffer = unsafe {
+        let allocator = sys::iree_hal_device_allocator(device);
+        let params = allocator::staging();
+        check(sys::iree_hal_allocator_allocate_buffer(allocator, params, narrow(length), &raw mut buffer))?;
+        Retained::adopt(buffer)
+    };
+    let buffer: Retained<sys::iree_hal_buffer_t> =
+        buffer.ok_or_else(|| invalid("the allocator made nothing"))?;
+    Slice::new(buffer, 0, narrow(length))
+}
+
+/// The name of a device, for people.
+///
+/// # Safety
+///
+/// The device is alive.
+unsafe fn name_of<'a>(device: *mut sys::iree_hal_device_t) -> &'a str {
+    // SAFETY: the device is alive, as the caller promises, and its name as long.
+    unsafe { text(sys::iree_hal_device_id(device)) }
+}
+
+/// What an operation is lent, in the order of its places.
+#[derive(Default)]
+pub(super) struct Loans(Vec<Arc<Loan>>);
+
+impl Loans {
+    /// What stands for what.
+    pub(super) fn stand_ins(&self) -> StandIns {
+        StandIns::new(self.0.iter().map(|loan| (loan.original.clone(), loan.staging.clone())).collect())
+    }
+}
+
 impl<D: Device> State<D> {
-    /// What stands for a buffer, if this device cannot use it.
-    fn lend(&self, slice: &Slice, reads: bool, writes: bool) -> Result<Option<Loan>> {
-        if slice.out_of_reach(self.memory.parent()).is_none() || slice.length == 0 {
-            return Ok(None);
+    /// Host memory for the owner and this device: the owner's, or, where it has none, this one's.
+    fn staging_with(&self, owner: &Owner, length: u64) -> Result<Slice> {
+        let (owner, own) = (owner.get(), self.memory.parent());
+        // SAFETY: the owner is retained; the other device is this one.
+        unsafe {
+            staging_of(owner, length).or_else(|theirs| {
+                staging_of(own, length).map_err(|ours| {
+                    let (owner, own) = (name_of(owner), name_of(own));
+                    let message = format!(
+                        "{length} bytes of the device {owner:?} can be lent to {own:?} only by way of memory that the host can \
+                         map, and neither has any: {owner:?} says {:?}, {own:?} says {:?}; give one of them a heap that is \
+                         host_visible, or free some of what it has",
+                        theirs.message(),
+                        ours.message()
+                    );
+                    Failure::new(ours.code(), message)
+                })
+            })
         }
-        let owner = slice.owner()?;
-        if reads {
-            Use::Source.check(slice)?;
+    }
+
+    fn lend(&self, request: Request) -> Result<Loan> {
+        let Request { owner, bytes: original, uses } = request;
+        let (mut written, mut compared) = (Ranges::default(), Ranges::default());
+        let mut reads = false;
+        for (slice, way) in &uses {
+            if way.reads() {
+                Use::Source.check(slice)?;
+                reads = true;
+            }
+            let ranges = match way {
+                Use::Target => &mut written,
+                Use::Binding => &mut compared,
+                Use::Source | Use::Count => continue,
+            };
+            if is_returned(slice)?
+                && let Some(offset) = slice.offset_in(&original)
+            {
+                ranges.add(offset..offset + slice.length);
+            }
         }
-        let writes = writes && is_returned(slice)?;
-        let mut buffer = std::ptr::null_mut();
-        // SAFETY: the owner is retained; the out-parameter is ours.
-        let buffer = unsafe {
-            let device_allocator = sys::iree_hal_device_allocator(owner.get());
-            check(sys::iree_hal_allocator_allocate_buffer(
-                device_allocator,
-                allocator::staging(),
-                narrow(slice.length),
-                &raw mut buffer,
-            ))?;
-            Retained::adopt(buffer)
-        };
-        let buffer = buffer.ok_or_else(|| invalid("the allocator made nothing"))?;
-        let staging = Slice::new(buffer, 0, narrow(slice.length))?;
+        let length = original.length;
+        let snapshot = if compared.is_empty() { None } else { Some(self.staging_with(&owner, length)?) };
+        let staging = self.staging_with(&owner, length)?;
         let (fetched, returned) = (self.timeline()?, self.timeline()?);
-        Ok(Some(Loan { owner, original: slice.clone(), staging, reads, writes, fetched, returned }))
+        Ok(Loan { owner, original, staging, snapshot, reads, written, compared, fetched, returned })
+    }
+
+    fn lend_all(&self, requests: Requests) -> Result<Loans> {
+        let loans = requests.merge().into_iter().map(|request| self.lend(request).map(Arc::new));
+        Ok(Loans(loans.collect::<Result<_>>()?))
+    }
+
+    /// Asks for what only another device can use.
+    fn ask(&self, requests: &mut Requests, slice: &Slice, way: Use) -> Result {
+        if slice.length > 0 && slice.out_of_reach(self.memory.parent()).is_some() {
+            requests.0.push((slice.owner()?, slice.clone(), way));
+        }
+        Ok(())
     }
 
     /// Whether this device can use all that an operation names.
@@ -115,60 +373,40 @@ impl<D: Device> State<D> {
 
     /// Does a single operation with what it is lent.
     pub(super) fn record_on_loan(&self, affinity: Affinity, edges: &Edges<'_>, mut record: Record) -> Result {
-        let mut loans = Vec::new();
-        // A transfer names bytes that may overlap, and reads them before it writes; bindings that overlap are one memory.
-        let shares = matches!(record, Record::Dispatch(_));
-        for (reference, way) in record.references_mut() {
-            let Reference::Direct(slice) = reference else { continue };
-            self.borrow(&mut loans, slice, shares, way.reads(), way.writes())?;
-        }
+        let mut requests = Requests::default();
+        let mut asked = Ok(());
+        record.visit(|reference, way| {
+            if let (Ok(()), Reference::Direct(slice)) = (&asked, reference) {
+                asked = self.ask(&mut requests, slice, way);
+            }
+        });
+        asked?;
+        let loans = self.lend_all(requests)?;
+        record.replace(&loans.stand_ins());
         self.with_loans(affinity, edges, &loans, |edges| {
             self.submit(affinity, edges, Side::Queue, Operation::Record(record))
         })
     }
 
-    /// Lends an execution what its binding table has and it cannot use.
-    pub(super) fn lend_to_table(
-        &self,
-        commands: &Recorded,
-        table: &mut [Option<Slice>],
-    ) -> Result<Vec<Loan>> {
-        let mut loans = Vec::new();
-        for (binding, uses) in table.iter_mut().zip(commands.slots()) {
-            let Some(slice) = binding else { continue };
-            // Commands write what they write of it, and all of it goes back.
-            if uses.iter().next().is_some() {
-                self.borrow(&mut loans, slice, true, true, uses.iter().any(Use::writes))?;
-            }
+    /// Lends an execution what its commands name, by themselves or by its binding table.
+    pub(super) fn lend_to_commands(&self, commands: &Recorded, table: &[Option<Slice>]) -> Result<Loans> {
+        let parent = self.memory.parent();
+        let is_near = |slice: &Slice| slice.out_of_reach(parent).is_none();
+        if commands.names_only_memory_of(parent) && table.iter().flatten().all(is_near) {
+            return Ok(Loans::default());
         }
-        Ok(loans)
-    }
-
-    /// Puts what stands for a buffer in its place, if this device cannot use it. Where bytes are shared, a buffer that comes
-    /// twice is lent once, or the second return would undo the first.
-    fn borrow(
-        &self,
-        loans: &mut Vec<Loan>,
-        slice: &mut Slice,
-        shares: bool,
-        reads: bool,
-        writes: bool,
-    ) -> Result {
-        if slice.out_of_reach(self.memory.parent()).is_none() {
-            return Ok(());
+        let mut requests = Requests::default();
+        let mut asked = Ok(());
+        for record in commands.records() {
+            record.visit(|reference, way| {
+                // What does not fit is found out, and told, when the commands go to their queue.
+                if let (Ok(()), Ok(slice)) = (&asked, reference.bytes(table)) {
+                    asked = self.ask(&mut requests, &slice, way);
+                }
+            });
         }
-        let shared = loans.iter_mut().find(|loan| shares && loan.original.overlaps(slice));
-        if let Some(loan) = shared {
-            if !loan.original.is_same(slice) {
-                return Err(unimplemented(Missing::PartialLoan));
-            }
-            loan.writes |= writes && is_returned(slice)?;
-            *slice = loan.staging.clone();
-        } else if let Some(loan) = self.lend(slice, reads, writes)? {
-            *slice = loan.staging.clone();
-            loans.push(loan);
-        }
-        Ok(())
+        asked?;
+        self.lend_all(requests)
     }
 
     /// Does an operation between the fetching and the returning of what it was lent.
@@ -176,21 +414,21 @@ impl<D: Device> State<D> {
         &self,
         affinity: Affinity,
         edges: &Edges<'_>,
-        loans: &[Loan],
+        loans: &Loans,
         operation: impl FnOnce(&Edges<'_>) -> Result,
     ) -> Result {
-        if loans.is_empty() {
+        if loans.0.is_empty() {
             return operation(edges);
         }
         let done = self.timeline()?;
         let mut over = OwnedList::default();
         over.push(done.clone(), 1);
-        for loan in loans.iter().filter(|loan| loan.writes) {
-            over.push(loan.returned.clone(), 1);
+        for loan in loans.0.iter().filter(|loan| loan.writes()) {
+            over.push(loan.returned.clone(), RETURNED);
         }
         self.barrier(affinity, &Edges { waits: over.borrow(), signals: edges.signals.borrow() })?;
         // From here on it was accepted: what goes wrong is told through the signals, and not by a thread that submits.
-        if let Err(failure) = self.parts(edges, loans, &done, operation) {
+        if let Err(failure) = self.parts(affinity, edges, loans, &done, operation) {
             self.pool.run(move || over.settle(Err(&failure)));
         }
         Ok(())
@@ -198,21 +436,27 @@ impl<D: Device> State<D> {
 
     fn parts(
         &self,
+        affinity: Affinity,
         edges: &Edges<'_>,
-        loans: &[Loan],
+        loans: &Loans,
         done: &IreeTimeline,
         operation: impl FnOnce(&Edges<'_>) -> Result,
     ) -> Result {
         let mut waits = edges.waits.to_owned();
-        for loan in loans.iter().filter(|loan| loan.reads) {
-            loan.copy(&loan.original, &loan.staging, &edges.waits, &loan.fetched)?;
-            waits.push(loan.fetched.clone(), 1);
+        for loan in loans.0.iter().filter(|loan| loan.reads) {
+            loan.fetch(&edges.waits)?;
+            waits.push(loan.fetched.clone(), loan.fetched_at());
         }
         let mut signals = OwnedList::default();
         signals.push(done.clone(), 1);
         operation(&Edges { waits: waits.borrow(), signals: signals.borrow() })?;
-        for loan in loans.iter().filter(|loan| loan.writes) {
-            loan.copy(&loan.staging, &loan.original, &signals.borrow(), &loan.returned)?;
+        for loan in loans.0.iter().filter(|loan| loan.writes()) {
+            if loan.snapshot.is_none() {
+                loan.give_back(&loan.written, &signals.borrow())?;
+                continue;
+            }
+            let after = Edges { waits: signals.borrow(), signals: List::empty() };
+            self.submit(affinity, &after, Side::Host, Operation::Return(loan.clone()))?;
         }
         Ok(())
     }

@@ -546,10 +546,11 @@ impl<D: Device> Table<D> {
                 }
                 let command_buffer = Lent::required(command_buffer, "there is no command buffer to execute")?;
                 let commands = Recorded::new(command_buffer, &state.identity)?;
-                let mut bindings = bindings(&commands, &table)?;
-                let loans = state.lend_to_table(&commands, &mut bindings)?;
+                let bindings = bindings(&commands, &table)?;
+                let loans = state.lend_to_commands(&commands, &bindings)?;
+                let operation = Operation::Execute { commands, bindings, stand_ins: loans.stand_ins() };
                 state.with_loans(affinity, &edges, &loans, |edges| {
-                    state.submit(affinity, edges, Side::Queue, Operation::Execute { commands, bindings })
+                    state.submit(affinity, edges, Side::Queue, operation)
                 })
             }
         })

@@ -2,10 +2,11 @@
 //!
 //! A thread moves a chunk between the file and one of two staging buffers while the queue moves the chunk before between
 //! the other one and the device. Two timelines order them, one for the file's side and one for the queue's; nothing is
-//! new to the engine. The last step is submitted first, as it alone has the program's signals: if they are refused,
+//! new to the engine. Memory of another device is copied by that one's queues. The last step is submitted first, as it alone has the program's signals: if they are refused,
 //! nothing has begun, and whatever goes wrong later reaches them along the chain.
 
 use super::State;
+use super::loan::copy_by;
 use super::queue::{Edges, Side};
 use crate::allocator::staging;
 use crate::buffer::Slice;
@@ -151,6 +152,15 @@ impl<D: Device> State<D> {
         all_signals.push(chain.timeline(end), chunk + 1);
         all_signals.extend(signals);
         let edges = Edges { waits: all_waits.borrow(), signals: all_signals.borrow() };
+        if let Operation::Record(Record::Copy {
+            source: Reference::Direct(source),
+            target: Reference::Direct(target),
+        }) = &operation
+            && chain.file.slice.out_of_reach(self.memory.parent()).is_some()
+        {
+            let owner = chain.file.slice.owner()?;
+            return copy_by(&owner, (source, target), &edges.waits, &edges.signals);
+        }
         self.submit(affinity, &edges, side, operation)
     }
 }

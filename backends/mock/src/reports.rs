@@ -1,0 +1,149 @@
+//! How completions leave the device: told at once, or kept until somebody looks.
+//!
+//! With `completion=callback` the worker that ends a job reports it. Otherwise reports are kept in the order in which they
+//! were made, and [`Reports::deliver`] takes them out: that is what [`Device::poll`](hal_backend::Device::poll) does. With
+//! `completion=descriptor` the end of a pipe is readable as long as any are kept: it holds one byte from the first report that
+//! is kept to the look that takes it.
+//!
+//! # Order
+//!
+//! Completions of a queue are reported in its order, and several threads may look at once. So one of them delivers, and
+//! another one that comes meanwhile leaves it to that one. What is kept after the delivering thread has looked is found by the
+//! next look, which the pipe, or whoever polls a device that has work, is certain to bring.
+
+use hal_backend::{Completer, Completion, Failure, QueueId};
+use parking_lot::Mutex;
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
+
+/// A job that has ended, with those before it on its queue.
+pub(crate) struct Done {
+    pub(crate) id: QueueId,
+    pub(crate) epoch: u64,
+    pub(crate) outcome: Result<(), Failure>,
+}
+
+enum Report {
+    Done(Done),
+    Lost(Failure),
+}
+
+/// Where workers bring what has ended.
+pub(crate) struct Reports {
+    completer: OnceLock<Completer>,
+    kept: Option<Kept>,
+}
+
+struct Kept {
+    due: Mutex<Due>,
+    /// Held by the thread that delivers.
+    delivering: Mutex<()>,
+    reader: Option<PipeReader>,
+}
+
+#[derive(Default)]
+struct Due {
+    reports: Vec<Report>,
+    /// The other end of the pipe; nothing once it has hung up.
+    writer: Option<PipeWriter>,
+    /// Whether there is a byte in the pipe.
+    is_readable: bool,
+}
+
+impl Reports {
+    pub(crate) fn new(completion: Completion) -> Result<Self, Failure> {
+        let (reader, writer) = match completion {
+            Completion::Callback => return Ok(Self { completer: OnceLock::new(), kept: None }),
+            Completion::Poll => (None, None),
+            Completion::Descriptor => {
+                let (reader, writer) = std::io::pipe().map_err(|error| {
+                    let message = format!("the mock device has no pipe to report by: {error}");
+                    Failure::new(hal_backend::Code::ResourceExhausted, message)
+                })?;
+                (Some(reader), Some(writer))
+            }
+        };
+        let due = Mutex::new(Due { writer, ..Due::default() });
+        let kept = Some(Kept { due, delivering: Mutex::new(()), reader });
+        Ok(Self { completer: OnceLock::new(), kept })
+    }
+
+    pub(crate) fn start(&self, completer: Completer) {
+        // A device is started once.
+        let _ = self.completer.set(completer);
+    }
+
+    /// Jobs of a queue have ended.
+    pub(crate) fn done(&self, done: Done) {
+        self.bring(Report::Done(done));
+    }
+
+    /// The device is gone.
+    pub(crate) fn lost(&self, failure: Failure) {
+        self.bring(Report::Lost(failure));
+    }
+
+    fn bring(&self, report: Report) {
+        match &self.kept {
+            None => self.tell(report),
+            Some(kept) => kept.due.lock().add(report),
+        }
+    }
+
+    fn tell(&self, report: Report) {
+        let Some(completer) = self.completer.get() else { return };
+        // An engine that is gone needs no reports.
+        let _ = match report {
+            Report::Done(Done { id, epoch, outcome: Ok(()) }) => completer.complete(id, epoch),
+            Report::Done(Done { id, epoch, outcome: Err(failure) }) => completer.fail(id, epoch, failure),
+            Report::Lost(failure) => completer.lose(0, failure),
+        };
+    }
+
+    /// Reports what is kept.
+    pub(crate) fn deliver(&self) {
+        let Some(kept) = &self.kept else { return };
+        let Some(_delivering) = kept.delivering.try_lock() else { return };
+        for report in kept.take() {
+            self.tell(report);
+        }
+    }
+
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.kept.as_ref()?.reader.as_ref()?.as_fd())
+    }
+
+    /// The pipe is cut, for good.
+    pub(crate) fn hang_up(&self) {
+        if let Some(kept) = &self.kept {
+            drop(kept.due.lock().writer.take());
+        }
+    }
+}
+
+impl Due {
+    fn add(&mut self, report: Report) {
+        self.reports.push(report);
+        if let Some(writer) = &mut self.writer
+            && !self.is_readable
+        {
+            // An empty pipe whose other end is open takes a byte.
+            self.is_readable = writer.write_all(&[1]).is_ok();
+        }
+    }
+}
+
+impl Kept {
+    /// Takes what there is, and makes the pipe unreadable again.
+    fn take(&self) -> Vec<Report> {
+        let mut due = self.due.lock();
+        if std::mem::take(&mut due.is_readable)
+            && let Some(mut reader) = self.reader.as_ref()
+        {
+            // The byte is there, so this does not block.
+            let _ = reader.read(&mut [0]);
+        }
+        std::mem::take(&mut due.reports)
+    }
+}

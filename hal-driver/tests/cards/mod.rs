@@ -1,0 +1,224 @@
+//! Cards of three drivers, whose own memory only they can reach, and which run the one function that tests need.
+#![allow(dead_code, reason = "each test uses its part")]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+use crate::common::{Device, Executable, check, registry};
+use hal_backend::{
+    Command, Completer, Completion, DeviceInfo, DeviceSpec, Dispatch, Driver, Failure, Function, Heap,
+    HostLoader, HostRange, Job, LoadRequest, Loaded, NativeWaits, Parameters, Place, Properties, Rejected,
+    Span,
+};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, Once, OnceLock};
+use std::time::Duration;
+
+/// What a card's function does, one after the other, with its bindings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// `target = source + addend`, where each is a byte: of which binding, and which.
+    Add { target: (u32, u32), source: (u32, u32), addend: u8 },
+    /// Adds to every other byte of a binding, from its first one on.
+    Stripe { target: u32, length: u32, addend: u8 },
+    /// Nothing for so many milliseconds.
+    Pause(u32),
+}
+
+impl Step {
+    fn words(self) -> [u32; 6] {
+        match self {
+            Step::Add { target, source, addend } => {
+                [0, target.0, target.1, source.0, source.1, u32::from(addend)]
+            }
+            Step::Stripe { target, length, addend } => [1, target, length, 0, 0, u32::from(addend)],
+            Step::Pause(milliseconds) => [2, milliseconds, 0, 0, 0, 0],
+        }
+    }
+}
+
+/// The constants of a dispatch that does this.
+pub(crate) fn constants(steps: &[Step]) -> Vec<u32> {
+    steps.iter().flat_map(|step| step.words()).collect()
+}
+
+const NAMES: [&str; 5] = ["card-a", "card-b", "card-c", "sealed-a", "sealed-b"];
+
+/// From this one on cards have no memory at all that the host can map.
+const FIRST_SEALED: usize = 3;
+
+struct Card<const KIND: usize>;
+
+impl<const KIND: usize> Driver for Card<KIND> {
+    type Device = CardDevice<KIND>;
+    const NAME: &'static str = NAMES[KIND];
+    const FULL_NAME: &'static str = "a card whose memory is its own";
+
+    fn create() -> Self {
+        Self
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
+        Ok(Vec::new())
+    }
+
+    fn open(&self, _path: &str, _parameters: &mut Parameters<'_>) -> Result<CardDevice<KIND>, Failure> {
+        Ok(CardDevice::open())
+    }
+}
+
+const QUEUES: usize = 2;
+
+/// A thread for each queue.
+struct CardDevice<const KIND: usize> {
+    completer: Arc<OnceLock<Completer>>,
+    queues: Vec<Mutex<Sender<Job<Self>>>>,
+}
+
+struct CardMemory {
+    range: HostRange,
+    is_visible: bool,
+}
+
+impl<const KIND: usize> CardDevice<KIND> {
+    fn open() -> Self {
+        let completer = Arc::new(OnceLock::<Completer>::new());
+        let queue = |_| {
+            let (sender, jobs) = channel::<Job<Self>>();
+            let completer = completer.clone();
+            std::thread::spawn(move || {
+                for job in jobs {
+                    let (queue, epoch) = (job.queue, job.epoch);
+                    job.commands.iter().for_each(run);
+                    drop(job);
+                    let _ = completer.get().unwrap().complete(queue, epoch);
+                }
+            });
+            Mutex::new(sender)
+        };
+        let queues = (0..QUEUES).map(queue).collect();
+        Self { completer, queues }
+    }
+}
+
+fn bytes<const KIND: usize>(span: &Span<CardDevice<KIND>>) -> HostRange {
+    match &span.place {
+        Place::Device(memory, offset) => memory.range.slice(*offset, span.length).unwrap(),
+        Place::Host(range) => range.slice(0, span.length).unwrap(),
+    }
+}
+
+fn run<const KIND: usize>(command: &Command<CardDevice<KIND>>) {
+    match command {
+        Command::Fill { target, pattern } => assert!(bytes(target).fill(pattern.bytes())),
+        Command::Copy { source, target } => assert!(bytes(target).copy_from(&bytes(source))),
+        Command::Update { source, target } => assert!(bytes(target).copy_from(source)),
+        Command::Dispatch(dispatch) => work(dispatch),
+        Command::Barrier => {}
+    }
+}
+
+fn work<const KIND: usize>(dispatch: &Dispatch<CardDevice<KIND>>) {
+    let bindings: Vec<HostRange> = dispatch.bindings.iter().map(bytes).collect();
+    let get = |binding: u32, offset: u64| {
+        let mut byte = [0];
+        assert!(bindings[binding as usize].read(offset, &mut byte));
+        byte[0]
+    };
+    let set =
+        |binding: u32, offset: u64, byte: u8| assert!(bindings[binding as usize].write(offset, &[byte]));
+    for step in dispatch.constants.chunks_exact(6) {
+        let addend = u8::try_from(step[5]).unwrap();
+        match step[0] {
+            0 => {
+                let byte = get(step[3], u64::from(step[4])).wrapping_add(addend);
+                set(step[1], u64::from(step[2]), byte);
+            }
+            1 => {
+                for offset in (0..u64::from(step[2])).step_by(2) {
+                    set(step[1], offset, get(step[1], offset).wrapping_add(addend));
+                }
+            }
+            _ => std::thread::sleep(Duration::from_millis(u64::from(step[1]))),
+        }
+    }
+}
+
+impl<const KIND: usize> hal_backend::Device for CardDevice<KIND> {
+    type Memory = CardMemory;
+    type Executable = ();
+    type Event = ();
+
+    fn properties(&self) -> Properties {
+        let heap = |host_visible| Heap {
+            host_visible,
+            coherent: host_visible,
+            device_local: !host_visible,
+            max_allocation: 1 << 30,
+            alignment: 64,
+            import_alignment: None,
+        };
+        Properties {
+            identifier: NAMES[KIND].into(),
+            aliases: Vec::new(),
+            queues: DeviceSpec {
+                queues: QUEUES,
+                native_waits: NativeWaits::None,
+                peers: Vec::new(),
+                completion: Completion::Callback,
+            },
+            heaps: if KIND < FIRST_SEALED { vec![heap(false), heap(true)] } else { vec![heap(false)] },
+            concurrency: 1,
+            host_processor: false,
+        }
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn allocate(&self, heap: usize, length: u64) -> Result<CardMemory, Failure> {
+        Ok(CardMemory { range: HostRange::allocate(length, 64)?, is_visible: heap == 1 })
+    }
+
+    fn host_view(&self, memory: &CardMemory) -> Option<HostRange> {
+        memory.is_visible.then(|| memory.range.clone())
+    }
+
+    fn supports(&self, format: &str, _host: &dyn HostLoader) -> bool {
+        format == "steps"
+    }
+
+    fn load(&self, _request: &LoadRequest<'_>, _host: &dyn HostLoader) -> Result<Loaded<()>, Failure> {
+        Ok(Loaded { executable: (), functions: vec![Function::default()] })
+    }
+
+    fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
+        self.queues[job.queue.ordinal()].lock().unwrap().send(job).unwrap();
+        Ok(())
+    }
+
+    fn abort(&self, _why: &Failure) {}
+}
+
+static REGISTER: Once = Once::new();
+
+/// A card of this driver: 0 to 2, or 3 and 4 for one that has no memory at all that the host can map.
+pub(crate) fn card(kind: usize) -> Device {
+    REGISTER.call_once(|| unsafe {
+        check(hal_driver::register::<Card<0>>(registry())).unwrap();
+        check(hal_driver::register::<Card<1>>(registry())).unwrap();
+        check(hal_driver::register::<Card<2>>(registry())).unwrap();
+        check(hal_driver::register::<Card<3>>(registry())).unwrap();
+        check(hal_driver::register::<Card<4>>(registry())).unwrap();
+    });
+    Device::open(&format!("{}://", NAMES[kind])).unwrap()
+}
+
+/// The one function, for any bindings.
+pub(crate) fn steps(card: &Device) -> Executable {
+    card.load("steps", b"steps").unwrap()
+}

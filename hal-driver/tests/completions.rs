@@ -1,0 +1,172 @@
+//! The three ways in which a device reports what has ended, as a program sees them: it sees no difference.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod common;
+
+use common::{Buffer, Device, List, Semaphore};
+use hal_semaphore::Code;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+const WAYS: [&str; 3] = ["callback", "poll", "descriptor"];
+
+/// Long enough for anything here, and shorter than a device is waited for.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A mock device that reports in this way, with more parameters.
+fn device(way: &str, rest: &str) -> Device {
+    Device::open(&format!("mock://0?completion={way}{rest}")).unwrap()
+}
+
+/// Dependent fills, each on the next queue, of which the last ones are left.
+fn chain(device: &Device, queues: u64, steps: u64) -> (Buffer, Semaphore) {
+    let (buffer, done) = (device.buffer(64), device.semaphore(0));
+    for step in 1..=steps {
+        let (waits, signals) = (done.at(step - 1), done.at(step));
+        let pattern = [u8::try_from(step % 251).unwrap()];
+        device.fill_on(1 << (step % queues), &waits, &signals, &buffer, (0, 64), &pattern).unwrap();
+    }
+    (buffer, done)
+}
+
+#[test]
+fn chain_over_queues_ends_whichever_way_is_reported() {
+    for way in WAYS {
+        for rest in
+            ["", "&waits=none", "&waits=events&heaps=2&depth=4&queues=3", "&latency=100us&fault=jitter"]
+        {
+            let device = device(way, rest);
+            let (buffer, done) = chain(&device, 2, 500);
+            done.wait(500).unwrap_or_else(|failed| panic!("{way}{rest}: {}", failed.text));
+            assert_eq!(buffer.read(), [u8::try_from(500 % 251).unwrap(); 64], "{way}{rest}");
+        }
+    }
+}
+
+#[test]
+fn full_queue_goes_on_whichever_way_is_reported() {
+    for way in WAYS {
+        let device = device(way, "&queues=1&depth=4&latency=50us");
+        let (buffer, done) = (device.buffer(64), device.semaphore(0));
+        let ends: Vec<_> = (0..64).map(|_| device.semaphore(0)).collect();
+        for end in &ends {
+            device.fill(&List::none(), &end.at(1), &buffer, (0, 64), &[4]).unwrap();
+        }
+        for end in &ends {
+            end.wait(1).unwrap_or_else(|failed| panic!("{way}: {}", failed.text));
+        }
+        drop(done);
+    }
+}
+
+#[test]
+fn threads_share_a_device_whichever_way_it_reports() {
+    for way in WAYS {
+        let device = device(way, "&queues=3&depth=4");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let (_, done) = chain(&device, 3, 300);
+                    done.wait(300).unwrap();
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn failed_operation_is_told_whichever_way_is_reported() {
+    for way in WAYS {
+        let device = device(way, "&queues=1&fault=fail:fill:2:ABORTED");
+        let buffer = device.buffer(64);
+        let ends: Vec<_> = (0..3).map(|_| device.semaphore(0)).collect();
+        for end in &ends {
+            device.fill(&List::none(), &end.at(1), &buffer, (0, 64), &[7]).unwrap();
+        }
+        ends[0].wait(1).unwrap();
+        assert_eq!(ends[1].wait(1).unwrap_err().code, Code::Aborted, "{way}");
+        ends[2].wait(1).unwrap();
+    }
+}
+
+#[test]
+fn lost_device_fails_everything_whichever_way_it_is_told() {
+    for way in WAYS {
+        let device = device(way, "&fault=lose:3");
+        let (_buffer, done) = chain(&device, 2, 10);
+        let failed = done.wait(10).unwrap_err();
+        assert_eq!(failed.code, Code::Unavailable, "{way}");
+        assert!(failed.text.contains("lost at job 3"), "{way}: {}", failed.text);
+        let (_buffer, later) = chain(&device, 1, 1);
+        assert!(later.wait(1).is_err());
+    }
+}
+
+#[test]
+fn descriptor_that_hangs_up_is_a_lost_device() {
+    let device = device("descriptor", "&fault=hangup:3&latency=2ms");
+    let (_buffer, done) = chain(&device, 2, 10);
+    let failed = done.wait(10).unwrap_err();
+    assert_eq!(failed.code, Code::Unavailable);
+    assert!(
+        failed.text.contains("descriptor") && failed.text.contains("open the device again"),
+        "{}",
+        failed.text
+    );
+    let begin = Instant::now();
+    drop(device);
+    assert!(begin.elapsed() < SOON);
+}
+
+#[test]
+fn device_goes_with_work_in_flight_whichever_way_it_reports() {
+    for way in WAYS {
+        let device = device(way, "&latency=30s");
+        let (_buffer, done) = chain(&device, 2, 10);
+        let begin = Instant::now();
+        drop(device);
+        assert!(begin.elapsed() < SOON, "{way}: {:?}", begin.elapsed());
+        assert!(done.wait(10).is_err());
+    }
+}
+
+#[test]
+fn devices_come_and_go_whichever_way_they_report() {
+    for way in WAYS {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for round in 0..10 {
+                        let device = device(way, "&workers=2");
+                        let (_, done) = chain(&device, 2, round);
+                        drop((device, done));
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn device_may_be_dropped_by_what_its_completion_calls() {
+    for way in WAYS {
+        let (tell, told) = mpsc::channel();
+        let device = device(way, "&latency=1ms");
+        let (_buffer, done) = chain(&device, 2, 3);
+        let over = device.semaphore(0);
+        let last = device.again();
+        let call = Box::new(move || {
+            drop(last);
+            tell.send(()).unwrap();
+            std::ptr::null_mut()
+        });
+        device.host_call(&done.at(3), &over.at(1), 0, call).unwrap();
+        drop(device);
+        told.recv_timeout(SOON).unwrap();
+        over.wait(1).unwrap();
+    }
+}

@@ -1,0 +1,740 @@
+//! Memory of one card in operations of another device, which can only have it by way of the host.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod cards;
+mod common;
+
+use cards::{Step, card, constants, steps};
+use common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, check};
+use hal_semaphore::Code;
+use hal_sys as sys;
+use std::time::Duration;
+
+const LENGTH: usize = 4096;
+
+/// Some bytes of a buffer.
+type Part<'a> = (&'a Buffer, usize, usize);
+
+fn reference((buffer, offset, length): Part<'_>) -> sys::iree_hal_buffer_ref_t {
+    sys::iree_hal_buffer_ref_t { buffer: buffer.0, offset, length, ..Default::default() }
+}
+
+/// The same bytes of what a slot holds.
+fn slot(number: u32, (_, offset, length): Part<'_>) -> sys::iree_hal_buffer_ref_t {
+    let mut reference = sys::iree_hal_buffer_ref_t { offset, length, ..Default::default() };
+    reference.set_buffer_slot(number);
+    reference
+}
+
+/// In which way an operation comes to its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Queue,
+    /// In a command buffer that names its buffers.
+    Named,
+    /// In a command buffer with a binding table.
+    Table,
+}
+
+const WAYS: [Way; 3] = [Way::Queue, Way::Named, Way::Table];
+
+/// An operation of one device.
+enum Work<'a> {
+    Fill(Part<'a>, u8),
+    Update(Part<'a>, &'a [u8]),
+    Copy(Part<'a>, Part<'a>),
+    Dispatch(&'a Executable, Vec<Step>, Vec<Part<'a>>),
+}
+
+impl<'a> Work<'a> {
+    fn parts(&self) -> Vec<Part<'a>> {
+        match self {
+            Work::Fill(target, _) | Work::Update(target, _) => vec![*target],
+            Work::Copy(source, target) => vec![*source, *target],
+            Work::Dispatch(_, _, bindings) => bindings.clone(),
+        }
+    }
+
+    fn record(
+        &self,
+        commands: *mut sys::iree_hal_command_buffer_t,
+        references: &[sys::iree_hal_buffer_ref_t],
+    ) -> Result {
+        unsafe {
+            match self {
+                Work::Fill(_, pattern) => check(sys::iree_hal_command_buffer_fill_buffer(
+                    commands,
+                    references[0],
+                    (&raw const *pattern).cast(),
+                    1,
+                    0,
+                )),
+                Work::Update(_, bytes) => check(sys::iree_hal_command_buffer_update_buffer(
+                    commands,
+                    bytes.as_ptr().cast(),
+                    0,
+                    references[0],
+                    0,
+                )),
+                Work::Copy(..) => {
+                    check(sys::iree_hal_command_buffer_copy_buffer(commands, references[0], references[1], 0))
+                }
+                Work::Dispatch(executable, steps, _) => {
+                    let words = constants(steps);
+                    let (config, words, bindings) = arguments(&words, references);
+                    let function = sys::iree_hal_executable_function_from_index(0);
+                    check(sys::iree_hal_command_buffer_dispatch(
+                        commands,
+                        executable.0,
+                        function,
+                        config,
+                        words,
+                        bindings,
+                        0,
+                    ))
+                }
+            }
+        }
+    }
+
+    fn queue(&self, device: &Device, affinity: u64, waits: &List, signals: &List) -> Result {
+        match self {
+            Work::Fill((buffer, offset, length), pattern) => {
+                device.fill_on(affinity, waits, signals, buffer, (*offset, *length), &[*pattern])
+            }
+            Work::Update((buffer, offset, _), bytes) => {
+                device.update_on(affinity, waits, signals, bytes, (buffer, *offset))
+            }
+            Work::Copy((source, from, length), (target, to, _)) => {
+                device.copy_on(affinity, waits, signals, (source, *from), (target, *to), *length)
+            }
+            Work::Dispatch(executable, steps, bindings) => unsafe {
+                let (words, references) =
+                    (constants(steps), bindings.iter().map(|&part| reference(part)).collect::<Vec<_>>());
+                let (config, words, bindings) = arguments(&words, &references);
+                let function = sys::iree_hal_executable_function_from_index(0);
+                let (waits, signals) = (waits.raw(), signals.raw());
+                check(sys::iree_hal_device_queue_dispatch(
+                    device.0,
+                    affinity,
+                    waits,
+                    signals,
+                    executable.0,
+                    function,
+                    config,
+                    words,
+                    bindings,
+                    0,
+                ))
+            },
+        }
+    }
+}
+
+fn arguments(
+    words: &[u32],
+    references: &[sys::iree_hal_buffer_ref_t],
+) -> (sys::iree_hal_dispatch_config_t, sys::iree_const_byte_span_t, sys::iree_hal_buffer_ref_list_t) {
+    let config = sys::iree_hal_dispatch_config_t {
+        workgroup_size: [1; 3],
+        workgroup_count: [1; 3],
+        ..Default::default()
+    };
+    let words = sys::iree_const_byte_span_t {
+        data: words.as_ptr().cast(),
+        data_length: std::mem::size_of_val(words),
+    };
+    let list = sys::iree_hal_buffer_ref_list_t { count: references.len(), values: references.as_ptr() };
+    (config, words, list)
+}
+
+/// Has a device do something, in one of the ways.
+fn perform(
+    device: &Device,
+    way: Way,
+    affinity: u64,
+    waits: &List,
+    signals: &List,
+    work: &[Work<'_>],
+) -> Result {
+    if way == Way::Queue {
+        let [work] = work else { panic!("a queue does one thing at a time") };
+        return work.queue(device, affinity, waits, signals);
+    }
+    // Each part has a slot of its own.
+    let parts: Vec<Part<'_>> = work.iter().flat_map(Work::parts).collect();
+    let slots = if way == Way::Table { parts.len() } else { 0 };
+    let commands: Commands = device.record(slots, |commands| {
+        let mut number = 0;
+        for (index, work) in work.iter().enumerate() {
+            let references: Vec<_> = work
+                .parts()
+                .into_iter()
+                .map(|part| {
+                    number += 1;
+                    if way == Way::Table { slot(number - 1, part) } else { reference(part) }
+                })
+                .collect();
+            if index > 0 {
+                unsafe {
+                    let all = u32::MAX;
+                    check(sys::iree_hal_command_buffer_execution_barrier(
+                        commands,
+                        all,
+                        all,
+                        0,
+                        0,
+                        std::ptr::null(),
+                        0,
+                        std::ptr::null(),
+                    ))?;
+                }
+            }
+            work.record(commands, &references)?;
+        }
+        Ok(())
+    })?;
+    let table: Vec<&Buffer> = parts.iter().map(|part| part.0).take(slots).collect();
+    device.execute(affinity, waits, signals, &commands, &table)
+}
+
+/// What is in a buffer that only its own card can reach.
+fn read(owner: &Device, buffer: &Buffer) -> Vec<u8> {
+    let length = unsafe { sys::iree_hal_buffer_byte_length(buffer.0) };
+    let (visible, done) = (owner.buffer(length), owner.semaphore(0));
+    owner.copy(&List::none(), &done.at(1), buffer, &visible, length).unwrap();
+    done.wait(1).unwrap();
+    visible.read()
+}
+
+/// A buffer that only its own card can reach, filled.
+fn filled(owner: &Device, length: usize, byte: u8) -> Buffer {
+    let (buffer, done) = (owner.local_buffer(length), owner.semaphore(0));
+    owner.fill(&List::none(), &done.at(1), &buffer, (0, length), &[byte]).unwrap();
+    done.wait(1).unwrap();
+    buffer
+}
+
+/// Devices of five drivers; the first three have memory that nobody else can reach.
+fn devices() -> [(&'static str, Device); 5] {
+    let open = |name, uri: &str| (name, Device::open(uri).unwrap());
+    [
+        ("card", card(0)),
+        open("mock", "mock://0?heaps=2&completion=poll"),
+        open("gaudi", "gaudi://emulated"),
+        open("template", "template://"),
+        open("another mock", "mock://1?heaps=2&waits=events"),
+    ]
+}
+
+#[test]
+fn each_driver_works_on_memory_of_each_other_one_in_each_way() {
+    let devices = devices();
+    for (owner_name, owner) in &devices[..3] {
+        for (worker_name, worker) in devices.iter().filter(|(name, _)| name != owner_name) {
+            for way in WAYS {
+                let what = format!("{worker_name} with memory of {owner_name}, {way:?}");
+                let theirs = filled(owner, LENGTH, 1);
+                let own = filled(worker, LENGTH, 2);
+                let order = worker.semaphore(0);
+                let step = |number: u64, work: Work<'_>| {
+                    let (waits, signals) = (order.at(number - 1), order.at(number));
+                    perform(worker, way, 1 << (number % 2), &waits, &signals, &[work])
+                        .unwrap_or_else(|failed| panic!("{what}: {}", failed.text));
+                };
+                step(1, Work::Fill((&theirs, 16, 32), 9));
+                step(2, Work::Update((&theirs, 100, 5), &[1, 2, 3, 4, 5]));
+                step(3, Work::Copy((&own, 0, 8), (&theirs, 200, 8)));
+                step(4, Work::Copy((&theirs, 96, 16), (&own, 300, 16)));
+                // Within it, and onto itself.
+                step(5, Work::Copy((&theirs, 96, 16), (&theirs, 1000, 16)));
+                step(6, Work::Copy((&theirs, 96, 16), (&theirs, 100, 16)));
+                order.wait(6).unwrap_or_else(|failed| panic!("{what}: {}", failed.text));
+                let mut expected = vec![1; LENGTH];
+                expected[16..48].fill(9);
+                expected[100..105].copy_from_slice(&[1, 2, 3, 4, 5]);
+                expected[200..208].fill(2);
+                expected.copy_within(96..112, 1000);
+                let mut expected_own = vec![2; LENGTH];
+                expected_own[300..316].copy_from_slice(&expected[96..112]);
+                expected.copy_within(96..112, 100);
+                assert!(read(owner, &theirs) == expected, "{what}");
+                assert!(read(worker, &own) == expected_own, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn files_are_read_into_memory_of_another_card_and_written_from_it() {
+    let (owner, worker) = (card(0), card(1));
+    let bytes: Vec<u8> = (0..LENGTH).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    let (from, to) = (File::with(&bytes), File::with(&vec![0; LENGTH]));
+    let (theirs, order) = (owner.local_buffer(LENGTH), worker.semaphore(0));
+    worker.read_file(&List::none(), &order.at(1), &from, 0, &theirs, LENGTH).unwrap();
+    worker.write_file(&order.at(1), &order.at(2), &theirs, &to, 0, LENGTH).unwrap();
+    order.wait(2).unwrap_or_else(|failed| panic!("{}", failed.text));
+    assert!(read(&owner, &theirs) == bytes);
+    assert!(to.read() == bytes);
+}
+
+#[test]
+fn dispatch_works_on_memory_of_each_driver_in_each_way() {
+    let devices = devices();
+    for (owner_name, owner) in &devices[1..3] {
+        for way in WAYS {
+            let worker = card(2);
+            let executable = steps(&worker);
+            let (theirs, own) = (filled(owner, LENGTH, 1), filled(&worker, LENGTH, 2));
+            let done = worker.semaphore(0);
+            let work = Work::Dispatch(
+                &executable,
+                vec![
+                    Step::Add { target: (0, 7), source: (1, 5), addend: 10 },
+                    Step::Add { target: (1, 9), source: (0, 7), addend: 1 },
+                ],
+                vec![(&theirs, 0, LENGTH), (&own, 0, LENGTH)],
+            );
+            perform(&worker, way, 1, &List::none(), &done.at(1), &[work]).unwrap();
+            done.wait(1).unwrap_or_else(|failed| panic!("{owner_name}, {way:?}: {}", failed.text));
+            assert_eq!((read(owner, &theirs)[6..9].to_vec(), read(&worker, &own)[9]), (vec![1, 12, 1], 13));
+        }
+    }
+}
+
+/// What a card does with a buffer while another one has it on loan.
+fn beside(way: Way, work: impl Fn(&Executable, &Buffer) -> Vec<Step>, length: usize) -> Vec<u8> {
+    let (owner, worker) = (card(0), card(1));
+    let executable = steps(&worker);
+    let buffer = filled(&owner, length, 1);
+    let start = owner.semaphore(0);
+    let (here, there) = (owner.semaphore(0), worker.semaphore(0));
+    let dispatch = Work::Dispatch(&executable, work(&executable, &buffer), vec![(&buffer, 0, length)]);
+    perform(&worker, way, 1, &start.at(1), &there.at(1), &[dispatch]).unwrap();
+    start.signal(1).unwrap();
+    // The other card pauses, so that this is in the middle of its loan.
+    std::thread::sleep(Duration::from_millis(30));
+    owner.fill(&start.at(1), &here.at(1), &buffer, (length / 2, 4), &[8]).unwrap();
+    there.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
+    here.wait(1).unwrap();
+    read(&owner, &buffer)
+}
+
+#[test]
+fn dispatch_undoes_nothing_that_others_do_to_a_buffer_it_was_lent() {
+    for way in WAYS {
+        let steps = vec![Step::Add { target: (0, 3), source: (0, 2), addend: 5 }, Step::Pause(120)];
+        let bytes = beside(way, |_, _| steps.clone(), LENGTH);
+        let mut expected = vec![1; LENGTH];
+        expected[3] = 6;
+        expected[LENGTH / 2..LENGTH / 2 + 4].fill(8);
+        assert!(bytes == expected, "{way:?}: {:?}", &bytes[LENGTH / 2..LENGTH / 2 + 4]);
+    }
+}
+
+#[test]
+fn every_other_byte_of_much_comes_back_and_the_rest_stays() {
+    const MUCH: usize = 40_000;
+    let stripe = Step::Stripe { target: 0, length: u32::try_from(MUCH).unwrap(), addend: 4 };
+    let bytes = beside(Way::Queue, |_, _| vec![stripe, Step::Pause(120)], MUCH);
+    let mut expected: Vec<u8> = (0..MUCH).map(|at| if at % 2 == 0 { 5 } else { 1 }).collect();
+    // Of the four bytes that the owner fills two are the other card's as well: either may be the last.
+    for at in [MUCH / 2, MUCH / 2 + 2] {
+        assert!([8, 5].contains(&bytes[at]));
+        expected[at] = bytes[at];
+    }
+    for at in [MUCH / 2 + 1, MUCH / 2 + 3] {
+        expected[at] = 8;
+    }
+    assert!(bytes == expected);
+}
+
+/// Fills of two cards in one buffer after the same point, where the other one's is by way of a wide binding.
+#[test]
+fn fill_in_a_wide_binding_undoes_nothing_of_its_owner() {
+    let (owner, worker) = (card(0), card(1));
+    let executable = steps(&worker);
+    let own = filled(&worker, 64, 0);
+    for way in [Way::Named, Way::Table] {
+        let buffer = filled(&owner, LENGTH, 1);
+        let start = owner.semaphore(0);
+        let (here, there) = (owner.semaphore(0), worker.semaphore(0));
+        let work = [
+            Work::Fill((&buffer, 0, 4), 7),
+            Work::Dispatch(&executable, vec![Step::Pause(120)], vec![(&own, 0, 64)]),
+        ];
+        perform(&worker, way, 1, &start.at(1), &there.at(1), &work).unwrap();
+        start.signal(1).unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        owner.fill(&start.at(1), &here.at(1), &buffer, (2048, 4), &[8]).unwrap();
+        there.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
+        here.wait(1).unwrap();
+        let bytes = read(&owner, &buffer);
+        assert_eq!(
+            (&bytes[..5], &bytes[2047..2053]),
+            (&[7, 7, 7, 7, 1][..], &[1, 8, 8, 8, 8, 1][..]),
+            "{way:?}"
+        );
+    }
+}
+
+#[test]
+fn bindings_that_share_some_bytes_are_one_memory() {
+    for way in WAYS {
+        let (owner, worker) = (card(0), card(1));
+        let executable = steps(&worker);
+        let buffer = filled(&owner, LENGTH, 1);
+        let done = worker.semaphore(0);
+        let steps = vec![
+            Step::Add { target: (0, 300), source: (0, 0), addend: 1 },
+            // The same byte, by the other binding, and then a third one that lies between.
+            Step::Add { target: (1, 0), source: (1, 100), addend: 10 },
+            Step::Add { target: (2, 60), source: (1, 0), addend: 100 },
+        ];
+        let bindings = vec![(&buffer, 0, 400), (&buffer, 200, 400), (&buffer, 250, 100)];
+        let work = Work::Dispatch(&executable, steps, bindings);
+        perform(&worker, way, 1, &List::none(), &done.at(1), &[work])
+            .unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
+        done.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
+        let mut expected = vec![1; LENGTH];
+        expected[300] = 2;
+        expected[200] = 12;
+        expected[310] = 112;
+        assert!(read(&owner, &buffer) == expected, "{way:?}");
+    }
+}
+
+#[test]
+fn loss_on_either_side_is_told_and_both_can_be_destroyed() {
+    // The owner is lost when it fetches, and when it takes back.
+    for job in [2, 3, 4] {
+        for way in [Way::Queue, Way::Named, Way::Table] {
+            let owner = Device::open(&format!("mock://0?heaps=2&queues=1&fault=lose:{job}")).unwrap();
+            let worker = card(0);
+            let executable = steps(&worker);
+            let buffer = filled(&owner, LENGTH, 1);
+            let done = worker.semaphore(0);
+            let steps = vec![Step::Add { target: (0, 3), source: (0, 2), addend: 5 }];
+            let work = Work::Dispatch(&executable, steps, vec![(&buffer, 0, LENGTH)]);
+            let refused = perform(&worker, way, 1, &List::none(), &done.at(1), &[work]).err();
+            let failed = refused.or_else(|| done.wait(1).err()).unwrap();
+            assert_eq!(failed.code, Code::Unavailable, "{way:?}, {job}");
+            assert!(failed.text.contains("the mock device was lost"), "{way:?}, {job}: {}", failed.text);
+        }
+    }
+    // The worker is destroyed while it has something on loan.
+    let (owner, worker) = (card(0), card(1));
+    let executable = steps(&worker);
+    let (buffer, never, done) = (filled(&owner, LENGTH, 1), owner.semaphore(0), owner.semaphore(0));
+    let work = Work::Dispatch(&executable, vec![], vec![(&buffer, 0, LENGTH)]);
+    perform(&worker, Way::Queue, 1, &never.at(1), &done.at(1), &[work]).unwrap();
+    drop((executable, worker));
+    assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
+    assert!(read(&owner, &buffer) == [1; LENGTH]);
+}
+
+#[test]
+fn many_small_pieces_of_two_buffers_are_each_their_own() {
+    const PIECES: usize = 300;
+    let (owner, worker) = (card(0), card(1));
+    let buffers = [filled(&owner, 16 * PIECES, 1), filled(&owner, 16 * PIECES, 2)];
+    let work: Vec<Work<'_>> = (0..PIECES)
+        .rev()
+        .map(|at| Work::Fill((&buffers[at % 2], at * 16 + 3, 2), u8::try_from(at % 100 + 10).unwrap()))
+        .collect();
+    for way in [Way::Named, Way::Table] {
+        let done = worker.semaphore(0);
+        perform(&worker, way, 1, &List::none(), &done.at(1), &work).unwrap();
+        done.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
+        for (number, buffer) in buffers.iter().enumerate() {
+            let mut expected = vec![u8::try_from(number + 1).unwrap(); 16 * PIECES];
+            for at in (number..PIECES).step_by(2) {
+                expected[at * 16 + 3..at * 16 + 5].fill(u8::try_from(at % 100 + 10).unwrap());
+            }
+            assert!(read(&owner, buffer) == expected, "{way:?}, {number}");
+        }
+    }
+}
+
+#[test]
+fn what_may_only_be_read_comes_and_does_not_go_back() {
+    let (owner, worker) = (card(0), card(1));
+    let executable = steps(&worker);
+    let kept = owner.local_buffer_for(sys::IREE_HAL_MEMORY_ACCESS_READ, LENGTH);
+    let own = filled(&worker, LENGTH, 1);
+    for way in WAYS {
+        let done = worker.semaphore(0);
+        let steps = vec![Step::Add { target: (1, 0), source: (0, 0), addend: 1 }];
+        let work = Work::Dispatch(&executable, steps, vec![(&kept, 0, LENGTH), (&own, 0, LENGTH)]);
+        perform(&worker, way, 1, &List::none(), &done.at(1), &[work]).unwrap();
+        done.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
+    }
+}
+
+#[test]
+fn stream_ordered_memory_is_lent_once_it_is_there() {
+    let (owner, worker) = (Device::open("mock://0?heaps=2").unwrap(), card(0));
+    let order = worker.semaphore(0);
+    let params = sys::iree_hal_buffer_params_t {
+        type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+        usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT,
+        ..Default::default()
+    };
+    let begin = owner.semaphore(0);
+    let buffer = owner.alloca_of(&begin.at(1), &order.at(1), params, LENGTH).unwrap();
+    worker.fill(&order.at(1), &order.at(2), &buffer, (0, LENGTH), &[3]).unwrap();
+    let visible = owner.buffer(LENGTH);
+    owner.copy(&order.at(2), &order.at(3), &buffer, &visible, LENGTH).unwrap();
+    owner.dealloca(&order.at(3), &order.at(4), &buffer).unwrap();
+    begin.signal(1).unwrap();
+    order.wait(4).unwrap_or_else(|failed| panic!("{}", failed.text));
+    assert!(visible.read() == [3; LENGTH]);
+}
+
+#[test]
+fn owner_without_memory_for_the_host_is_lent_by_way_of_the_worker_s() {
+    let (sealed, other, worker) = (card(3), card(4), card(0));
+    let executable = steps(&worker);
+    let (theirs, own) = (filled(&sealed, LENGTH, 1), worker.buffer(LENGTH));
+    for (way, step) in WAYS.into_iter().zip((1..).step_by(2)) {
+        let order = worker.semaphore(0);
+        let target = u32::try_from(step).unwrap();
+        let steps = vec![Step::Add { target: (0, target), source: (0, 0), addend: 5 }];
+        let work = Work::Dispatch(&executable, steps, vec![(&theirs, 0, LENGTH)]);
+        perform(&worker, way, 1, &List::none(), &order.at(1), &[work]).unwrap();
+        let work = Work::Copy((&theirs, 0, LENGTH), (&own, 0, LENGTH));
+        perform(&worker, way, 1, &order.at(1), &order.at(2), &[work]).unwrap();
+        order.wait(2).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
+        assert_eq!(own.read()[step..step + 2], [6, 1], "{way:?}");
+    }
+    // Where neither has any, both are named, and what to do.
+    let (end, target) = (other.semaphore(0), other.local_buffer(LENGTH));
+    let refused = other.copy(&List::none(), &end.at(1), &theirs, &target, LENGTH).unwrap_err();
+    for part in ["\"sealed-a\"", "\"sealed-b\"", "host_visible"] {
+        assert!(refused.text.contains(part), "{}", refused.text);
+    }
+    assert_eq!(end.value().unwrap(), 0, "nothing has begun");
+}
+
+/// IREE's local devices map what they work on, whoever's it is, and give their signals before some of their mappings back.
+#[test]
+fn local_device_of_iree_is_refused_with_the_owner_and_a_remedy() {
+    let (owner, local) = (card(0), Device::open_in_group("local-task://").unwrap());
+    let (theirs, own, done) = (filled(&owner, LENGTH, 1), local.buffer(LENGTH), local.semaphore(0));
+    let refused = local.copy(&List::none(), &done.at(1), &theirs, &own, LENGTH).err();
+    let failed = refused.or_else(|| done.wait(1).err()).unwrap();
+    assert_eq!(failed.code, Code::PermissionDenied);
+    for part in ["\"card-a\"", "copy it with a queue of that device", "HOST_VISIBLE"] {
+        assert!(failed.text.contains(part), "{}", failed.text);
+    }
+    // As it says: the owner copies it to where both can reach it.
+    let (visible, order) = (owner.buffer(LENGTH), owner.semaphore(0));
+    owner.copy(&List::none(), &order.at(1), &theirs, &visible, LENGTH).unwrap();
+    let done = local.semaphore(0);
+    local.copy(&order.at(1), &done.at(1), &visible, &own, LENGTH).unwrap();
+    done.wait(1).unwrap();
+    assert!(own.read() == [1; LENGTH]);
+}
+
+#[test]
+fn memory_of_a_program_s_own_pool_is_lent_too() {
+    let (owner, worker) = (Device::open_in_group("mock://0?heaps=2").unwrap(), card(0));
+    let params = sys::iree_hal_buffer_params_t {
+        type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE,
+        usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT,
+        access: u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_ALL).unwrap(),
+        ..Default::default()
+    };
+    let (mut pool, mut buffer) = (std::ptr::null_mut(), std::ptr::null_mut());
+    unsafe {
+        let mut backend = sys::iree_hal_queue_pool_backend_t::default();
+        check(sys::iree_hal_device_query_queue_pool_backend(owner.0, u64::MAX, &raw mut backend)).unwrap();
+        let allocator = sys::iree_allocator_system();
+        let options = sys::iree_hal_passthrough_pool_options_t::default();
+        let (provider, notification) = (backend.slab_provider, backend.notification);
+        check(sys::iree_hal_passthrough_pool_create(
+            options,
+            provider,
+            notification,
+            allocator,
+            &raw mut pool,
+        ))
+        .unwrap();
+        let (nobody, forever) = (std::ptr::null(), sys::iree_infinite_timeout());
+        check(sys::iree_hal_pool_allocate_buffer(pool, params, LENGTH, nobody, forever, &raw mut buffer))
+            .unwrap();
+    }
+    let (buffer, done) = (Buffer(buffer), worker.semaphore(0));
+    worker.fill(&List::none(), &done.at(1), &buffer, (16, 32), &[5]).unwrap();
+    done.wait(1).unwrap_or_else(|failed| panic!("{}", failed.text));
+    assert!(read(&owner, &buffer)[16..48] == [5; 32]);
+    drop(buffer);
+    unsafe { sys::iree_hal_pool_release(pool) };
+}
+
+/// Random programs over two and three cards, against the same program done one step after the other.
+mod stress {
+    use super::{Buffer, Device, Executable, List, Part, Semaphore, Step, WAYS, Way, Work, perform, read};
+    use super::{card, filled, steps};
+
+    const LENGTH: usize = 512;
+    const BUFFERS: usize = 3;
+    const ROUNDS: u64 = 8;
+    /// What one operation may write, and what nobody else touches in its round.
+    const SHARE: usize = 8;
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            usize::try_from(self.0 % bound as u64).unwrap()
+        }
+    }
+
+    /// Which bytes of which buffer.
+    #[derive(Clone, Copy, Debug)]
+    struct Place {
+        buffer: usize,
+        offset: usize,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Kind {
+        Fill(u8),
+        Copy,
+        /// Wide bindings of both buffers, of which only the two shares are used.
+        Dispatch(u8),
+        /// A fill and a dispatch in one command buffer.
+        Both(u8),
+    }
+
+    /// An operation: its own shares of two buffers, of which the first is written and the second read.
+    #[derive(Debug)]
+    struct Operation {
+        worker: usize,
+        way: Way,
+        affinity: u64,
+        kind: Kind,
+        target: Place,
+        source: Place,
+    }
+
+    fn operation(random: &mut Random, cards: usize, target: Place, source: Place) -> Operation {
+        let byte = u8::try_from(random.below(200)).unwrap();
+        let kind = match random.below(4) {
+            0 => Kind::Fill(byte),
+            1 => Kind::Copy,
+            2 => Kind::Dispatch(byte),
+            _ => Kind::Both(byte),
+        };
+        let way = match kind {
+            Kind::Both(_) => WAYS[1 + random.below(2)],
+            _ => WAYS[random.below(3)],
+        };
+        Operation { worker: random.below(cards), way, affinity: 1 << random.below(2), kind, target, source }
+    }
+
+    /// A round: shares that nobody else has, in a random order.
+    fn round(random: &mut Random, cards: usize) -> Vec<Operation> {
+        let mut places: Vec<Place> = (0..BUFFERS * LENGTH / SHARE)
+            .map(|share| Place { buffer: share % BUFFERS, offset: share / BUFFERS * SHARE })
+            .collect();
+        for at in (1..places.len()).rev() {
+            places.swap(at, random.below(at + 1));
+        }
+        places.chunks_exact(2).take(6).map(|pair| operation(random, cards, pair[0], pair[1])).collect()
+    }
+
+    impl Operation {
+        /// What it does to bytes that are nobody's but its own.
+        fn apply(&self, buffers: &mut [Vec<u8>]) {
+            let (target, source) = (self.target, self.source);
+            let from = buffers[source.buffer][source.offset..source.offset + SHARE].to_vec();
+            let to = &mut buffers[target.buffer][target.offset..target.offset + SHARE];
+            match self.kind {
+                Kind::Fill(byte) => to.fill(byte),
+                Kind::Copy => to.copy_from_slice(&from),
+                Kind::Dispatch(byte) => to[1] = from[2].wrapping_add(byte),
+                Kind::Both(byte) => {
+                    to[..4].fill(byte);
+                    to[1] = from[2].wrapping_add(byte);
+                    to[5] = to[0].wrapping_add(1);
+                }
+            }
+        }
+
+        fn works<'a>(&self, buffers: &'a [(usize, Buffer)], executable: &'a Executable) -> Vec<Work<'a>> {
+            let (target, source) = (self.target, self.source);
+            let share = |place: Place| -> Part<'a> { (&buffers[place.buffer].1, place.offset, SHARE) };
+            let whole = |place: Place| -> Part<'a> { (&buffers[place.buffer].1, 0, LENGTH) };
+            let byte =
+                |binding: u32, place: Place, at: usize| (binding, u32::try_from(place.offset + at).unwrap());
+            let add = |addend| Step::Add { target: byte(0, target, 1), source: byte(1, source, 2), addend };
+            let bindings = vec![whole(target), whole(source)];
+            match self.kind {
+                Kind::Fill(byte) => vec![Work::Fill(share(target), byte)],
+                Kind::Copy => vec![Work::Copy(share(source), share(target))],
+                Kind::Dispatch(addend) => vec![Work::Dispatch(executable, vec![add(addend)], bindings)],
+                Kind::Both(addend) => {
+                    let next =
+                        Step::Add { target: byte(0, target, 5), source: byte(0, target, 0), addend: 1 };
+                    let (buffer, offset, _) = share(target);
+                    vec![
+                        Work::Fill((buffer, offset, 4), addend),
+                        Work::Dispatch(executable, vec![add(addend), next], bindings),
+                    ]
+                }
+            }
+        }
+    }
+
+    fn program(seed: u64, count: usize) {
+        let random = &mut Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let cards: Vec<Device> = (0..count).map(card).collect();
+        let executables: Vec<Executable> = cards.iter().map(steps).collect();
+        let mut expected: Vec<Vec<u8>> =
+            (0..BUFFERS).map(|at| vec![u8::try_from(at).unwrap(); LENGTH]).collect();
+        let buffers: Vec<(usize, Buffer)> = (0..BUFFERS)
+            .map(|at| (at % count, filled(&cards[at % count], LENGTH, u8::try_from(at).unwrap())))
+            .collect();
+        let mut before: Vec<Semaphore> = Vec::new();
+        let mut told = Vec::new();
+        for _ in 0..ROUNDS {
+            let operations = round(random, count);
+            let ends: Vec<Semaphore> = operations.iter().map(|op| cards[op.worker].semaphore(0)).collect();
+            let waits = List::of(&before.iter().map(|end| (end, 1)).collect::<Vec<_>>());
+            for (op, end) in operations.iter().zip(&ends) {
+                let work = op.works(&buffers, &executables[op.worker]);
+                perform(&cards[op.worker], op.way, op.affinity, &waits, &end.at(1), &work).unwrap();
+                op.apply(&mut expected);
+            }
+            before = ends;
+            told.push(operations);
+        }
+        for end in &before {
+            end.wait(1).unwrap_or_else(|failed| panic!("seed {seed}: {}", failed.text));
+        }
+        for ((owner, buffer), expected) in buffers.iter().zip(&expected) {
+            let bytes = read(&cards[*owner], buffer);
+            if let Some(at) = (0..LENGTH).find(|&at| bytes[at] != expected[at]) {
+                panic!("seed {seed}: byte {at} is {} and not {}: {told:#?}", bytes[at], expected[at]);
+            }
+        }
+    }
+
+    #[test]
+    fn random_programs_over_two_and_three_cards_end_as_in_sequence() {
+        for seed in 1..=40 {
+            program(seed, 2);
+            program(seed, 3);
+        }
+    }
+}

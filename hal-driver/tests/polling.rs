@@ -1,0 +1,215 @@
+//! What it costs to look for the completions of a device, and what a device may do wrong when it is looked at.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
+#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+mod common;
+
+use common::{Device, List, check, registry};
+use hal_backend::{
+    Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange, Job,
+    LoadRequest, Loaded, NativeWaits, Parameters, Properties, QueueId, Rejected,
+};
+use hal_semaphore::Code;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Threads are counted by name: one test at a time has any.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The processor time that the thread with this name has used, in ticks of the kernel.
+fn ticks(name: &str) -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let mine = tasks.filter(|task| {
+        std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    });
+    let stats = mine.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    let spent = |stat: String| -> u64 {
+        // Behind the name, which is in parentheses, the 12th and the 13th are the times.
+        let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
+        fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    };
+    stats.map(spent).sum()
+}
+
+#[test]
+fn polling_costs_nothing_while_nothing_is_in_flight_and_little_while_something_is() {
+    let _alone = alone();
+    register();
+    let device = Device::open("looked-at://").unwrap();
+    let done = device.semaphore(0);
+    let buffer = device.buffer(64);
+    device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
+    done.wait(1).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let looks = || LOOKS.load(Ordering::Relaxed);
+    let before = looks();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(looks(), before, "nothing is in flight");
+    // A job that takes long: it is looked at ever more rarely.
+    HOLDS.store(true, Ordering::Relaxed);
+    device.fill(&List::none(), &done.at(2), &buffer, (0, 64), &[1]).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let (before, spent) = (looks(), ticks("hal-poll"));
+    std::thread::sleep(Duration::from_millis(300));
+    let (after, used) = (looks(), ticks("hal-poll") - spent);
+    assert!(after > before, "it is looked at");
+    assert!(after - before < 3_000, "{} looks in 300 ms", after - before);
+    assert!(used <= 10, "{used} ticks in 300 ms");
+    HOLDS.store(false, Ordering::Relaxed);
+    done.wait(2).unwrap();
+}
+
+/// How often the device below was polled.
+static LOOKS: AtomicUsize = AtomicUsize::new(0);
+/// Whether it holds what it was given.
+static HOLDS: AtomicBool = AtomicBool::new(false);
+
+/// Drivers whose devices do what the mock device does not: count how often they are looked at, have no descriptor, panic.
+struct Looked;
+struct Blind;
+struct Panics;
+
+macro_rules! driver {
+    ($driver:ident, $name:literal, $completion:expr) => {
+        impl Driver for $driver {
+            type Device = PolledDevice;
+            const NAME: &'static str = $name;
+            const FULL_NAME: &'static str = $name;
+
+            fn create() -> Self {
+                Self
+            }
+
+            fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
+                Ok(Vec::new())
+            }
+
+            fn open(&self, _path: &str, _parameters: &mut Parameters<'_>) -> Result<PolledDevice, Failure> {
+                Ok(PolledDevice { name: $name, completion: $completion, ..PolledDevice::default() })
+            }
+        }
+    };
+}
+
+driver!(Looked, "looked-at", Completion::Poll);
+driver!(Blind, "blind", Completion::Descriptor);
+driver!(Panics, "panics", Completion::Poll);
+
+struct PolledDevice {
+    name: &'static str,
+    completion: Completion,
+    completer: OnceLock<Completer>,
+    jobs: Mutex<Vec<(QueueId, u64)>>,
+}
+
+impl Default for PolledDevice {
+    fn default() -> Self {
+        let (completer, jobs) = (OnceLock::new(), Mutex::default());
+        Self { name: "", completion: Completion::Poll, completer, jobs }
+    }
+}
+
+impl hal_backend::Device for PolledDevice {
+    type Memory = HostRange;
+    type Executable = ();
+    type Event = ();
+
+    fn properties(&self) -> Properties {
+        Properties {
+            identifier: self.name.into(),
+            aliases: Vec::new(),
+            queues: DeviceSpec {
+                queues: 1,
+                native_waits: NativeWaits::None,
+                peers: Vec::new(),
+                completion: self.completion,
+            },
+            heaps: vec![Heap {
+                host_visible: true,
+                coherent: true,
+                device_local: true,
+                max_allocation: 1 << 30,
+                alignment: 64,
+                import_alignment: None,
+            }],
+            concurrency: 1,
+            host_processor: false,
+        }
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn allocate(&self, _heap: usize, length: u64) -> Result<HostRange, Failure> {
+        HostRange::allocate(length, 64)
+    }
+
+    fn host_view(&self, memory: &HostRange) -> Option<HostRange> {
+        Some(memory.clone())
+    }
+
+    fn supports(&self, _format: &str, _host: &dyn HostLoader) -> bool {
+        false
+    }
+
+    fn load(&self, _request: &LoadRequest<'_>, _host: &dyn HostLoader) -> Result<Loaded<()>, Failure> {
+        Err(Failure::new(Code::Unimplemented, "there is nothing to run"))
+    }
+
+    fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push((job.queue, job.epoch));
+        Ok(())
+    }
+
+    fn poll(&self) {
+        LOOKS.fetch_add(1, Ordering::Relaxed);
+        assert_ne!(self.name, "panics", "as it was asked");
+        if !HOLDS.load(Ordering::Relaxed) {
+            for (queue, epoch) in std::mem::take(&mut *self.jobs.lock().unwrap()) {
+                self.completer.get().unwrap().complete(queue, epoch).unwrap();
+            }
+        }
+    }
+
+    fn abort(&self, _why: &Failure) {}
+}
+
+static REGISTER: Once = Once::new();
+
+fn register() {
+    REGISTER.call_once(|| unsafe {
+        check(hal_driver::register::<Looked>(registry())).unwrap();
+        check(hal_driver::register::<Blind>(registry())).unwrap();
+        check(hal_driver::register::<Panics>(registry())).unwrap();
+    });
+}
+
+#[test]
+fn device_without_the_descriptor_that_it_speaks_of_is_refused() {
+    register();
+    let refused = Device::open("blind://").err().unwrap();
+    assert_eq!(refused.code, Code::Internal);
+    assert!(
+        refused.text.contains("blind") && refused.text.contains("Device::descriptor"),
+        "{}",
+        refused.text
+    );
+}
+
+#[test]
+fn panic_of_a_poll_loses_the_device() {
+    let _alone = alone();
+    register();
+    let device = Device::open("panics://").unwrap();
+    let (buffer, done) = (device.buffer(64), device.semaphore(0));
+    device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
+    let failed = done.wait(1).unwrap_err();
+    assert_eq!(failed.code, Code::Internal);
+    assert!(failed.text.contains("the backend panicked: "), "{}", failed.text);
+}
