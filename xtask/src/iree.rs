@@ -32,7 +32,8 @@ pub(crate) struct Tree {
 }
 
 /// The tools that people run.
-const TOOLS: [&str; 3] = ["iree-run-module", "iree-dump-module", "iree-profile"];
+const TOOLS: [&str; 5] =
+    ["iree-run-module", "iree-dump-module", "iree-profile", "iree-run-replay", "iree-dump-replay"];
 
 impl Tree {
     /// Configures a build, if anything about it has changed.
