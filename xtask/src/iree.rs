@@ -171,6 +171,8 @@ pub(crate) fn build(options: &BuildOptions) -> Result<bool> {
         targets.push("hal_plugins");
     }
     tree.build(&targets)?;
+    // What the tests of the driver dispatch, too.
+    crate::cts::testdata(&tree)?;
     println!("tools: {}", tree.folder.join("tools").display());
     Ok(true)
 }

@@ -9,6 +9,7 @@ mod hw;
 mod instructions;
 mod iree;
 mod mutants;
+mod programs;
 mod setup;
 mod steps;
 mod test;
@@ -57,6 +58,8 @@ enum Command {
     Instructions,
     /// Random programs on random devices, judged by the engine's rules
     Worlds(worlds::Options),
+    /// Random programs over IREE's interface, on our devices and on IREE's own driver
+    Programs(programs::Options),
     /// Wrong lines in the engine, and which test notices
     Mutants(mutants::Options),
     /// Proves a backend on a real device, and says what was proved
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Instructions => instructions::run(),
         Command::Worlds(options) => worlds::run(&options),
+        Command::Programs(options) => programs::run(&options),
         Command::Mutants(options) => mutants::run(&options),
         Command::Hw(options) => hw::run(&options),
         Command::Doctor => doctor::run(),

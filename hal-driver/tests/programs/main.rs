@@ -9,7 +9,7 @@
 //! - `oracle.rs`: what it must come to, and whether it is legal. `machine.rs`: runs it. `shrink.rs`: makes it smaller.
 //!
 //! `PROGRAMS=n` runs so many (from the seed `PROGRAMS_FROM=n` on), `PROGRAMS_SECONDS=n` as many as fit, `PROGRAM_SEED=n`
-//! one and prints it; `PROGRAMS_DEVICE=name` runs on that device alone. `PROGRAMS_SURVEY=1` goes on after a failure, and
+//! one and prints it; `PROGRAMS_KIND=name` asks for one kind, `PROGRAMS_DEVICE=name` runs on that device alone. `PROGRAMS_SURVEY=1` goes on after a failure, and
 //! `PROGRAMS_SHRINK=n` makes a program that fails smaller for `n` seconds.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
 #![allow(
@@ -160,10 +160,24 @@ fn note(kind: &Kind, place: &Place, seed: u64) {
 
 /// Runs programs of a kind until enough are run; stops at the first that fails.
 fn judge(kind: &Kind, default: u64) {
+    if std::env::var("PROGRAMS_KIND").is_ok_and(|wanted| wanted != kind.name) {
+        return;
+    }
     let only = std::env::var("PROGRAMS_DEVICE").ok();
     let places: Vec<&Place> =
         kind.places.iter().filter(|place| only.as_ref().is_none_or(|only| only == place.name)).collect();
     if places.is_empty() {
+        // Another kind has the device, unless nobody has it or this kind was asked for.
+        let named = only.unwrap_or_default();
+        let others = KINDS.iter().flat_map(|kind| kind.places).any(|place| place.name == named);
+        let known: Vec<&str> = kind.places.iter().map(|place| place.name).collect();
+        let is_wanted = std::env::var("PROGRAMS_KIND").is_ok_and(|wanted| wanted == kind.name);
+        assert!(
+            others && !is_wanted,
+            "{} programs do not run on {named}, but on {}",
+            kind.name,
+            known.join(", ")
+        );
         return;
     }
     let one = number("PROGRAM_SEED");

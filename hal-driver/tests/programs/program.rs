@@ -1,6 +1,7 @@
 //! What a program is made of, and how it reads.
 
 use hal_semaphore::Code;
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// A program: what exists before it runs, its steps in the order of the oracle, and the order in which they are submitted.
@@ -397,50 +398,71 @@ impl fmt::Display for Action {
     }
 }
 
+/// What steps use, which is less than there is once a program has been made smaller.
+struct Used {
+    buffers: BTreeSet<usize>,
+    recordings: BTreeSet<usize>,
+}
+
+impl Used {
+    fn by(program: &Program) -> Self {
+        let mut used = Self { buffers: BTreeSet::new(), recordings: BTreeSet::new() };
+        for step in &program.steps {
+            for access in program.accesses(&step.action) {
+                if let Base::Buffer(buffer) = access.part.base {
+                    used.buffers.insert(buffer);
+                }
+            }
+            if let Action::Execute { recording, .. } = step.action {
+                used.recordings.insert(recording);
+            }
+        }
+        used
+    }
+}
+
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let used = Used::by(self);
         writeln!(f, "seed {}", self.seed)?;
-        for (at, buffer) in self.buffers.iter().enumerate() {
-            let BufferSpec { device, length, memory } = buffer;
-            writeln!(f, "  b{at}: {length} bytes, {memory:?}, of device {device}")?;
+        for &number in &used.buffers {
+            let BufferSpec { device, length, memory } = self.buffers[number];
+            writeln!(f, "  b{number}: {length} bytes, {memory:?}, of device {device}")?;
         }
-        for (at, file) in self.files.iter().enumerate() {
+        for (number, file) in self.files.iter().enumerate() {
             let kind = if file.in_memory { "memory" } else { "a descriptor" };
-            writeln!(f, "  f{at}: {} bytes, {kind}", file.bytes.len())?;
+            writeln!(f, "  f{number}: {} bytes, {kind}", file.bytes.len())?;
         }
-        for (at, device) in self.timelines.iter().enumerate() {
-            writeln!(f, "  s{at}: semaphore of device {device}")?;
-        }
-        for (at, recording) in self.recordings.iter().enumerate() {
-            let Recording { device, slots, one_shot, validated, .. } = recording;
+        for &number in &used.recordings {
+            let Recording { device, slots, one_shot, validated, commands } = &self.recordings[number];
             let kind = if *one_shot { "one-shot" } else { "reusable" };
             let checked = if *validated { "" } else { ", unvalidated" };
-            writeln!(f, "  r{at}: {kind}, {slots} slots{checked}, of device {device}")?;
-            for command in &recording.commands {
+            writeln!(f, "  r{number}: {kind}, {slots} slots{checked}, of device {device}")?;
+            for command in commands {
                 match command {
                     Recorded::Barrier => writeln!(f, "      barrier")?,
                     Recorded::Command(command) => writeln!(f, "      {command}")?,
                 }
             }
         }
-        let points = |points: &[At]| {
-            let points: Vec<String> =
-                points.iter().map(|at| format!("s{}@{}", at.timeline, at.value)).collect();
-            points.join(" ")
-        };
-        for (at, step) in self.steps.iter().enumerate() {
-            let place = self.order.iter().position(|&step| step == at).unwrap_or(usize::MAX);
-            writeln!(
-                f,
-                "  {at:>3}: submitted {place:>3} by t{} on device {} {:#x}: ({}) {} ({})",
-                step.thread,
-                step.device,
-                step.affinity,
-                points(&step.waits),
-                step.action,
-                points(&step.signals)
-            )?;
+        for (number, step) in self.steps.iter().enumerate() {
+            let place = self.order.iter().position(|&step| step == number).unwrap_or(usize::MAX);
+            let Step { device, affinity, thread, waits, signals, action } = step;
+            write!(f, "  {number:>3}: submitted {place:>3} by t{thread} on device {device} ")?;
+            let (waits, signals) = (self.points(waits), self.points(signals));
+            writeln!(f, "{affinity:#x}: ({waits}) {action} ({signals})")?;
         }
         Ok(())
+    }
+}
+
+impl Program {
+    fn points(&self, points: &[At]) -> String {
+        let point = |at: &At| {
+            let foreign = self.timelines[at.timeline];
+            let of = if foreign == 0 { String::new() } else { format!(" of device {foreign}") };
+            format!("s{}@{}{of}", at.timeline, at.value)
+        };
+        points.iter().map(point).collect::<Vec<_>>().join(" ")
     }
 }
