@@ -493,8 +493,11 @@ impl<D: Device> Table<D> {
                 bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_QUEUE_DISPATCH;
             }
         }
-        // Whoever brings memory of their own finds out what it has to be like.
-        granted.min_alignment = granted.min_alignment.max(narrow(heap.alignment));
+        if own.is_none() {
+            // The program has to bring this memory, so it is told how it has to begin. Memory of the device's begins well by
+            // itself, and a program that kept what it was told could not ask another device for the same.
+            granted.min_alignment = granted.min_alignment.max(narrow(heap.alignment));
+        }
         *params = granted;
         bits as sys::iree_hal_buffer_compatibility_t
     }

@@ -19,7 +19,7 @@ mod staged;
 
 use crate::alloca::ParkingLot;
 use crate::allocator::{Allocator, Memory};
-use crate::executable::DeviceIdentity;
+use crate::executable::{DeviceIdentity, Reflection};
 use crate::frontier::Frontiers;
 use crate::host_pool::HostPool;
 use crate::host_program::Loaders;
@@ -74,6 +74,7 @@ pub(crate) struct State<D: Device> {
     device: Arc<D>,
     /// The same, for what is only for one device and knows nothing else of it.
     identity: DeviceIdentity,
+    reflection: Reflection,
     allocator: sys::iree_allocator_t,
     proactor: *mut sys::iree_async_proactor_t,
     _proactors: Retained<sys::iree_async_proactor_pool_t>,
@@ -90,6 +91,7 @@ impl<D: Device> HalDevice<D> {
     pub(crate) fn create(
         device: D,
         params: &sys::iree_hal_device_create_params_t,
+        reflection: Reflection,
         allocator: sys::iree_allocator_t,
     ) -> Result<*mut sys::iree_hal_device_t> {
         let device = Arc::new(device);
@@ -127,6 +129,7 @@ impl<D: Device> HalDevice<D> {
             properties,
             identity: device.clone(),
             device,
+            reflection,
             allocator,
             proactor,
             _proactors: proactors,
@@ -434,7 +437,8 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and where the result goes.
             let (state, out) = unsafe { (HalDevice::<D>::of(device), Out::new(out)) };
-            executable::create_cache(state.allocator, state.device.clone(), state.host.clone(), out)
+            let (device, host) = (state.device.clone(), state.host.clone());
+            executable::create_cache(state.allocator, device, host, state.reflection, out)
         })
     }
 

@@ -1,6 +1,7 @@
 //! The HAL driver and its factory: names, enumeration, and opening devices by path or number.
 
 use crate::device::HalDevice;
+use crate::executable::Reflection;
 use crate::object::{Out, allocate, free, resource, slice};
 use crate::status::{Result, check, guard, guard_or, invalid, text, view};
 use hal_backend::{DeviceInfo, Driver, Parameters};
@@ -39,9 +40,10 @@ impl<R: Driver> HalDriver<R> {
             .iter()
             .map(|pair| unsafe { (text(pair.__bindgen_anon_1.first), text(pair.__bindgen_anon_2.second)) });
         let mut parameters = Parameters::new(R::NAME, pairs);
+        let reflection = Reflection::take(&mut parameters)?;
         let device = self.driver.open(path, &mut parameters)?;
         parameters.finish()?;
-        HalDevice::create(device, params, allocator)
+        HalDevice::create(device, params, reflection, allocator)
     }
 
     /// The path of the device with this number; the numbers begin at 1.
