@@ -38,6 +38,8 @@ enum Command {
     Demo,
     /// Everything that a contributor must see green
     Test(test::Options),
+    /// Records what models do on one device, and replays it on the others
+    Replay,
     /// IREE's own iree-run-module with our drivers linked in
     Run(iree::RunOptions),
     /// Runs a model with profiling and draws what its queues did
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Demo => demo::run(),
         Command::Test(options) => test::run(&options),
+        Command::Replay => demo::replay(),
         Command::Run(options) => iree::run(&options),
         Command::Profile(options) => demo::profile(&options),
         Command::Cts(options) => cts::run(&options),

@@ -94,6 +94,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         step("asan", "the conformance suite and the C example with AddressSanitizer", xtask(&["asan"])),
         step("demo", "real models on every device, checked against numpy and local-sync", xtask(&["demo"])),
         step(
+            "replay",
+            "what models do on one device, recorded and replayed on the others",
+            xtask(&["replay"]),
+        ),
+        step(
             "rehearsal",
             "what a person with a Gaudi card runs, on an emulated one",
             xtask(&["hw", "gaudi", "--device", "gaudi://emulated"]),
