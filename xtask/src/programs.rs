@@ -9,11 +9,12 @@ use crate::workspace;
 use anyhow::{Context, Result};
 
 /// The kinds of programs, and the test that runs each.
-const KINDS: [(&str, &str); 4] = [
+const KINDS: [(&str, &str); 5] = [
     ("single", "programs_on_one_device"),
     ("beyond", "programs_beyond_what_iree_promises"),
     ("pairs", "programs_on_two_devices"),
     ("mixed", "programs_on_two_drivers"),
+    ("broken", "programs_on_devices_that_fail"),
 ];
 
 #[derive(Debug, clap::Args)]

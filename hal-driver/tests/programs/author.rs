@@ -22,6 +22,8 @@ pub(crate) struct Rules {
     /// What IREE's own driver does not do, and every device of this project does: any pattern, fills that begin and end
     /// anywhere, copies that overlap, recordings that name stream-ordered buffers or have long updates.
     pub(crate) beyond: bool,
+    /// The program's one dispatch is failed by the device.
+    pub(crate) broken: bool,
 }
 
 /// The least common multiple of what functions and devices ask of a binding's offset.
@@ -31,8 +33,12 @@ pub(crate) fn write(seed: u64, rules: Rules) -> Program {
     let mut author = Author::new(seed, rules);
     author.scene();
     let steps = author.dice.pick(&[4, 12, 25, 40, 60]);
-    for _ in 0..steps {
+    let broken = author.dice.below(steps);
+    for step in 0..steps {
         author.next();
+        if rules.broken && step == broken {
+            author.fail_on_the_device();
+        }
     }
     author.submit_in_some_order();
     author.program
@@ -249,8 +255,23 @@ impl Author {
             2 | 3 => self.update(device),
             4..=6 => self.copy(device),
             7 => self.count(device),
+            _ if self.rules.broken => self.copy(device),
             _ => self.dispatch(device),
         }
+    }
+
+    /// The dispatch that the device fails. It works on a buffer of its own, as what a dispatch that fails has written is
+    /// open.
+    fn fail_on_the_device(&mut self) {
+        let buffer = self.program.buffers.len();
+        self.program.buffers.push(BufferSpec { device: 0, length: 128, memory: Memory::Mapped });
+        let bindings = vec![Part::of_buffer(buffer, 0, 128)];
+        let format = self.dice.below(2);
+        let dispatch = Dispatch { kernel: Kernel::Numbers, format, bindings, count: Count::Fixed(1) };
+        self.add(0, Action::Broken(Command::Dispatch(dispatch)));
+        // Nobody else is to find it.
+        self.world.grow(&self.program);
+        self.world.buffers[buffer] = None;
     }
 
     /// A command buffer for later, over slots and over buffers that are there from the beginning.
@@ -482,6 +503,8 @@ impl Author {
             6..=11 => self.execute(device),
             12 | 13 => self.file(device),
             14 | 15 => Some(self.call()),
+            // A thread waits for what goes well, which is not known of what another step has used.
+            16 if self.rules.broken => Some(Action::Host(None)),
             16 => Some(Action::Host(self.visit())),
             _ => self.command(device).map(Action::Command),
         };
@@ -513,7 +536,9 @@ impl Author {
         let accesses = self.program.accesses(&action);
         let file = Program::file_access(&action);
         let (mut waits, mut known) = (Vec::new(), Before::default());
-        let ran = |world: &World, step: usize| world.failures[step].is_empty();
+        // Where a device fails a step, those behind it may run, and are ordered like any other.
+        let may_run = self.rules.broken;
+        let ran = |world: &World, step: usize| may_run || world.failures[step].is_empty();
         for step in (0..number).rev() {
             let meets =
                 accesses.iter().any(|access| self.accesses[step].iter().any(|other| access.conflicts(other)));
@@ -527,11 +552,11 @@ impl Author {
         let on_host = matches!(action, Action::Host(_) | Action::Fail(_));
         if number > 0 && !matches!(action, Action::Fail(_)) && self.dice.one_in(3) {
             let step = self.dice.below(number);
-            if ran(&self.world, step) || (!on_host && self.dice.one_in(3)) {
+            if self.world.failures[step].is_empty() || (!on_host && self.dice.one_in(3)) {
                 self.wait_for(step, &mut waits, &mut known);
             }
         }
-        let begins_to_fail = matches!(action, Action::Fail(_) | Action::Call { ends: Ends::Failed(_), .. });
+        let begins_to_fail = action.begins_to_fail().is_some();
         let fails = begins_to_fail || !self.world.causes(&waits).is_empty();
         let signals = self.signals(device, fails, begins_to_fail, &mut waits, &mut known);
         let step =

@@ -550,7 +550,7 @@ impl Scene {
                 Action::Barrier => {
                     check(sys::iree_hal_device_queue_barrier(device, affinity, waits, signals, 0))
                 }
-                Action::Command(command) => {
+                Action::Command(command) | Action::Broken(command) => {
                     self.submit_command(step.device, affinity, waits, signals, command)
                 }
                 Action::Execute { recording, table } => {
@@ -859,11 +859,11 @@ impl Scene {
 
     /// Whether an error is that of one of the steps.
     fn is_cause(&self, causes: &Causes, error: &common::Error) -> bool {
-        causes.iter().any(|&step| match self.program.steps[step].action {
-            Action::Fail(code) | Action::Call { ends: Ends::Failed(code), .. } => {
-                error.code == code && error.text.contains(&cause(step))
-            }
-            _ => false,
+        causes.iter().any(|&step| {
+            let action = &self.program.steps[step].action;
+            // What a device says of its own failure is its own.
+            let is_told = matches!(action, Action::Broken(_)) || error.text.contains(&cause(step));
+            action.begins_to_fail() == Some(error.code) && is_told
         })
     }
 

@@ -76,6 +76,13 @@ const MIXED: [Place; 3] = [
     place("gaudi2+local-task", &["gaudi://emulated?generation=gaudi2&seed=@", "local-task"]),
 ];
 
+/// Devices that fail the first dispatch, which is the only one. Each is opened for one program.
+const BROKEN: [Place; 3] = [
+    place("mock/broken", &["mock://?queues=3&fault=fail:dispatch:1"]),
+    place("mock/broken/late", &["mock://?queues=3&fault=fail:dispatch:1&fault=jitter&seed=7"]),
+    place("mock/broken/held", &["mock://?queues=2&fault=fail:dispatch:1&waits=none"]),
+];
+
 /// What programs of a kind are run on.
 struct Kind {
     name: &'static str,
@@ -83,19 +90,36 @@ struct Kind {
     places: &'static [Place],
 }
 
-const KINDS: [Kind; 4] = [
-    Kind { name: "single", rules: Rules { devices: 1, in_reach: 1, beyond: false }, places: &SINGLE },
+const KINDS: [Kind; 5] = [
+    Kind {
+        name: "single",
+        rules: Rules { devices: 1, in_reach: 1, beyond: false, broken: false },
+        places: &SINGLE,
+    },
     Kind {
         name: "beyond",
-        rules: Rules { devices: 1, in_reach: 1, beyond: true },
+        rules: Rules { devices: 1, in_reach: 1, beyond: true, broken: false },
         // All but IREE's own.
         places: SINGLE.split_at(1).1,
     },
-    Kind { name: "pairs", rules: Rules { devices: 2, in_reach: 2, beyond: false }, places: &PAIRS },
-    Kind { name: "mixed", rules: Rules { devices: 2, in_reach: 1, beyond: false }, places: &MIXED },
+    Kind {
+        name: "pairs",
+        rules: Rules { devices: 2, in_reach: 2, beyond: false, broken: false },
+        places: &PAIRS,
+    },
+    Kind {
+        name: "mixed",
+        rules: Rules { devices: 2, in_reach: 1, beyond: false, broken: false },
+        places: &MIXED,
+    },
+    Kind {
+        name: "broken",
+        rules: Rules { devices: 1, in_reach: 1, beyond: true, broken: true },
+        places: &BROKEN,
+    },
 ];
 
-/// How many programs share a device before it is opened again.
+/// How many programs share a device before it is opened again. One that counts what it fails has one.
 const SHARED: u64 = 10;
 
 /// How long a program may take to come to something.
@@ -198,7 +222,7 @@ fn judge(kind: &Kind, default: u64) {
         }
         for (place, machine) in places.iter().zip(&mut machines) {
             note(kind, place, seed);
-            if ran % SHARED == 0 {
+            if kind.rules.broken || ran % SHARED == 0 {
                 *machine = None;
             }
             let opened = machine.get_or_insert_with(|| Machine::open(place.uris).unwrap()).clone();
@@ -246,4 +270,9 @@ fn programs_on_two_devices() {
 #[test]
 fn programs_on_two_drivers() {
     judge(&KINDS[3], 20);
+}
+
+#[test]
+fn programs_on_devices_that_fail() {
+    judge(&KINDS[4], 30);
 }

@@ -3,7 +3,7 @@
 //! A step that waits for a failure never runs. What nobody has written yet is `None`, and so is what was made of it.
 
 use crate::program::{
-    Action, At, Base, Command, Count, Dispatch, Ends, Kernel, Memory, Part, Program, Recorded, Step, Visit,
+    Action, At, Base, Command, Count, Dispatch, Kernel, Memory, Part, Program, Recorded, Step, Visit,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -93,18 +93,14 @@ impl World {
                     let bytes = self.get(source)?;
                     self.files[*file][*offset..offset + source.length].copy_from_slice(&bytes);
                 }
-                Action::Call { visit, ends } => {
-                    seen = self.visit(visit.as_ref())?;
-                    if matches!(ends, Ends::Failed(_)) {
-                        causes.insert(number);
-                    }
-                }
-                Action::Host(visit) => seen = self.visit(visit.as_ref())?,
-                Action::Fail(_) => drop(causes.insert(number)),
+                Action::Call { visit, .. } | Action::Host(visit) => seen = self.visit(visit.as_ref())?,
+                Action::Fail(_) | Action::Broken(_) => {}
             }
-        } else if let Action::Deallocate(buffer) = step.action {
-            // Whether it still has memory is nobody's business.
-            self.buffers[buffer] = None;
+            if step.action.begins_to_fail().is_some() {
+                causes.insert(number);
+            }
+        } else {
+            self.forget(program, &step.action);
         }
         for at in &step.signals {
             let timeline = &mut self.timelines[at.timeline];
@@ -140,6 +136,23 @@ impl World {
             if !grown {
                 return;
             }
+        }
+    }
+
+    /// Notes that a step has failed: what it would have written is not known where a device may have done it all the same,
+    /// behind work that failed on the device. Whether a buffer still has memory is open either way.
+    fn forget(&mut self, program: &Program, action: &Action) {
+        if program.fails_on_a_device() {
+            for access in program.accesses(action).iter().filter(|access| access.writes) {
+                // Without memory there is nothing to write.
+                let _ = self.put(&access.part, vec![None; access.part.length]);
+            }
+            if let Some((file, begin, end, true)) = Program::file_access(action) {
+                self.files[file][begin..end].fill(None);
+            }
+        }
+        if let Action::Deallocate(buffer) = action {
+            self.buffers[*buffer] = None;
         }
     }
 
@@ -310,7 +323,7 @@ fn are_ordered(program: &Program, world: &World) -> bool {
             let Some(signaller) = program.steps[..number].iter().position(signals) else { return false };
             known.wait(*at, signaller, &before[signaller]);
         }
-        let ran = |step: usize| world.failures[step].is_empty();
+        let ran = |step: usize| program.fails_on_a_device() || world.failures[step].is_empty();
         let races =
             (0..number).any(|a| ran(a) && ran(number) && !known.steps.contains(&a) && meet(a, number));
         let is_early = |at: &At| {

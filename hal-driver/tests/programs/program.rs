@@ -261,6 +261,8 @@ pub(crate) enum Action {
     Host(Option<Visit>),
     /// The submitting thread fails the step's semaphores.
     Fail(Code),
+    /// A dispatch that the device is told to fail.
+    Broken(Command),
 }
 
 /// The host looks at some bytes and puts others in their place.
@@ -282,6 +284,17 @@ pub(crate) enum Ends {
     Detached,
 }
 
+impl Action {
+    /// Whether it fails by itself, and with which code.
+    pub(crate) fn begins_to_fail(&self) -> Option<Code> {
+        match self {
+            Action::Fail(code) | Action::Call { ends: Ends::Failed(code), .. } => Some(*code),
+            Action::Broken(_) => Some(Code::DataLoss),
+            _ => None,
+        }
+    }
+}
+
 impl Program {
     /// All that a step reads and writes of buffers.
     pub(crate) fn accesses(&self, action: &Action) -> Vec<Access> {
@@ -290,7 +303,7 @@ impl Program {
             writes: true,
         };
         match action {
-            Action::Barrier | Action::Fail(_) => Vec::new(),
+            Action::Barrier | Action::Fail(_) | Action::Broken(_) => Vec::new(),
             Action::Command(command) => command.accesses(),
             Action::Execute { recording, table } => {
                 let commands = self.recordings[*recording].commands.iter();
@@ -328,6 +341,11 @@ impl Program {
             }
             _ => None,
         }
+    }
+
+    /// Whether a device fails a step, so that what waits for it may be done all the same: it is the device's by then.
+    pub(crate) fn fails_on_a_device(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.action, Action::Broken(_)))
     }
 
     pub(crate) fn threads(&self) -> usize {
@@ -394,6 +412,7 @@ impl fmt::Display for Action {
             Action::Call { visit: seen, ends } => write!(f, "call that {}, ends {ends:?}", visit(seen)),
             Action::Host(seen) => write!(f, "host {}", visit(seen)),
             Action::Fail(code) => write!(f, "host fails it with {code:?}"),
+            Action::Broken(command) => write!(f, "{command}, which fails"),
         }
     }
 }

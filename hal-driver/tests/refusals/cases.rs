@@ -404,7 +404,10 @@ pub(crate) const CASES: &[Case] = &[
         let waits = if early { List::none() } else { go.at(1) };
         let buffer = bench.device.alloca_of(&waits, &ready.at(1), params(), LENGTH).unwrap();
         let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT;
-        let commands = bench.record(mode, 0, |raw| filled(raw, reference(&buffer)));
+        let commands = bench.record(mode, 0, |raw| unsafe {
+            let bytes = [1_u8; LENGTH];
+            sys::iree_hal_command_buffer_update_buffer(raw, bytes.as_ptr().cast(), 0, reference(&buffer), 0)
+        });
         go.signal(1).unwrap();
         wait(&ready, 1).unwrap();
         match commands {
