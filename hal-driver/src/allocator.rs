@@ -545,9 +545,11 @@ impl<D: Device> Table<D> {
                 bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_QUEUE_DISPATCH;
             }
         }
-        // Whoever brings memory of their own finds out what it has to be like.
-        let least = imported.map_or(heap.alignment, |(_, alignment)| alignment);
-        granted.min_alignment = granted.min_alignment.max(narrow(least));
+        if let Some((_, alignment)) = imported {
+            // Whoever brings memory finds out how it has to begin. What the device allocates begins well by itself, and a program
+            // that kept what it was told of that could not ask another device for the same.
+            granted.min_alignment = granted.min_alignment.max(narrow(alignment));
+        }
         *params = granted;
         bits as sys::iree_hal_buffer_compatibility_t
     }

@@ -23,7 +23,7 @@ pub(crate) use loan::Loan;
 use crate::alloca::ParkingLot;
 use crate::allocator::{Allocator, Memory};
 use crate::completions::{Completions, Looking};
-use crate::executable::DeviceIdentity;
+use crate::executable::{DeviceIdentity, Reflection};
 use crate::frontier::Frontiers;
 use crate::host_pool::HostPool;
 use crate::host_program::Loaders;
@@ -82,6 +82,7 @@ pub(crate) struct State<D: Device> {
     device: Arc<D>,
     /// The same, for what is only for one device and knows nothing else of it.
     identity: DeviceIdentity,
+    reflection: Reflection,
     allocator: HostAllocator,
     proactor: Arc<Proactor>,
 }
@@ -97,6 +98,7 @@ impl<D: Device> HalDevice<D> {
     pub(crate) fn create(
         device: D,
         proactors: Lent<'_, sys::iree_async_proactor_pool_t>,
+        reflection: Reflection,
         allocator: HostAllocator,
     ) -> Result<*mut sys::iree_hal_device_t> {
         let device = Arc::new(device);
@@ -134,6 +136,7 @@ impl<D: Device> HalDevice<D> {
             properties,
             identity: device.clone(),
             device,
+            reflection,
             allocator,
             proactor,
         };
@@ -473,7 +476,8 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and where the result goes.
             let (state, out) = unsafe { (HalDevice::<D>::of(device), Out::new(out)) };
-            executable::create_cache(state.allocator, state.device.clone(), state.host.clone(), out)
+            let (device, host) = (state.device.clone(), state.host.clone());
+            executable::create_cache(state.allocator, device, host, state.reflection, out)
         })
     }
 

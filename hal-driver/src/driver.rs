@@ -1,6 +1,7 @@
 //! The HAL driver and its factory: names, enumeration, and opening devices by path or number.
 
 use crate::device::HalDevice;
+use crate::executable::Reflection;
 use crate::object::{HostAllocator, Lent, Out, allocate, free, resource, slice};
 use crate::status::{Result, check, guard, guard_or, invalid, text, view};
 use hal_backend::{DeviceInfo, Driver, Parameters};
@@ -44,12 +45,13 @@ impl<R: Driver> HalDriver<R> {
             .iter()
             .map(|pair| unsafe { (text(pair.__bindgen_anon_1.first), text(pair.__bindgen_anon_2.second)) });
         let mut parameters = Parameters::new(R::NAME, pairs);
+        let reflection = Reflection::take(&mut parameters)?;
         let device = self.driver.open(path, &mut parameters)?;
         parameters.finish()?;
         // SAFETY: the pool is alive during the call or null, as the caller promises.
         let proactors =
             unsafe { Lent::required(params.proactor_pool, "device creation needs a proactor pool")? };
-        HalDevice::create(device, proactors, allocator)
+        HalDevice::create(device, proactors, reflection, allocator)
     }
 
     /// The path of the device with this number; the numbers begin at 1.

@@ -3,7 +3,7 @@
 use crate::constants::{PARAMETER_BINDING, PARAMETER_CONSTANT};
 use crate::object::{HostAllocator, Out, Retained, allocate, free, resource, slice};
 use crate::status::{Missing, Result, guard, guard_or, invalid, text, unimplemented, view};
-use hal_backend::{Device, LoadRequest, Loaded};
+use hal_backend::{Device, LoadRequest, Loaded, Parameters};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use std::any::Any;
@@ -11,12 +11,34 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Whether C is told of the parameters of functions, as the device's parameter `reflection` says.
+///
+/// IREE's own local drivers tell of none, and its replay takes an executable for another one if that differs between the
+/// device that was recorded and the one that replays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reflection {
+    Full,
+    None,
+}
+
+impl Reflection {
+    /// Takes the parameter from those of a device.
+    pub(crate) fn take(parameters: &mut Parameters<'_>) -> Result<Self> {
+        match parameters.take("reflection")? {
+            None | Some("full") => Ok(Self::Full),
+            Some("none") => Ok(Self::None),
+            Some(other) => Err(invalid(format!("reflection is {other:?}; it takes full or none"))),
+        }
+    }
+}
+
 /// An executable of ours, as C sees it.
 #[repr(C)]
 struct Object {
     resource: sys::iree_hal_resource_t,
     allocator: HostAllocator,
     functions: Vec<hal_backend::Function>,
+    reflection: Reflection,
     /// An `Arc<D::Executable>`, of the device type that loaded it.
     loaded: Box<dyn Any + Send + Sync>,
     /// The device that loaded it, and alone can run it.
@@ -181,8 +203,11 @@ unsafe extern "C" fn function_count(executable: *mut sys::iree_hal_executable_t)
 }
 
 /// What C is told a function takes: its bindings, then its constants.
-fn parameter_count(function: &hal_backend::Function) -> u16 {
-    function.bindings.saturating_add(function.constants)
+fn parameter_count(object: &Object, function: &hal_backend::Function) -> u16 {
+    match object.reflection {
+        Reflection::Full => function.bindings.saturating_add(function.constants),
+        Reflection::None => 0,
+    }
 }
 
 unsafe extern "C" fn function_info(
@@ -198,7 +223,7 @@ unsafe extern "C" fn function_info(
             name: view(&known.name),
             constant_count: known.constants,
             binding_count: known.bindings,
-            parameter_count: parameter_count(known),
+            parameter_count: parameter_count(object, known),
             workgroup_size: known.workgroup_size,
             ..Default::default()
         });
@@ -214,7 +239,9 @@ unsafe extern "C" fn function_parameters(
 ) -> sys::iree_status_t {
     guard(|| {
         // SAFETY: C passes a live executable of ours.
-        let (_, known) = lookup(unsafe { object(executable) }, function)?;
+        let object = unsafe { object(executable) };
+        let (_, known) = lookup(object, function)?;
+        let capacity = capacity.min(parameter_count(object, known).into());
         let binding = (PARAMETER_BINDING, 8_u8);
         let constant = (PARAMETER_CONSTANT, 4_u8);
         let bindings = (0..known.bindings).map(|at| (binding, at));
@@ -267,6 +294,7 @@ struct Cache<D: Device> {
     allocator: HostAllocator,
     device: Arc<D>,
     host: Arc<crate::host_program::Loaders>,
+    reflection: Reflection,
 }
 
 /// A new cache for whoever asked.
@@ -274,9 +302,11 @@ pub(crate) fn create_cache<D: Device>(
     allocator: HostAllocator,
     device: Arc<D>,
     host: Arc<crate::host_program::Loaders>,
+    reflection: Reflection,
     out: Out<*mut sys::iree_hal_executable_cache_t>,
 ) -> Result {
-    let cache = Cache { resource: resource(const { &CacheTable::<D>::VTABLE }), allocator, device, host };
+    let resource = resource(const { &CacheTable::<D>::VTABLE });
+    let cache = Cache { resource, allocator, device, host, reflection };
     out.set(allocate(allocator, cache)?.as_ptr().cast());
     Ok(())
 }
@@ -391,6 +421,7 @@ impl<D: Device> CacheTable<D> {
                 resource: resource(&raw const VTABLE),
                 allocator: cache.allocator,
                 functions,
+                reflection: cache.reflection,
                 loaded: Box::new(Arc::new(executable)),
                 device: cache.device.clone(),
                 profile_id: PROFILE_IDS.fetch_add(1, Ordering::Relaxed),

@@ -110,6 +110,24 @@ fn an_import_begins_where_its_heap_asks_it_to() {
     }
 }
 
+/// What is granted is asked for again, also of other devices: a program keeps it, and so does IREE's recorder.
+#[test]
+fn an_alignment_that_nobody_asked_for_is_not_granted() {
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        for asked in [0, 16, 64] {
+            let params = sys::iree_hal_buffer_params_t { min_alignment: asked, ..own() };
+            let mut granted = sys::iree_hal_buffer_params_t::default();
+            let bits = unsafe {
+                let (allocator, out) = (device.allocator(), &raw mut granted);
+                sys::iree_hal_allocator_query_buffer_compatibility(allocator, params, 1024, out, null_mut())
+            };
+            assert!(bits & ALLOCATABLE != 0, "{uri}");
+            assert_eq!(granted.min_alignment, asked, "{uri}");
+        }
+    }
+}
+
 /// A buffer of the device's own memory, where that is another than the host's.
 fn own() -> sys::iree_hal_buffer_params_t {
     sys::iree_hal_buffer_params_t {

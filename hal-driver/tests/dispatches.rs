@@ -197,6 +197,35 @@ impl Dispatch<'_> {
     }
 }
 
+#[test]
+fn a_program_may_ask_not_to_be_told_of_parameters() {
+    drop(open());
+    for (uri, expected) in [("noting", 1), ("noting://?reflection=full", 1), ("noting://?reflection=none", 0)]
+    {
+        let executable = Device::open(uri).unwrap().load("noting", &[1]).unwrap();
+        let (mut info, mut parameters) = (
+            sys::iree_hal_executable_function_info_t::default(),
+            [sys::iree_hal_executable_function_parameter_t { size: 99, ..Default::default() }; 4],
+        );
+        unsafe {
+            let function = sys::iree_hal_executable_function_from_index(0);
+            check(sys::iree_hal_executable_function_info(executable.0, function, &raw mut info)).unwrap();
+            let (capacity, out) = (parameters.len(), parameters.as_mut_ptr());
+            check(sys::iree_hal_executable_function_parameters(executable.0, function, capacity, out))
+                .unwrap();
+        }
+        assert_eq!((info.binding_count, usize::from(info.parameter_count)), (1, expected), "{uri}");
+        let told = parameters.iter().filter(|parameter| parameter.size != 99).count();
+        assert_eq!(told, expected, "{uri}");
+    }
+    let refused = Device::open("noting://?reflection=some").err().unwrap();
+    assert!(
+        refused.code == Code::InvalidArgument && refused.text.contains("full or none"),
+        "{}",
+        refused.text
+    );
+}
+
 /// A buffer with what dispatches use beside their bindings.
 fn counts(device: &Device) -> Buffer {
     let usage = sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS;

@@ -1,4 +1,5 @@
-//! `cargo xtask demo`: real models on every device, each result checked against numpy, or against IREE's local-sync.
+//! `cargo xtask demo`: real models on every device, each result checked against numpy, or against IREE's local-sync;
+//! and `cargo xtask replay`, which records and replays them.
 
 use crate::iree::{Flavour, Tree};
 use crate::workspace;
@@ -21,16 +22,32 @@ pub(crate) fn run() -> Result<bool> {
     if !built.success() {
         anyhow::bail!("the Rust program that embeds the runtime does not build");
     }
-    let status = Command::new(tree.python().program("python"))
-        .arg(root.join("xtask/demo/demo.py"))
+    let status = script(&tree, "demo.py")?
         .env("HAL_RUST_EXAMPLE", workspace::target()?.join("debug/examples/embed"))
-        .env("HAL_TOOLS", tree.folder().join("tools"))
-        .env("HAL_DEMO_DIR", tree.folder().join("demo"))
-        .env("HAL_IREE_COMPILE", tree.python().program("iree-compile"))
-        .env("HAL_EXAMPLES", root.join("hal-driver/examples"))
         .status()
         .context("starting the demo")?;
     Ok(status.success())
+}
+
+/// `cargo xtask replay`: what models do on one device, recorded and replayed on the others by IREE's own tools.
+pub(crate) fn replay() -> Result<bool> {
+    let tree = Tree::configure(Flavour::Plain, None)?;
+    tree.build(&["iree-run-module", "iree-run-replay"])?;
+    let status = script(&tree, "replays.py")?.status().context("starting the replays")?;
+    Ok(status.success())
+}
+
+/// A script of the demo's folder, told where things are.
+fn script(tree: &Tree, name: &str) -> Result<Command> {
+    let root = workspace::root()?;
+    let mut command = Command::new(tree.python().program("python"));
+    command
+        .arg(root.join("xtask/demo").join(name))
+        .env("HAL_TOOLS", tree.folder().join("tools"))
+        .env("HAL_DEMO_DIR", tree.folder().join("demo"))
+        .env("HAL_IREE_COMPILE", tree.python().program("iree-compile"))
+        .env("HAL_EXAMPLES", root.join("hal-driver/examples"));
+    Ok(command)
 }
 
 #[derive(Debug, clap::Args)]

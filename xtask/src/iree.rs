@@ -38,7 +38,8 @@ pub(crate) struct Tree {
 }
 
 /// The tools that people run.
-const TOOLS: [&str; 3] = ["iree-run-module", "iree-dump-module", "iree-profile"];
+const TOOLS: [&str; 5] =
+    ["iree-run-module", "iree-dump-module", "iree-profile", "iree-run-replay", "iree-dump-replay"];
 
 impl Tree {
     /// Configures a build, if anything about it has changed.
@@ -181,6 +182,8 @@ pub(crate) fn build(options: &BuildOptions) -> Result<bool> {
         targets.push("hal_plugins");
     }
     tree.build(&targets)?;
+    // What the tests of the driver dispatch, too.
+    crate::cts::testdata(&tree)?;
     println!("tools: {}", tree.folder.join("tools").display());
     Ok(true)
 }

@@ -9,6 +9,7 @@ mod hw;
 mod instructions;
 mod iree;
 mod mutants;
+mod programs;
 mod setup;
 mod steps;
 mod test;
@@ -37,6 +38,8 @@ enum Command {
     Demo,
     /// Everything that a contributor must see green
     Test(test::Options),
+    /// Records what models do on one device, and replays it on the others
+    Replay,
     /// IREE's own iree-run-module with our drivers linked in
     Run(iree::RunOptions),
     /// Runs a model with profiling and draws what its queues did
@@ -57,6 +60,8 @@ enum Command {
     Instructions,
     /// Random programs on random devices, judged by the engine's rules
     Worlds(worlds::Options),
+    /// Random programs over IREE's interface, on our devices and on IREE's own driver
+    Programs(programs::Options),
     /// Wrong lines in the engine, and which test notices
     Mutants(mutants::Options),
     /// Proves a backend on a real device, and says what was proved
@@ -69,6 +74,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Demo => demo::run(),
         Command::Test(options) => test::run(&options),
+        Command::Replay => demo::replay(),
         Command::Run(options) => iree::run(&options),
         Command::Profile(options) => demo::profile(&options),
         Command::Cts(options) => cts::run(&options),
@@ -79,6 +85,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Instructions => instructions::run(),
         Command::Worlds(options) => worlds::run(&options),
+        Command::Programs(options) => programs::run(&options),
         Command::Mutants(options) => mutants::run(&options),
         Command::Hw(options) => hw::run(&options),
         Command::Doctor => doctor::run(),

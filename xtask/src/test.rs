@@ -85,6 +85,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             cargo(&["test", "--workspace", "--all-features"]),
         ),
         step("cts", "IREE's conformance suite on every backend", xtask(&["cts"])),
+        step(
+            "programs",
+            "a minute of random programs over IREE's interface, on every device and on local-task",
+            xtask(&["programs", "--seconds", "60"]),
+        ),
         step("third-party", "a driver outside the workspace builds, links and runs", xtask(&["third-party"])),
         step(
             "asan",
@@ -92,6 +97,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             xtask(&["asan"]),
         ),
         step("demo", "real models on every device, checked against numpy and local-sync", xtask(&["demo"])),
+        step(
+            "replay",
+            "what models do on one device, recorded and replayed on the others",
+            xtask(&["replay"]),
+        ),
         step(
             "rehearsal",
             "what a person with a Gaudi card runs, on an emulated one",

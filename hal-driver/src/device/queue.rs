@@ -176,9 +176,9 @@ impl<D: Device> State<D> {
         unsafe { sys::iree_hal_buffer_params_canonicalize(&raw mut params) };
         let (heap, mut params) = allocator::place(&self.properties, &params)?;
         if heaps.get(heap).is_none_or(|heap| length > heap.max_allocation) {
-            return Err(invalid(format!(
-                "this device cannot allocate {length} bytes of the kind that was asked for"
-            )));
+            let message =
+                format!("this device cannot allocate {length} bytes of the kind that was asked for");
+            return Err(Failure::new(Code::ResourceExhausted, message));
         }
         if length == 0 {
             let mut buffer = std::ptr::null_mut();

@@ -14,6 +14,9 @@ unsafe extern "C" {
     fn iree_hal_local_task_driver_module_register(
         registry: *mut sys::iree_hal_driver_registry_t,
     ) -> sys::iree_status_t;
+    fn iree_hal_local_sync_driver_module_register(
+        registry: *mut sys::iree_hal_driver_registry_t,
+    ) -> sys::iree_status_t;
 }
 
 /// What went wrong, as a C program would read it.
@@ -60,6 +63,7 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
             check(hal_driver::iree_hal_gaudi_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_template_driver_module_register(registry)).unwrap();
             check(iree_hal_local_task_driver_module_register(registry)).unwrap();
+            check(iree_hal_local_sync_driver_module_register(registry)).unwrap();
         });
         registry
     }

@@ -1,0 +1,278 @@
+//! Random programs over IREE's interface, judged by plain bytes and by IREE's own driver.
+//!
+//! A program is made from one seed and does what a C program may: every kind of memory, subspans, recordings and binding
+//! tables, dispatches, files, host calls, semaphores that are waited for long before anybody submits who signals
+//! them, several threads, failures. The oracle works out on plain bytes what must be in every buffer and file and on every
+//! semaphore. The same program runs on IREE's `local-task` and on the devices of this project; who differs has the defect.
+//!
+//! - `program.rs`: what a program is, and how it reads. `author.rs`: writes one. `dice.rs`: its choices.
+//! - `oracle.rs`: what it must come to, and whether it is legal. `machine.rs`: runs it. `shrink.rs`: makes it smaller.
+//!
+//! `PROGRAMS=n` runs so many (from the seed `PROGRAMS_FROM=n` on), `PROGRAMS_SECONDS=n` as many as fit, `PROGRAM_SEED=n`
+//! one and prints it; `PROGRAMS_KIND=name` asks for one kind, `PROGRAMS_DEVICE=name` runs on that device alone. `PROGRAMS_SURVEY=1` goes on after a failure, and
+//! `PROGRAMS_SHRINK=n` makes a program that fails smaller for `n` seconds.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod author;
+#[path = "../common/mod.rs"]
+mod common;
+mod dice;
+mod machine;
+mod oracle;
+mod program;
+mod shrink;
+
+use author::Rules;
+use machine::Machine;
+use program::Program;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// Devices that run programs together. An `@` is a machine that no other program has.
+struct Place {
+    name: &'static str,
+    uris: &'static [&'static str],
+}
+
+const fn place(name: &'static str, uris: &'static [&'static str]) -> Place {
+    Place { name, uris }
+}
+
+/// Each runs the same programs, IREE's own driver first.
+const SINGLE: [Place; 8] = [
+    place("local-task", &["local-task"]),
+    place("mock", &["mock"]),
+    place("mock/held", &["mock://?waits=none&queues=3"]),
+    place("mock/jitter", &["mock://?queues=3&fault=jitter&seed=3"]),
+    place("mock/seeded", &["mock://?queues=3&schedule=seeded&seed=5&depth=2"]),
+    place("template", &["template"]),
+    place("gaudi1", &["gaudi://emulated?generation=gaudi1&seed=@"]),
+    place("gaudi2", &["gaudi://emulated?generation=gaudi2&seed=@"]),
+];
+
+/// Two devices that use each other's memory.
+const PAIRS: [Place; 4] = [
+    place("mock+mock", &["mock://0", "mock://1"]),
+    place("mock+template", &["mock", "template"]),
+    place("gaudi2+mock", &["gaudi://emulated?generation=gaudi2&seed=@", "mock"]),
+    place(
+        "gaudi1+gaudi2",
+        &["gaudi://emulated?generation=gaudi1&seed=@", "gaudi://emulated?generation=gaudi2&seed=@"],
+    ),
+];
+
+/// A device of this project and IREE's own, which only uses its own memory.
+const MIXED: [Place; 3] = [
+    place("mock+local-task", &["mock", "local-task"]),
+    place("template+local-task", &["template", "local-task"]),
+    place("gaudi2+local-task", &["gaudi://emulated?generation=gaudi2&seed=@", "local-task"]),
+];
+
+/// Devices that fail the first dispatch, which is the only one. Each is opened for one program.
+const BROKEN: [Place; 3] = [
+    place("mock/broken", &["mock://?queues=3&fault=fail:dispatch:1"]),
+    place("mock/broken/late", &["mock://?queues=3&fault=fail:dispatch:1&fault=jitter&seed=7"]),
+    place("mock/broken/held", &["mock://?queues=2&fault=fail:dispatch:1&waits=none"]),
+];
+
+/// What programs of a kind are run on.
+struct Kind {
+    name: &'static str,
+    rules: Rules,
+    places: &'static [Place],
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        name: "single",
+        rules: Rules { devices: 1, in_reach: 1, beyond: false, broken: false },
+        places: &SINGLE,
+    },
+    Kind {
+        name: "beyond",
+        rules: Rules { devices: 1, in_reach: 1, beyond: true, broken: false },
+        // All but IREE's own.
+        places: SINGLE.split_at(1).1,
+    },
+    Kind {
+        name: "pairs",
+        rules: Rules { devices: 2, in_reach: 2, beyond: false, broken: false },
+        places: &PAIRS,
+    },
+    Kind {
+        name: "mixed",
+        rules: Rules { devices: 2, in_reach: 1, beyond: false, broken: false },
+        places: &MIXED,
+    },
+    Kind {
+        name: "broken",
+        rules: Rules { devices: 1, in_reach: 1, beyond: true, broken: true },
+        places: &BROKEN,
+    },
+];
+
+/// How many programs share a device before it is opened again. One that counts what it fails has one.
+const SHARED: u64 = 10;
+
+/// How long a program may take to come to something.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
+/// Runs a program and waits for it. A submission that hangs ends the process, as nothing else ends its thread.
+fn run(machine: &Arc<Machine>, program: &Program, patience: Duration) -> Vec<String> {
+    let expected = match oracle::judge(program) {
+        Ok(expected) => expected,
+        Err(illegal) => return vec![format!("the author wrote an illegal program: {illegal:?}")],
+    };
+    let (told, tells) = channel();
+    let (on, copied) = (machine.clone(), program.clone());
+    std::thread::spawn(move || told.send(machine::run(&on, &copied, &expected, patience)));
+    tells.recv_timeout(patience * 4).unwrap_or_else(|_| {
+        eprintln!("a call never returned\n{program}");
+        std::process::exit(1);
+    })
+}
+
+fn again(kind: &Kind, place: &Place, seed: u64) -> String {
+    format!("again: cargo xtask programs --kind {} --device {} --seed {seed}", kind.name, place.name)
+}
+
+/// Runs a program on a device that is opened for it.
+fn fails_alone(place: &Place, program: &Program) -> bool {
+    let patience = Duration::from_secs(5);
+    (0..3).any(|_| {
+        Machine::open(place.uris).map_or(true, |machine| !run(&machine, program, patience).is_empty())
+    })
+}
+
+fn report(kind: &Kind, place: &Place, program: &Program, troubles: &[String]) -> String {
+    eprintln!("{}, seed {}: {}", place.name, program.seed, troubles.join("; "));
+    let time = Duration::from_secs(number("PROGRAMS_SHRINK").unwrap_or(60));
+    let smaller = shrink::shrink(program, time, |smaller| fails_alone(place, smaller));
+    let about = if smaller.steps.len() < program.steps.len() {
+        format!("{} of {} steps are enough", smaller.steps.len(), program.steps.len())
+    } else {
+        "nothing less fails as surely".to_owned()
+    };
+    format!(
+        "{} differs from the oracle:\n  {}\n{about}:\n{smaller}{}",
+        place.name,
+        troubles.join("\n  "),
+        again(kind, place, program.seed)
+    )
+}
+
+/// What runs now, for whoever wonders after a crash.
+fn note(kind: &Kind, place: &Place, seed: u64) {
+    let name = format!("programs-{}", kind.name);
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    drop(std::fs::write(path, again(kind, place, seed)));
+}
+
+/// Runs programs of a kind until enough are run; stops at the first that fails.
+fn judge(kind: &Kind, default: u64) {
+    if std::env::var("PROGRAMS_KIND").is_ok_and(|wanted| wanted != kind.name) {
+        return;
+    }
+    let only = std::env::var("PROGRAMS_DEVICE").ok();
+    let places: Vec<&Place> =
+        kind.places.iter().filter(|place| only.as_ref().is_none_or(|only| only == place.name)).collect();
+    if places.is_empty() {
+        // Another kind has the device, unless nobody has it or this kind was asked for.
+        let named = only.unwrap_or_default();
+        let others = KINDS.iter().flat_map(|kind| kind.places).any(|place| place.name == named);
+        let known: Vec<&str> = kind.places.iter().map(|place| place.name).collect();
+        let is_wanted = std::env::var("PROGRAMS_KIND").is_ok_and(|wanted| wanted == kind.name);
+        assert!(
+            others && !is_wanted,
+            "{} programs do not run on {named}, but on {}",
+            kind.name,
+            known.join(", ")
+        );
+        return;
+    }
+    let one = number("PROGRAM_SEED");
+    let seconds = number("PROGRAMS_SECONDS").map(Duration::from_secs);
+    let from = number("PROGRAMS_FROM").unwrap_or(0);
+    let count = number("PROGRAMS").unwrap_or(if seconds.is_some() { u64::MAX } else { default });
+    let seeds = one.map_or(from..from.saturating_add(count), |seed| seed..seed + 1);
+    let survey = std::env::var_os("PROGRAMS_SURVEY").is_some();
+    let (begin, mut shown, mut failures, mut ran, mut steps) = (Instant::now(), Instant::now(), 0, 0, 0);
+    let mut machines: Vec<Option<Arc<Machine>>> = places.iter().map(|_| None).collect();
+    for seed in seeds {
+        if seconds.is_some_and(|seconds| begin.elapsed() > seconds) {
+            break;
+        }
+        let program = author::write(seed, kind.rules);
+        if one.is_some() {
+            println!("{program}");
+        }
+        for (place, machine) in places.iter().zip(&mut machines) {
+            note(kind, place, seed);
+            if kind.rules.broken || ran % SHARED == 0 {
+                *machine = None;
+            }
+            let opened = machine.get_or_insert_with(|| Machine::open(place.uris).unwrap()).clone();
+            let troubles = run(&opened, &program, PATIENCE);
+            drop(opened);
+            if !troubles.is_empty() {
+                *machine = None;
+                let report = report(kind, place, &program, &troubles);
+                assert!(survey, "{report}");
+                eprintln!("{report}");
+                failures += 1;
+            }
+        }
+        ran += 1;
+        steps += program.steps.len();
+        if shown.elapsed() > Duration::from_secs(10) {
+            println!("{}: {ran} programs, up to seed {seed}", kind.name);
+            drop(std::io::stdout().flush());
+            shown = Instant::now();
+        }
+    }
+    println!(
+        "{}: {ran} programs of {steps} steps on {} devices, {failures} failures",
+        kind.name,
+        places.len()
+    );
+    assert!(ran > 0 && failures == 0, "{failures} of {ran} programs failed");
+}
+
+#[test]
+fn programs_on_one_device() {
+    judge(&KINDS[0], 40);
+}
+
+#[test]
+fn programs_beyond_what_iree_promises() {
+    judge(&KINDS[1], 20);
+}
+
+#[test]
+fn programs_on_two_devices() {
+    judge(&KINDS[2], 20);
+}
+
+#[test]
+fn programs_on_two_drivers() {
+    judge(&KINDS[3], 20);
+}
+
+#[test]
+fn programs_on_devices_that_fail() {
+    judge(&KINDS[4], 30);
+}
