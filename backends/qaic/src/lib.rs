@@ -1,0 +1,3 @@
+//! Qualcomm Cloud AI 100, through the `qaic` kernel driver's own interface.
+
+pub mod kmd;
