@@ -71,13 +71,8 @@ pub enum Error {
     #[error("the channel's ring is full")]
     Full,
     /// What is to be queued never fits into the channel's ring.
-    #[error("{needed} elements are needed in a ring that takes {room} at once; give elements= more")]
-    Ring {
-        /// How many elements are needed.
-        needed: u64,
-        /// How many there is room for.
-        room: u64,
-    },
+    #[error("the channel's ring is too small for the network's buffers; give elements= more")]
+    Ring,
     /// A buffer object is queued.
     #[error("the buffer object is queued")]
     Queued,
@@ -147,6 +142,7 @@ impl Error {
             Errno::AGAIN if on_channel => Error::Full,
             Errno::TIMEDOUT if call == Call::Wait => Error::TimedOut,
             Errno::BUSY if call == Call::DetachSlice => Error::Queued,
+            Errno::NOSPC if call == Call::AttachSlice => Error::Ring,
             errno => Error::Kernel { what, errno },
         }
     }
@@ -170,7 +166,7 @@ impl Error {
             Error::Refused { .. } | Error::Answer { .. } => Code::Internal,
             Error::NoAnswer { .. } | Error::TimedOut => Code::DeadlineExceeded,
             Error::Checksum { .. } => Code::DataLoss,
-            Error::Ring { .. } => Code::ResourceExhausted,
+            Error::Ring => Code::ResourceExhausted,
             Error::Malformed(_) => Code::InvalidArgument,
             Error::Container(fault) => match fault.kind() {
                 FaultKind::Incompatible => Code::Incompatible,
