@@ -80,6 +80,11 @@ impl Desk {
         self.state.lock().faults.push((call, errno));
     }
 
+    /// Every channel's sub-system crashes.
+    pub(crate) fn crash(&self) {
+        self.state.lock().crash();
+    }
+
     /// How many objects, channels and images there are.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         let state = self.state.lock();
@@ -139,7 +144,8 @@ impl State {
     fn attach(&mut self, attach: &AttachSlice, elements: u32) -> Result<(), Errno> {
         // SAFETY: the caller keeps its slices during the call.
         let slices = unsafe { entries::<SliceEntry>(attach.data, attach.hdr.count) }.to_vec();
-        let channel = self.channels.get(&attach.hdr.dbc_id).ok_or(Errno::PERM)?;
+        // Not `EPERM`, as of everything else: `qaic_attach_slice_bo_ioctl`.
+        let channel = self.channels.get(&attach.hdr.dbc_id).ok_or(Errno::INVAL)?;
         if elements > channel.elements {
             return Err(Errno::NOSPC);
         }

@@ -8,11 +8,13 @@
 //! object is bound elsewhere or the network is gone, so that binding the same buffer to the same network again costs
 //! nothing.
 
-use crate::kmd::{Card, Error, Object};
+use crate::kmd::{Card, Errno, Error, Object};
 use hal_backend::HostRange;
 use hal_qaic_abi::container::{Bases, Group};
+use hal_qaic_abi::uapi::SliceEntry;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// A network's channel, as long as it runs. When this is gone the kernel has ended every slice of it.
 #[derive(Debug)]
@@ -69,17 +71,32 @@ impl Bound {
         }
         self.release(&mut sliced)?;
         let slices = group.slices(channel.bases, offset)?;
-        self.card.attach(&self.object, channel.number, group.dir(), &slices)?;
+        self.attach(channel, group.dir(), &slices)?;
         *sliced = Some(Sliced { channel: Arc::downgrade(channel), group: number, offset });
         Ok(())
+    }
+
+    /// Asks the kernel to slice the object. It calls a channel that was taken away an invalid argument, as it does much
+    /// else, so then it is asked whose the channel is: the wait for an object that is not queued is over at once.
+    fn attach(&self, channel: &Channel, dir: u32, slices: &[SliceEntry]) -> Result<(), Error> {
+        let refused = match self.card.attach(&self.object, channel.number, dir, slices) {
+            Err(refused @ Error::Kernel { errno: Errno::INVAL, .. }) => refused,
+            result => return result,
+        };
+        match self.card.wait(&self.object, channel.number, Duration::ZERO) {
+            Err(Error::WorkloadLost) => Err(Error::WorkloadLost),
+            _ => Err(refused),
+        }
     }
 
     /// Ends the slicing, if its network still runs; else the kernel has done that.
     fn release(&self, sliced: &mut Option<Sliced>) -> Result<(), Error> {
         let running = sliced.take().and_then(|sliced| sliced.channel.upgrade());
         match running.map(|_| self.card.detach(&self.object)) {
-            // The channel was taken away before we noticed.
-            None | Some(Ok(()) | Err(Error::WorkloadLost)) => Ok(()),
+            // The channel was taken away before we noticed, and with it the slices.
+            None | Some(Ok(()) | Err(Error::WorkloadLost | Error::Kernel { errno: Errno::INVAL, .. })) => {
+                Ok(())
+            }
             Some(Err(error)) => Err(error),
         }
     }

@@ -459,3 +459,32 @@ fn a_device_that_refuses_to_stop_a_network_is_asked_again() {
     bench.networks.clear();
     assert_eq!(bench.desk.counts(), (1, 0, 0));
 }
+
+#[test]
+fn a_loss_that_is_noticed_when_a_buffer_is_sliced_is_a_loss() {
+    let mut bench = Bench::with_channels(16);
+    let executable = Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    let memories = [bench.memory(&[1; 4096]), bench.memory(&[2; 4096]), bench.memory(&[0; 4096])];
+    let [first, second, target] = memories.each_ref().map(|memory| span(memory, 0, 4096));
+    bench.dispatch(&executable, 0, [1; 3], &[first, target.clone()]).unwrap();
+    bench.desk.crash();
+    // The kernel calls a channel that is not ours an invalid argument here.
+    let failure = bench.dispatch(&executable, 0, [1; 3], &[second.clone(), target.clone()]).unwrap_err();
+    assert!(failure.message().contains("the workload is lost"), "{failure}");
+    bench.dispatch(&executable, 0, [1; 3], &[second, target]).unwrap();
+    assert_eq!(bytes(&memories[2], 4096), [3; 4096]);
+}
+
+#[test]
+fn a_buffer_whose_network_was_lost_goes_to_another_one() {
+    let mut bench = Bench::with_channels(16);
+    let network = || Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    let (one, other) = (network(), network());
+    let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
+    let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
+    bench.dispatch(&one, 0, [1; 3], &bindings).unwrap();
+    // Nobody has noticed yet when the kernel says that there are no slices to end.
+    bench.desk.crash();
+    bench.dispatch(&other, 0, [1; 3], &bindings).unwrap();
+    assert_eq!(bytes(&memories[1], 4096), [2; 4096]);
+}
