@@ -97,5 +97,8 @@ export_driver!(iree_hal_gaudi_driver_module_register, hal_gaudi::Gaudi);
 #[cfg(feature = "mock")]
 export_driver!(iree_hal_mock_driver_module_register, hal_mock::Mock);
 
+#[cfg(feature = "qaic")]
+export_driver!(iree_hal_qaic_driver_module_register, hal_qaic::Qaic);
+
 #[cfg(feature = "template")]
 export_driver!(iree_hal_template_driver_module_register, hal_template::Template);

@@ -1,7 +1,7 @@
 //! What is found out about devices without opening one.
 //!
-//! A device has a folder in the class of accelerators, whose link `device` leads to its place on the PCI bus. The name of
-//! that link's target is its address there. Linux 6.19 and newer also have a state for each DMA bridge channel, and send it
+//! A device has a folder in the class of accelerators, in which `device` is its place on the PCI bus. The file `uevent` there
+//! says which driver has it, what it is and where. Linux 6.19 and newer also have a state for each DMA bridge channel, and send it
 //! as an event of the kind `change` when it changes (`drivers/accel/qaic/qaic_sysfs.c`).
 
 /// The class of accelerators: a folder for each, `accelN`.
@@ -21,6 +21,19 @@ pub const PARAMETER_DEFAULTS: [(&str, &str); 5] = [
     ("wait_exec_default_timeout_ms", "5000"),
     ("datapath_poll_interval_us", "100"),
 ];
+
+/// The file that describes an accelerator's place on the PCI bus, in the folder of the class: lines of `KEY=value`.
+pub const DESCRIPTION: &str = "device/uevent";
+
+/// Keys of a [`DESCRIPTION`].
+pub mod key {
+    /// The name of the driver.
+    pub const DRIVER: &str = "DRIVER";
+    /// Vendor and device, as `17CB:A100`.
+    pub const ID: &str = "PCI_ID";
+    /// The address, as `0000:19:00.0`.
+    pub const ADDRESS: &str = "PCI_SLOT_NAME";
+}
 
 /// The attribute with a channel's state, in the folder of the class.
 pub fn channel_state(channel: u32) -> String {

@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_vendors_image_names_no_program() {
-        let image = super::super::metadata::tests::image(&super::super::metadata::tests::network());
+        let image = super::super::metadata::tests::network().image();
         assert_eq!(Program::read(&image).unwrap(), None);
     }
 

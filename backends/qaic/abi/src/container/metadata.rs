@@ -10,6 +10,9 @@ use super::{Fault, elf};
 use crate::uapi::{Semaphore, sem};
 use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, WIPOffset, field_index_to_field_offset};
 
+/// The machine of images: the cores' kind of processor, in ELF's numbers.
+const HEXAGON: u16 = 164;
+
 /// Where the metadata is.
 const SECTION: &str = "metadata_fb";
 const OLD_SECTION: &str = "metadata";
@@ -216,6 +219,11 @@ impl Network {
             ddr: long(72)?,
             requests: requests.collect::<Result<_, Fault>>()?,
         })
+    }
+
+    /// An image that says this of itself and has no code: for tests of whoever loads networks.
+    pub fn image(&self) -> Vec<u8> {
+        elf::write(HEXAGON, &[(SECTION, &self.write())])
     }
 
     /// The section `metadata_fb` that says this.

@@ -64,7 +64,8 @@ macro_rules! commands {
             #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
             #[repr(C)]
             pub struct $name {
-                kind: U32,
+                /// What it begins with: [`Command::KIND`], as its default has it.
+                pub kind: U32,
                 $($(#[$about])* pub $field: $type,)*
             }
 

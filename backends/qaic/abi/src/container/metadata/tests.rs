@@ -42,10 +42,6 @@ pub(in crate::container) fn network() -> Network {
     }
 }
 
-pub(in crate::container) fn image(network: &Network) -> Vec<u8> {
-    elf::write(164, &[(".text", b"hexagon"), (SECTION, &network.write())])
-}
-
 /// The plain structure that says what [`network`] says.
 fn plain(network: &Network) -> Vec<u8> {
     let mut bytes = vec![0; 200];
@@ -116,14 +112,14 @@ fn plain(network: &Network) -> Vec<u8> {
 fn all_forms_say_the_same() {
     let network = network();
     let flat = network.write();
-    assert_eq!(Network::read(&image(&network)).unwrap(), network);
-    let old = |bytes: &[u8]| Network::read(&elf::write(164, &[(OLD_SECTION, bytes)]));
+    assert_eq!(Network::read(&network.image()).unwrap(), network);
+    let old = |bytes: &[u8]| Network::read(&elf::write(HEXAGON, &[(OLD_SECTION, bytes)]));
     assert_eq!(old(&flat).unwrap(), network);
     let stopped = [&STOPPER.to_le_bytes()[..], &flat].concat();
     assert_eq!(old(&stopped).unwrap(), network);
     assert_eq!(old(&plain(&network)).unwrap(), network);
     // Of two sections the newer one counts.
-    let both = elf::write(164, &[(OLD_SECTION, b"nonsense"), (SECTION, &flat)]);
+    let both = elf::write(HEXAGON, &[(OLD_SECTION, b"nonsense"), (SECTION, &flat)]);
     assert_eq!(Network::read(&both).unwrap(), network);
 }
 
@@ -136,7 +132,7 @@ fn an_image_of_another_kind_is_refused() {
     builder.push_slot_always(slot(field::VERSION_MAJOR), 3_u16);
     let root = builder.end_table(table);
     builder.finish_minimal(root);
-    let refused = Network::read(&elf::write(164, &[(SECTION, builder.finished_data())])).unwrap_err();
+    let refused = Network::read(&elf::write(HEXAGON, &[(SECTION, builder.finished_data())])).unwrap_err();
     assert_eq!(refused.kind(), FaultKind::Incompatible);
     assert!(refused.to_string().contains("version 3.0"), "{refused}");
 }
@@ -159,7 +155,7 @@ fn what_the_hardware_cannot_do_is_refused_by_request() {
     let refused = |change: fn(&mut Request)| {
         let mut network = network();
         change(&mut network.requests[2]);
-        Network::read(&image(&network)).unwrap_err().to_string()
+        Network::read(&network.image()).unwrap_err().to_string()
     };
     let presync = refused(|request| request.semaphores.iter_mut().for_each(|one| one.presync = 1));
     assert!(presync.starts_with("metadata: DMA request 2: 2 semaphores before"), "{presync}");
@@ -181,7 +177,7 @@ proptest! {
                 let at = at.index(bytes.len());
                 bytes[at] = *byte;
             }
-            let _ = Network::read(&elf::write(164, &[(OLD_SECTION, &bytes)]));
+            let _ = Network::read(&elf::write(HEXAGON, &[(OLD_SECTION, &bytes)]));
             let _ = Network::read_flat(&bytes);
             let _ = Network::read_plain(&bytes);
         }

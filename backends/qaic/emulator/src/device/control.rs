@@ -1,0 +1,611 @@
+//! The control server (QSM): loads networks and constants, activates and stops networks, and cleans up behind users.
+//!
+//! Messages are answered in the order in which they come. Everything that is loaded or active belongs to a user of the
+//! kernel, whose number is in the header of each message, and goes when the kernel says that the user is gone.
+
+use super::bridge::Rings;
+use super::network::{Active, Image};
+use crate::fault;
+use crate::machine::{Card, Guard, Machine, State, Unit};
+use hal_qaic_abi::container::elf;
+use hal_qaic_abi::nnc::command::{
+    self, ActivateRequest, ActivateResponse, Command, DeactivateRequest, DeactivateResponse, Information,
+    LoadConstantsExRequest, LoadConstantsPayloadRequest, LoadConstantsRequest, LoadConstantsResponse,
+    LoadElfRequest, LoadElfResponse, ResourceInfoRequest, ResourceInfoResponse, Resources, Status,
+    StatusRequest, StatusResponse, UnloadConstantsRequest, UnloadConstantsResponse, UnloadElfRequest,
+    UnloadElfResponse, kind,
+};
+use hal_qaic_abi::nnc::crc::crc32;
+use hal_qaic_abi::nnc::wire::{FromDevice, Message, Piece, ToDevice};
+use hal_qaic_abi::nnc::{COMMANDS, TRANSACTIONS};
+use hal_qaic_abi::uapi::{CHANNELS, sem};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zerocopy::{Immutable, IntoBytes};
+
+/// How many cores there are.
+const CORES: u16 = 16;
+/// What a request's status is called where the transaction is about a channel.
+const REFUSED: u32 = 1;
+
+/// The control server of a device.
+pub(crate) struct Server {
+    /// Messages that wait, oldest first.
+    inbox: VecDeque<Vec<u8>>,
+    /// Whether a worker is at them.
+    busy: bool,
+    dram: u64,
+    next: u32,
+    networks: BTreeMap<u32, Loaded>,
+    constants: BTreeMap<u32, Loaded>,
+    active: BTreeMap<u32, Active>,
+    /// Transfers that come in chunks, by user and number.
+    chunked: BTreeMap<(u32, u32), Chunked>,
+}
+
+/// Something that is loaded.
+struct Loaded {
+    owner: u32,
+    bytes: Vec<u8>,
+}
+
+/// A message whose transfer comes in chunks.
+struct Chunked {
+    transactions: Vec<ToDevice>,
+    tag: u32,
+    bytes: Vec<u8>,
+}
+
+/// What is known while a message is answered.
+struct Context {
+    card: usize,
+    user: u32,
+    /// Bytes that came with the message, by tag.
+    transfers: BTreeMap<u32, Vec<u8>>,
+    /// Rings that came with the message.
+    rings: Option<Rings>,
+}
+
+impl Server {
+    pub(crate) fn new(dram: u64) -> Self {
+        Self {
+            inbox: VecDeque::new(),
+            busy: false,
+            dram,
+            next: 1,
+            networks: BTreeMap::new(),
+            constants: BTreeMap::new(),
+            active: BTreeMap::new(),
+            chunked: BTreeMap::new(),
+        }
+    }
+
+    /// Forgets everything, as a reset does.
+    pub(crate) fn clear(&mut self) {
+        self.abort_all();
+        let busy = self.busy;
+        *self = Self { busy, ..Self::new(self.dram) };
+    }
+
+    /// Has every call of a network end soon.
+    pub(crate) fn abort_all(&self) {
+        for active in self.active.values() {
+            active.shared.abort.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn activations(&self) -> usize {
+        self.active.len()
+    }
+
+    pub(crate) fn loaded(&self) -> usize {
+        self.networks.len() + self.constants.len()
+    }
+
+    /// How much memory is taken.
+    pub(crate) fn allocated(&self) -> u64 {
+        let loaded = self.networks.values().chain(self.constants.values());
+        let active = self.active.values().map(|active| active.shared.ddr.memory.length());
+        loaded.map(|loaded| loaded.bytes.len() as u64).chain(active).sum()
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        self.allocated().checked_add(bytes).is_some_and(|total| total <= self.dram)
+    }
+
+    fn number(&mut self) -> u32 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
+    fn cores_free(&self) -> u16 {
+        CORES.saturating_sub(self.active.values().map(|active| active.cores).sum())
+    }
+
+    fn channel_free(&self) -> Option<u32> {
+        (0..CHANNELS).find(|&channel| self.active.values().all(|active| active.channel != Some(channel)))
+    }
+
+    fn resources(&self) -> Resources {
+        let mebibytes = |bytes: u64| u32::try_from(bytes >> 20).unwrap_or(u32::MAX).into();
+        let few = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
+        let channels = self.active.values().filter(|active| active.channel.is_some()).count();
+        Resources {
+            dram_total: mebibytes(self.dram),
+            dram_free: mebibytes(self.dram.saturating_sub(self.allocated())),
+            channels_total: few(CHANNELS as usize),
+            channels_free: few(CHANNELS as usize - channels),
+            cores_total: few(CORES.into()),
+            cores_free: few(self.cores_free().into()),
+            ..Resources::default()
+        }
+    }
+}
+
+/// An answer whose status is in its structure.
+fn answer<T: Command + IntoBytes + Immutable>(response: &T) -> FromDevice {
+    FromDevice::Passthrough(response.as_bytes().to_vec())
+}
+
+/// Something of a user's own, or why not.
+fn own<T>(found: Option<&T>, owner: impl Fn(&T) -> u32, user: u32) -> Result<(), Status> {
+    match found {
+        None => Err(Status::NOT_FOUND),
+        Some(found) if owner(found) != user => Err(Status::NOT_PERMITTED),
+        Some(_) => Ok(()),
+    }
+}
+
+fn status(result: Result<(), Status>) -> i32 {
+    result.err().unwrap_or(Status::SUCCESS).0
+}
+
+impl Card {
+    /// The bytes of pieces of host memory; nothing, if some are not there.
+    fn collect(&self, pieces: &[Piece]) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        for piece in pieces {
+            let memory = self.bus.find(piece.address, piece.size)?;
+            let start = bytes.len();
+            bytes.resize(start + usize::try_from(piece.size).ok()?, 0);
+            if !memory.read(0, bytes.get_mut(start..)?) {
+                return None;
+            }
+        }
+        Some(bytes)
+    }
+
+    fn load(
+        &mut self,
+        context: &Context,
+        tag: u32,
+        length: u64,
+        checks: &[(Option<&str>, u32)],
+    ) -> Result<Loaded, Status> {
+        let bytes = context.transfers.get(&tag).ok_or(Status::PARAMETER)?;
+        let bytes =
+            usize::try_from(length).ok().and_then(|length| bytes.get(..length)).ok_or(Status::LENGTH)?;
+        for &(section, crc) in checks.iter().filter(|(_, crc)| *crc != 0) {
+            let checked = match section {
+                None => bytes,
+                Some(name) => elf::section(bytes, name).ok().flatten().ok_or(Status::METADATA)?,
+            };
+            if crc32(checked) != crc {
+                return Err(Status::METADATA);
+            }
+        }
+        if !self.server.has_room(length) {
+            return Err(Status::MEMORY);
+        }
+        Ok(Loaded { owner: context.user, bytes: bytes.to_vec() })
+    }
+
+    fn load_network(&mut self, context: &Context, request: &LoadElfRequest) -> Result<u32, Status> {
+        let checks = [
+            (Some("metadata"), request.metadata_crc.get()),
+            (Some("metadata_fb"), request.flatbuffer_crc.get()),
+        ];
+        let loaded = self.load(context, request.tag.get(), request.length.get(), &checks)?;
+        let number = self.server.number();
+        self.server.networks.insert(number, loaded);
+        Ok(number)
+    }
+
+    fn load_constants(&mut self, context: &Context, request: &LoadConstantsRequest) -> Result<u32, Status> {
+        let checks = [(None, request.crc.get())];
+        let loaded = self.load(context, request.tag.get(), request.length.get(), &checks)?;
+        let number = self.server.number();
+        self.server.constants.insert(number, loaded);
+        Ok(number)
+    }
+
+    fn load_payload(
+        &mut self,
+        context: &Context,
+        request: &LoadConstantsPayloadRequest,
+    ) -> Result<u32, Status> {
+        let number = request.constants_id.get();
+        own(self.server.constants.get(&number), |loaded| loaded.owner, context.user)?;
+        let payload = self.load(context, request.tag.get(), request.length.get(), &[])?;
+        let start = usize::try_from(request.offset.get()).map_err(|_| Status::PARAMETER)?;
+        let end = start.checked_add(payload.bytes.len()).ok_or(Status::PARAMETER)?;
+        let constants = self.server.constants.get_mut(&number).ok_or(Status::NOT_FOUND)?;
+        if constants.bytes.len() < end {
+            constants.bytes.resize(end, 0);
+        }
+        constants.bytes.get_mut(start..end).ok_or(Status::PARAMETER)?.copy_from_slice(&payload.bytes);
+        Ok(number)
+    }
+
+    /// Starts a network. Its number, if that went well.
+    fn activate(&mut self, context: &mut Context, request: &ActivateRequest) -> Result<u32, Status> {
+        let (network, constants) = (request.elf_id.get(), request.constants_id.get());
+        own(self.server.networks.get(&network), |loaded| loaded.owner, context.user)?;
+        if constants != 0 {
+            own(self.server.constants.get(&constants), |loaded| loaded.owner, context.user)?;
+        }
+        let loaded = self.server.networks.get(&network).ok_or(Status::NOT_FOUND)?;
+        let image = Image::read(&loaded.bytes).map_err(|fault| {
+            self.complaint = Some(fault);
+            Status::METADATA
+        })?;
+        if image.semaphores() > usize::from(sem::COUNT) {
+            return Err(Status::NO_SEMAPHORES);
+        }
+        let cores = image.cores();
+        if cores > self.server.cores_free() {
+            return Err(Status::NO_CORES);
+        }
+        if !self.server.has_room(image.memory()) {
+            return Err(Status::MEMORY);
+        }
+        let wants = request.wants_channel.get() != 0;
+        let channel = if wants { Some(self.server.channel_free().ok_or(Status::NO_CHANNEL)?) } else { None };
+        let rings = if wants { Some(context.rings.take().ok_or(Status::PARAMETER)?) } else { None };
+        let number = self.server.number();
+        let shared = Arc::new(image.activate(number).ok_or(Status::MEMORY)?);
+        if let Some((channel, rings)) = channel.zip(rings) {
+            let place = channel as usize;
+            if let Some(registers) = self.registers.get_mut(place) {
+                *registers = crate::bus::Registers::default();
+            }
+            self.bridges.get_mut(place).ok_or(Status::DMA_ERROR)?.start(shared.clone(), rings);
+        }
+        let active = Active { owner: context.user, network, constants, channel, cores, shared };
+        self.server.active.insert(number, active);
+        Ok(number)
+    }
+}
+
+impl Machine {
+    /// A message has come over the control channel.
+    pub(crate) fn deliver(&self, state: &mut State, number: usize, message: Vec<u8>) {
+        let Some(card) = state.cards.get_mut(number) else { return };
+        card.server.inbox.push_back(message);
+        if !card.server.busy {
+            self.core.offer(state, Unit::Control { card: number });
+        }
+    }
+
+    /// A worker is at a card's messages, until there are none.
+    pub(crate) fn serve(&self, state: &mut Guard<'_>, number: usize) {
+        let Some(card) = state.cards.get_mut(number).filter(|card| !card.server.busy) else { return };
+        card.server.busy = true;
+        while let Some(bytes) = state.cards.get_mut(number).and_then(|card| card.server.inbox.pop_front()) {
+            // What is no message has no answer.
+            let Ok(message) = Message::<ToDevice>::read(&bytes, self.options.crc) else { continue };
+            let header = message.header;
+            let transactions = self.answer(state, number, header.handle, message.transactions);
+            let Ok(reply) = (Message { header, transactions }).write(self.options.crc) else { continue };
+            self.reply(state, number, header.sequence, reply);
+        }
+        if let Some(card) = state.cards.get_mut(number) {
+            card.server.busy = false;
+        }
+    }
+
+    fn reply(&self, state: &mut State, number: usize, sequence: u32, mut reply: Vec<u8>) {
+        let Some(card) = state.cards.get_mut(number) else { return };
+        card.counts.messages += 1;
+        if card.faults.strikes(fault::CONTROL_LOST) {
+            return;
+        }
+        if card.faults.strikes(fault::CONTROL_CRC)
+            && let Some(byte) = reply.first_mut()
+        {
+            *byte ^= 1;
+        }
+        card.control.answer(sequence, reply);
+        self.core.wake(number);
+    }
+
+    /// The answer to a message, or to a chunk of one.
+    fn answer(
+        &self,
+        state: &mut Guard<'_>,
+        number: usize,
+        user: u32,
+        transactions: Vec<ToDevice>,
+    ) -> Vec<FromDevice> {
+        let Some(card) = state.cards.get_mut(number) else { return Vec::new() };
+        let mut transfers = BTreeMap::new();
+        let mut chunk = None;
+        let mut rings = None;
+        for transaction in &transactions {
+            match transaction {
+                ToDevice::DmaTransfer { tag, chunk: this, pieces } => {
+                    let Some(bytes) = card.collect(pieces) else { continue };
+                    if *this == 0 {
+                        transfers.insert(*tag, bytes);
+                    } else {
+                        chunk = Some((*this, *tag, bytes));
+                    }
+                }
+                &ToDevice::Activate { requests, responses, request_count, response_count, .. } => {
+                    let requests = card.bus.find(requests, u64::from(request_count) * 64);
+                    let responses = card.bus.find(responses, u64::from(response_count) * 4);
+                    let both = requests.zip(responses).filter(|_| request_count == response_count);
+                    rings = both.map(|(requests, responses)| Rings {
+                        requests,
+                        responses,
+                        elements: request_count,
+                    });
+                }
+                _ => {}
+            }
+        }
+        let mut transactions = transactions;
+        if let Some((chunk, tag, bytes)) = chunk {
+            let begun = Chunked { transactions, tag, bytes: Vec::new() };
+            let chunked = card.server.chunked.entry((user, chunk)).or_insert(begun);
+            chunked.bytes.extend(bytes);
+            let transferred = chunked.bytes.len() as u64;
+            if chunked.transactions.iter().any(|transaction| wants(transaction, chunked.tag) > transferred) {
+                return vec![FromDevice::DmaContinue { chunk, transferred }];
+            }
+            let Some(whole) = card.server.chunked.remove(&(user, chunk)) else { return Vec::new() };
+            transactions = whole.transactions;
+            transfers.insert(whole.tag, whole.bytes);
+        }
+        let mut context = Context { card: number, user, transfers, rings };
+        let mut answers = Vec::new();
+        for transaction in transactions {
+            match transaction {
+                ToDevice::Passthrough(command) => self.command(state, &mut context, &command, &mut answers),
+                ToDevice::Status => answers.push(FromDevice::Status {
+                    version: TRANSACTIONS,
+                    status: 0,
+                    flags: self.options.crc.into(),
+                }),
+                ToDevice::Terminate { handle } => {
+                    self.clean_up(state, number, handle);
+                    answers.push(FromDevice::Terminated { status: 0 });
+                }
+                // There are no partitions.
+                ToDevice::ValidatePartition { .. } => {
+                    answers.push(FromDevice::PartitionValidated { status: REFUSED });
+                }
+                ToDevice::DmaTransfer { .. } | ToDevice::Activate { .. } => {}
+            }
+        }
+        answers
+    }
+
+    /// A command. One that nobody knows has no answer.
+    fn command(
+        &self,
+        state: &mut Guard<'_>,
+        context: &mut Context,
+        bytes: &[u8],
+        answers: &mut Vec<FromDevice>,
+    ) {
+        let Ok(what) = command::kind(bytes) else { return };
+        match what {
+            kind::ACTIVATE_REQUEST => self.activate(state, context, bytes, answers),
+            kind::DEACTIVATE_REQUEST => self.deactivate(state, context, bytes, answers),
+            _ => {
+                let card = state.cards.get_mut(context.card);
+                answers.extend(card.and_then(|card| card.simple(context, what, bytes)));
+            }
+        }
+    }
+
+    fn activate(
+        &self,
+        state: &mut Guard<'_>,
+        context: &mut Context,
+        bytes: &[u8],
+        answers: &mut Vec<FromDevice>,
+    ) {
+        let Ok((request, _)) = command::read::<ActivateRequest>(bytes) else { return };
+        let Some(card) = state.cards.get_mut(context.card) else { return };
+        let result = card.activate(context, &request);
+        let active = result.ok().and_then(|number| card.server.active.get(&number));
+        let mut response = ActivateResponse { status: status(result.map(drop)).into(), ..Default::default() };
+        let channel = active.and_then(|active| active.channel);
+        if let (Ok(number), Some(active)) = (result, active) {
+            response.activation_id = number.into();
+            response.channel = channel.unwrap_or(0).into();
+            response.ddr_base = active.shared.ddr.base.into();
+            response.multicast_base = active.shared.multicast.base.into();
+            let mask = (1_u32 << active.cores.min(CORES)) - 1;
+            response.cores = mask.into();
+        }
+        answers.push(answer(&response));
+        if request.wants_channel.get() != 0 {
+            let refused = if result.is_ok() { 0 } else { REFUSED };
+            let given = channel.unwrap_or(0);
+            let bad = result.is_ok() && card.faults.strikes(fault::BAD_CHANNEL);
+            let channel = if bad { 255 } else { given };
+            answers.push(FromDevice::Activated { status: refused, channel, options: 0 });
+        }
+    }
+
+    fn deactivate(
+        &self,
+        state: &mut Guard<'_>,
+        context: &Context,
+        bytes: &[u8],
+        answers: &mut Vec<FromDevice>,
+    ) {
+        let Ok((request, _)) = command::read::<DeactivateRequest>(bytes) else { return };
+        let Some(card) = state.cards.get_mut(context.card) else { return };
+        let number = request.activation_id.get();
+        let mut result = own(card.server.active.get(&number), |active| active.owner, context.user);
+        if card.faults.strikes(fault::DEACTIVATE) {
+            result = Err(Status::ERROR);
+        }
+        let channel = card.server.active.get(&number).and_then(|active| active.channel);
+        if result.is_ok() {
+            self.stop_network(state, context.card, number);
+        }
+        answers.push(answer(&DeactivateResponse { status: status(result).into(), ..Default::default() }));
+        if request.gives_channel.get() != 0 {
+            let refused = if result.is_ok() { 0 } else { REFUSED };
+            answers.push(FromDevice::Deactivated { status: refused, channel: channel.unwrap_or(0) });
+        }
+    }
+
+    /// Stops a network. When this returns nobody is at its memory, nor at memory of the host for it.
+    fn stop_network(&self, state: &mut Guard<'_>, number: usize, activation: u32) {
+        let Some(card) = state.cards.get_mut(number) else { return };
+        let Some(active) = card.server.active.get(&activation) else { return };
+        active.shared.abort.store(true, Ordering::Relaxed);
+        if let Some(channel) = active.channel {
+            if let Some(bridge) = card.bridges.get_mut(channel as usize) {
+                bridge.stop();
+            }
+            let busy = |state: &Guard<'_>| {
+                let card = state.cards.get(number);
+                card.and_then(|card| card.bridges.get(channel as usize))
+                    .is_some_and(|bridge| bridge.is_busy())
+            };
+            while busy(state) && !state.is_stopping() {
+                self.sleep(state, number, None);
+            }
+        }
+        if let Some(card) = state.cards.get_mut(number) {
+            card.server.active.remove(&activation);
+        }
+    }
+
+    /// A user is gone, and everything of its goes.
+    fn clean_up(&self, state: &mut Guard<'_>, number: usize, user: u32) {
+        let Some(card) = state.cards.get(number) else { return };
+        let owned = card.server.active.iter().filter(|(_, active)| active.owner == user);
+        let owned: Vec<u32> = owned.map(|(&activation, _)| activation).collect();
+        for activation in owned {
+            self.stop_network(state, number, activation);
+        }
+        let Some(card) = state.cards.get_mut(number) else { return };
+        card.server.networks.retain(|_, loaded| loaded.owner != user);
+        card.server.constants.retain(|_, loaded| loaded.owner != user);
+        card.server.chunked.retain(|&(owner, _), _| owner != user);
+    }
+}
+
+/// How many bytes a command wants of the transfer with this tag.
+fn wants(transaction: &ToDevice, tag: u32) -> u64 {
+    let ToDevice::Passthrough(bytes) = transaction else { return 0 };
+    let network = command::read::<LoadElfRequest>(bytes).ok().map(|(one, _)| (one.tag, one.length));
+    let constants = command::read::<LoadConstantsRequest>(bytes).ok().map(|(one, _)| (one.tag, one.length));
+    let payload =
+        command::read::<LoadConstantsPayloadRequest>(bytes).ok().map(|(one, _)| (one.tag, one.length));
+    let wanted = network.or(constants).or(payload).filter(|(wanted, _)| wanted.get() == tag);
+    wanted.map_or(0, |(_, length)| length.get())
+}
+
+impl Card {
+    /// The answer to a command that only the server is concerned with.
+    fn simple(&mut self, context: &Context, what: u32, bytes: &[u8]) -> Option<FromDevice> {
+        let user = context.user;
+        Some(match what {
+            kind::LOAD_ELF_REQUEST => {
+                let (request, _) = command::read(bytes).ok()?;
+                let result = self.load_network(context, &request);
+                let elf_id = result.unwrap_or(0).into();
+                answer(&LoadElfResponse {
+                    elf_id,
+                    status: status(result.map(drop)).into(),
+                    ..Default::default()
+                })
+            }
+            kind::LOAD_CONSTANTS_REQUEST => {
+                let (request, _) = command::read(bytes).ok()?;
+                constants_answer(self.load_constants(context, &request))
+            }
+            kind::LOAD_CONSTANTS_EX_REQUEST => {
+                command::read::<LoadConstantsExRequest>(bytes).ok()?;
+                let number = self.server.number();
+                self.server.constants.insert(number, Loaded { owner: user, bytes: Vec::new() });
+                constants_answer(Ok(number))
+            }
+            kind::LOAD_CONSTANTS_PAYLOAD_REQUEST => {
+                let (request, _) = command::read(bytes).ok()?;
+                constants_answer(self.load_payload(context, &request))
+            }
+            kind::UNLOAD_ELF_REQUEST => {
+                let (request, _) = command::read::<UnloadElfRequest>(bytes).ok()?;
+                let number = request.elf_id.get();
+                let used = self.server.active.values().any(|active| active.network == number);
+                let result = unload(&mut self.server.networks, number, user, used);
+                answer(&UnloadElfResponse { status: status(result).into(), ..Default::default() })
+            }
+            kind::UNLOAD_CONSTANTS_REQUEST => {
+                let (request, _) = command::read::<UnloadConstantsRequest>(bytes).ok()?;
+                let number = request.constants_id.get();
+                let used = self.server.active.values().any(|active| active.constants == number);
+                let result = unload(&mut self.server.constants, number, user, used);
+                answer(&UnloadConstantsResponse { status: status(result).into(), ..Default::default() })
+            }
+            kind::STATUS_REQUEST => {
+                command::read::<StatusRequest>(bytes).ok()?;
+                answer(&StatusResponse { device: self.information(), cores: [0; 168], ..Default::default() })
+            }
+            kind::RESOURCE_INFO_REQUEST => {
+                let (request, _) = command::read::<ResourceInfoRequest>(bytes).ok()?;
+                let resources = self.server.resources();
+                answer(&ResourceInfoResponse { group: request.group, resources, ..Default::default() })
+            }
+            _ => return None,
+        })
+    }
+
+    fn information(&self) -> Information {
+        let few = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
+        let mut information = Information {
+            resources: self.server.resources(),
+            constants_loaded: u32::try_from(self.server.constants.len()).unwrap_or(u32::MAX).into(),
+            networks_loaded: few(self.server.networks.len()),
+            networks_active: few(self.server.active.len()),
+            commands_major: COMMANDS.major.into(),
+            commands_minor: COMMANDS.minor.into(),
+            ..Information::default()
+        };
+        for (byte, &letter) in information.firmware_image.iter_mut().zip(b"emulator") {
+            *byte = letter;
+        }
+        information
+    }
+}
+
+fn constants_answer(result: Result<u32, Status>) -> FromDevice {
+    let constants_id = result.unwrap_or(0).into();
+    answer(&LoadConstantsResponse {
+        constants_id,
+        status: status(result.map(drop)).into(),
+        ..Default::default()
+    })
+}
+
+/// Unloads something that is not in use.
+fn unload(loaded: &mut BTreeMap<u32, Loaded>, number: u32, user: u32, used: bool) -> Result<(), Status> {
+    own(loaded.get(&number), |loaded| loaded.owner, user)?;
+    if used {
+        return Err(Status::NOT_PERMITTED);
+    }
+    loaded.remove(&number);
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! The device's half: its control server, its DMA bridge, its cores.
+//!
+//! What these do was read in the kernel's documentation of the device (`Documentation/accel/qaic/aic100.rst`) and in the
+//! vendor's user-space library; what neither says is left out, or said to be the emulator's own.
+
+pub(crate) mod bridge;
+pub(crate) mod control;
+mod core;
+mod network;
+mod semaphore;

@@ -1,0 +1,84 @@
+//! The semaphores of a channel: 32 counters of twelve bits.
+
+use hal_qaic_abi::uapi::{Semaphore, sem};
+
+/// The semaphores of a channel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Semaphores([u16; sem::COUNT as usize]);
+
+impl Semaphores {
+    /// Semaphores with these values; the rest are zero.
+    pub(crate) fn new(values: &[u32]) -> Self {
+        let mut semaphores = Self::default();
+        for (semaphore, &value) in semaphores.0.iter_mut().zip(values) {
+            *semaphore = u16::try_from(value).unwrap_or(sem::VALUE_MAX).min(sem::VALUE_MAX);
+        }
+        semaphores
+    }
+
+    pub(crate) fn value(&self, index: u8) -> u16 {
+        self.0.get(usize::from(index)).copied().unwrap_or(0)
+    }
+
+    /// Adds to a semaphore. It stays at the most that it counts to.
+    pub(crate) fn add(&mut self, index: u8, value: u16) {
+        if let Some(semaphore) = self.0.get_mut(usize::from(index)) {
+            *semaphore = semaphore.saturating_add(value).min(sem::VALUE_MAX);
+        }
+    }
+
+    /// Takes from a semaphore. It stays at zero.
+    pub(crate) fn take(&mut self, index: u8, value: u16) {
+        if let Some(semaphore) = self.0.get_mut(usize::from(index)) {
+            *semaphore = semaphore.saturating_sub(value);
+        }
+    }
+
+    /// Does a command. False, and nothing is done, if it has to wait.
+    pub(crate) fn perform(&mut self, command: &Semaphore) -> bool {
+        let value = self.value(command.index);
+        match command.cmd {
+            sem::INIT => {
+                self.take(command.index, value);
+                self.add(command.index, command.val);
+            }
+            sem::INC => self.add(command.index, command.val),
+            sem::DEC => self.take(command.index, command.val),
+            sem::WAIT_EQUAL => return value == command.val,
+            sem::WAIT_GT_EQ => return value >= command.val,
+            sem::WAIT_GT_0 => {
+                if value == 0 {
+                    return false;
+                }
+                self.take(command.index, 1);
+            }
+            _ => {}
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_does_what_it_says() {
+        let mut semaphores = Semaphores::new(&[5]);
+        let mut perform = |cmd, val| {
+            let done = semaphores.perform(&Semaphore { cmd, val, ..Semaphore::default() });
+            (done, semaphores.value(0))
+        };
+        assert_eq!(perform(sem::NOP, 9), (true, 5));
+        assert_eq!(perform(sem::INC, 3), (true, 8));
+        assert_eq!(perform(sem::DEC, 7), (true, 1));
+        assert_eq!(perform(sem::WAIT_EQUAL, 2), (false, 1));
+        assert_eq!(perform(sem::WAIT_EQUAL, 1), (true, 1));
+        assert_eq!(perform(sem::WAIT_GT_EQ, 2), (false, 1));
+        assert_eq!(perform(sem::WAIT_GT_EQ, 0), (true, 1));
+        assert_eq!(perform(sem::WAIT_GT_0, 0), (true, 0));
+        assert_eq!(perform(sem::WAIT_GT_0, 0), (false, 0));
+        assert_eq!(perform(sem::INIT, 4095), (true, 4095));
+        assert_eq!(perform(sem::INC, 1), (true, 4095));
+    }
+}

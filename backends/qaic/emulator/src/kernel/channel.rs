@@ -1,0 +1,116 @@
+//! DMA bridge channels as the kernel has them: who has one, its rings, and what is on its way (`struct dma_bridge_chan`).
+
+use crate::bus::Segment;
+use crate::machine::{Card, Guard, Machine, State};
+use hal_backend::HostRange;
+use hal_emulation::Errno;
+use std::collections::VecDeque;
+
+/// A channel.
+#[derive(Debug, Default)]
+pub(crate) struct Channel {
+    /// Whether the kernel holds its rings.
+    pub(crate) in_use: bool,
+    /// The user that may use it (`usr`). None while its deactivation is on its way to the device.
+    pub(crate) user: Option<u32>,
+    /// The user that it was given to, also while its deactivation is on its way: what a close releases. Before a fix of
+    /// 2026-02 (2feec5ae5df7) the kernel released only what had a `user`, and leaked the channel.
+    pub(crate) owner: Option<u32>,
+    pub(crate) rings: Option<Rings>,
+    /// The number of the next execution of an object.
+    pub(crate) next_request_id: u16,
+    /// Objects on their way (`xfer_list`).
+    pub(crate) queued: VecDeque<u64>,
+    /// Objects that are sliced for it (`bo_lists`).
+    pub(crate) sliced: Vec<u64>,
+    /// Waits under way, which hold the channel (`ch_lock`).
+    pub(crate) waits: u32,
+    pub(crate) interrupt: Interrupt,
+}
+
+/// The memory of a channel's rings.
+#[derive(Debug)]
+pub(crate) struct Rings {
+    pub(crate) memory: HostRange,
+    pub(crate) segment: Segment,
+    /// How many elements each ring has. One of them is always free.
+    pub(crate) elements: u32,
+    /// Where the responses begin.
+    pub(crate) responses: u64,
+}
+
+/// Whether and how the kernel looks at responses now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Interrupt {
+    /// The line is enabled; nothing polls.
+    #[default]
+    Enabled,
+    /// The line is disabled, and the ring is looked at so often more before it is enabled again.
+    Draining { polls: u32 },
+    /// The module polls instead of using the line (`poll_work`).
+    Polling,
+}
+
+impl Card {
+    /// A channel by the number that a program gave.
+    pub(crate) fn channel(&mut self, channel: u32) -> Result<&mut Channel, Errno> {
+        self.channels.get_mut(channel as usize).ok_or(Errno::INVAL)
+    }
+}
+
+impl Machine {
+    /// `disable_dbc`: takes a channel from its user, and waits for the requests that hold it.
+    pub(crate) fn disable_channel(
+        &self,
+        state: &mut Guard<'_>,
+        number: usize,
+        channel: u32,
+        user: u32,
+    ) -> Result<(), Errno> {
+        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let found = card.channel(channel)?;
+        if found.user != Some(user) {
+            return Err(Errno::PERM);
+        }
+        found.user = None;
+        let held = |state: &Guard<'_>| {
+            let card = state.cards.get(number);
+            card.and_then(|card| card.channels.get(channel as usize)).is_some_and(|found| found.waits > 0)
+        };
+        while held(state) && !state.is_stopping() {
+            self.sleep(state, number, None);
+        }
+        Ok(())
+    }
+
+    /// `release_dbc`: what is on its way ends, waits for it too, objects are no longer sliced, the rings go.
+    pub(crate) fn release_channel(&self, state: &mut State, number: usize, channel: u32) {
+        let Some(card) = state.cards.get_mut(number) else { return };
+        let Some(released) = card.channels.get_mut(channel as usize).filter(|channel| channel.in_use) else {
+            return;
+        };
+        released.user = None;
+        released.owner = None;
+        let (queued, sliced) = (std::mem::take(&mut released.queued), std::mem::take(&mut released.sliced));
+        let rings = released.rings.take();
+        released.in_use = false;
+        // `empty_xfer_list`.
+        for object in queued {
+            if let Some(object) = card.objects.get_mut(object) {
+                object.queued = false;
+                object.complete = true;
+                object.slices_done = 0;
+                object.request_id = 0;
+                object.stats = super::object::Stats::default();
+            }
+        }
+        for object in sliced {
+            card.detach(object);
+        }
+        if let Some(rings) = rings {
+            card.bus.unmap(&[rings.segment]);
+        }
+        // Those who sleep look at their channel again.
+        self.core.wake(number);
+    }
+}

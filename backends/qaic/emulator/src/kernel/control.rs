@@ -1,0 +1,120 @@
+//! The control channel as the kernel has it: messages that wait for an answer (`msg_xfer`, `resp_worker`).
+
+use crate::fault;
+use crate::machine::{Guard, Machine, Status};
+use hal_emulation::Errno;
+use hal_qaic_abi::nnc::wire::{Header, Message, NO_PARTITION, ToDevice};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How long a message waits for room on the channel: 20 tries, 100 ms apart (`QAIC_MHI_RETRY_MAX`).
+const ROOM: Duration = Duration::from_secs(2);
+
+/// Messages that wait for an answer.
+#[derive(Debug)]
+pub(crate) struct Control {
+    next_sequence: u32,
+    pending: BTreeMap<u32, Reply>,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        // The first message was sent when the device booted: it asked whether there are checksums.
+        Self { next_sequence: 1, pending: BTreeMap::new() }
+    }
+}
+
+/// What became of a message.
+#[derive(Debug)]
+enum Reply {
+    Waiting,
+    Answered(Vec<u8>),
+    /// The device was reset.
+    Abandoned,
+}
+
+impl Control {
+    /// `wake_all_cntl`.
+    pub(crate) fn abandon(&mut self) {
+        for reply in self.pending.values_mut() {
+            *reply = Reply::Abandoned;
+        }
+    }
+
+    /// An answer has come. One to a message that nobody waits for any more is dropped.
+    pub(crate) fn answer(&mut self, sequence: u32, bytes: Vec<u8>) {
+        if let Some(reply) = self.pending.get_mut(&sequence) {
+            *reply = Reply::Answered(bytes);
+        }
+    }
+}
+
+impl Machine {
+    /// `msg_xfer`: sends a message of a user, and sleeps until its answer has come.
+    pub(crate) fn send(
+        &self,
+        state: &mut Guard<'_>,
+        number: usize,
+        user: u32,
+        transactions: Vec<ToDevice>,
+        interruptible: bool,
+    ) -> Result<Vec<u8>, Errno> {
+        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        if card.status != Status::Online {
+            return Err(Errno::NODEV);
+        }
+        if card.faults.strikes(fault::CONTROL_FULL) {
+            let until = Instant::now() + self.real(ROOM);
+            while self.sleep(state, number, Some(until)) && !state.is_stopping() {}
+            return Err(Errno::AGAIN);
+        }
+        let sequence = card.control.next_sequence;
+        card.control.next_sequence = sequence.wrapping_add(1);
+        let header = Header { sequence, handle: user, partition: NO_PARTITION };
+        let message = Message { header, transactions }.write(self.options.crc).map_err(|_| Errno::NOSPC)?;
+        card.control.pending.insert(sequence, Reply::Waiting);
+        self.deliver(state, number, message);
+        let answer = self.until_answered(state, number, sequence, interruptible);
+        if let Some(card) = state.cards.get_mut(number) {
+            card.control.pending.remove(&sequence);
+        }
+        answer
+    }
+
+    fn until_answered(
+        &self,
+        state: &mut Guard<'_>,
+        number: usize,
+        sequence: u32,
+        interruptible: bool,
+    ) -> Result<Vec<u8>, Errno> {
+        let timeout = Duration::from_secs(self.options.module.control_resp_timeout_s.into());
+        let until = Instant::now() + self.real(timeout);
+        let mut slept = false;
+        loop {
+            let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+            match card.control.pending.get_mut(&sequence) {
+                Some(Reply::Waiting) => {}
+                Some(Reply::Answered(bytes)) => return Ok(std::mem::take(bytes)),
+                Some(Reply::Abandoned) | None => return Err(Errno::IO),
+            }
+            let first = !std::mem::replace(&mut slept, true);
+            if interruptible && first && card.faults.strikes(fault::INTERRUPT) {
+                return Err(Errno::INTR);
+            }
+            if until <= Instant::now() {
+                return Err(Errno::TIMEDOUT);
+            }
+            if state.is_stopping() {
+                return Err(Errno::IO);
+            }
+            self.sleep(state, number, Some(until));
+        }
+    }
+
+    /// `qaic_release_usr`: tells the device that a user is gone. How that went is not looked at.
+    pub(crate) fn terminate(&self, state: &mut Guard<'_>, number: usize, user: u32) {
+        let gone = vec![ToDevice::Terminate { handle: user }];
+        let _ = self.send(state, number, user, gone, false);
+    }
+}

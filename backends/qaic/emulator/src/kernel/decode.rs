@@ -1,0 +1,103 @@
+//! Answers of the device as answers for programs (`decode_message` and the functions for each transaction).
+
+use super::encode::Resources;
+use crate::machine::{Guard, Machine};
+use hal_emulation::Errno;
+use hal_qaic_abi::nnc::user::{self, Answer};
+use hal_qaic_abi::nnc::wire::{FromDevice, Message};
+use hal_qaic_abi::uapi::CHANNELS;
+
+impl Machine {
+    /// `decode_message`: adds what the program is told to its answer. Where the device has refused something, that is
+    /// told too, and the result is `ECANCELED`.
+    pub(crate) fn decode(
+        &self,
+        state: &mut Guard<'_>,
+        (card, user): (usize, u32),
+        reply: Message<FromDevice>,
+        resources: &mut Resources,
+        answer: &mut user::Message,
+    ) -> Result<(), Errno> {
+        for transaction in reply.transactions {
+            match transaction {
+                FromDevice::Passthrough(command) => tell(answer, &Answer::Passthrough(&command))?,
+                FromDevice::Activated { status, channel, options } => {
+                    tell(answer, &Answer::Activated { status, channel, options })?;
+                    self.activated(state, (card, user), (status, channel), resources)?;
+                }
+                FromDevice::Deactivated { status, channel } => {
+                    self.deactivated(state, (card, user), (status, channel))?;
+                }
+                FromDevice::Status { version, status, flags } => {
+                    tell(answer, &Answer::Status { version, status, flags })?;
+                    if status != 0 {
+                        return Err(Errno::CANCELED);
+                    }
+                }
+                _ => return Err(Errno::INVAL),
+            }
+        }
+        Ok(())
+    }
+
+    /// `decode_activate`: the channel belongs to the user, once whoever had it before has let go of it (`save_dbc_buf`).
+    fn activated(
+        &self,
+        state: &mut Guard<'_>,
+        (number, user): (usize, u32),
+        (status, channel): (u32, u32),
+        resources: &mut Resources,
+    ) -> Result<(), Errno> {
+        if resources.rings.is_none() {
+            return Err(Errno::INVAL);
+        }
+        if channel >= CHANNELS {
+            return Err(Errno::NODEV);
+        }
+        if status != 0 {
+            return Err(Errno::CANCELED);
+        }
+        loop {
+            let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+            card.online()?;
+            if !card.channel(channel)?.in_use {
+                break;
+            }
+            if state.is_stopping() {
+                return Err(Errno::NODEV);
+            }
+            self.sleep(state, number, None);
+        }
+        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let found = card.channel(channel)?;
+        found.rings = resources.rings.take();
+        found.user = Some(user);
+        found.owner = Some(user);
+        found.in_use = true;
+        Ok(())
+    }
+
+    /// `decode_deactivate`: the program is not told of it. A channel that the device keeps is the user's again.
+    fn deactivated(
+        &self,
+        state: &mut Guard<'_>,
+        (number, user): (usize, u32),
+        (status, channel): (u32, u32),
+    ) -> Result<(), Errno> {
+        if channel >= CHANNELS {
+            return Err(Errno::NODEV);
+        }
+        if status != 0 {
+            let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+            card.channel(channel)?.user = Some(user);
+            return Err(Errno::CANCELED);
+        }
+        self.release_channel(state, number, channel);
+        Ok(())
+    }
+}
+
+/// Adds to an answer: `ENOSPC`, if it has no more room.
+fn tell(answer: &mut user::Message, what: &Answer<'_>) -> Result<(), Errno> {
+    answer.answer(what).map_err(|_| Errno::NOSPC)
+}

@@ -1,0 +1,18 @@
+//! The kernel's half: what the driver keeps for programs, checks of them, and puts into rings.
+//!
+//! Each rule names the function of `drivers/accel/qaic` that it was read in. `docs/qaic-rules.md` has all of them in a
+//! table, with the versions.
+
+pub(crate) mod channel;
+pub(crate) mod control;
+mod decode;
+mod encode;
+mod execute;
+mod interrupt;
+mod manage;
+pub(crate) mod object;
+mod request;
+mod slice;
+mod sysfs;
+pub(crate) mod user;
+mod wait;

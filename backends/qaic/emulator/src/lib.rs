@@ -1,0 +1,209 @@
+//! An emulator of the qaic kernel driver and of Cloud AI 100 cards behind it, in this process.
+//!
+//! It answers as the driver does, by the driver's rules and with its errors, and executes what is queued on threads. It
+//! has no bandwidth, no firmware and no cores of the vendor's: what it computes, it computes with IREE's host executables,
+//! by [networks](hal_qaic_abi::container::emulated) that no device understands. It shows that a program keeps the rules,
+//! and nothing about how fast or how sound a real card is.
+//!
+//! It shares no logic with a backend: it cannot name one. Each rule of the kernel names the function that it was read in,
+//! and `docs/qaic-rules.md` has them in a table.
+//!
+//! # Parameters
+//!
+//! | parameter | default | what it does |
+//! |---|---|---|
+//! | `cards=N` | 1 | how many cards there are, 1 to 8 |
+//! | `dram=SIZE` | 32g | memory of each card; what is not written takes no space |
+//! | `segment=SIZE` | none | the device sees host memory in pieces of this size, as without an IOMMU; each is an element of a ring |
+//! | `crc=on\|off` | on | whether the device wants checksums on its control channel |
+//! | `datapath_polling=on\|off`, `datapath_poll_interval_us=N`, `mhi_timeout_ms=N`, `control_resp_timeout_s=N`, `wait_exec_default_timeout_ms=N` | off, 100, 2000, 60, 5000 | the parameters of the kernel module |
+//! | `fault=…` | none | what goes wrong; may be given several times, see below |
+//!
+//! How the machine executes has [parameters of its own](hal_emulation::options): `workers`, `schedule`, `seed`, `speed` (of
+//! the control channel's and the default wait's timeout, and of resets, 1 s) and `machine`, which does nothing here: any number of
+//! processes may open a card.
+//!
+//! # Faults
+//!
+//! Each card counts by itself, from 1, for as long as the machine lives. What its user sees of each:
+//!
+//! | fault | what happens |
+//! |---|---|
+//! | `boot:K` | the first K opens find a device that has not booted: `ENODEV` |
+//! | `alloc:N` | the N-th buffer object finds no memory: `ENOMEM` |
+//! | `control-full:N` | the control channel has no room for the N-th message, and `EAGAIN` comes after 2 s |
+//! | `control-lost:N` | the answer to the N-th message is lost: `ETIMEDOUT` |
+//! | `control-crc:N` | the answer to the N-th message has a wrong checksum: `EPIPE`, if the device wants checksums |
+//! | `bad-channel:N` | the N-th activation is answered with channel 255: `ENODEV` |
+//! | `deactivate:N` | the device refuses the N-th deactivation: `ECANCELED`, and the channel is the user's again |
+//! | `lost-msi:N` | the N-th interrupt is lost: waits time out until another one comes |
+//! | `status:N` | the N-th completion has an error, which the kernel logs: waits succeed |
+//! | `eintr:N` | of the waits that would sleep, every N-th is interrupted, with `EINTR` |
+//! | `hang:N` | the N-th call of a network never ends: waits time out |
+//! | `reset:N` | the card is reset when the N-th call of a network is about to run |
+//! | `unplug:N` | the card is pulled out at the N-th request: `ENODEV` from there on |
+//!
+//! # Where things are
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `machine.rs` | the cards of a machine; resets |
+//! | `bus.rs` | all that the kernel and the device share: host memory by addresses of the bus, registers |
+//! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts |
+//! | `device/` | the device: its control server, its DMA bridge with semaphores, its networks, its cores |
+//! | `fault.rs`, `options.rs` | what a URI asks for |
+//!
+//! # What is not modelled
+//!
+//! Memory of other devices (PRIME), partitions, restarts of a sub-system, the boot of a device (MHI, Sahara), time
+//! synchronisation, reports of reliability, single-MSI mode, link errors, linked-list transfers, power states of networks,
+//! resource groups, and anything that takes firmware.
+//!
+//! A network of the emulator has one memory: the inputs of a call overwrite those of the call before. A program that has more than one
+//! call of an activation on its way must know that the first has run.
+
+mod bus;
+mod device;
+mod fault;
+mod kernel;
+mod machine;
+mod options;
+
+pub use machine::Counts;
+pub use options::{Module, Options};
+
+use hal_backend::{Failure, HostProgram, HostRange};
+use hal_emulation::threads::{Machines, Threads};
+use hal_emulation::{Errno, Kernel, Own, Process, accel};
+use machine::Machine;
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A machine with emulated cards. Its threads end with it.
+pub struct Emulator {
+    machine: Arc<Machine>,
+    /// Joined when this is dropped, after the machine was told to stop.
+    _threads: Threads,
+}
+
+/// Every machine of this process.
+static MACHINES: Machines<Emulator> = Machines::new();
+
+impl Emulator {
+    /// The machine with these options: the one that there is, or a new one.
+    pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
+        MACHINES.shared(|machine| machine.options() == options, || Self::start(options.clone()))
+    }
+
+    /// A machine that nobody else gets.
+    pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
+        let machine = Self::start(options)?;
+        MACHINES.add_private(&machine);
+        Ok(machine)
+    }
+
+    /// The machine that an open file is of.
+    pub fn of(file: BorrowedFd<'_>) -> Option<Arc<Self>> {
+        MACHINES.find(|machine| machine.machine.file(file).is_ok())
+    }
+
+    fn start(options: Options) -> Result<Arc<Self>, Failure> {
+        let machine = Arc::new(Machine::new(options));
+        let workers = machine.options.execution.workers;
+        let threads = Threads::start("qaic", &machine, workers, Machine::work, Machine::tick);
+        // Those that were started hold the machine, and end when it stops.
+        let threads = threads.inspect_err(|_| machine.stop())?;
+        Ok(Arc::new(Self { machine, _threads: threads }))
+    }
+
+    /// What it was made with.
+    pub fn options(&self) -> &Options {
+        &self.machine.options
+    }
+
+    /// How many threads may be at a program at once: what a loader of one is told.
+    pub fn workers(&self) -> usize {
+        self.machine.options.execution.workers
+    }
+
+    /// Makes a program known, under the number that networks name it by.
+    pub fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
+        self.machine.core.load(program)
+    }
+
+    /// Forgets a program. What is under way with it goes on.
+    pub fn unload(&self, program: u64) {
+        self.machine.core.unload(program);
+    }
+
+    /// What became of a card; zeros, if there is none of that number.
+    pub fn counts(&self, card: usize) -> Counts {
+        self.machine.lock().cards.get(card).map(machine::Card::counted).unwrap_or_default()
+    }
+
+    /// What was wrong with what a card met last, for people.
+    pub fn complaint(&self, card: usize) -> Option<String> {
+        self.machine.lock().cards.get(card)?.complaint.clone()
+    }
+
+    /// [`Kernel::ioctl`] for another process, whose addresses the argument has. The file is the emulator's own descriptor
+    /// for it.
+    pub fn request_for(
+        &self,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        request: u32,
+        argument: &mut [u8],
+    ) -> Result<(), Errno> {
+        self.machine.request(process, file, request, argument)
+    }
+}
+
+impl Kernel for Emulator {
+    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        match accel::node(path) {
+            Some((card, false)) => self.machine.open(card),
+            _ => Err(Errno::NOENT),
+        }
+    }
+
+    fn close(&self, file: OwnedFd) {
+        self.machine.close(file);
+    }
+
+    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        self.request_for(&Own, file, request, argument)
+    }
+
+    fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
+        self.machine.map(file, length, offset)
+    }
+
+    fn read(&self, path: &Path) -> Result<String, Errno> {
+        self.machine.attribute(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        self.machine.folder(path)
+    }
+
+    /// Nobody has a card for himself.
+    fn holder(&self, _: &Path) -> Option<String> {
+        None
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        self.machine.stop();
+        MACHINES.sweep();
+    }
+}
+
+impl fmt::Debug for Emulator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Emulator").field("options", &self.machine.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,143 @@
+//! The DMA bridge: semaphores, fences, doorbells, responses, interrupts.
+
+use crate::common::{BINDING, STUCK, bytes, card, options, wait_for};
+use hal_emulation::Errno;
+use hal_qaic_abi::uapi::{FROM_DEVICE, Semaphore, TO_DEVICE, sem};
+use hal_qaic_emulator::{Module, Options};
+use std::time::Duration;
+
+#[test]
+fn what_does_not_wait_passes_what_does() {
+    let card = card(options());
+    let active = card.channel(8);
+    let stuck = card.stuck(&active);
+    let plain = card.object(&active, 4096, TO_DEVICE, |_| ());
+    card.execute(active.channel, &[stuck, plain]).unwrap();
+    assert_eq!(card.wait(active.channel, plain, 5000), Ok(()));
+    assert_eq!(card.wait(active.channel, stuck, 20), Err(Errno::TIMEDOUT));
+}
+
+#[test]
+fn those_that_wait_for_one_semaphore_go_in_order() {
+    let card = card(options());
+    let active = card.channel(8);
+    let objects: Vec<u32> = (0..3).map(|_| card.stuck(&active)).collect();
+    card.execute(active.channel, &objects).unwrap();
+    let poster = card.poster(&active, STUCK);
+    for number in 0..3 {
+        card.execute(active.channel, &[poster]).unwrap();
+        assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+        assert_eq!(card.wait(active.channel, objects[number], 5000), Ok(()), "{number}");
+        if let Some(&next) = objects.get(number + 1) {
+            assert_eq!(card.wait(active.channel, next, 20), Err(Errno::TIMEDOUT), "{number}");
+        }
+    }
+}
+
+#[test]
+fn a_fence_waits_for_transfers_of_its_direction() {
+    for (direction, flag, waits) in [
+        (TO_DEVICE, sem::IN_SYNC_FENCE, true),
+        (TO_DEVICE, sem::OUT_SYNC_FENCE, false),
+        (FROM_DEVICE, sem::OUT_SYNC_FENCE, true),
+    ] {
+        let card = card(options());
+        let active = card.channel(8);
+        let stuck = card.object(&active, 4096, direction, |entry| entry.sem0 = wait_for(STUCK));
+        let fenced = card.object(&active, 4096, direction, |entry| entry.sem0.flags = flag);
+        card.execute(active.channel, &[stuck, fenced]).unwrap();
+        let result = if waits { Err(Errno::TIMEDOUT) } else { Ok(()) };
+        assert_eq!(card.wait(active.channel, fenced, 50), result);
+        let poster = card.poster(&active, STUCK);
+        card.execute(active.channel, &[poster]).unwrap();
+        assert_eq!(card.wait(active.channel, fenced, 5000), Ok(()));
+    }
+}
+
+#[test]
+fn a_command_after_the_transfer_may_wait_too() {
+    let card = card(options());
+    let active = card.channel(8);
+    let waits = Semaphore { cmd: sem::WAIT_EQUAL, val: 2, index: STUCK, ..Semaphore::default() };
+    let object = card.object(&active, 4096, TO_DEVICE, |entry| entry.sem1 = waits);
+    let from = card.object(&active, 4096, FROM_DEVICE, |_| ());
+    assert!(card.memory(object, 4096).write(0, &[7; 4096]));
+    let poster = card.poster(&active, STUCK);
+    card.execute(active.channel, &[object, poster]).unwrap();
+    assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+    // It was transferred, and is not complete.
+    card.execute(active.channel, &[from]).unwrap();
+    assert_eq!(card.wait(active.channel, from, 5000), Ok(()));
+    assert_eq!(bytes(&card.memory(from, 4096), 4096), [7; 4096]);
+    assert_eq!(card.wait(active.channel, object, 20), Err(Errno::TIMEDOUT));
+    card.execute(active.channel, &[poster]).unwrap();
+    assert_eq!(card.wait(active.channel, object, 5000), Ok(()));
+}
+
+#[test]
+fn a_doorbell_writes_as_many_bits_as_it_has() {
+    let card = card(options());
+    let active = card.channel(8);
+    let at = active.bases.ddr + BINDING;
+    for (bits, expected) in [(8, [4, 0, 0, 0]), (16, [4, 3, 0, 0]), (32, [4, 3, 2, 1])] {
+        let clear = card.object(&active, 4096, TO_DEVICE, |_| ());
+        let bell = card.object(&active, 4096, TO_DEVICE, |entry| {
+            entry.size = 0;
+            (entry.db_len, entry.db_addr, entry.db_data) = (bits, at, 0x0102_0304);
+        });
+        let from = card.object(&active, 4096, FROM_DEVICE, |_| ());
+        card.execute(active.channel, &[clear, bell, from]).unwrap();
+        assert_eq!(card.wait(active.channel, from, 5000), Ok(()));
+        assert_eq!(bytes(&card.memory(from, 4096), 4), expected, "{bits}");
+        for handle in [clear, bell, from] {
+            card.detach(handle).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_network_reaches_its_own_memory_alone() {
+    let card = card(options());
+    let (one, two) = (card.channel(8), card.channel(8));
+    let foreign = card.object(&one, 4096, TO_DEVICE, |entry| entry.dev_addr = two.bases.ddr + BINDING);
+    assert!(card.memory(foreign, 4096).write(0, &[9; 4096]));
+    card.execute(one.channel, &[foreign]).unwrap();
+    // What went wrong is in the kernel's log; the wait succeeds.
+    assert_eq!(card.wait(one.channel, foreign, 5000), Ok(()));
+    assert!(card.emulator.complaint(0).unwrap().contains("failed with status 1"));
+    let from = card.object(&two, 4096, FROM_DEVICE, |_| ());
+    card.execute(two.channel, &[from]).unwrap();
+    assert_eq!(card.wait(two.channel, from, 5000), Ok(()));
+    assert_eq!(bytes(&card.memory(from, 4096), 4096), [0; 4096]);
+}
+
+#[test]
+fn a_busy_channel_is_polled_and_an_idle_one_interrupts() {
+    let card = card(options());
+    let active = card.channel(8);
+    let poster = card.poster(&active, 3);
+    for _ in 0..200 {
+        card.execute(active.channel, &[poster]).unwrap();
+        assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+    }
+    // The device interrupts whenever its ring was empty; the kernel has disabled the line most of the time, so that
+    // completions were found by looking.
+    assert!(card.counts().interrupts >= 1);
+    std::thread::sleep(Duration::from_millis(50));
+    card.execute(active.channel, &[poster]).unwrap();
+    assert_eq!(card.wait(active.channel, poster, 5000), Ok(()), "the line is enabled again");
+}
+
+#[test]
+fn a_module_that_polls_needs_no_interrupt() {
+    let module = Module { datapath_polling: true, ..Module::default() };
+    let lost = crate::common::faulty(&["lost-msi:1", "lost-msi:2", "lost-msi:3"]);
+    let card = card(Options { module, ..lost });
+    let active = card.channel(8);
+    let poster = card.poster(&active, 3);
+    for _ in 0..3 {
+        card.execute(active.channel, &[poster]).unwrap();
+        assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

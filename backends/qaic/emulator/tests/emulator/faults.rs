@@ -1,0 +1,182 @@
+//! Each fault by its name, and what the user of the driver sees of it.
+
+use crate::common::{Buffers, STUCK, card, faulty, image, open, options, try_open};
+use hal_emulation::{Errno, Kernel};
+use hal_qaic_abi::nnc::command::Status;
+use hal_qaic_abi::nnc::user::Ask;
+use hal_qaic_emulator::{Emulator, Options};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+#[test]
+fn boot_takes_so_many_opens() {
+    let machine = Emulator::new(faulty(&["boot:2"])).unwrap();
+    for _ in 0..2 {
+        assert_eq!(try_open(&machine, 0).err(), Some(Errno::NODEV));
+    }
+    assert!(try_open(&machine, 0).is_ok());
+}
+
+#[test]
+fn alloc_finds_no_memory() {
+    let card = card(faulty(&["alloc:2"]));
+    assert_eq!((card.create(1), card.create(1), card.create(1)), (Ok(1), Err(Errno::NOMEM), Ok(2)));
+}
+
+#[test]
+fn control_full_has_no_room() {
+    let card = card(faulty(&["control-full:1"]));
+    let begin = Instant::now();
+    assert_eq!(card.manage(&[Ask::Status]).0, Err(Errno::AGAIN));
+    assert!(begin.elapsed() >= Duration::from_millis(100), "2 s, twenty times as fast");
+    assert_eq!(card.manage(&[Ask::Status]).0, Ok(()));
+}
+
+#[test]
+fn control_lost_has_no_answer() {
+    let mut options = faulty(&["control-lost:1"]);
+    options.module.control_resp_timeout_s = 2;
+    let card = card(options);
+    let begin = Instant::now();
+    assert_eq!(card.manage(&[Ask::Status]).0, Err(Errno::TIMEDOUT));
+    assert!(begin.elapsed() >= Duration::from_millis(100));
+    assert_eq!(card.manage(&[Ask::Status]).0, Ok(()));
+}
+
+#[test]
+fn control_crc_is_noticed_where_there_are_checksums() {
+    for (crc, result) in [(true, Err(Errno::PIPE)), (false, Ok(()))] {
+        let card = card(Options { crc, ..faulty(&["control-crc:1"]) });
+        assert_eq!(card.manage(&[Ask::Status]).0, result);
+        assert_eq!(card.manage(&[Ask::Status]).0, Ok(()));
+    }
+}
+
+#[test]
+fn bad_channel_is_no_channel() {
+    let card = card(faulty(&["bad-channel:1"]));
+    let elf = card.load(&image(0, 0, &[64])).elf_id.get();
+    assert_eq!(card.try_activate(elf, 8).0, Err(Errno::NODEV));
+    assert_eq!((card.counts().channels, card.counts().mapped), (0, 0));
+    assert_eq!(card.try_activate(elf, 8).0, Ok(()));
+}
+
+#[test]
+fn deactivate_is_refused_and_the_channel_goes_on() {
+    let card = card(faulty(&["deactivate:1"]));
+    let active = card.channel(8);
+    let (result, response) = card.deactivate(active);
+    assert_eq!((result, response.status.get()), (Err(Errno::CANCELED), Status::ERROR.0));
+    let poster = card.poster(&active, 3);
+    card.execute(active.channel, &[poster]).unwrap();
+    assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+    assert_eq!(card.deactivate(active).0, Ok(()));
+}
+
+#[test]
+fn lost_msi_is_made_up_for_by_nothing_but_another_one() {
+    let card = card(faulty(&["lost-msi:1"]));
+    let active = card.channel(8);
+    let (one, two) = (card.poster(&active, 3), card.poster(&active, 3));
+    card.execute(active.channel, &[one]).unwrap();
+    assert_eq!(card.wait(active.channel, one, 50), Err(Errno::TIMEDOUT));
+    // The ring is not empty, so that the device does not interrupt again.
+    card.execute(active.channel, &[two]).unwrap();
+    assert_eq!(card.wait(active.channel, two, 50), Err(Errno::TIMEDOUT));
+    assert_eq!(card.counts().interrupts, 1);
+    assert_eq!(card.deactivate(active).0, Ok(()));
+}
+
+#[test]
+fn status_is_logged_and_the_wait_succeeds() {
+    let card = card(faulty(&["status:1"]));
+    let active = card.channel(8);
+    let poster = card.poster(&active, 3);
+    card.execute(active.channel, &[poster]).unwrap();
+    assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+    assert_eq!(card.emulator.complaint(0).unwrap(), "channel 0: req_id 0 failed with status 1");
+}
+
+#[test]
+fn eintr_interrupts_what_would_sleep() {
+    let card = card(faulty(&["eintr:5"]));
+    // An activation is three messages, and a message sleeps.
+    let active = card.channel(8);
+    let stuck = card.stuck(&active);
+    card.execute(active.channel, &[stuck]).unwrap();
+    let results: Vec<_> = (0..4).map(|_| card.wait(active.channel, stuck, 5)).collect();
+    assert_eq!(results.iter().filter(|&&result| result == Err(Errno::INTR)).count(), 1, "{results:?}");
+    let poster = card.poster(&active, STUCK);
+    card.execute(active.channel, &[poster]).unwrap();
+}
+
+/// A network of a program with one binding, and its buffers.
+fn network(options: Options) -> (crate::common::Card, Buffers) {
+    let card = card(options);
+    let program = crate::common::Program(|_: &hal_backend::HostCall<'_>, _| ());
+    let number = card.emulator.load(std::sync::Arc::new(program));
+    let image = image(number, 0, &[4096]);
+    let active = card.activate(&image, 16);
+    let buffers = Buffers::new(&card, active, &image);
+    (card, buffers)
+}
+
+#[test]
+fn hang_never_ends_and_a_deactivation_does() {
+    let (card, buffers) = network(faulty(&["hang:1"]));
+    let (channel, outcome) = (buffers.active.channel, *buffers.handles.last().unwrap());
+    card.execute(channel, &buffers.handles).unwrap();
+    assert_eq!(card.wait(channel, outcome, 50), Err(Errno::TIMEDOUT));
+    assert_eq!(card.detach(outcome), Err(Errno::BUSY));
+    assert_eq!(card.deactivate(buffers.active).0, Ok(()));
+    assert_eq!(card.counts().channels, 0);
+}
+
+#[test]
+fn reset_ends_everything_and_the_card_comes_back() {
+    let (card, buffers) = network(faulty(&["reset:1"]));
+    let (channel, outcome) = (buffers.active.channel, *buffers.handles.last().unwrap());
+    card.execute(channel, &buffers.handles).unwrap();
+    let result = card.wait(channel, outcome, 10_000);
+    assert!(matches!(result, Err(Errno::PERM | Errno::NODEV)), "{result:?}");
+    assert_eq!(card.create(1), Err(Errno::NODEV));
+    assert_eq!(try_open(&card.emulator, 0).err(), Some(Errno::NODEV));
+    let limit = Instant::now() + Duration::from_secs(10);
+    while card.create(1) == Err(Errno::NODEV) {
+        assert!(Instant::now() < limit, "it does not come back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The file is as good as before; what was on the device is gone.
+    assert_eq!(card.execute(channel, &buffers.handles), Err(Errno::PERM));
+    let counts = card.counts();
+    assert_eq!((counts.resets, counts.activations, counts.loaded, counts.channels), (1, 0, 0, 0));
+    let active = card.channel(8);
+    let poster = card.poster(&active, 3);
+    card.execute(active.channel, &[poster]).unwrap();
+    assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+}
+
+#[test]
+fn unplug_ends_every_request_and_wakes_who_waits() {
+    let card = card(Options { cards: 2, ..faulty(&["unplug:9"]) });
+    let machine = card.emulator.clone();
+    let active = card.channel(8);
+    let stuck = card.stuck(&active);
+    card.execute(active.channel, &[stuck]).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| card.wait(active.channel, stuck, 10_000));
+        std::thread::sleep(Duration::from_millis(50));
+        // Whichever request is the ninth.
+        while card.create(1).is_ok() {}
+        let result = waiter.join().unwrap();
+        assert!(matches!(result, Err(Errno::PERM | Errno::NODEV)), "{result:?}");
+    });
+    assert_eq!(card.create(1), Err(Errno::NODEV));
+    assert_eq!(card.manage(&[Ask::Status]).0, Err(Errno::NODEV));
+    assert_eq!(card.map(0x1_0000_0000, 4096).unwrap_err(), Errno::NODEV);
+    assert_eq!(machine.list(Path::new("/sys/class/accel")).unwrap(), ["accel1"]);
+    assert_eq!(try_open(&machine, 0).err(), Some(Errno::NOENT));
+    assert_eq!(open(&machine, 1).create(1), Ok(1));
+    assert_eq!(card.close().users, 0);
+    assert_eq!(options().cards, 1);
+}

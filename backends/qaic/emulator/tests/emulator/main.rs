@@ -1,0 +1,19 @@
+//! The emulator, looked at through the kernel boundary alone, as a backend looks at it: a test for each rule of
+//! `docs/qaic-rules.md`, then the faults, then whole networks.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod bridge;
+mod common;
+mod executions;
+mod faults;
+mod messages;
+mod networks;
+mod objects;
+mod slices;
+mod users;
+mod waits;

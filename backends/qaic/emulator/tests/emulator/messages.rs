@@ -1,0 +1,243 @@
+//! Messages: `qaic_manage_ioctl`, `encode_message`, `decode_message` and the functions for each transaction.
+
+use crate::common::{Card, card, image, open, options, passthrough};
+use hal_emulation::Errno;
+use hal_qaic_abi::nnc::command::{
+    self, LoadConstantsExRequest, LoadConstantsPayloadRequest, LoadConstantsRequest, LoadConstantsResponse,
+    ResourceInfoRequest, ResourceInfoResponse, Status, StatusRequest, StatusResponse, UnloadElfRequest,
+    UnloadElfResponse,
+};
+use hal_qaic_abi::nnc::transaction::{
+    ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, DMA_TRANSFER_FROM_USER, PASSTHROUGH_FROM_USER,
+    PASSTHROUGH_TO_DEVICE, STATUS_FROM_USER,
+};
+use hal_qaic_abi::nnc::user::{Answer, Ask, answers};
+use hal_qaic_abi::nnc::{TRANSACTIONS, Version};
+use hal_qaic_emulator::Options;
+
+/// A message of raw words, in memory for the answer.
+fn raw(words: &[u32]) -> Vec<u8> {
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.resize(4096, 0);
+    bytes
+}
+
+#[test]
+fn each_wrong_message_is_refused() {
+    let card = card(options());
+    let status = [STATUS_FROM_USER, 8];
+    for (name, words, len, count, error) in [
+        ("good", &status[..], 8, 1, None),
+        ("longer than its memory", &status, 4097, 1, Some(Errno::INVAL)),
+        ("no transactions", &status, 8, 0, Some(Errno::INVAL)),
+        ("too many transactions", &status, 8, 513, Some(Errno::INVAL)),
+        ("shorter than a header", &status, 4, 1, Some(Errno::INVAL)),
+        ("fewer bytes than transactions", &status, 8, 2, Some(Errno::INVAL)),
+        ("bytes behind the last one", &[STATUS_FROM_USER, 8, 0, 0], 16, 1, Some(Errno::INVAL)),
+        ("shorter than its own header", &[STATUS_FROM_USER, 4], 8, 1, Some(Errno::INVAL)),
+        ("longer than the message", &[STATUS_FROM_USER, 16], 8, 1, Some(Errno::INVAL)),
+        ("an unknown kind", &[99, 8], 8, 1, Some(Errno::INVAL)),
+        ("a kind for the device", &[PASSTHROUGH_TO_DEVICE, 8], 8, 1, Some(Errno::INVAL)),
+        ("a command of half a word", &[PASSTHROUGH_FROM_USER, 12, 1], 12, 1, Some(Errno::INVAL)),
+        ("rings without elements", &[ACTIVATE_FROM_USER, 24, 0, 0, 0, 0], 24, 1, Some(Errno::INVAL)),
+        ("an activation with padding", &[ACTIVATE_FROM_USER, 24, 8, 0, 0, 1], 24, 1, Some(Errno::INVAL)),
+        ("too many elements", &[ACTIVATE_FROM_USER, 24, u32::MAX, 0, 0, 0], 24, 1, Some(Errno::INVAL)),
+        ("channel 16", &[DEACTIVATE_FROM_USER, 16, 16, 0], 16, 1, Some(Errno::INVAL)),
+        ("a deactivation with padding", &[DEACTIVATE_FROM_USER, 16, 0, 1], 16, 1, Some(Errno::INVAL)),
+        ("somebody else's channel", &[DEACTIVATE_FROM_USER, 16, 0, 0], 16, 1, Some(Errno::PERM)),
+        ("an empty transfer", &[DMA_TRANSFER_FROM_USER, 32, 0, 0, 64, 0, 0, 0], 32, 1, Some(Errno::INVAL)),
+        (
+            "a transfer of nothing",
+            &[DMA_TRANSFER_FROM_USER, 32, 0, 0, 64, 0, 64, 0],
+            32,
+            1,
+            Some(Errno::FAULT),
+        ),
+        (
+            "a transfer past the end",
+            &[DMA_TRANSFER_FROM_USER, 32, 0, 0, u32::MAX, u32::MAX, 64, 0],
+            32,
+            1,
+            Some(Errno::INVAL),
+        ),
+    ] {
+        let mut memory = raw(words);
+        let before = memory.clone();
+        let (result, answer) = card.manage_raw(&mut memory, len, count);
+        assert_eq!(result.err(), error, "{name}");
+        if error.is_some() {
+            assert_eq!((answer.len, answer.count), (len, count), "{name}: left as it was");
+            assert_eq!(memory, before, "{name}");
+        }
+    }
+    assert_eq!(card.counts().mapped, 0);
+}
+
+#[test]
+fn memory_that_is_not_there_is_a_fault() {
+    use hal_qaic_abi::uapi::{Call, ManageMessage};
+    let card = card(options());
+    let message = ManageMessage { len: 8, count: 1, data: 64 };
+    assert_eq!(card.call(Call::Manage, &message).0, Err(Errno::FAULT));
+}
+
+#[test]
+fn the_device_says_its_version_and_what_it_has() {
+    let card = card(options());
+    let (result, bytes) = card.manage(&[Ask::Status]);
+    assert_eq!(result, Ok(()));
+    let expected = Answer::Status { version: Version { major: 5, minor: 0 }, status: 0, flags: 1 };
+    assert_eq!(answers(&bytes).unwrap(), [expected]);
+    assert_eq!(TRANSACTIONS, Version { major: 5, minor: 0 });
+    let status: StatusResponse = card.command(&command::request(&StatusRequest::default(), &[]));
+    assert_eq!((status.status.get(), status.device.commands().major), (0, 17));
+    let info: ResourceInfoResponse = card.command(&command::request(&ResourceInfoRequest::default(), &[]));
+    let resources = info.resources;
+    assert_eq!((resources.channels_total, resources.channels_free, resources.cores_free), (16, 16, 16));
+    assert_eq!((resources.dram_total.get(), resources.dram_free.get()), (1024, 1024));
+}
+
+#[test]
+fn a_device_without_checksums_says_so() {
+    let card = card(Options { crc: false, ..options() });
+    let (result, bytes) = card.manage(&[Ask::Status]);
+    assert_eq!(result, Ok(()));
+    assert!(matches!(answers(&bytes).unwrap()[..], [Answer::Status { flags: 0, .. }]));
+}
+
+/// Constants in one piece.
+fn load_constants(card: &Card, bytes: &[u8], crc: u32) -> LoadConstantsResponse {
+    let length = bytes.len() as u64;
+    let request = LoadConstantsRequest {
+        tag: 300.into(),
+        crc: crc.into(),
+        length: length.into(),
+        ..Default::default()
+    };
+    let request = command::request(&request, &[]);
+    let transfer = Ask::DmaTransfer { tag: 300, address: bytes.as_ptr() as u64, size: length };
+    let (result, answer) = card.manage(&[Ask::Passthrough(&request), transfer]);
+    assert_eq!(result, Ok(()));
+    passthrough(&answer)
+}
+
+#[test]
+fn constants_are_loaded_whole_or_in_parts() {
+    let card = card(options());
+    let bytes = vec![5; 10_000];
+    let crc = hal_qaic_abi::nnc::crc::crc32(&bytes);
+    let loaded = load_constants(&card, &bytes, crc);
+    assert_eq!((loaded.status.get(), card.counts().allocated_bytes), (0, 10_000));
+    assert_eq!(load_constants(&card, &bytes, crc ^ 1).status.get(), Status::METADATA.0);
+    let room: LoadConstantsResponse =
+        card.command(&command::request(&LoadConstantsExRequest::default(), &[]));
+    let part = LoadConstantsPayloadRequest {
+        tag: 7.into(),
+        constants_id: room.constants_id,
+        length: 10_000.into(),
+        offset: 5_000.into(),
+        ..Default::default()
+    };
+    let part = command::request(&part, &[]);
+    let transfer = Ask::DmaTransfer { tag: 7, address: bytes.as_ptr() as u64, size: 10_000 };
+    assert_eq!(card.manage(&[Ask::Passthrough(&part), transfer]).0, Ok(()));
+    assert_eq!(card.counts().allocated_bytes, 25_000);
+    assert_eq!(card.counts().mapped, 0, "the memory was the device's for the message alone");
+}
+
+#[test]
+fn a_transfer_of_many_pieces_goes_in_chunks() {
+    // 4096 pieces; a message has room for fewer.
+    let card = card(Options { segment: Some(4096), ..options() });
+    let bytes: Vec<u8> = (0..16_u32 << 20).map(|at| (at >> 9) as u8).collect();
+    let crc = hal_qaic_abi::nnc::crc::crc32(&bytes);
+    let before = card.counts().messages;
+    assert_eq!(load_constants(&card, &bytes, crc).status.get(), 0);
+    assert_eq!(card.counts().messages, before + 2, "two messages, each with an answer");
+    assert_eq!(card.counts().mapped, 0);
+}
+
+#[test]
+fn what_a_device_refuses_is_told_with_its_status() {
+    let card = card(options());
+    let full = image(0, 0, &[2 << 30]);
+    let elf = card.load(&full).elf_id.get();
+    let (result, bytes) = card.try_activate(elf, 8);
+    assert_eq!(result, Err(Errno::CANCELED));
+    let response: command::ActivateResponse = passthrough(&bytes);
+    assert_eq!(response.status.get(), Status::MEMORY.0);
+    let (result, bytes) = card.try_activate(999, 8);
+    assert_eq!(result, Err(Errno::CANCELED));
+    assert_eq!(passthrough::<command::ActivateResponse>(&bytes).status.get(), Status::NOT_FOUND.0);
+    assert_eq!((card.counts().channels, card.counts().mapped), (0, 0));
+}
+
+#[test]
+fn there_are_sixteen_channels() {
+    let card = card(options());
+    let image = image(0, 0, &[64]);
+    let active: Vec<_> = (0..16).map(|_| card.activate(&image, 8)).collect();
+    assert!(active.iter().enumerate().all(|(number, active)| active.channel == number as u32));
+    let (result, bytes) = card.try_activate(active[0].elf, 8);
+    assert_eq!(result, Err(Errno::CANCELED));
+    let status = passthrough::<command::ActivateResponse>(&bytes).status.get();
+    // Each network has a core as well.
+    assert_eq!(status, Status::NO_CORES.0);
+    assert_eq!(card.deactivate(active[3]).0, Ok(()));
+    assert_eq!(card.activate(&image, 8).channel, 3);
+}
+
+#[test]
+fn networks_are_their_users_own() {
+    let one = card(options());
+    let two = open(&one.emulator, 0);
+    let active = one.channel(8);
+    let (result, bytes) = two.try_activate(active.elf, 8);
+    assert_eq!(result, Err(Errno::CANCELED));
+    assert_eq!(passthrough::<command::ActivateResponse>(&bytes).status.get(), Status::NOT_PERMITTED.0);
+    let unload = |card: &Card| {
+        let request = UnloadElfRequest { elf_id: active.elf.into(), ..Default::default() };
+        card.command::<UnloadElfResponse>(&command::request(&request, &[])).status.get()
+    };
+    assert_eq!(
+        (unload(&two), unload(&one)),
+        (Status::NOT_PERMITTED.0, Status::NOT_PERMITTED.0),
+        "it is active"
+    );
+    assert_eq!(one.deactivate(active).0, Ok(()));
+    assert_eq!((unload(&one), unload(&one)), (0, Status::NOT_FOUND.0));
+}
+
+#[test]
+fn a_deactivation_is_consumed_and_ends_everything_of_its_channel() {
+    let card = card(options());
+    let active = card.channel(8);
+    let (stuck, other) = (card.stuck(&active), card.poster(&active, 3));
+    card.execute(active.channel, &[stuck]).unwrap();
+    let (result, response) = card.deactivate(active);
+    assert_eq!((result, response.status.get()), (Ok(()), 0));
+    assert_eq!((card.counts().channels, card.counts().mapped), (0, 0));
+    // Its objects are no longer sliced, and can be for another one.
+    assert_eq!(card.detach(other), Err(Errno::INVAL));
+    assert_eq!(card.execute(active.channel, &[other]), Err(Errno::PERM));
+    let next = card.channel(8);
+    assert_eq!(card.attach(stuck, next.channel, 1, &[<_>::default()]), Ok(()));
+    assert_eq!(card.wait(next.channel, stuck, 1), Ok(()), "nothing is on its way");
+}
+
+#[test]
+fn a_channel_that_was_given_back_in_a_bad_message_stays_disabled_until_the_close() {
+    let card = card(options());
+    let emulator = card.emulator.clone();
+    let active = card.channel(8);
+    let mut memory = raw(&[DEACTIVATE_FROM_USER, 16, active.channel, 0, 99, 8]);
+    assert_eq!(card.manage_raw(&mut memory, 24, 2).0, Err(Errno::INVAL));
+    let handle = card.create(4096).unwrap();
+    assert_eq!(card.execute(active.channel, &[handle]), Err(Errno::PERM));
+    assert_eq!(card.deactivate(active).0, Err(Errno::PERM));
+    assert_eq!(card.counts().channels, 1);
+    // The close releases it, although nobody may use it.
+    assert_eq!(card.close().channels, 0);
+    let again = open(&emulator, 0);
+    assert_eq!(again.channel(8).channel, active.channel);
+}

@@ -1,0 +1,196 @@
+//! Executables: networks of the vendor's compiler, and IREE's host executables where the device is an emulator.
+//!
+//! A container of the vendor's compiler, known to IREE under the format string [`FORMAT`], is an executable with one
+//! function: its bindings are the network's buffers, by number, in the form that the network wants them. What the vendor's
+//! own runtime does to inputs and outputs on the host (quantisation, layouts) is the compiler's business here.
+//!
+//! A host executable stays with the emulator. Each of its functions becomes a network for sizes that are large enough, when
+//! it is first called with such.
+
+use crate::blueprint::Blueprint;
+use crate::networks::Key;
+use crate::queue::Queue;
+use hal_backend::{Code, Failure, Function, HostProgram};
+use hal_qaic_abi::container::Fault;
+use hal_qaic_abi::container::FaultKind;
+use hal_qaic_abi::container::emulated::Program;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// What IREE calls the containers of the vendor's compiler.
+pub const FORMAT: &str = "qaic-qpc";
+
+/// The least that a network is made for.
+const LEAST: u64 = 4096;
+
+/// Up to here sizes are doubled, and from here on rounded to a multiple of this.
+const COARSE: u64 = 1 << 20;
+
+/// Who keeps host executables for a device that is software, and runs them when a network names them.
+pub(crate) trait Programs: Send + Sync {
+    /// Keeps a program: its number.
+    fn load(&self, program: Arc<dyn HostProgram>) -> u64;
+
+    /// Lets go of a program.
+    fn unload(&self, number: u64);
+
+    /// How many threads run programs.
+    fn workers(&self) -> usize;
+}
+
+enum Kind {
+    Network(Arc<Blueprint>),
+    Program { number: u64, functions: Vec<Function>, programs: Arc<dyn Programs> },
+}
+
+/// A loaded executable.
+pub struct Executable {
+    number: u64,
+    kind: Kind,
+    /// Who may still run networks of it.
+    queue: Weak<Queue>,
+}
+
+impl fmt::Debug for Executable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executable").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Executable {
+    fn drop(&mut self) {
+        if let Some(queue) = self.queue.upgrade() {
+            queue.retire(self.number);
+        }
+        if let Kind::Program { number, programs, .. } = &self.kind {
+            programs.unload(*number);
+        }
+    }
+}
+
+/// The failure that a container's fault is.
+pub(crate) fn refused(fault: &Fault) -> Failure {
+    let code = match fault.kind() {
+        FaultKind::Incompatible => Code::Incompatible,
+        FaultKind::Invalid => Code::InvalidArgument,
+        FaultKind::Unsupported => Code::Unimplemented,
+    };
+    Failure::new(code, format!("{FORMAT} executable: {fault}"))
+}
+
+impl Executable {
+    fn new(kind: Kind, queue: &Arc<Queue>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), kind, queue: Arc::downgrade(queue) }
+    }
+
+    /// A network of a compiler.
+    pub(crate) fn network(bytes: &[u8], queue: &Arc<Queue>) -> Result<Self, Failure> {
+        let blueprint = Blueprint::read(bytes.into()).map_err(|fault| refused(&fault))?;
+        if blueprint.program.is_some() {
+            let text = "it is a network of the emulator's, which names a program of another process";
+            return Err(Failure::new(Code::Incompatible, format!("{FORMAT} executable: {text}")));
+        }
+        Ok(Self::new(Kind::Network(Arc::new(blueprint)), queue))
+    }
+
+    /// A host executable.
+    pub(crate) fn program(
+        program: Arc<dyn HostProgram>,
+        programs: &Arc<dyn Programs>,
+        queue: &Arc<Queue>,
+    ) -> Self {
+        let functions = program.functions().to_vec();
+        let number = programs.load(program);
+        Self::new(Kind::Program { number, functions, programs: programs.clone() }, queue)
+    }
+
+    /// Its functions.
+    pub(crate) fn functions(&self) -> Vec<Function> {
+        match &self.kind {
+            Kind::Network(blueprint) => vec![Function {
+                name: blueprint.name.clone(),
+                bindings: u16::try_from(blueprint.bindings).unwrap_or(u16::MAX),
+                constants: 0,
+                workgroup_size: [1; 3],
+            }],
+            Kind::Program { functions, .. } => functions.clone(),
+        }
+    }
+
+    /// Whether a dispatch of it is one run of a network, whatever its workgroups are.
+    pub(crate) fn is_network(&self) -> bool {
+        matches!(self.kind, Kind::Network(_))
+    }
+
+    /// Which network a call with bindings of these lengths is for.
+    pub(crate) fn key(&self, function: usize, lengths: &[u64]) -> Key {
+        let capacities = match &self.kind {
+            Kind::Network(_) => Vec::new(),
+            Kind::Program { .. } => lengths.iter().map(|&length| capacity(length)).collect(),
+        };
+        Key { executable: self.number, function, capacities }
+    }
+
+    /// How many constants a function takes.
+    fn constants(&self, function: usize) -> Result<u16, Failure> {
+        let functions = self.functions();
+        let found = functions.get(function).map(|function| function.constants);
+        found.ok_or_else(|| {
+            let count = functions.len();
+            let message = format!("the executable has {count} functions, none with number {function}");
+            Failure::new(Code::OutOfRange, message)
+        })
+    }
+
+    /// The network for a call.
+    pub(crate) fn blueprint(&self, key: &Key) -> Result<Arc<Blueprint>, Failure> {
+        let constants = self.constants(key.function)?;
+        match &self.kind {
+            Kind::Network(blueprint) => Ok(blueprint.clone()),
+            Kind::Program { number, .. } => {
+                let program = Program {
+                    program: *number,
+                    function: u32::try_from(key.function).unwrap_or(u32::MAX),
+                    constants,
+                    capacities: key.capacities.clone(),
+                };
+                let container = program.container().map_err(|fault| refused(&fault))?;
+                let blueprint = Blueprint::read(container.into()).map_err(|fault| refused(&fault))?;
+                Ok(Arc::new(blueprint))
+            }
+        }
+    }
+}
+
+/// What a network is made for, where a binding has so many bytes.
+fn capacity(length: u64) -> u64 {
+    if length <= COARSE {
+        length.max(LEAST).next_power_of_two()
+    } else {
+        // What is beyond every size is refused when the network is made.
+        length.checked_next_multiple_of(COARSE).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_are_made_for_sizes_that_are_large_enough_and_few() {
+        let cases = [
+            (0, 4096),
+            (4096, 4096),
+            (4097, 8192),
+            (COARSE, COARSE),
+            (COARSE + 1, 2 * COARSE),
+            (5 * COARSE, 5 * COARSE),
+            (u64::MAX, u64::MAX),
+        ];
+        for (length, made) in cases {
+            assert_eq!(capacity(length), made, "{length}");
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! An open device: buffer objects, their slices, execution, waits.
+//!
+//! This is a thin layer. A call here is one request of the kernel, repeated only where a signal interrupted it before it
+//! did anything. It keeps no account of what is queued: the kernel says of an object that was never queued that its wait
+//! is over, and of one whose transfer failed as well, so whoever queues keeps that account.
+
+use super::{Errno, Error, Kernel};
+use hal_backend::{Code, Failure, HostRange};
+use hal_qaic_abi::DRIVER;
+use hal_qaic_abi::uapi::{
+    AttachSlice, AttachSliceHeader, Call, CreateBo, DetachSlice, DrmVersion, Execute, ExecuteEntry,
+    ExecuteHeader, GemClose, ManageMessage, MmapBo, PAGE, PartialExecuteEntry, PerfStats, PerfStatsEntry,
+    PerfStatsHeader, SliceEntry, Wait,
+};
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// How long to sleep between two tries to open a device that is offline.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// An open device, closed when it is dropped.
+pub struct Card {
+    kernel: Arc<dyn Kernel>,
+    /// There until it is dropped.
+    file: Option<OwnedFd>,
+    name: String,
+}
+
+impl fmt::Debug for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Card").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// How the last execution of a buffer object went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Performance {
+    /// How many elements the ring had before it.
+    pub queue_level: u32,
+    /// How many elements of the ring it takes.
+    pub elements: u32,
+    /// How long the kernel took to queue it.
+    pub submit: Duration,
+    /// How long the device took.
+    pub device: Duration,
+}
+
+/// A buffer object to queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Queued<'a> {
+    /// Which.
+    pub object: &'a Object,
+    /// How many of its bytes are transferred, from its beginning. All, if this is nothing.
+    pub bytes: Option<u64>,
+}
+
+impl Card {
+    /// Opens a device, and waits up to `patience` while it is offline: it boots, or is being reset.
+    pub fn open(kernel: Arc<dyn Kernel>, path: &Path, patience: Duration) -> Result<Arc<Self>, Failure> {
+        let begin = Instant::now();
+        let file = loop {
+            match kernel.open(path) {
+                Ok(file) => break file,
+                Err(Errno::NODEV | Errno::INTR) if begin.elapsed() < patience => std::thread::sleep(RETRY),
+                Err(errno) => return Err(cannot_open(path, errno, begin.elapsed())),
+            }
+        };
+        let card = Self { kernel, file: Some(file), name: path.display().to_string() };
+        // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
+        card.identify()?;
+        Ok(Arc::new(card))
+    }
+
+    fn identify(&self) -> Result<(), Failure> {
+        let mut name = [0_u8; 32];
+        let mut version = DrmVersion {
+            name: name.as_mut_ptr() as u64,
+            name_length: name.len() as u64,
+            ..DrmVersion::default()
+        };
+        match self.request(Call::Version, &mut version) {
+            Ok(()) => {
+                let length = usize::try_from(version.name_length).unwrap_or(usize::MAX).min(name.len());
+                let found = name.get(..length).unwrap_or_default();
+                if found == DRIVER.as_bytes() {
+                    return Ok(());
+                }
+                let message = format!(
+                    "{} belongs to the driver \"{}\", not to {DRIVER}",
+                    self.name,
+                    found.escape_ascii()
+                );
+                Err(Failure::new(Code::InvalidArgument, message))
+            }
+            Err(Errno::NODEV) => Err(Error::Gone.failure(&self.name)),
+            Err(errno) => {
+                let message = format!("{} is not a {DRIVER} device: {errno}", self.name);
+                Err(Failure::new(Code::InvalidArgument, message))
+            }
+        }
+    }
+
+    /// What to call it in messages: the path that it was opened by.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kernel that it was opened with.
+    pub fn kernel(&self) -> &Arc<dyn Kernel> {
+        &self.kernel
+    }
+
+    /// Makes a request once. The argument comes back, also where it fails.
+    fn request<T>(&self, call: Call, argument: &mut T) -> Result<(), Errno>
+    where
+        T: FromBytes + IntoBytes + Immutable + KnownLayout,
+    {
+        debug_assert_eq!(size_of::<T>(), call.size());
+        let file = self.file.as_ref().ok_or(Errno::NODEV)?;
+        self.kernel.ioctl(file.as_fd(), call.request(), argument.as_mut_bytes())
+    }
+
+    /// Makes a request that does nothing when a signal interrupts it, until none does.
+    fn call<T>(&self, call: Call, argument: &mut T) -> Result<(), Error>
+    where
+        T: FromBytes + IntoBytes + Immutable + KnownLayout,
+    {
+        let first = argument.as_bytes().to_vec();
+        loop {
+            match self.request(call, argument) {
+                Err(Errno::INTR) => argument.as_mut_bytes().copy_from_slice(&first),
+                result => return result.map_err(|errno| Error::of(call, errno)),
+            }
+        }
+    }
+
+    /// Sends a message, and waits for its answer as long as the kernel does. Whether a signal came before or after it was
+    /// sent cannot be known, so it is not repeated.
+    pub(super) fn manage(&self, message: &mut ManageMessage) -> Result<(), Errno> {
+        self.request(Call::Manage, message)
+    }
+
+    /// A buffer object of at least so many bytes, mapped and zeroed.
+    pub fn create(self: &Arc<Self>, length: u64) -> Result<Object, Error> {
+        let mut create = CreateBo { size: length.max(1), ..CreateBo::default() };
+        self.call(Call::CreateBo, &mut create)?;
+        // From here on it is given back on every path.
+        let handle = Handle { card: self.clone(), number: create.handle };
+        let mut map = MmapBo { handle: create.handle, ..MmapBo::default() };
+        self.call(Call::MmapBo, &mut map)?;
+        let wrong = |errno| Error::of(Call::MmapBo, errno);
+        let length = length.max(1).checked_next_multiple_of(PAGE).ok_or(wrong(Errno::NOMEM))?;
+        let size = usize::try_from(length).map_err(|_| wrong(Errno::NOMEM))?;
+        let file = self.file.as_ref().ok_or(Error::Gone)?;
+        let view = self.kernel.map(file.as_fd(), size, map.offset).map_err(wrong)?;
+        Ok(Object { handle, length, view })
+    }
+
+    /// Says which pieces of an object go where on a channel. It must not have been said before.
+    pub fn attach(
+        &self,
+        object: &Object,
+        channel: u32,
+        dir: u32,
+        slices: &[SliceEntry],
+    ) -> Result<(), Error> {
+        let count = u32::try_from(slices.len()).unwrap_or(u32::MAX);
+        let hdr =
+            AttachSliceHeader { count, dbc_id: channel, handle: object.number(), dir, size: object.length };
+        self.call(Call::AttachSlice, &mut AttachSlice { hdr, data: slices.as_ptr() as u64 })
+    }
+
+    /// Ends what [`attach`](Card::attach) began. The object must not be queued.
+    pub fn detach(&self, object: &Object) -> Result<(), Error> {
+        self.call(Call::DetachSlice, &mut DetachSlice { handle: object.number(), pad: 0 })
+    }
+
+    /// Queues objects on a channel, in this order, all or none.
+    pub fn execute(&self, channel: u32, objects: &[Queued<'_>]) -> Result<(), Error> {
+        let hdr = ExecuteHeader { count: u32::try_from(objects.len()).unwrap_or(u32::MAX), dbc_id: channel };
+        if objects.iter().all(|queued| queued.bytes.is_none()) {
+            let entry = |queued: &Queued<'_>| ExecuteEntry { handle: queued.object.number(), dir: 0 };
+            let entries: Vec<ExecuteEntry> = objects.iter().map(entry).collect();
+            return self.call(Call::Execute, &mut Execute { hdr, data: entries.as_ptr() as u64 });
+        }
+        let entry = |queued: &Queued<'_>| PartialExecuteEntry {
+            handle: queued.object.number(),
+            dir: 0,
+            resize: queued.bytes.unwrap_or(queued.object.length),
+        };
+        let entries: Vec<PartialExecuteEntry> = objects.iter().map(entry).collect();
+        self.call(Call::PartialExecute, &mut Execute { hdr, data: entries.as_ptr() as u64 })
+    }
+
+    /// Waits until an object is not queued any more. One that was never queued is not, and whether its transfer went
+    /// well is not said.
+    pub fn wait(&self, object: &Object, channel: u32, timeout: Duration) -> Result<(), Error> {
+        let end = Instant::now() + timeout;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            // Zero would stand for what the module's parameter says.
+            let timeout = u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1);
+            let mut wait = Wait { handle: object.number(), timeout, dbc_id: channel, pad: 0 };
+            match self.request(Call::Wait, &mut wait) {
+                Ok(()) => return Ok(()),
+                // A signal ended the wait, and the time goes on.
+                Err(Errno::INTR) if !left.is_zero() => {}
+                Err(Errno::INTR) => return Err(Error::TimedOut),
+                Err(errno) => return Err(Error::of(Call::Wait, errno)),
+            }
+        }
+    }
+
+    /// How the last executions of objects of a channel went. How many elements they take is known once they have slices.
+    pub fn performance(&self, channel: u32, objects: &[&Object]) -> Result<Vec<Performance>, Error> {
+        let entry =
+            |object: &&Object| PerfStatsEntry { handle: object.number(), ..PerfStatsEntry::default() };
+        let mut entries: Vec<PerfStatsEntry> = objects.iter().map(entry).collect();
+        let count = u16::try_from(entries.len()).unwrap_or(u16::MAX);
+        let hdr = PerfStatsHeader { count, pad: 0, dbc_id: channel };
+        self.call(Call::PerfStats, &mut PerfStats { hdr, data: entries.as_mut_ptr() as u64 })?;
+        let micros = |number: u32| Duration::from_micros(u64::from(number));
+        let answer = |entry: &PerfStatsEntry| Performance {
+            queue_level: entry.queue_level_before,
+            elements: entry.num_queue_element,
+            submit: micros(entry.submit_latency_us),
+            device: micros(entry.device_latency_us),
+        };
+        Ok(entries.iter().map(answer).collect())
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            self.kernel.close(file);
+        }
+    }
+}
+
+/// A handle, given back when it is dropped.
+struct Handle {
+    card: Arc<Card>,
+    number: u32,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // A device that is gone has forgotten its handles.
+        let _ = self.card.request(Call::GemClose, &mut GemClose { handle: self.number, pad: 0 });
+    }
+}
+
+/// A buffer object: memory of the host that the device can read or write. It is given back when this is dropped, and the
+/// kernel keeps what is queued until it has ended. Ranges of its view keep the mapping, not the handle.
+pub struct Object {
+    handle: Handle,
+    length: u64,
+    view: HostRange,
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Object({}, {} bytes)", self.handle.number, self.length)
+    }
+}
+
+impl Object {
+    /// The kernel's number of it.
+    pub fn number(&self) -> u32 {
+        self.handle.number
+    }
+
+    /// How many bytes it has: whole pages.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The host's view of it.
+    pub fn view(&self) -> &HostRange {
+        &self.view
+    }
+}
+
+fn cannot_open(path: &Path, errno: Errno, waited: Duration) -> Failure {
+    let name = path.display();
+    match errno {
+        Errno::NOENT | Errno::NXIO => Failure::new(
+            Code::NotFound,
+            format!("there is no {name}: no card, or its driver {DRIVER} is not loaded"),
+        ),
+        Errno::ACCESS => Failure::new(
+            Code::PermissionDenied,
+            format!("{name} may not be opened by this user; add the user to the group of the node"),
+        ),
+        Errno::NODEV => Failure::new(
+            Code::Unavailable,
+            format!(
+                "{name} is still offline after {waited:.1?}: it boots, or is being reset; try again, or give open_timeout="
+            ),
+        ),
+        errno => Failure::new(
+            Code::Unavailable,
+            format!("{name} cannot be opened: {errno} (errno {})", errno.raw_os_error()),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Messages to a device's management processor, one at a time, on a thread of their own.
+//!
+//! A message blocks until the device has answered or the kernel has given up, which by itself takes a minute, and a signal
+//! that interrupts it leaves unknown whether it was sent. So messages are sent by a thread that takes no signals, and whoever
+//! asks waits as long as it wants to: with a timeout that is shorter than the kernel's, the caller goes on, and the thread
+//! stays behind until the kernel gives up. What the device may still give to an abandoned message is given back when the
+//! file is closed.
+//!
+//! A timeout that is longer than the kernel's is refused when the device is opened, rather than shortened.
+
+use super::{Card, Errno, Error, ModuleSettings};
+use hal_backend::{Code, Failure};
+use hal_qaic_abi::nnc::user::{Answer, Ask, Message, answers};
+use hal_qaic_abi::uapi::ManageMessage;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+/// How long the kernel waits by itself.
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A message on its way.
+struct Work {
+    what: &'static str,
+    message: Message,
+    /// What DMA transfers in the message read. It stays until the kernel has let go of it.
+    memory: Vec<Arc<[u8]>>,
+    reply: SyncSender<Result<Reply, Error>>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Reply {
+    message: Message,
+    length: usize,
+    /// Whether the kernel says that the device refused.
+    pub(super) refused: bool,
+}
+
+impl Reply {
+    /// What it says.
+    pub(super) fn answers(&mut self, what: &'static str) -> Result<Vec<Answer<'_>>, Error> {
+        let bytes = self.message.memory().get(..self.length).unwrap_or_default();
+        answers(bytes).map_err(|why| Error::Answer { what, why: why.to_string() })
+    }
+}
+
+/// The way to a device's management processor.
+#[derive(Debug)]
+pub struct Control {
+    queue: Mutex<Sender<Work>>,
+    timeout: Duration,
+}
+
+impl Control {
+    /// The way to this device, with this timeout if not the kernel's.
+    pub fn new(card: &Arc<Card>, timeout: Option<Duration>) -> Result<Self, Failure> {
+        let kernel = ModuleSettings::read(&**card.kernel()).control_timeout().unwrap_or(KERNEL_TIMEOUT);
+        let timeout = timeout.unwrap_or(kernel);
+        if timeout > kernel {
+            let message = format!(
+                "{}: control_timeout={} is longer than the kernel waits, which is {} s; raise \
+                 /sys/module/qaic/parameters/control_resp_timeout_s first",
+                card.name(),
+                timeout.as_secs(),
+                kernel.as_secs()
+            );
+            return Err(Failure::new(Code::InvalidArgument, message));
+        }
+        let (queue, work) = channel();
+        let served = card.clone();
+        let builder = std::thread::Builder::new().name("qaic-control".to_owned());
+        // Nobody waits for it: it may stay behind with a message that the device does not answer.
+        builder.spawn(move || serve(&served, &work)).map_err(|error| {
+            Failure::new(Code::ResourceExhausted, format!("the device has no thread for messages: {error}"))
+        })?;
+        Ok(Self { queue: Mutex::new(queue), timeout })
+    }
+
+    /// How long a message may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Sends a message and waits for its answer. DMA transfers read `memory`, by address.
+    pub(super) fn exchange(
+        &self,
+        what: &'static str,
+        asks: &[Ask<'_>],
+        memory: Vec<Arc<[u8]>>,
+    ) -> Result<Reply, Error> {
+        let mut message = Message::new();
+        for ask in asks {
+            message.ask(ask)?;
+        }
+        let (reply, answer) = sync_channel(1);
+        let work = Work { what, message, memory, reply };
+        self.queue.lock().send(work).map_err(|_| Error::Gone)?;
+        // The kernel's own end comes first where its time is ours, so that its reason is told.
+        let patience = self.timeout + self.timeout / 8 + Duration::from_millis(100);
+        match answer.recv_timeout(patience) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => Err(Error::NoAnswer { what, waited: self.timeout }),
+            Err(RecvTimeoutError::Disconnected) => Err(Error::Gone),
+        }
+    }
+}
+
+fn serve(card: &Card, queue: &Receiver<Work>) {
+    block_signals();
+    while let Ok(Work { what, message, memory, reply }) = queue.recv() {
+        let result = send(card, what, message);
+        drop(memory);
+        // Whoever asked may have gone on.
+        let _ = reply.send(result);
+    }
+}
+
+fn send(card: &Card, what: &'static str, mut message: Message) -> Result<Reply, Error> {
+    let length = u32::try_from(message.bytes().len()).unwrap_or(u32::MAX);
+    let count = message.count();
+    let mut argument = ManageMessage { len: length, count, data: message.memory().as_mut_ptr() as u64 };
+    let refused = match card.manage(&mut argument) {
+        Ok(()) => false,
+        // The device refuses, and its answer says why.
+        Err(Errno::CANCELED) => true,
+        Err(Errno::TIMEDOUT) => {
+            let waited = ModuleSettings::read(&**card.kernel()).control_timeout().unwrap_or(KERNEL_TIMEOUT);
+            return Err(Error::NoAnswer { what, waited });
+        }
+        Err(Errno::PIPE) => return Err(Error::Checksum { what }),
+        Err(Errno::NODEV) => return Err(Error::Gone),
+        Err(errno) => return Err(Error::Kernel { what, errno }),
+    };
+    let length = usize::try_from(argument.len).unwrap_or(usize::MAX);
+    Ok(Reply { message, length, refused })
+}
+
+/// A signal would interrupt a message, and then nobody knows whether it was sent.
+fn block_signals() {
+    // SAFETY: the set is initialised by the first call before the second reads it; changing the mask of this thread, which is
+    // ours, touches no memory of others.
+    unsafe {
+        let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut());
+    }
+}

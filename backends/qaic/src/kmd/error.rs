@@ -1,0 +1,225 @@
+//! What may go wrong between a client and a device.
+//!
+//! The kernel's numbers mean different things for different calls; here each meaning has a name.
+
+use super::Errno;
+use hal_backend::{Code, Failure};
+use hal_qaic_abi::container::{Fault, FaultKind};
+use hal_qaic_abi::nnc::command::Status;
+use hal_qaic_abi::nnc::{Malformed, Version};
+use hal_qaic_abi::uapi::Call;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Why a call did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum Error {
+    /// The device is offline, being reset, or unplugged.
+    #[error("it is gone or being reset; open it again when it is back")]
+    Gone,
+    /// The workload's channel is not this client's any more: its sub-system has crashed, or the device was reset.
+    #[error(
+        "the workload is lost: its sub-system restarts, or its channel was taken away; the device goes on"
+    )]
+    WorkloadLost,
+    /// The device refused what it was asked.
+    #[error("{what}: the device refuses: {status}")]
+    Refused {
+        /// What it was asked.
+        what: &'static str,
+        /// Its answer.
+        status: Status,
+    },
+    /// The device has not answered.
+    #[error("{what}: no answer within {waited:?}; the device may be hung: see the kernel's log, or reset it")]
+    NoAnswer {
+        /// What it was asked.
+        what: &'static str,
+        /// How long it had.
+        waited: Duration,
+    },
+    /// An answer that is not what was sent.
+    #[error("{what}: the answer has a wrong checksum; the link to the device may be bad")]
+    Checksum {
+        /// What it was asked.
+        what: &'static str,
+    },
+    /// An answer that makes no sense.
+    #[error("{what}: the device's answer is not understood: {why}")]
+    Answer {
+        /// What it was asked.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The device speaks another version of the protocol.
+    #[error(
+        "the device's {what} are of version {device}, and this driver's of {ours}; use firmware and driver of one release"
+    )]
+    Version {
+        /// Which half of the protocol.
+        what: &'static str,
+        /// What the device speaks.
+        device: Version,
+        /// What is spoken here.
+        ours: Version,
+    },
+    /// A wait ended before what it waited for.
+    #[error("it has not ended in time")]
+    TimedOut,
+    /// The channel's ring has no room now.
+    #[error("the channel's ring is full")]
+    Full,
+    /// What is to be queued never fits into the channel's ring.
+    #[error("the channel's ring is too small for the network's buffers; give elements= more")]
+    Ring,
+    /// A buffer object is queued.
+    #[error("the buffer object is queued")]
+    Queued,
+    /// A message to the device that cannot be made.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// A container that is refused.
+    #[error(transparent)]
+    Container(#[from] Fault),
+    /// Whatever else the kernel says.
+    #[error("{what}: {} ({errno}, errno {})", advice(*errno), errno.raw_os_error())]
+    Kernel {
+        /// The call.
+        what: &'static str,
+        /// The kernel's number.
+        errno: Errno,
+    },
+}
+
+/// What a call is for, in messages.
+fn purpose(call: Call) -> &'static str {
+    match call {
+        Call::Manage => "a message to the device",
+        Call::CreateBo => "a buffer object",
+        Call::MmapBo => "the mapping of a buffer object",
+        Call::AttachSlice => "the slices of a buffer object",
+        Call::Execute | Call::PartialExecute => "the execution of buffer objects",
+        Call::Wait => "a wait",
+        Call::PerfStats => "the statistics of an execution",
+        Call::DetachSlice => "the end of slices",
+        Call::PartitionDevice => "a partition",
+        Call::Version => "the name of the driver",
+        Call::GemClose => "the end of a buffer object",
+        Call::HandleToDescriptor | Call::DescriptorToHandle => "a shared buffer object",
+    }
+}
+
+/// What a number of the kernel means, where a call gives it no meaning of its own.
+fn advice(errno: Errno) -> &'static str {
+    match errno {
+        Errno::NOMEM => "the system has not enough memory",
+        Errno::NOENT => "there is no such buffer object",
+        Errno::INVAL => "the kernel does not accept that",
+        Errno::FAULT => "memory that was given cannot be read or written",
+        Errno::ACCESS => "this user may not do that; add it to the group of the device's node",
+        Errno::NOSPC => "there is not enough room",
+        Errno::INTR => "a signal interrupted it, and what it did before is unknown",
+        Errno::IO => "the device was reset before it answered",
+        Errno::MFILE | Errno::NFILE => "too many files are open",
+        _ => "the kernel's driver failed",
+    }
+}
+
+impl Error {
+    /// What a number of the kernel means for a call.
+    pub fn of(call: Call, errno: Errno) -> Self {
+        let what = purpose(call);
+        let on_channel = matches!(
+            call,
+            Call::AttachSlice | Call::DetachSlice | Call::Execute | Call::PartialExecute | Call::Wait
+        );
+        match errno {
+            Errno::NODEV => Error::Gone,
+            // A channel without this owner, and one whose sub-system restarts. For a message it is another matter.
+            Errno::PERM | Errno::PIPE if on_channel => Error::WorkloadLost,
+            Errno::PIPE if call == Call::Manage => Error::Checksum { what },
+            Errno::AGAIN if on_channel => Error::Full,
+            Errno::TIMEDOUT if call == Call::Wait => Error::TimedOut,
+            Errno::BUSY if call == Call::DetachSlice => Error::Queued,
+            Errno::NOSPC if call == Call::AttachSlice => Error::Ring,
+            errno => Error::Kernel { what, errno },
+        }
+    }
+
+    /// Whether something may be free later that is not now.
+    pub fn is_exhaustion(&self) -> bool {
+        match self {
+            Error::Refused { status, .. } => status.is_exhaustion(),
+            Error::Full => true,
+            _ => false,
+        }
+    }
+
+    fn code(&self) -> Code {
+        match self {
+            Error::Gone | Error::WorkloadLost | Error::Full | Error::Queued => Code::Unavailable,
+            Error::Refused { status, .. } if status.is_exhaustion() => Code::ResourceExhausted,
+            Error::Refused { status: Status::RESTARTING, .. } => Code::Unavailable,
+            Error::Refused { status: Status::NOT_PERMITTED, .. } => Code::PermissionDenied,
+            Error::Refused { status: Status::METADATA, .. } | Error::Version { .. } => Code::Incompatible,
+            Error::Refused { .. } | Error::Answer { .. } => Code::Internal,
+            Error::NoAnswer { .. } | Error::TimedOut => Code::DeadlineExceeded,
+            Error::Checksum { .. } => Code::DataLoss,
+            Error::Ring => Code::ResourceExhausted,
+            Error::Malformed(_) => Code::InvalidArgument,
+            Error::Container(fault) => match fault.kind() {
+                FaultKind::Incompatible => Code::Incompatible,
+                FaultKind::Invalid => Code::InvalidArgument,
+                FaultKind::Unsupported => Code::Unimplemented,
+            },
+            Error::Kernel { errno, .. } => match *errno {
+                Errno::NOMEM | Errno::NOSPC => Code::ResourceExhausted,
+                Errno::INVAL | Errno::FAULT | Errno::NOENT => Code::InvalidArgument,
+                Errno::ACCESS | Errno::PERM => Code::PermissionDenied,
+                Errno::INTR => Code::Aborted,
+                Errno::IO => Code::Unavailable,
+                _ => Code::Internal,
+            },
+        }
+    }
+
+    /// The failure that a program gets, about the device with this name.
+    pub fn failure(&self, name: &str) -> Failure {
+        Failure::new(self.code(), format!("{name}: {self}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_means_what_its_call_gives_it() {
+        assert_eq!(Error::of(Call::Execute, Errno::PIPE), Error::WorkloadLost);
+        assert_eq!(Error::of(Call::Wait, Errno::PERM), Error::WorkloadLost);
+        assert!(matches!(Error::of(Call::Manage, Errno::PIPE), Error::Checksum { .. }));
+        assert!(matches!(Error::of(Call::Manage, Errno::PERM), Error::Kernel { .. }));
+        assert_eq!(Error::of(Call::Execute, Errno::AGAIN), Error::Full);
+        assert_eq!(Error::of(Call::DetachSlice, Errno::BUSY), Error::Queued);
+        assert_eq!(Error::of(Call::Wait, Errno::TIMEDOUT), Error::TimedOut);
+        for call in Call::ALL {
+            assert_eq!(Error::of(call, Errno::NODEV), Error::Gone);
+        }
+    }
+
+    #[test]
+    fn failures_name_the_device_the_number_and_what_to_do() {
+        let refused = Error::Refused { what: "the activation", status: Status::NO_CORES }.failure("accel3");
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert_eq!(
+            refused.message(),
+            "accel3: the activation: the device refuses: it has not enough cores left (NNC status -13)"
+        );
+        let denied = Error::of(Call::CreateBo, Errno::ACCESS).failure("accel0");
+        assert_eq!(denied.code(), Code::PermissionDenied);
+        assert!(denied.message().contains("group") && denied.message().contains("errno 13"), "{denied}");
+        assert_eq!(Error::Gone.failure("x").code(), Code::Unavailable);
+        assert_eq!(Error::TimedOut.failure("x").code(), Code::DeadlineExceeded);
+    }
+}

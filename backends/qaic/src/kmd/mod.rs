@@ -1,0 +1,28 @@
+//! The client's side of the kernel driver: its calls with types, over the boundary that Linux and an emulator are behind.
+//!
+//! | file | what |
+//! |---|---|
+//! | `nodes.rs` | the devices that a system lists, without opening one; the driver's settings |
+//! | `card.rs` | an open device: buffer objects, slices, execution, waits |
+//! | `control.rs` | messages to the device's management processor, on a thread of their own |
+//! | `network.rs` | the conversations that load, activate, deactivate and unload networks |
+//! | `error.rs` | what may go wrong, and what to do about it |
+//!
+//! A device takes several clients: each open file is one, with its own handles and channels. When a file is closed, the
+//! kernel tells the device to give back everything that its user had.
+
+mod card;
+mod control;
+mod error;
+mod network;
+mod nodes;
+#[cfg(test)]
+pub(crate) mod scripted;
+
+pub use card::{Card, Object, Performance, Queued};
+pub use control::Control;
+pub use error::Error;
+pub use hal_emulation::{Errno, Kernel, Linux};
+pub use hal_qaic_abi::uapi;
+pub use network::{Activation, ConstantsId, Device, NetworkId};
+pub use nodes::{ModuleSettings, Node, Selector, find, nodes};

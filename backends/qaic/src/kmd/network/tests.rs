@@ -1,0 +1,319 @@
+//! Whole conversations with a device that is a function, and everything that it may say.
+
+use super::super::scripted::{Files, Scripted};
+use super::super::{Errno, Kernel};
+use super::*;
+use hal_backend::Code;
+use hal_qaic_abi::nnc::command::kind;
+use hal_qaic_abi::nnc::user::{Message, asks};
+use hal_qaic_abi::uapi::{Call, MESSAGE_MAX, ManageMessage};
+use std::path::Path;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// What a device is asked, in words that own what they say.
+#[derive(Clone, Debug, PartialEq)]
+enum Asked {
+    Command(Vec<u8>),
+    Transfer(u32, Vec<u8>),
+    Activate(u32),
+    Deactivate(u32),
+    Version,
+}
+
+/// A kernel whose device answers by `answer`, which adds to the message and says what the kernel returns.
+fn kernel(mut answer: impl FnMut(&[Asked], &mut Message) -> Result<(), Errno> + Send + 'static) -> Scripted {
+    Scripted::new(move |call, argument| {
+        assert_eq!(call, Call::Manage);
+        let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
+        // SAFETY: a message has room for an answer of the largest size, and nobody else touches it meanwhile.
+        let memory = unsafe { &mut *(manage.data as *mut [u8; MESSAGE_MAX]) };
+        let asked = asks(&memory[..manage.len as usize], manage.count).unwrap();
+        let asked: Vec<Asked> = asked
+            .into_iter()
+            .map(|ask| match ask {
+                Ask::Passthrough(bytes) => Asked::Command(bytes.to_vec()),
+                Ask::DmaTransfer { tag, address, size } => {
+                    // SAFETY: what a transfer names stays until the message is answered.
+                    let bytes = unsafe {
+                        std::slice::from_raw_parts(address as *const u8, usize::try_from(size).unwrap())
+                    };
+                    Asked::Transfer(tag, bytes.to_vec())
+                }
+                Ask::Activate { elements, .. } => Asked::Activate(elements),
+                Ask::Deactivate { channel } => Asked::Deactivate(channel),
+                Ask::Status => Asked::Version,
+            })
+            .collect();
+        let mut reply = Message::new();
+        let result = match asked.as_slice() {
+            [Asked::Version] => {
+                let version = Version { major: 5, minor: 0 };
+                reply.answer(&Answer::Status { version, status: 0, flags: 0 }).map_err(|_| Errno::INVAL)
+            }
+            asked => answer(asked, &mut reply),
+        };
+        if matches!(result, Ok(()) | Err(Errno::CANCELED)) {
+            memory.copy_from_slice(reply.memory());
+            manage.len = u32::try_from(reply.bytes().len()).unwrap();
+            manage.count = reply.count();
+            argument.copy_from_slice(manage.as_bytes());
+        }
+        result
+    })
+}
+
+fn device(kernel: Scripted) -> Device {
+    let kernel: Arc<dyn Kernel> = Arc::new(kernel);
+    let card = Card::open(kernel, Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
+    Device::new(card, None).unwrap()
+}
+
+fn say<T: IntoBytes + hal_qaic_abi::nnc::command::Command>(reply: &mut Message, command: &T) {
+    reply.answer(&Answer::Passthrough(command.as_bytes())).unwrap();
+}
+
+const ACTIVATED: Answer<'_> = Answer::Activated { status: 0, channel: 6, options: 0 };
+
+fn activated() -> ActivateResponse {
+    ActivateResponse {
+        activation_id: 11.into(),
+        channel: 6.into(),
+        ddr_base: 0x1000.into(),
+        multicast_base: 0x9000.into(),
+        ..ActivateResponse::default()
+    }
+}
+
+#[test]
+fn a_network_is_loaded_activated_deactivated_and_unloaded() {
+    let log = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let record = log.clone();
+    let device = device(kernel(move |asked, reply| {
+        let Some(Asked::Command(bytes)) = asked.first() else { panic!("a command comes first: {asked:?}") };
+        let kind = command::kind(bytes).unwrap();
+        record.lock().push((kind, asked.get(1).cloned()));
+        match kind {
+            kind::LOAD_CONSTANTS_EX_REQUEST => {
+                let (request, rest) = command::read::<LoadConstantsExRequest>(bytes).unwrap();
+                assert_eq!((request.descriptor_length.get(), &rest[..4]), (4, &b"desc"[..]));
+                say(reply, &LoadConstantsResponse { constants_id: 3.into(), ..Default::default() });
+            }
+            kind::LOAD_CONSTANTS_PAYLOAD_REQUEST => {
+                let (request, _) = command::read::<LoadConstantsPayloadRequest>(bytes).unwrap();
+                assert_eq!((request.constants_id.get(), request.tag.get()), (3, 300));
+                assert_eq!(request.offset.get(), if request.length.get() == 5 { 0 } else { 64 });
+                say(reply, &LoadConstantsResponse { constants_id: 3.into(), ..Default::default() });
+            }
+            kind::LOAD_ELF_REQUEST => {
+                let (request, _) = command::read::<LoadElfRequest>(bytes).unwrap();
+                assert_eq!((request.length.get(), request.metadata_crc.get()), (7, 0xc4c));
+                say(reply, &LoadElfResponse { elf_id: 8.into(), ..Default::default() });
+            }
+            kind::ACTIVATE_REQUEST => {
+                let (request, _) = command::read::<ActivateRequest>(bytes).unwrap();
+                assert_eq!((request.elf_id.get(), request.constants_id.get()), (8, 3));
+                say(reply, &activated());
+                reply.answer(&ACTIVATED).unwrap();
+            }
+            kind::DEACTIVATE_REQUEST => say(reply, &DeactivateResponse::default()),
+            kind::UNLOAD_ELF_REQUEST => say(reply, &UnloadElfResponse::default()),
+            kind::UNLOAD_CONSTANTS_REQUEST => say(reply, &UnloadConstantsResponse::default()),
+            kind => panic!("command {kind}"),
+        }
+        Ok(())
+    }));
+    let constants = Constants { description: b"desc", fixed: b"fixed", dynamic: b"dyn", dynamic_at: 64 };
+    let constants = device.load_constants(&constants).unwrap();
+    let network = device.load_network("net", b"\x7fELF...", 0xc4c).unwrap();
+    let activation = device.activate(network, Some(constants), 512, Duration::ZERO).unwrap();
+    assert_eq!(activation.channel, 6);
+    assert_eq!(activation.bases, Bases { ddr: 0x1000, multicast: 0x9000 });
+    device.deactivate(&activation).unwrap();
+    device.unload_network(network).unwrap();
+    device.unload_constants(constants).unwrap();
+    let expected = [
+        (kind::LOAD_CONSTANTS_EX_REQUEST, None),
+        (kind::LOAD_CONSTANTS_PAYLOAD_REQUEST, Some(Asked::Transfer(300, b"fixed".to_vec()))),
+        (kind::LOAD_CONSTANTS_PAYLOAD_REQUEST, Some(Asked::Transfer(300, b"dyn".to_vec()))),
+        (kind::LOAD_ELF_REQUEST, Some(Asked::Transfer(100, b"\x7fELF...".to_vec()))),
+        (kind::ACTIVATE_REQUEST, Some(Asked::Activate(512))),
+        (kind::DEACTIVATE_REQUEST, Some(Asked::Deactivate(6))),
+        (kind::UNLOAD_ELF_REQUEST, None),
+        (kind::UNLOAD_CONSTANTS_REQUEST, None),
+    ];
+    assert_eq!(*log.lock(), expected);
+}
+
+/// What becomes of an activation that is answered so.
+fn activate(
+    answer: impl FnMut(&mut Message) -> Result<(), Errno> + Send + 'static,
+    patience: Duration,
+) -> Result<Activation, Error> {
+    let mut answer = answer;
+    device(kernel(move |_, reply| answer(reply))).activate(NetworkId(1), None, 1, patience)
+}
+
+#[test]
+fn a_devices_refusal_comes_with_its_status_however_it_is_told() {
+    let what = ActivateRequest::NAME;
+    let refused = |status| Err(Error::Refused { what, status });
+    let no_cores = || ActivateResponse { status: (-13).into(), ..Default::default() };
+    // The kernel has noticed.
+    let noticed = activate(
+        move |reply| {
+            say(reply, &no_cores());
+            reply.answer(&Answer::Activated { status: 9, channel: 0, options: 0 }).unwrap();
+            Err(Errno::CANCELED)
+        },
+        Duration::ZERO,
+    );
+    assert_eq!(noticed, refused(Status::NO_CORES));
+    // The kernel has only passed it on.
+    let passed = activate(
+        move |reply| {
+            say(reply, &no_cores());
+            Ok(())
+        },
+        Duration::ZERO,
+    );
+    assert_eq!(passed, refused(Status::NO_CORES));
+    // The command went well, and there is no channel.
+    let setup = activate(
+        |reply| {
+            say(reply, &activated());
+            reply.answer(&Answer::Activated { status: 9, channel: 0, options: 0 }).unwrap();
+            Err(Errno::CANCELED)
+        },
+        Duration::ZERO,
+    );
+    assert_eq!(setup, refused(Status(9)));
+    // Nobody says why.
+    assert_eq!(activate(|_| Err(Errno::CANCELED), Duration::ZERO), refused(Status::ERROR));
+}
+
+#[test]
+fn an_answer_that_makes_no_sense_is_no_activation() {
+    let nonsense = |result: Result<Activation, Error>, says: &str| {
+        let error = result.unwrap_err();
+        assert!(matches!(error, Error::Answer { .. }) && error.to_string().contains(says), "{error}");
+    };
+    nonsense(activate(|_| Ok(()), Duration::ZERO), "no command");
+    let alone = activate(
+        |reply| {
+            say(reply, &activated());
+            Ok(())
+        },
+        Duration::ZERO,
+    );
+    nonsense(alone, "channel None");
+    let other = activate(
+        |reply| {
+            say(reply, &activated());
+            reply.answer(&Answer::Activated { status: 0, channel: 5, options: 0 }).unwrap();
+            Ok(())
+        },
+        Duration::ZERO,
+    );
+    nonsense(other, "Some(5)");
+    let wrong = activate(
+        |reply| {
+            say(reply, &LoadElfResponse::default());
+            Ok(())
+        },
+        Duration::ZERO,
+    );
+    nonsense(wrong, "command 4 where 10 belongs");
+}
+
+#[test]
+fn what_the_kernel_says_of_a_message_has_its_meaning() {
+    for (errno, expected) in [
+        (Errno::PIPE, Error::Checksum { what: ActivateRequest::NAME }),
+        (Errno::NODEV, Error::Gone),
+        (Errno::TIMEDOUT, Error::NoAnswer { what: ActivateRequest::NAME, waited: Duration::from_secs(60) }),
+        (Errno::NOMEM, Error::Kernel { what: ActivateRequest::NAME, errno: Errno::NOMEM }),
+    ] {
+        assert_eq!(activate(move |_| Err(errno), Duration::ZERO), Err(expected));
+    }
+}
+
+#[test]
+fn an_activation_is_tried_again_while_the_sub_system_restarts() {
+    let restarting = |times: i32| {
+        let mut left = times;
+        move |reply: &mut Message| {
+            left -= 1;
+            if left >= 0 {
+                say(reply, &ActivateResponse { status: (-36).into(), ..Default::default() });
+                return Err(Errno::CANCELED);
+            }
+            say(reply, &activated());
+            reply.answer(&ACTIVATED).unwrap();
+            Ok(())
+        }
+    };
+    assert!(activate(restarting(2), Duration::from_secs(60)).is_ok());
+    let refused = activate(restarting(2), Duration::ZERO).unwrap_err();
+    assert_eq!(refused, Error::Refused { what: ActivateRequest::NAME, status: Status::RESTARTING });
+}
+
+#[test]
+fn another_major_version_is_refused_and_another_minor_one_is_not() {
+    let open = |major, minor| {
+        let kernel = Scripted::new(move |_, argument| {
+            let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
+            // SAFETY: as for every message.
+            let memory = unsafe { &mut *(manage.data as *mut [u8; MESSAGE_MAX]) };
+            let mut reply = Message::new();
+            let version = Version { major, minor };
+            reply.answer(&Answer::Status { version, status: 0, flags: 1 }).unwrap();
+            memory.copy_from_slice(reply.memory());
+            manage.len = u32::try_from(reply.bytes().len()).unwrap();
+            argument.copy_from_slice(manage.as_bytes());
+            Ok(())
+        });
+        let card = Card::open(Arc::new(kernel), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
+        Device::new(card, None)
+    };
+    assert_eq!(open(5, 7).unwrap().version(), Version { major: 5, minor: 7 });
+    let refused = open(4, 0).unwrap_err();
+    assert_eq!(refused.code(), Code::Incompatible);
+    assert!(refused.message().contains("4.0") && refused.message().contains("5.0"), "{refused}");
+}
+
+#[test]
+fn a_shorter_timeout_is_kept_and_a_longer_one_is_refused() {
+    let (hold, held) = std::sync::mpsc::channel::<()>();
+    let mut slow = kernel(move |_, _| {
+        // Until the test is over.
+        let _ = held.recv();
+        Err(Errno::IO)
+    });
+    slow.files = Files::new([("/sys/module/qaic/parameters/control_resp_timeout_s", "3600\n".to_owned())]);
+    let card = Card::open(Arc::new(slow), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
+    let refused = Device::new(card.clone(), Some(Duration::from_secs(3601))).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("control_resp_timeout_s"), "{refused}");
+    let device = Device::new(card, Some(Duration::from_millis(50))).unwrap();
+    let begin = Instant::now();
+    let waited = Duration::from_millis(50);
+    let expected = Error::NoAnswer { what: UnloadElfRequest::NAME, waited };
+    assert_eq!(device.unload_network(NetworkId(1)), Err(expected));
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    drop(hold);
+}
+
+#[test]
+fn a_device_tells_what_it_has() {
+    let device = device(kernel(|_, reply| {
+        let mut answer = StatusResponse::default();
+        answer.device.commands_major = 17.into();
+        answer.device.resources.cores_total = 16;
+        answer.device.resources.cores_free = 14;
+        say(reply, &answer);
+        Ok(())
+    }));
+    let information = device.information().unwrap();
+    assert_eq!(information.commands(), Version { major: 17, minor: 0 });
+    assert_eq!((information.resources.cores_total, information.resources.cores_free), (16, 14));
+}

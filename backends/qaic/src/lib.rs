@@ -1,0 +1,216 @@
+//! Qualcomm Cloud AI 100 (AIC080, AIC100), through the `qaic` kernel driver's own interface.
+//!
+//! `qaic://` drives a card through the requests of the upstream kernel driver: buffer objects, slices, execution, and
+//! messages to the card's management processor. Nothing of the vendor's user-space software is needed but its compiler. What
+//! no test can show without a card is said in `docs/qaic.md`: nothing here has been proved on silicon yet.
+//!
+//! # Devices
+//!
+//! | path | device |
+//! |---|---|
+//! | `qaic://` | the first card that the kernel lists |
+//! | `qaic://N` | the card behind `/dev/accel/accelN` |
+//! | `qaic://0000:19:00.0` | the card at a place on the bus |
+//! | `qaic:///dev/accel/accelN` | the card behind a node |
+//!
+//! A card that is named is that card or an error. Each device that is opened is a client of its own: its networks and
+//! buffers are nobody else's, in this process or another.
+//!
+//! # Parameters
+//!
+//! | parameter | default | what it does |
+//! |---|---|---|
+//! | `open_timeout=SECONDS` | 10 | how long to wait for a card that boots or is being reset |
+//! | `control_timeout=SECONDS` | the kernel's, 60 | how long a message to the card may take; longer than the kernel waits is refused |
+//! | `execute_timeout=SECONDS` | 60 | how long a dispatch may take; then its network is stopped, and the dispatch fails |
+//! | `restart_timeout=SECONDS` | 5 | how long a network waits for a sub-system that restarts before it is given up |
+//! | `channels=N` | 16 | how many networks run at once |
+//! | `elements=N` | as many as needed | how many elements the rings of a channel have |
+//!
+//! # Where things are
+//!
+//! | | |
+//! |---|---|
+//! | `kmd/` | the kernel: its calls with types, messages, what may go wrong |
+//! | `memory.rs` | buffer objects, and for what they are sliced |
+//! | `blueprint.rs`, `active.rs`, `networks.rs` | a network before it runs, one that runs, all that run |
+//! | `launch.rs` | one run of a network |
+//! | `executable.rs`, `queue.rs`, `device.rs` | what the driver sees |
+//!
+//! The bytes of all interfaces are [`hal_qaic_abi`].
+
+mod active;
+mod blueprint;
+#[cfg(test)]
+mod desk;
+mod device;
+mod executable;
+pub mod kmd;
+mod launch;
+mod memory;
+mod networks;
+mod queue;
+
+pub use device::QaicDevice;
+pub use executable::{Executable, FORMAT};
+pub use memory::Memory;
+
+use hal_backend::{DeviceInfo, Driver, Failure, Parameters};
+use kmd::{Card, Device as Client, Kernel, Linux, ModuleSettings, Node, Selector, find, nodes};
+use networks::Settings;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The driver behind `qaic://`.
+#[derive(Debug)]
+pub struct Qaic;
+
+/// What the parameters of a URI say.
+struct Opening {
+    patience: Duration,
+    control: Option<Duration>,
+    settings: Settings,
+}
+
+impl Opening {
+    fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
+        let default = Settings::default();
+        let mut seconds = |key, default: Duration, least| {
+            parameters.number(key, default.as_secs(), least, 86_400).map(Duration::from_secs)
+        };
+        let patience = seconds("open_timeout", Duration::from_secs(10), 0)?;
+        let execute_timeout = seconds("execute_timeout", default.execute_timeout, 1)?;
+        let restart_timeout = seconds("restart_timeout", default.restart_timeout, 0)?;
+        let control = optional(parameters, "control_timeout", 86_400)?;
+        let elements = optional(parameters, "elements", 1 << 15)?;
+        let settings = Settings {
+            channels: parameters.number("channels", default.channels, 1, default.channels)?,
+            elements,
+            execute_timeout,
+            restart_timeout,
+        };
+        Ok(Self { patience, control: control.map(|control| Duration::from_secs(control.into())), settings })
+    }
+}
+
+/// A number from 1 that may be left out.
+fn optional(parameters: &mut Parameters<'_>, key: &'static str, most: u32) -> Result<Option<u32>, Failure> {
+    // No number above the most can be given, so that one stands for none.
+    let number = parameters.number(key, u32::MAX, 1, most)?;
+    Ok((number != u32::MAX).then_some(number))
+}
+
+impl Driver for Qaic {
+    type Device = QaicDevice;
+
+    const NAME: &'static str = "qaic";
+    const FULL_NAME: &'static str = "Qualcomm Cloud AI 100 (qaic kernel driver)";
+
+    fn create() -> Self {
+        Self
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
+        Ok(nodes(&Linux)?.iter().map(listed).collect())
+    }
+
+    fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<QaicDevice, Failure> {
+        let opening = Opening::read(parameters)?;
+        let kernel: Arc<dyn Kernel> = Arc::new(Linux);
+        let card = Card::open(kernel.clone(), &locate(&*kernel, path)?, opening.patience)?;
+        QaicDevice::new(Client::new(card, opening.control)?, None, opening.settings)
+    }
+
+    fn describe(&self, info: &DeviceInfo) -> String {
+        let node = nodes(&Linux).ok().and_then(|nodes| find(&nodes, &Selector::of(&info.path)).ok());
+        let state = node.map_or_else(|| "gone".to_owned(), |node| node.occupancy());
+        format!(
+            "# {}\n- evidence: none on silicon yet\n- channels: {state}\n- kernel module: {}\n- executables: {FORMAT}\n\
+             - queues: 1, in order\n- parameters: open_timeout, control_timeout, execute_timeout, restart_timeout, \
+             channels, elements",
+            info.name,
+            ModuleSettings::read(&Linux).describe()
+        )
+    }
+}
+
+fn listed(node: &Node) -> DeviceInfo {
+    DeviceInfo {
+        path: node.number.to_string(),
+        name: format!("{} at {}, {}", node.model.name(), node.address, node.path().display()),
+    }
+}
+
+/// The node that a path names.
+fn locate(kernel: &dyn Kernel, path: &str) -> Result<PathBuf, Failure> {
+    if path.starts_with('/') {
+        return Ok(PathBuf::from(path));
+    }
+    Ok(find(&nodes(kernel)?, &Selector::of(path))?.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kmd::scripted::Files;
+    use hal_backend::Code;
+    use std::path::Path;
+
+    fn opening(pairs: &[(&'static str, &'static str)]) -> Result<Opening, Failure> {
+        Opening::read(&mut Parameters::new("qaic", pairs.iter().copied()))
+    }
+
+    #[test]
+    fn timeouts_are_what_was_asked_for_or_an_error() {
+        let given = opening(&[
+            ("open_timeout", "0"),
+            ("control_timeout", "7"),
+            ("execute_timeout", "90"),
+            ("restart_timeout", "0"),
+            ("channels", "3"),
+            ("elements", "64"),
+        ]);
+        let given = given.unwrap();
+        assert_eq!((given.patience, given.control), (Duration::ZERO, Some(Duration::from_secs(7))));
+        let settings = given.settings;
+        assert_eq!(
+            (settings.execute_timeout, settings.restart_timeout),
+            (Duration::from_secs(90), Duration::ZERO)
+        );
+        assert_eq!((settings.channels, settings.elements), (3, Some(64)));
+        let default = opening(&[]).unwrap();
+        assert_eq!((default.control, default.settings.elements), (None, None));
+        for pair in [
+            ("execute_timeout", "0"),
+            ("control_timeout", "0"),
+            ("control_timeout", "soon"),
+            ("channels", "17"),
+            ("elements", "0"),
+        ] {
+            let refused = opening(&[pair]).map(|_| ()).unwrap_err();
+            assert_eq!(refused.code(), Code::InvalidArgument);
+            assert!(refused.message().contains(pair.0), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_path_names_a_node_or_nothing() {
+        let description = "PCI_ID=17CB:A100\nPCI_SLOT_NAME=0000:19:00.0\n".to_owned();
+        let system = Files::new([("/sys/class/accel/accel4/device/uevent", description)]);
+        for path in ["", "4", "0000:19:00.0", "/dev/accel/accel4"] {
+            assert_eq!(locate(&system, path).unwrap(), Path::new("/dev/accel/accel4"), "{path}");
+        }
+        assert_eq!(locate(&system, "0").unwrap_err().code(), Code::NotFound);
+        // A node is taken as it is: whose it is, is asked when it is open.
+        assert_eq!(locate(&system, "/dev/other").unwrap(), Path::new("/dev/other"));
+    }
+
+    #[test]
+    fn creating_the_driver_touches_nothing_and_a_missing_card_is_said() {
+        let failure =
+            Qaic::create().open("/dev/accel/accel9999", &mut Parameters::new("qaic", [])).unwrap_err();
+        assert_eq!(failure.code(), Code::NotFound);
+        assert!(failure.message().contains("accel9999"), "{failure}");
+    }
+}

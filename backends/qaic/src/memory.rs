@@ -1,0 +1,142 @@
+//! Memory of a device: buffer objects, and host memory that a program brought.
+//!
+//! The device has no memory of its own that a program could use: it reads and writes memory of the host, in pieces that a
+//! network says beforehand. So a buffer is a buffer object, mapped; transfers between buffers are copies by the host. The
+//! kernel has no way to use memory that it did not give, so what a program imports is copied when a network works on it.
+//!
+//! An object is *sliced* for one network at a time: the kernel is told which of its pieces go where. That is kept until the
+//! object is bound elsewhere or the network is gone, so that binding the same buffer to the same network again costs
+//! nothing.
+
+use crate::kmd::{Card, Errno, Error, Object};
+use hal_backend::HostRange;
+use hal_qaic_abi::container::{Bases, Group};
+use hal_qaic_abi::uapi::SliceEntry;
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// A network's channel, as long as it runs. When this is gone the kernel has ended every slice of it.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    /// Its number.
+    pub(crate) number: u32,
+    /// Where the network is.
+    pub(crate) bases: Bases,
+}
+
+/// For what an object is sliced.
+#[derive(Debug)]
+struct Sliced {
+    channel: Weak<Channel>,
+    /// The number of the group among those of the network.
+    group: usize,
+    /// Where the buffer begins in the object.
+    offset: u64,
+}
+
+/// An object, and for what it is sliced.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    card: Arc<Card>,
+    object: Object,
+    sliced: Mutex<Option<Sliced>>,
+}
+
+impl Bound {
+    /// An object of at least so many bytes.
+    pub(crate) fn new(card: &Arc<Card>, length: u64) -> Result<Self, Error> {
+        Ok(Self { card: card.clone(), object: card.create(length)?, sliced: Mutex::new(None) })
+    }
+
+    pub(crate) fn object(&self) -> &Object {
+        &self.object
+    }
+
+    /// Makes sure that the object is sliced for this group of a network, whose buffer begins at `offset` in it. It must
+    /// not be queued.
+    pub(crate) fn slice(
+        &self,
+        channel: &Arc<Channel>,
+        number: usize,
+        group: &Group,
+        offset: u64,
+    ) -> Result<(), Error> {
+        let mut sliced = self.sliced.lock();
+        if let Some(known) = &*sliced
+            && std::ptr::eq(known.channel.as_ptr(), Arc::as_ptr(channel))
+            && (known.group, known.offset) == (number, offset)
+        {
+            return Ok(());
+        }
+        self.release(&mut sliced)?;
+        let slices = group.slices(channel.bases, offset)?;
+        self.attach(channel, group.dir(), &slices)?;
+        *sliced = Some(Sliced { channel: Arc::downgrade(channel), group: number, offset });
+        Ok(())
+    }
+
+    /// Asks the kernel to slice the object. It calls a channel that was taken away an invalid argument, as it does much
+    /// else, so then it is asked whose the channel is: the wait for an object that is not queued is over at once.
+    fn attach(&self, channel: &Channel, dir: u32, slices: &[SliceEntry]) -> Result<(), Error> {
+        let refused = match self.card.attach(&self.object, channel.number, dir, slices) {
+            Err(refused @ Error::Kernel { errno: Errno::INVAL, .. }) => refused,
+            result => return result,
+        };
+        match self.card.wait(&self.object, channel.number, Duration::ZERO) {
+            Err(Error::WorkloadLost) => Err(Error::WorkloadLost),
+            _ => Err(refused),
+        }
+    }
+
+    /// Ends the slicing, if its network still runs; else the kernel has done that.
+    fn release(&self, sliced: &mut Option<Sliced>) -> Result<(), Error> {
+        let running = sliced.take().and_then(|sliced| sliced.channel.upgrade());
+        match running.map(|_| self.card.detach(&self.object)) {
+            // The channel was taken away before we noticed, and with it the slices.
+            None | Some(Ok(()) | Err(Error::WorkloadLost | Error::Kernel { errno: Errno::INVAL, .. })) => {
+                Ok(())
+            }
+            Some(Err(error)) => Err(error),
+        }
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // The kernel keeps an object's memory for as long as it has slices.
+        let mut sliced = self.sliced.lock();
+        let _ = self.release(&mut sliced);
+    }
+}
+
+/// An allocation.
+#[derive(Debug)]
+pub struct Memory {
+    bound: Option<Bound>,
+    view: HostRange,
+}
+
+impl Memory {
+    /// Memory that the device can use in place.
+    pub(crate) fn allocate(card: &Arc<Card>, length: u64) -> Result<Self, Error> {
+        let bound = Bound::new(card, length)?;
+        let view = bound.object.view().slice(0, length).unwrap_or_else(|| bound.object.view().clone());
+        Ok(Self { bound: Some(bound), view })
+    }
+
+    /// Memory of the program.
+    pub(crate) fn import(range: HostRange) -> Self {
+        Self { bound: None, view: range }
+    }
+
+    /// The host's view of it.
+    pub fn view(&self) -> &HostRange {
+        &self.view
+    }
+
+    /// The object, if it is one.
+    pub(crate) fn bound(&self) -> Option<&Bound> {
+        self.bound.as_ref()
+    }
+}

@@ -1,0 +1,490 @@
+//! Commands of jobs on a device that is a desk: what comes out, what the kernel is asked, what survives.
+
+use super::*;
+use crate::desk::Desk;
+use crate::executable::Programs;
+use crate::kmd::uapi::Call as Asked;
+use crate::kmd::{Card, Device as Client, Errno};
+use crate::memory::Memory;
+use hal_backend::{Function, HostCall, HostProgram, Pattern};
+use hal_qaic_abi::container::metadata::{Direction, Request, Space};
+use hal_qaic_abi::container::{Container, Flavour, Network, Segment, qpc};
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+/// A program with two functions: each byte of the second binding becomes that of the first plus the constant, for as many as
+/// there are workgroups; and one that fails.
+struct Adder {
+    functions: Vec<Function>,
+}
+
+impl Adder {
+    fn new() -> Arc<Self> {
+        let function = |name: &str| Function {
+            name: name.to_owned(),
+            bindings: 2,
+            constants: 1,
+            workgroup_size: [1; 3],
+        };
+        Arc::new(Self { functions: vec![function("add"), function("fail")] })
+    }
+}
+
+impl HostProgram for Adder {
+    fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, _: usize) -> Result<(), Failure> {
+        if call.function == 1 {
+            return Err(Failure::new(Code::OutOfRange, "it was asked to fail"));
+        }
+        let [source, target] = call.bindings else { panic!("two bindings") };
+        for at in workgroups {
+            let mut byte = [0];
+            assert!(source.part(at, 1).unwrap().read(&mut byte));
+            let sum = byte[0].wrapping_add(u8::try_from(call.constants[0]).unwrap());
+            assert!(target.part(at, 1).unwrap().write(&[sum]));
+        }
+        Ok(())
+    }
+}
+
+struct Bench {
+    desk: Arc<Desk>,
+    card: Arc<Card>,
+    queue: Arc<Queue>,
+    networks: Networks,
+    settings: Settings,
+}
+
+impl Bench {
+    fn new(desk: Arc<Desk>, settings: Settings) -> Self {
+        let card = Card::open(desk.clone(), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
+        let client = Arc::new(Client::new(card.clone(), None).unwrap());
+        let networks = Networks::new(client, settings);
+        desk.calls();
+        Self { desk, card, queue: Queue::new("qaic0"), networks, settings }
+    }
+
+    fn with_channels(channels: usize) -> Self {
+        Self::new(Desk::new(channels, 1), Settings::default())
+    }
+
+    fn memory(&self, bytes: &[u8]) -> Arc<Memory> {
+        let memory = Memory::allocate(&self.card, bytes.len() as u64).unwrap();
+        assert!(memory.view().write(0, bytes));
+        Arc::new(memory)
+    }
+
+    fn adder(&self) -> Arc<Executable> {
+        let programs: Arc<dyn Programs> = self.desk.clone();
+        Arc::new(Executable::program(Adder::new(), &programs, &self.queue))
+    }
+
+    fn run(&mut self, commands: &[Command<QaicDevice>]) -> Result<(), Failure> {
+        let result = self.queue.run(&mut self.networks, self.settings, commands, None);
+        result.map_err(|trouble| self.queue.failure(trouble))
+    }
+
+    fn dispatch(
+        &mut self,
+        executable: &Arc<Executable>,
+        function: usize,
+        workgroups: [u32; 3],
+        bindings: &[Span<QaicDevice>],
+    ) -> Result<(), Failure> {
+        let dispatch = Dispatch {
+            executable: executable.clone(),
+            function,
+            workgroup_size: [1; 3],
+            workgroups: Workgroups::Count(workgroups),
+            local_memory: 0,
+            constants: [5].into_iter().collect(),
+            bindings: bindings.iter().cloned().collect(),
+        };
+        self.run(&[Command::Dispatch(Box::new(dispatch))])
+    }
+}
+
+fn span(memory: &Arc<Memory>, offset: u64, length: u64) -> Span<QaicDevice> {
+    Span { place: Place::Device(memory.clone(), offset), length }
+}
+
+fn bytes(memory: &Memory, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    assert!(memory.view().read(0, &mut bytes));
+    bytes
+}
+
+/// A container as a compiler writes it: a page in, a page out, and constants.
+fn container() -> Vec<u8> {
+    let request = |buffer: u16, direction| Request {
+        buffer,
+        direction,
+        host_offset: 0,
+        device_offset: 4096 * u64::from(buffer),
+        size: 4096,
+        space: Space::Ddr,
+        semaphores: Vec::new(),
+        doorbell: None,
+    };
+    let requests = vec![request(0, Direction::In), request(1, Direction::Out)];
+    let image = Network { name: "net".to_owned(), requests, ..Network::default() }.image();
+    let description = [4_u64.to_le_bytes(), 3_u64.to_le_bytes(), [0; 8]].concat();
+    let segment = |name, split, bytes| Segment { name, split, bytes };
+    let segments = vec![
+        segment(qpc::name::NETWORK, 0, image.as_slice()),
+        segment(qpc::name::CONSTANTS_DESCRIPTION, 0, description.as_slice()),
+        segment(qpc::name::CONSTANTS, 4, b"weights"),
+    ];
+    Container { flavour: Flavour::Vendor, segments }.write()
+}
+
+#[test]
+fn transfers_are_done_in_order() {
+    let mut bench = Bench::with_channels(1);
+    let (one, two) = (bench.memory(&[1; 8]), bench.memory(&[2; 8]));
+    let host = HostRange::allocate(4, 64).unwrap();
+    assert!(host.write(0, &[9; 4]));
+    bench
+        .run(&[
+            Command::Fill { target: span(&one, 0, 4), pattern: Pattern::new(&[7, 8]).unwrap() },
+            Command::Barrier,
+            Command::Copy { source: span(&one, 2, 4), target: span(&two, 0, 4) },
+            Command::Update { source: host.clone(), target: span(&one, 4, 4) },
+            Command::Copy { source: Span { place: Place::Host(host), length: 4 }, target: span(&two, 4, 4) },
+        ])
+        .unwrap();
+    assert_eq!(bytes(&one, 8), [7, 8, 7, 8, 9, 9, 9, 9]);
+    assert_eq!(bytes(&two, 8), [7, 8, 1, 1, 9, 9, 9, 9]);
+    let beyond = bench.run(&[Command::Copy { source: span(&one, 6, 4), target: span(&two, 0, 4) }]);
+    assert_eq!(beyond.unwrap_err().code(), Code::OutOfRange);
+}
+
+#[test]
+fn a_steady_dispatch_asks_the_kernel_to_queue_and_to_wait_and_nothing_else() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let (source, target) = (bench.memory(&[1; 4096]), bench.memory(&[0; 4096]));
+    let bindings = [span(&source, 0, 4096), span(&target, 0, 4096)];
+    bench.dispatch(&executable, 0, [4096, 1, 1], &bindings).unwrap();
+    assert_eq!(bytes(&target, 4096), [6; 4096]);
+    bench.desk.calls();
+    bench.dispatch(&executable, 0, [10, 1, 1], &bindings).unwrap();
+    // The call, each binding both ways, the outcome.
+    assert_eq!(bench.desk.calls(), [&[Asked::Execute][..], &[Asked::Wait; 6]].concat());
+}
+
+#[test]
+fn a_binding_that_is_shorter_than_its_slice_is_transferred_in_part() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let (source, target) = (bench.memory(&[1; 256]), bench.memory(&[9; 256]));
+    let bindings = [span(&source, 8, 16), span(&target, 100, 16)];
+    bench.dispatch(&executable, 0, [16, 1, 1], &bindings).unwrap();
+    assert!(bench.desk.calls().contains(&Asked::PartialExecute));
+    let mut expected = [9; 256];
+    expected[100..116].fill(6);
+    assert_eq!(bytes(&target, 256), expected);
+    // An empty binding is one as well.
+    bench.dispatch(&executable, 0, [0, 1, 1], &[span(&source, 0, 0), span(&target, 0, 0)]).unwrap();
+    bench.dispatch(&executable, 0, [1, 1, 1], &[span(&source, 0, 1), span(&target, 0, 1)]).unwrap();
+}
+
+#[test]
+fn bindings_may_be_memory_of_the_program_and_the_same_buffer_twice() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let imported = HostRange::allocate(8, 64).unwrap();
+    assert!(imported.write(0, &[1, 2, 3, 4, 0, 0, 0, 0]));
+    let memory = Arc::new(Memory::import(imported));
+    let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
+    bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
+    assert_eq!(bytes(&memory, 8), [1, 2, 3, 4, 6, 7, 8, 9]);
+    // In place: what is read is what is written.
+    let whole = [span(&memory, 0, 8), span(&memory, 0, 8)];
+    bench.dispatch(&executable, 0, [8, 1, 1], &whole).unwrap();
+    assert_eq!(bytes(&memory, 8), [6, 7, 8, 9, 11, 12, 13, 14]);
+}
+
+#[test]
+fn a_program_that_fails_fails_the_dispatch_and_its_network_stays() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let memory = bench.memory(&[0; 8]);
+    let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
+    for _ in 0..2 {
+        let failure = bench.dispatch(&executable, 1, [1; 3], &bindings).unwrap_err();
+        assert_eq!((failure.code(), failure.message()), (Code::OutOfRange, "it was asked to fail"));
+    }
+    assert_eq!(bench.networks.len(), 1);
+    let failure = bench.dispatch(&executable, 2, [1; 3], &bindings).unwrap_err();
+    assert_eq!(failure.code(), Code::OutOfRange, "{failure}");
+}
+
+#[test]
+fn the_network_that_was_used_longest_ago_makes_room() {
+    // The device has fewer channels than it may be asked for, and says so.
+    let mut bench = Bench::with_channels(2);
+    let executables = [bench.adder(), bench.adder(), bench.adder()];
+    let memory = bench.memory(&[0; 8]);
+    let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
+    let activations = |bench: &mut Bench, number: usize| {
+        bench.desk.calls();
+        bench.dispatch(&executables[number], 0, [1; 3], &bindings).unwrap();
+        bench.desk.calls().contains(&Asked::Manage)
+    };
+    assert!(activations(&mut bench, 0) && activations(&mut bench, 1));
+    assert!(!activations(&mut bench, 0), "both run");
+    assert!(activations(&mut bench, 2), "the second one goes");
+    assert!(!activations(&mut bench, 0) && activations(&mut bench, 1));
+    assert_eq!((bench.networks.len(), bench.desk.counts().1), (2, 2));
+    // As many as were asked for, where that is less.
+    let mut bench = Bench::new(Desk::new(16, 1), Settings { channels: 1, ..Settings::default() });
+    for executable in &[bench.adder(), bench.adder()] {
+        let memory = bench.memory(&[0; 8]);
+        bench.dispatch(executable, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)]).unwrap();
+    }
+    assert_eq!(bench.desk.counts().1, 1);
+}
+
+#[test]
+fn what_an_executable_had_goes_with_it() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let memory = bench.memory(&[0; 8]);
+    bench.dispatch(&executable, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)]).unwrap();
+    let (objects, channels, images) = bench.desk.counts();
+    assert!(objects > 1 && channels == 1 && images == 1);
+    drop(executable);
+    let Next::Retire(gone) = bench.queue.next() else { panic!("nothing to retire") };
+    gone.into_iter().for_each(|number| bench.networks.retire(number));
+    assert_eq!(bench.desk.counts(), (1, 0, 0), "the buffer is left");
+}
+
+#[test]
+fn a_workload_that_is_lost_fails_its_dispatch_and_is_started_again() {
+    for call in [Asked::Execute, Asked::Wait] {
+        let mut bench = Bench::with_channels(16);
+        let executable = bench.adder();
+        let memory = bench.memory(&[1; 8192]);
+        let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
+        bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
+        bench.desk.fail(call, Errno::PIPE);
+        let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
+        assert_eq!(failure.code(), Code::Unavailable, "{failure}");
+        assert!(failure.message().contains("the workload is lost"), "{failure}");
+        assert_eq!(bench.networks.len(), 0);
+        bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
+        let (_, channels, images) = bench.desk.counts();
+        assert_eq!((channels, images), (1, 1), "what it was loaded from did not stay behind");
+    }
+}
+
+#[test]
+fn a_dispatch_that_does_not_end_in_time_stops_its_network() {
+    let settings = Settings { execute_timeout: Duration::ZERO, ..Settings::default() };
+    let mut bench = Bench::new(Desk::new(16, 1), settings);
+    let executable = bench.adder();
+    let memory = bench.memory(&[1; 8]);
+    bench.desk.fail(Asked::Wait, Errno::TIMEDOUT);
+    let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
+    let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
+    assert_eq!(failure.code(), Code::DeadlineExceeded);
+    assert!(failure.message().contains("execute_timeout="), "{failure}");
+    assert_eq!(bench.desk.counts(), (1, 0, 0));
+}
+
+#[test]
+fn a_device_that_is_to_stop_gives_up_what_runs() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let memory = bench.memory(&[1; 8]);
+    bench.queue.abort(&Failure::new(Code::Cancelled, "the program is over"));
+    bench.desk.fail(Asked::Wait, Errno::TIMEDOUT);
+    let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
+    let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
+    assert_eq!((failure.code(), failure.message()), (Code::Cancelled, "the program is over"));
+}
+
+#[test]
+fn a_full_ring_is_waited_for_and_one_that_is_too_small_is_replaced() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let memory = bench.memory(&[1; 8]);
+    let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
+    bench.desk.fail(Asked::PartialExecute, Errno::AGAIN);
+    bench.desk.fail(Asked::PartialExecute, Errno::AGAIN);
+    bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
+    let count = |calls: &[Asked], call| calls.iter().filter(|one| **one == call).count();
+    let calls = bench.desk.calls();
+    assert_eq!(count(&calls, Asked::PartialExecute), 3);
+    assert_eq!(count(&calls, Asked::PerfStats), 1, "whether it can ever fit is looked at once");
+    // 6 objects of 200 elements each never fit into 512, nor into 1,024.
+    let mut bench = Bench::new(Desk::new(16, 200), Settings::default());
+    let executable = bench.adder();
+    let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
+    bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
+    assert_eq!(bench.desk.counts().1, 1);
+    // Unless somebody has said how large it is to be.
+    for elements in [512, 100] {
+        let settings = Settings { elements: Some(elements), ..Settings::default() };
+        let mut bench = Bench::new(Desk::new(16, 200), settings);
+        let executable = bench.adder();
+        let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
+        assert_eq!(failure.code(), Code::ResourceExhausted);
+        assert!(failure.message().contains("elements="), "{failure}");
+        assert_eq!(bench.desk.counts().1, 0);
+    }
+}
+
+#[test]
+fn a_network_of_a_compiler_works_on_the_programs_own_buffers() {
+    let mut bench = Bench::with_channels(16);
+    let executable = Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    assert_eq!(executable.functions()[0].bindings, 2);
+    let (source, target) = (bench.memory(&[41; 8192]), bench.memory(&[0; 8192]));
+    let bindings = [span(&source, 0, 4096), span(&target, 4096, 4096)];
+    bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
+    assert_eq!(bench.desk.constants(), b"weights");
+    let expected = [[0; 4096], [42; 4096]].concat();
+    assert_eq!(bytes(&target, 8192), expected);
+    assert_eq!(bench.desk.counts().0, 2, "no objects were made beside the program's");
+    bench.desk.calls();
+    bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
+    assert_eq!(bench.desk.calls(), [Asked::Execute, Asked::Wait, Asked::Wait]);
+    // Elsewhere in the same buffer it is sliced anew.
+    let elsewhere = [span(&source, 0, 4096), span(&target, 0, 4096)];
+    bench.dispatch(&executable, 0, [1; 3], &elsewhere).unwrap();
+    assert_eq!(bytes(&target, 8192), [42; 8192]);
+    let calls = bench.desk.calls();
+    assert_eq!(calls[..2], [Asked::DetachSlice, Asked::AttachSlice]);
+}
+
+#[test]
+fn what_a_network_cannot_use_in_place_is_copied() {
+    let mut bench = Bench::with_channels(16);
+    let executable = Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    // One buffer for both, and one that is too short for the slice: both are the network's own objects then.
+    let both = bench.memory(&[1; 8192]);
+    bench.dispatch(&executable, 0, [1; 3], &[span(&both, 0, 4096), span(&both, 4096, 4096)]).unwrap();
+    assert_eq!(bytes(&both, 8192), [[1; 4096], [2; 4096]].concat());
+    let (source, target) = (bench.memory(&[7; 8192]), bench.memory(&[0; 8192]));
+    bench.dispatch(&executable, 0, [1; 3], &[span(&source, 8000, 100), span(&target, 8000, 100)]).unwrap();
+    let mut expected = vec![0; 8192];
+    expected[8000..8100].fill(8);
+    assert_eq!(bytes(&target, 8192), expected);
+    // A part of what is sliced in place.
+    bench.desk.calls();
+    let target = bench.memory(&[0; 8192]);
+    bench.dispatch(&executable, 0, [1; 3], &[span(&source, 0, 50), span(&target, 4096, 50)]).unwrap();
+    let mut expected = vec![0; 8192];
+    expected[4096..4146].fill(8);
+    assert_eq!(bytes(&target, 8192), expected);
+    assert!(bench.desk.calls().contains(&Asked::PartialExecute));
+}
+
+#[test]
+fn a_network_survives_the_loss_of_its_workload_with_the_programs_buffers() {
+    let mut bench = Bench::with_channels(16);
+    let executable = Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    let (source, target) = (bench.memory(&[1; 4096]), bench.memory(&[0; 4096]));
+    let bindings = [span(&source, 0, 4096), span(&target, 0, 4096)];
+    bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
+    bench.desk.fail(Asked::Wait, Errno::PIPE);
+    assert!(bench.dispatch(&executable, 0, [1; 3], &bindings).is_err());
+    bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
+    assert_eq!(bytes(&target, 4096), [2; 4096]);
+}
+
+#[test]
+fn what_is_no_executable_here_is_refused() {
+    let mut bench = Bench::with_channels(16);
+    let refused = |bytes: &[u8]| Executable::network(bytes, &bench.queue).unwrap_err();
+    assert_eq!(refused(b"\x7fELF").code(), Code::Incompatible);
+    let program = hal_qaic_abi::container::emulated::Program {
+        program: 1,
+        function: 0,
+        constants: 0,
+        capacities: vec![1],
+    };
+    let foreign = refused(&program.container().unwrap());
+    assert!(foreign.message().contains("emulator"), "{foreign}");
+    let executable = Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    let memory = bench.memory(&[0; 8192]);
+    let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
+    let failure = bench.dispatch(&executable, 0, [2, 1, 1], &bindings).unwrap_err();
+    assert_eq!(failure.code(), Code::InvalidArgument);
+    bench.dispatch(&executable, 0, [0, 1, 1], &bindings).unwrap();
+    assert_eq!(bench.networks.len(), 0, "no workgroups, no run");
+}
+
+#[test]
+fn workgroups_are_counted_when_the_dispatch_begins() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let memory = bench.memory(&[1; 64]);
+    let counts = bench.memory(&[0; 12]);
+    let words = HostRange::allocate(12, 64).unwrap();
+    assert!(words.write(0, &[3_u32, 1, 1].map(u32::to_ne_bytes).concat()));
+    let dispatch = Dispatch {
+        executable,
+        function: 0,
+        workgroup_size: [1; 3],
+        workgroups: Workgroups::Indirect(span(&counts, 0, 12)),
+        local_memory: 0,
+        constants: [1].into_iter().collect(),
+        bindings: [span(&memory, 0, 8), span(&memory, 8, 8)].into_iter().collect(),
+    };
+    bench
+        .run(&[
+            Command::Update { source: words, target: span(&counts, 0, 12) },
+            Command::Dispatch(Box::new(dispatch)),
+        ])
+        .unwrap();
+    assert_eq!(bytes(&memory, 16)[8..], [2, 2, 2, 1, 1, 1, 1, 1]);
+}
+
+#[test]
+fn a_device_that_refuses_to_stop_a_network_is_asked_again() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let memory = bench.memory(&[1; 8]);
+    bench.dispatch(&executable, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)]).unwrap();
+    // Twice it says no, and the channel is ours again.
+    bench.desk.fail(Asked::Manage, Errno::CANCELED);
+    bench.desk.fail(Asked::Manage, Errno::CANCELED);
+    bench.networks.clear();
+    assert_eq!(bench.desk.counts(), (1, 0, 0));
+}
+
+#[test]
+fn a_loss_that_is_noticed_when_a_buffer_is_sliced_is_a_loss() {
+    let mut bench = Bench::with_channels(16);
+    let executable = Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    let memories = [bench.memory(&[1; 4096]), bench.memory(&[2; 4096]), bench.memory(&[0; 4096])];
+    let [first, second, target] = memories.each_ref().map(|memory| span(memory, 0, 4096));
+    bench.dispatch(&executable, 0, [1; 3], &[first, target.clone()]).unwrap();
+    bench.desk.crash();
+    // The kernel calls a channel that is not ours an invalid argument here.
+    let failure = bench.dispatch(&executable, 0, [1; 3], &[second.clone(), target.clone()]).unwrap_err();
+    assert!(failure.message().contains("the workload is lost"), "{failure}");
+    bench.dispatch(&executable, 0, [1; 3], &[second, target]).unwrap();
+    assert_eq!(bytes(&memories[2], 4096), [3; 4096]);
+}
+
+#[test]
+fn a_buffer_whose_network_was_lost_goes_to_another_one() {
+    let mut bench = Bench::with_channels(16);
+    let network = || Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    let (one, other) = (network(), network());
+    let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
+    let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
+    bench.dispatch(&one, 0, [1; 3], &bindings).unwrap();
+    // Nobody has noticed yet when the kernel says that there are no slices to end.
+    bench.desk.crash();
+    bench.dispatch(&other, 0, [1; 3], &bindings).unwrap();
+    assert_eq!(bytes(&memories[1], 4096), [2; 4096]);
+}
