@@ -28,6 +28,7 @@ mod tag {
     pub(super) const TENSIX_COLUMNS: u32 = 34;
     pub(super) const ETHERNET: u32 = 35;
     pub(super) const BANKS: u32 = 36;
+    pub(super) const BRIDGES: u32 = 38;
     pub(super) const LOCATION: u32 = 52;
     pub(super) const CHIP_HIGH: u32 = 61;
     pub(super) const CHIP_LOW: u32 = 62;
@@ -58,6 +59,8 @@ impl Arc {
             // No tile for Ethernet is there.
             (tag::ETHERNET, 0),
             (tag::BANKS, board.banks().into()),
+            // Two bits each: the first is what the host sees, the second is fused off.
+            (tag::BRIDGES, 1),
             (tag::LOCATION, 0),
             (tag::CHIP_HIGH, 0),
             (tag::CHIP_LOW, 1),

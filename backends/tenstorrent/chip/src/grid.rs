@@ -69,7 +69,9 @@ impl Grid {
     pub fn at(&self, x: u8, y: u8) -> Endpoint {
         match (x, y) {
             (8, 0) => Endpoint::Arc,
-            (2 | 11, 0) => Endpoint::Pcie,
+            (2, 0) => Endpoint::Pcie,
+            // The other bridge, which boards with one chip do not use.
+            (11, 0) => Endpoint::Harvested,
             (1..=7 | 10..=16, 2..=11) => {
                 let column = if x < 8 { x - 1 } else { x - 3 };
                 let row = y - 2;
@@ -208,7 +210,10 @@ mod tests {
         let grid = Grid::new(&Board::new(Model::P150));
         assert_eq!(grid.at(14, 2), Endpoint::Tensix { column: 11, row: 0 });
         assert_eq!((grid.at(15, 2), grid.at(16, 11)), (Endpoint::Harvested, Endpoint::Harvested));
-        assert_eq!((grid.at(8, 0), grid.at(2, 0)), (Endpoint::Arc, Endpoint::Pcie));
+        assert_eq!(
+            (grid.at(8, 0), grid.at(2, 0), grid.at(11, 0)),
+            (Endpoint::Arc, Endpoint::Pcie, Endpoint::Harvested)
+        );
         assert_eq!(
             (grid.at(1, 1), grid.at(8, 5), grid.at(63, 63)),
             (Endpoint::Unknown, Endpoint::Unknown, Endpoint::Unknown)
