@@ -1,0 +1,202 @@
+//! Transfers of the network that a core asks for.
+//!
+//! A core has four command buffers, each a few registers. A read brings bytes from another tile (the target) into this
+//! one (the return address), a write takes them from this one (the target) to another (the return address). Transfers are done
+//! in the order in which they were asked for, a little later.
+
+use crate::tensix::Core;
+use crate::violation::Violation;
+use std::fmt;
+
+/// The longest transfer.
+pub const MAX_BURST: u32 = 16384;
+
+/// Coordinates on the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tile {
+    /// The column.
+    pub x: u8,
+    /// The row.
+    pub y: u8,
+}
+
+impl fmt::Display for Tile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({}, {})", self.x, self.y)
+    }
+}
+
+/// The register that says where on the network this is.
+pub const NODE_ID: u32 = 0x44;
+/// The register that says that coordinates are translated, in bit 14.
+const CONFIGURATION: u32 = 0x100;
+const TRANSLATED: u32 = 1 << 14;
+/// The counters of acknowledged writes and of answered reads.
+const WRITES_ACKNOWLEDGED: u32 = 0x204;
+const READS_ANSWERED: u32 = 0x208;
+
+const BUFFERS: usize = 4;
+const BUFFER_BYTES: u32 = 0x800;
+
+const CONTROL: usize = 7;
+const LENGTH: usize = 8;
+const COMMAND: u32 = 0x40;
+/// Bits of the control register.
+const WRITE: u32 = 1 << 1;
+const RESPONSE: u32 = 1 << 4;
+/// The static virtual channel, which does not matter here: that there is one, and which.
+const CHANNEL: u32 = 1 << 7 | 7 << 13;
+
+/// The number with which a tile says where it is: coordinates and the network's size. The highest bits are as the vendor's simulator has them.
+pub(crate) fn node_id(tile: Tile) -> u32 {
+    let (columns, rows) = crate::Grid::SIZE;
+    u32::from(tile.x) | u32::from(tile.y) << 6 | columns << 12 | rows << 19 | 1 << 28
+}
+
+/// The settings of a tile's interface to the network that software reads.
+pub(crate) fn interface_register(tile: Tile, offset: u32) -> Option<u32> {
+    match offset {
+        NODE_ID => Some(node_id(tile)),
+        CONFIGURATION => Some(TRANSLATED),
+        _ => None,
+    }
+}
+
+/// A transfer that a core asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Transfer {
+    /// Who asked for it.
+    pub(crate) core: Core,
+    pub(crate) write: bool,
+    /// Whether its end is counted.
+    pub(crate) counted: bool,
+    pub(crate) remote: Tile,
+    pub(crate) remote_address: u64,
+    pub(crate) local_address: u64,
+    pub(crate) length: u32,
+    /// Which buffer is busy with it.
+    buffer: usize,
+}
+
+/// A tile's interface to the network.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Interface {
+    /// Target low, middle, high; return low, middle, high; tag; control; length.
+    buffers: [[u32; 9]; BUFFERS],
+    busy: [bool; BUFFERS],
+    pending: std::collections::VecDeque<Transfer>,
+    writes_acknowledged: u32,
+    reads_answered: u32,
+}
+
+impl Interface {
+    /// A register, for the tile's own cores.
+    pub(crate) fn read(&self, tile: Tile, offset: u32) -> Option<u32> {
+        match offset {
+            WRITES_ACKNOWLEDGED => Some(self.writes_acknowledged),
+            READS_ANSWERED => Some(self.reads_answered),
+            NODE_ID | CONFIGURATION => interface_register(tile, offset),
+            _ => {
+                let (buffer, register) = (offset / BUFFER_BYTES, offset % BUFFER_BYTES);
+                let buffer = usize::try_from(buffer).ok()?;
+                match register {
+                    COMMAND => self.busy.get(buffer).copied().map(u32::from),
+                    _ => self.buffers.get(buffer)?.get(slot(register)?).copied(),
+                }
+            }
+        }
+    }
+
+    /// Writes a register; `None` if there is none.
+    pub(crate) fn write(&mut self, core: Core, offset: u32, value: u32) -> Option<Result<(), Violation>> {
+        let (buffer, register) = (usize::try_from(offset / BUFFER_BYTES).ok()?, offset % BUFFER_BYTES);
+        if register == COMMAND {
+            let registers = *self.buffers.get(buffer)?;
+            if value & 1 == 1 {
+                return Some(self.ask(core, buffer, &registers));
+            }
+            return Some(Ok(()));
+        }
+        *self.buffers.get_mut(buffer)?.get_mut(slot(register)?)? = value;
+        Some(Ok(()))
+    }
+
+    fn ask(&mut self, core: Core, buffer: usize, registers: &[u32; 9]) -> Result<(), Violation> {
+        let [target_low, target_middle, target_high, low, middle, high, _, control, length] = *registers;
+        let address = |low: u32, middle: u32| u64::from(middle) << 32 | u64::from(low);
+        let (target, back) = (address(target_low, target_middle), address(low, middle));
+        let wrong = |rule| Err(Violation::Transfer { from: target, to: back, length, rule });
+        if control & !(WRITE | RESPONSE | CHANNEL) != 0 {
+            return wrong(
+                "only plain reads and writes to one tile are modelled: neither multicast, nor atomics, nor inline writes",
+            );
+        }
+        let write = control & WRITE != 0;
+        let (remote, remote_address, local_address) =
+            if write { (high, back, target) } else { (target_high, target, back) };
+        if length == 0 || length > MAX_BURST {
+            return wrong("a transfer has between 1 and 16384 bytes");
+        }
+        let remote = Tile { x: (remote & 63) as u8, y: (remote >> 6 & 63) as u8 };
+        let counted = !write || control & RESPONSE != 0;
+        self.pending.push_back(Transfer {
+            core,
+            write,
+            counted,
+            remote,
+            remote_address,
+            local_address,
+            length,
+            buffer,
+        });
+        if let Some(busy) = self.busy.get_mut(buffer) {
+            *busy = true;
+        }
+        Ok(())
+    }
+
+    /// The next transfer to be done.
+    pub(crate) fn next(&mut self) -> Option<Transfer> {
+        self.pending.pop_front()
+    }
+
+    /// Counts a transfer that was done.
+    pub(crate) fn done(&mut self, transfer: &Transfer) {
+        let others = self.pending.iter().any(|pending| pending.buffer == transfer.buffer);
+        if let Some(busy) = self.busy.get_mut(transfer.buffer) {
+            *busy = others;
+        }
+        let counter = if transfer.write { &mut self.writes_acknowledged } else { &mut self.reads_answered };
+        *counter = counter.wrapping_add(u32::from(transfer.counted));
+    }
+}
+
+impl Transfer {
+    /// Checks that both addresses are as the network wants them: the same in their last bits, four of them, or six where DRAM is read.
+    pub(crate) fn check_alignment(&self, from_dram: bool) -> Result<(), Violation> {
+        let (bits, rule) = if from_dram && !self.write {
+            (63, "where DRAM is read, both addresses must be the same modulo 64")
+        } else {
+            (15, "both addresses must be the same modulo 16")
+        };
+        if (self.remote_address ^ self.local_address) & bits == 0 {
+            return Ok(());
+        }
+        let (from, to) = if self.write {
+            (self.local_address, self.remote_address)
+        } else {
+            (self.remote_address, self.local_address)
+        };
+        Err(Violation::Transfer { from, to, length: self.length, rule })
+    }
+}
+
+/// Which of a buffer's registers is at an offset.
+fn slot(offset: u32) -> Option<usize> {
+    match offset {
+        0x00..=0x18 if offset.is_multiple_of(4) => usize::try_from(offset / 4).ok(),
+        0x1c => Some(CONTROL),
+        0x20 => Some(LENGTH),
+        _ => None,
+    }
+}

@@ -1,0 +1,85 @@
+//! A rule that was broken.
+
+use crate::noc::Tile;
+use crate::tensix::Core;
+use thiserror::Error;
+
+/// A rule that software broke.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// The device is lost: something that is fused off was touched before.
+    #[error("the device is lost since tile {0}, which is fused off, was touched")]
+    Lost(Tile),
+    /// Something that is fused off was touched now.
+    #[error(
+        "tile {tile} is fused off: touching it at {address:#x} hangs the network, and the device is lost"
+    )]
+    Harvested {
+        /// The tile.
+        tile: Tile,
+        /// The address in it.
+        address: u64,
+    },
+    /// Something that is not modelled.
+    #[error("{what} at {address:#x} of tile {tile} is not modelled")]
+    NotModelled {
+        /// What it is.
+        what: &'static str,
+        /// The tile.
+        tile: Tile,
+        /// The address in it.
+        address: u64,
+    },
+    /// Nothing is there, or not so much.
+    #[error("{length} bytes at {address:#x} of tile {tile} are not memory and not a register")]
+    Unmapped {
+        /// The tile.
+        tile: Tile,
+        /// The address in it.
+        address: u64,
+        /// How many bytes.
+        length: usize,
+    },
+    /// Something that can only be read.
+    #[error("{address:#x} of tile {tile} cannot be written")]
+    ReadOnly {
+        /// The tile.
+        tile: Tile,
+        /// The address in it.
+        address: u64,
+    },
+    /// An address of the host's bus that is nowhere.
+    #[error("{length} bytes at {offset:#x} of BAR{bar} are nothing, or more than one thing")]
+    Bar {
+        /// Which region.
+        bar: u8,
+        /// Where in it.
+        offset: u64,
+        /// How many bytes.
+        length: usize,
+    },
+    /// A window whose settings are not possible.
+    #[error("window {window} is set up with {what}")]
+    Window {
+        /// Which.
+        window: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A transfer of the network that it does not do right.
+    #[error("a transfer of {length} bytes from {from:#x} to {to:#x}: {rule}")]
+    Transfer {
+        /// The address that it reads.
+        from: u64,
+        /// The address that it writes.
+        to: u64,
+        /// How many bytes.
+        length: u32,
+        /// The rule that it breaks.
+        rule: &'static str,
+    },
+    /// A core let go without an address to start at.
+    #[error("core {0:?} was let go and has no address to start at: write it, and say that it counts, before")]
+    NoStart(Core),
+}

@@ -1,0 +1,114 @@
+//! An executable as it will be in memory.
+
+use crate::bytes::{part, put_u32};
+use crate::elf::{self, ElfError};
+use crate::scan::{Cores, Unfit, scan};
+use crate::veneer;
+use thiserror::Error;
+
+/// Where an executable is to be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// What executes it.
+    pub cores: Cores,
+    /// Where its image begins, as the cores see it: a multiple of 16.
+    pub base: u32,
+    /// How much memory there is for it.
+    pub room: u32,
+}
+
+/// Why an executable is not loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The file is not one that can be loaded.
+    #[error("the executable cannot be loaded: {0}")]
+    File(#[from] ElfError),
+    /// The code has an instruction that the cores do not have, and that nothing replaces.
+    #[error("the executable cannot be loaded: {0}")]
+    Code(#[from] Unfit),
+    /// Code that replaces an instruction would be further away from it than a jump reaches.
+    #[error(
+        "the executable cannot be loaded: its code is too long for a jump to what replaces instructions that the cores lack"
+    )]
+    TooFar,
+    /// An address that is not possible.
+    #[error(
+        "an executable cannot be loaded at {base:#x} with {room} bytes: the address must be a multiple of 16, and the end be addressable"
+    )]
+    Target {
+        /// The address.
+        base: u32,
+        /// How much memory.
+        room: u32,
+    },
+}
+
+/// An executable, ready to be written to memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    bytes: Vec<u8>,
+    base: u32,
+    query: u32,
+    replaced: usize,
+}
+
+impl Image {
+    /// What is to be in memory from [`Target::base`] on. Some of it is data that the executable writes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Where it begins.
+    pub fn base(&self) -> u32 {
+        self.base
+    }
+
+    /// The address of `iree_hal_executable_library_query`.
+    pub fn query(&self) -> u32 {
+        self.query
+    }
+
+    /// How many instructions were replaced.
+    pub fn replaced(&self) -> usize {
+        self.replaced
+    }
+}
+
+/// Loads an executable.
+pub fn load(file: &[u8], target: Target) -> Result<Image, LoadError> {
+    let Target { cores, base, room } = target;
+    if !base.is_multiple_of(16) || base.checked_add(room).is_none() {
+        return Err(LoadError::Target { base, room });
+    }
+    let elf = elf::read(file, room)?;
+    let mut bytes = vec![0; elf.length as usize];
+    let mut sites = Vec::new();
+    for segment in &elf.segments {
+        let outside = ElfError::Outside("a segment");
+        let contents = part(file, segment.file_offset, segment.file_length).ok_or(outside.clone())?;
+        let place = bytes.get_mut(segment.address as usize..).and_then(|rest| rest.get_mut(..contents.len()));
+        place.ok_or(outside)?.copy_from_slice(contents);
+        if segment.executable {
+            sites.extend(scan(contents, segment.address, cores)?);
+        }
+    }
+    for &(at, to) in &elf.relocations {
+        // The sum is inside of the room, which is addressable.
+        put_u32(&mut bytes, at, base.wrapping_add(to)).ok_or(ElfError::RelocationRange { at, to })?;
+    }
+    if !sites.is_empty() {
+        let at = elf.length.next_multiple_of(16);
+        let (code, jumps) = veneer::assemble(&sites, at).ok_or(LoadError::TooFar)?;
+        let needed = u64::from(at) + 4 * code.len() as u64;
+        if needed > u64::from(room) {
+            return Err(ElfError::TooLarge { needed, room }.into());
+        }
+        bytes.resize(at as usize, 0);
+        bytes.extend(code.iter().flat_map(|word| word.to_le_bytes()));
+        for (site, jump) in sites.iter().zip(jumps) {
+            put_u32(&mut bytes, site.at, jump).ok_or(LoadError::TooFar)?;
+        }
+    }
+    Ok(Image { bytes, base, query: base.wrapping_add(elf.query), replaced: sites.len() })
+}

@@ -1,0 +1,166 @@
+//! Looking through the code of an executable for what the cores of a tile do not execute.
+//!
+//! Compilers do not know these cores. What they emit that can be done in other instructions is to be replaced; what cannot is
+//! refused, with the word and where it is, before anything runs: hardware would execute it as something else.
+
+use crate::bytes::u32_at;
+use crate::veneer::{Rounding, Routine};
+use thiserror::Error;
+
+/// The cores that an executable is loaded for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cores {
+    /// RV32IM.
+    Wormhole,
+    /// RV32IM with Zicsr, Zaamo, Zba, Zbb and F without division, square root and roundings other than the nearest.
+    Blackhole,
+}
+
+/// Something that the cores cannot do, and that is not replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("its instruction {word:#010x} at {at:#x} {why}")]
+pub struct Unfit {
+    /// Where, from the image's beginning.
+    pub at: u32,
+    /// The instruction.
+    pub word: u32,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+/// An instruction to be replaced by a jump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Site {
+    /// Where, from the image's beginning.
+    pub(crate) at: u32,
+    /// What does its work.
+    pub(crate) routine: Routine,
+    /// The number of the register for the result.
+    pub(crate) rd: u32,
+    /// The number of the first operand's register.
+    pub(crate) rs1: u32,
+    /// The number of the second operand's register.
+    pub(crate) rs2: u32,
+}
+
+const COMPRESSED: &str = "is a compressed one, and the cores have none; compile without +c";
+const NO_FLOATS: &str = "is for floats, and Wormhole's cores have none; compile without +f, or for Blackhole";
+const PRECISION: &str = "is for floats of another size than 32 bits; compile without +d and +zfh";
+const ROUNDING: &str = "asks for a rounding that the cores do not have";
+const VECTOR: &str = "is for vectors; compile without +v";
+const RESERVATION: &str = "is one of lr and sc, which the cores do not have; compile without +a";
+const BLACKHOLE_ONLY: &str = "is one that Wormhole's cores do not have; compile with +m alone";
+const UNKNOWN: &str = "is not one of the cores'";
+const STACK_POINTER: &str = "must be replaced, which is not possible for one that writes the stack pointer";
+
+/// The instructions of some code that are to be replaced.
+pub(crate) fn scan(code: &[u8], address: u32, cores: Cores) -> Result<Vec<Site>, Unfit> {
+    let mut sites = Vec::new();
+    for (at, word) in (address..).step_by(4).zip(code.chunks_exact(4)) {
+        let word = u32_at(word, 0).unwrap_or(0);
+        let unfit = |why| Unfit { at, word, why };
+        if let Some(routine) = examine(word, cores).map_err(unfit)? {
+            let site =
+                Site { at, routine, rd: field(word, 7, 5), rs1: field(word, 15, 5), rs2: field(word, 20, 5) };
+            if routine.gives_an_integer() && site.rd == 2 {
+                return Err(unfit(STACK_POINTER));
+            }
+            sites.push(site);
+        }
+    }
+    Ok(sites)
+}
+
+const fn field(word: u32, from: u32, count: u32) -> u32 {
+    (word >> from) & ((1 << count) - 1)
+}
+
+/// What replaces an instruction, if anything has to; why it cannot be executed, if nothing can.
+fn examine(word: u32, cores: Cores) -> Result<Option<Routine>, &'static str> {
+    // Zeros fill the space between functions, and are refused by every core that comes across them.
+    if word == 0 {
+        return Ok(None);
+    }
+    if word & 3 != 3 {
+        return Err(COMPRESSED);
+    }
+    let funct3 = field(word, 12, 3);
+    let float = matches!(field(word, 0, 7), 0x07 | 0x27 | 0x43 | 0x47 | 0x4b | 0x4f | 0x53);
+    if cores == Cores::Wormhole {
+        if float {
+            return Err(NO_FLOATS);
+        }
+        if !is_rv32im(word) {
+            return Err(BLACKHOLE_ONLY);
+        }
+    }
+    match field(word, 0, 7) {
+        0x03 | 0x0f | 0x13 | 0x17 | 0x23 | 0x33 | 0x37 | 0x63 | 0x67 | 0x6f | 0x73 => Ok(None),
+        0x07 | 0x27 => match funct3 {
+            2 => Ok(None),
+            1 | 3 | 4 => Err(PRECISION),
+            _ => Err(VECTOR),
+        },
+        0x2f => match (funct3, field(word, 27, 5)) {
+            (2, 2 | 3) => Err(RESERVATION),
+            (2, _) => Ok(None),
+            _ => Err(UNKNOWN),
+        },
+        0x43 | 0x47 | 0x4b | 0x4f | 0x53 if field(word, 25, 2) != 0 => Err(PRECISION),
+        0x43 | 0x47 | 0x4b | 0x4f => nearest(funct3).map(|()| None),
+        0x53 => float_operation(word),
+        0x57 => Err(VECTOR),
+        _ => Err(UNKNOWN),
+    }
+}
+
+/// Whether an instruction without floats is one of RV32IM's.
+fn is_rv32im(word: u32) -> bool {
+    let (funct3, funct7) = (field(word, 12, 3), field(word, 25, 7));
+    match field(word, 0, 7) {
+        0x13 => match funct3 {
+            1 => funct7 == 0,
+            5 => matches!(funct7, 0 | 0x20),
+            _ => true,
+        },
+        0x33 => match funct7 {
+            0 | 1 => true,
+            0x20 => matches!(funct3, 0 | 5),
+            _ => false,
+        },
+        0x73 => funct3 == 0,
+        0x2f => false,
+        _ => true,
+    }
+}
+
+/// Refuses every rounding but to the nearest even, said outright or left to a register that the cores ignore.
+fn nearest(mode: u32) -> Result<(), &'static str> {
+    if matches!(mode, 0 | 7) { Ok(()) } else { Err(ROUNDING) }
+}
+
+fn float_operation(word: u32) -> Result<Option<Routine>, &'static str> {
+    let (mode, rs2) = (field(word, 12, 3), field(word, 20, 5));
+    match field(word, 27, 5) {
+        0x00..=0x02 => nearest(mode).map(|()| None),
+        0x03 => nearest(mode).map(|()| Some(Routine::Divide)),
+        0x0b if rs2 == 0 => nearest(mode).map(|()| Some(Routine::SquareRoot)),
+        0x18 | 0x1a if rs2 > 1 => Err(UNKNOWN),
+        conversion @ (0x18 | 0x1a) => {
+            if nearest(mode).is_ok() {
+                return Ok(None);
+            }
+            let rounding = Rounding::numbered(mode).ok_or(ROUNDING)?;
+            let signed = rs2 == 0;
+            let to_integer = Routine::ToInteger { signed, rounding };
+            let from_integer = Routine::FromInteger { signed, rounding };
+            Ok(Some(if conversion == 0x18 { to_integer } else { from_integer }))
+        }
+        0x04 if mode <= 2 => Ok(None),
+        0x05 if mode <= 1 => Ok(None),
+        0x14 if mode <= 2 => Ok(None),
+        0x1c if rs2 == 0 && mode <= 1 => Ok(None),
+        0x1e if rs2 == 0 && mode == 0 => Ok(None),
+        _ => Err(UNKNOWN),
+    }
+}

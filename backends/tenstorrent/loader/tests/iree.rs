@@ -1,0 +1,236 @@
+//! Kernels that IREE's compiler made for 32-bit RISC-V: loaded, asked what they are, and dispatched on an interpreted core.
+//!
+//! The compiler is the one that `cargo xtask build` installs; `HAL_IREE_COMPILE` names another.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test stops where something is not as it should be"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tenstorrent_loader::library::{
+    Dispatch, ENVIRONMENT_LENGTH, Function, VERSION, WORKGROUP_STATE_LENGTH, Workgroup, functions,
+};
+use tenstorrent_loader::{Cores, Image, LoadError, Target, load};
+use tenstorrent_riscv::{Bus, Class, Hart, Isa, Outcome, Ram, Width};
+
+const FLOATS: [&str; 2] =
+    ["--iree-llvmcpu-target-cpu-features=+m,+f,+zba,+zbb", "--iree-llvmcpu-target-abi=ilp32f"];
+const INTEGERS: [&str; 2] = ["--iree-llvmcpu-target-cpu-features=+m", "--iree-llvmcpu-target-abi=ilp32"];
+
+fn compiler() -> PathBuf {
+    if let Some(path) = std::env::var_os("HAL_IREE_COMPILE") {
+        return path.into();
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../target"), PathBuf::from);
+    let path = target.join("python/bin/iree-compile");
+    assert!(
+        path.exists(),
+        "there is no {}: run `cargo xtask build`, which installs IREE's compiler, or name one with HAL_IREE_COMPILE",
+        path.display()
+    );
+    path
+}
+
+/// The executable that a file of kernels becomes, made in a folder of the test's own. Each kernel is one workgroup.
+fn compile(test: &str, name: &str, flags: &[&str]) -> Vec<u8> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels").join(name);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let compiled = Command::new(compiler())
+        .arg(source)
+        .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
+        .args(["--iree-llvmcpu-target-triple=riscv32-pc-linux-elf", "--iree-llvmcpu-target-cpu=generic-rv32"])
+        .args(["--iree-llvmcpu-link-embedded=true", "--iree-llvmcpu-disable-distribution"])
+        .args(flags)
+        .arg(format!("--iree-hal-dump-executable-binaries-to={}", folder.display()))
+        .arg("-o")
+        .arg(folder.join("module.vmfb"))
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let files = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
+    let executables: Vec<_> =
+        files.filter(|file| file.to_string_lossy().ends_with("embedded_elf_riscv_32.so")).collect();
+    assert_eq!(executables.len(), 1, "{executables:?}");
+    std::fs::read(&executables[0]).unwrap()
+}
+
+const ENVIRONMENT: u32 = 0x1000;
+const STATE: u32 = 0x2000;
+const WORKGROUP: u32 = 0x3000;
+/// An `ebreak`, where functions return to.
+const RETURN: u32 = 0x3100;
+const STACK_END: u32 = 0x1_0000;
+const BASE: u32 = 0x1_0000;
+const ROOM: u32 = 0x4_0000;
+const BUFFERS: u32 = 0x10_0000;
+
+struct Machine {
+    ram: Ram,
+    isa: Isa,
+    image: Image,
+    functions: Vec<Function>,
+    counts: u64,
+}
+
+impl Machine {
+    fn new(file: &[u8], cores: Cores) -> Self {
+        let image = load(file, Target { cores, base: BASE, room: ROOM }).unwrap();
+        let mut ram = Ram::new(0, 0x18_0000);
+        ram.get_mut(BASE, image.bytes().len() as u32).unwrap().copy_from_slice(image.bytes());
+        ram.store(RETURN, Width::Word, 0x0010_0073).unwrap();
+        ram.get_mut(ENVIRONMENT, ENVIRONMENT_LENGTH).unwrap().fill(0);
+        let isa = match cores {
+            Cores::Wormhole => Isa::Wormhole,
+            Cores::Blackhole => Isa::Blackhole,
+        };
+        let mut machine = Self { ram, isa, image, functions: Vec::new(), counts: 0 };
+        let library = machine.call(machine.image.query(), [VERSION, ENVIRONMENT, 0]);
+        machine.functions = functions(machine.ram.get(BASE, ROOM).unwrap(), BASE, library).unwrap();
+        machine
+    }
+
+    fn call(&mut self, function: u32, arguments: [u32; 3]) -> u32 {
+        let mut hart = Hart::new(self.isa, function);
+        hart.set_x(1, RETURN);
+        hart.set_x(2, STACK_END);
+        for (register, argument) in (10..).zip(arguments) {
+            hart.set_x(register, argument);
+        }
+        assert_eq!(hart.run(&mut self.ram, 50_000_000), Outcome::Break);
+        assert_eq!((hart.pc(), hart.x(2)), (RETURN + 4, STACK_END));
+        self.counts += hart.counts().total();
+        assert!(hart.counts().of(Class::Jump) > 0);
+        hart.x(10)
+    }
+
+    /// Dispatches a kernel by its number; the last buffer, of so many words, is its result.
+    fn dispatch(&mut self, number: usize, inputs: &[&[u32]], results: usize) -> Vec<u32> {
+        let function = self.functions[number].clone();
+        assert_eq!(usize::from(function.bindings), inputs.len() + 1, "{}", function.name);
+        assert_eq!((function.constants, function.local_memory), (0, 0));
+        let mut at = BUFFERS;
+        let mut bindings = Vec::new();
+        let result = vec![0xffff_ffff; results];
+        for words in inputs.iter().copied().chain([&result[..]]) {
+            let length = 4 * words.len() as u32;
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            self.ram.get_mut(at, length).unwrap().copy_from_slice(&bytes);
+            bindings.push((at, length));
+            at += length.next_multiple_of(64);
+        }
+        let dispatch =
+            Dispatch { workgroup_count: [1; 3], concurrency: 1, bindings: &bindings, ..Dispatch::default() };
+        let state = dispatch.encode(STATE).unwrap();
+        self.ram.get_mut(STATE, state.len() as u32).unwrap().copy_from_slice(&state);
+        let workgroup = Workgroup::default().encode().unwrap();
+        self.ram.get_mut(WORKGROUP, WORKGROUP_STATE_LENGTH).unwrap().copy_from_slice(&workgroup);
+        assert_eq!(self.call(function.address, [ENVIRONMENT, STATE, WORKGROUP]), 0);
+        let (place, length) = *bindings.last().unwrap();
+        let bytes = self.ram.get(place, length).unwrap();
+        bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+    }
+}
+
+fn bits(floats: &[f32]) -> Vec<u32> {
+    floats.iter().map(|float| float.to_bits()).collect()
+}
+
+/// Numbers that are neither small nor round.
+fn floats(count: usize, seed: u32) -> Vec<f32> {
+    let step = |index: usize| (index as u32).wrapping_mul(0x9e37_79b9).wrapping_add(seed) >> 8;
+    (0..count).map(|index| step(index) as f32 / (1 << 21) as f32 - 4.0).collect()
+}
+
+fn assert_near(found: &[u32], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len());
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let error = (f64::from(f32::from_bits(*found)) - expected).abs();
+        // Not "greater than": what is not a number must not pass.
+        let near = error <= tolerance * expected.abs().max(1.0);
+        assert!(near, "{index}: {} instead of {expected}", f32::from_bits(*found));
+    }
+}
+
+#[test]
+fn kernels_with_floats_compute_on_blackhole() {
+    let mut machine = Machine::new(&compile("iree-blackhole", "floats.mlir", &FLOATS), Cores::Blackhole);
+    assert!(machine.image.replaced() > 10, "{} instructions were replaced", machine.image.replaced());
+    let names: Vec<_> = machine.functions.iter().map(|function| function.name.as_str()).collect();
+    assert_eq!(names.len(), 7, "{names:?}");
+    assert!(names[0].starts_with("multiply_add_dispatch_0"), "{names:?}");
+    let wide = |values: &[f32]| values.iter().copied().map(f64::from).collect::<Vec<_>>();
+
+    let (a, b) = (floats(1000, 1), floats(1000, 2));
+    let found = machine.dispatch(0, &[&bits(&a), &bits(&b)], 1000);
+    let expected: Vec<_> = wide(&a).iter().zip(wide(&b)).map(|(a, b)| a * b + a).collect();
+    assert_near(&found, &expected, 1e-6);
+
+    let (a, b) = (floats(1024, 3), floats(1024, 4));
+    let found = machine.dispatch(1, &[&bits(&a), &bits(&b)], 1024);
+    let (a, b) = (wide(&a), wide(&b));
+    let element = |row: usize, column: usize| (0..32).map(|k| a[32 * row + k] * b[32 * k + column]).sum();
+    let expected: Vec<f64> = (0..1024).map(|index| element(index / 32, index % 32)).collect();
+    assert_near(&found, &expected, 1e-5);
+
+    let x = floats(128, 5);
+    let found = machine.dispatch(2, &[&bits(&x)], 128);
+    let expected: Vec<f64> = wide(&x)
+        .chunks_exact(16)
+        .flat_map(|row| {
+            let sum: f64 = row.iter().map(|value| value.exp()).sum();
+            row.iter().map(move |value| value.exp() / sum).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_near(&found, &expected, 1e-6);
+
+    // One rounding each: as IEEE has it, to the bit.
+    let (x, y) = (floats(64, 6), floats(64, 7));
+    let found = machine.dispatch(3, &[&bits(&x), &bits(&y)], 64);
+    assert_eq!(found, x.iter().zip(&y).map(|(x, y)| (x / y).to_bits()).collect::<Vec<_>>());
+    let positive: Vec<f32> = x.iter().map(|x| x.abs()).collect();
+    let found = machine.dispatch(4, &[&bits(&positive)], 64);
+    assert_eq!(found, positive.iter().map(|x| x.sqrt().to_bits()).collect::<Vec<_>>());
+    let found = machine.dispatch(5, &[&bits(&x)], 64);
+    assert_eq!(found, x.iter().map(|x| x.floor().to_bits()).collect::<Vec<_>>());
+    let found = machine.dispatch(6, &[&bits(&x)], 64);
+    assert_eq!(found, x.iter().map(|&x| (x as i32).cast_unsigned()).collect::<Vec<_>>());
+}
+
+#[test]
+fn kernels_with_integers_compute_on_both() {
+    let file = compile("iree-both", "integers.mlir", &INTEGERS);
+    let mut counts = Vec::new();
+    for cores in [Cores::Wormhole, Cores::Blackhole] {
+        let mut machine = Machine::new(&file, cores);
+        assert_eq!(machine.image.replaced(), 0);
+        let a: Vec<u32> = (0..1000_u32).map(|index| index.wrapping_mul(0x0123_4567)).collect();
+        let b: Vec<u32> = (0..1000_u32).map(|index| index.wrapping_mul(0x89ab_cdef) | 1).collect();
+        let found = machine.dispatch(0, &[&a, &b], 1000);
+        assert_eq!(
+            found,
+            a.iter().zip(&b).map(|(a, b)| a.wrapping_mul(*b).wrapping_add(*a)).collect::<Vec<_>>()
+        );
+        let divide = |(a, b): (&u32, &u32)| (a.cast_signed() / (b >> 20 | 1).cast_signed()).cast_unsigned();
+        let divisors: Vec<_> = b[..64].iter().map(|b| b >> 20 | 1).collect();
+        let found = machine.dispatch(1, &[&a[..64], &divisors], 64);
+        assert_eq!(found, a[..64].iter().zip(&b).map(divide).collect::<Vec<_>>());
+        counts.push(machine.counts);
+    }
+    assert_eq!(counts[0], counts[1]);
+}
+
+#[test]
+fn kernels_with_floats_are_refused_for_wormhole() {
+    let file = compile("iree-refused", "floats.mlir", &FLOATS);
+    match load(&file, Target { cores: Cores::Wormhole, base: BASE, room: ROOM }) {
+        Err(LoadError::Code(unfit)) => assert!(unfit.to_string().contains("Wormhole"), "{unfit}"),
+        other => panic!("{other:?}"),
+    }
+}

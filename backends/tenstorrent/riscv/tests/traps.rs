@@ -1,0 +1,275 @@
+//! Every way in which a program can be wrong, and that the core is as it was before.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+use tenstorrent_riscv::{
+    Bus, BusFault, Cause, Class, Hart, Isa, Op, Outcome, Ram, Refusal, Trap, Width, decode,
+};
+
+const CODE: u32 = 0x100;
+
+/// Executes some words at [`CODE`], with addresses and values in registers 1 to 3.
+fn run(isa: Isa, words: &[u32], registers: [u32; 3]) -> (Hart, Outcome, Ram) {
+    let mut ram = Ram::new(0, 0x1000);
+    for (index, word) in words.iter().enumerate() {
+        let address = CODE + 4 * u32::try_from(index).unwrap();
+        ram.store(address, Width::Word, *word).unwrap();
+    }
+    let mut hart = Hart::new(isa, CODE);
+    for (register, value) in (1..).zip(registers) {
+        hart.set_x(register, value);
+    }
+    let outcome = hart.run(&mut ram, 100);
+    (hart, outcome, ram)
+}
+
+fn cause(isa: Isa, word: u32, registers: [u32; 3]) -> Cause {
+    // One instruction that can be executed before the one that cannot.
+    let (hart, outcome, ram) = run(isa, &[0x0000_0013, word], registers);
+    let Outcome::Trap(Trap { pc, cause }) = outcome else { panic!("{word:#010x}: {outcome:?}") };
+    assert_eq!((pc, hart.pc()), (CODE + 4, CODE + 4));
+    assert_eq!(hart.counts().total(), 1);
+    assert_eq!([hart.x(1), hart.x(2), hart.x(3)], registers, "{word:#010x}");
+    assert!((4..32).all(|register| hart.x(register) == 0));
+    assert!(ram.bytes()[CODE as usize + 8..].iter().all(|&byte| byte == 0));
+    cause
+}
+
+fn refusal(isa: Isa, word: u32) -> Refusal {
+    match cause(isa, word, [0x200, 4, 5]) {
+        Cause::Instruction { word: named, refusal } if named == word => refusal,
+        other => panic!("{word:#010x}: {other}"),
+    }
+}
+
+#[test]
+fn words_that_no_core_has_are_refused_by_name() {
+    use Refusal::*;
+    for (word, expected) in [
+        (0x0000_0000, NotThirtyTwoBits),
+        (0x0000_4501, NotThirtyTwoBits),
+        (0xffff_ffff, Unknown),
+        (0x0000_202b, Unknown),           // custom-1
+        (0x0000_100f, Unknown),           // fence.i
+        (0x0020_9063 | 2 << 12, Unknown), // a branch with function 3
+        (0x0000_3003, Unknown),           // ld
+        (0x0000_3023, Unknown),           // sd
+        (0x0000_1067, Unknown),           // jalr with a function
+        (0x3020_0073, Unknown),           // mret
+        (0x4000_1013, Unknown),           // slli with srai's bit
+        (0x6030_1013, Unknown),
+        (0x6980_1013, Unknown),
+        (0x4000_1033, Unknown),
+        (0x0600_0033, Unknown),
+    ] {
+        for isa in [Isa::Wormhole, Isa::Blackhole] {
+            assert_eq!(refusal(isa, word), expected, "{word:#010x} on {isa:?}");
+        }
+    }
+}
+
+#[test]
+fn what_blackholes_float_unit_lacks_is_refused_by_name() {
+    use Refusal::*;
+    for (word, expected) in [
+        (0x1820_8053, FloatDivision),
+        (0x1820_f053, FloatDivision),
+        (0x5800_f053, SquareRoot),
+        (0xc000_9053, Rounding), // fcvt.w.s towards zero
+        (0x0020_a053, Rounding), // fadd.s down
+        (0x0020_d053, Unknown),  // fadd.s with a rounding that does not exist
+        (0x1820_9043, Rounding), // fmadd.s towards zero
+        (0x0220_f053, OtherPrecision),
+        (0x0420_f053, OtherPrecision),
+        (0x0220_f043, OtherPrecision),
+        (0x0000_b007, OtherPrecision), // fld
+        (0x0000_9027, OtherPrecision), // fsh
+        (0x0000_0057, Vector),
+        (0x0000_0007, Vector),
+        (0xc020_f053, Unknown), // fcvt.l.s
+        (0x1000_202f, Reservation),
+        (0x1800_202f, Reservation),
+        (0x0000_302f, Unknown),
+    ] {
+        assert_eq!(refusal(Isa::Blackhole, word), expected, "{word:#010x}");
+    }
+}
+
+#[test]
+fn wormhole_has_integers_alone() {
+    for op in Op::ALL {
+        let Some(word) = example(*op) else { continue };
+        let found = decode(word, Isa::Wormhole);
+        match op.class() {
+            Class::Float => assert_eq!(found, Err(Refusal::NoFloats), "{op:?}"),
+            Class::Atomic => assert_eq!(found, Err(Refusal::BlackholeOnly), "{op:?}"),
+            _ => assert_eq!(found, Err(Refusal::BlackholeOnly), "{op:?}"),
+        }
+        assert_eq!(decode(word, Isa::Blackhole).unwrap().op, *op);
+    }
+}
+
+/// A word for some operations that only Blackhole has.
+fn example(op: Op) -> Option<u32> {
+    Some(match op {
+        Op::Sh1add => 0x2020_a1b3,
+        Op::Andn => 0x4020_f1b3,
+        Op::Maxu => 0x0a20_f1b3,
+        Op::Ror => 0x6020_d1b3,
+        Op::Rori => 0x6020_d193,
+        Op::Pack => 0x0820_c1b3,
+        Op::Clz => 0x6000_9193,
+        Op::OrcB => 0x2870_d193,
+        Op::Rev8 => 0x6980_d193,
+        Op::Brev8 => 0x6870_d193,
+        Op::AmoAdd => 0x0020_a1af,
+        Op::Csrrs => 0xc000_21f3,
+        Op::Csrrwi => 0x7c30_d1f3,
+        Op::Fadd => 0x0020_f1d3,
+        Op::Fmadd => 0x1820_f1c3,
+        Op::FmvW => 0xf000_81d3,
+        _ => return None,
+    })
+}
+
+#[test]
+fn accesses_must_be_aligned_and_inside() {
+    let load = |funct3: u32| 0x0000_8203 | funct3 << 12; // to register 4, from register 1
+    let store = |funct3: u32| 0x0020_8023 | funct3 << 12; // register 2, to register 1
+    for (funct3, width) in [(1, Width::Half), (5, Width::Half), (2, Width::Word)] {
+        let address = 0x201;
+        let expected = Cause::Unaligned { address, width };
+        assert_eq!(cause(Isa::Wormhole, load(funct3), [address, 0, 0]), expected);
+        if funct3 != 5 {
+            assert_eq!(cause(Isa::Wormhole, store(funct3), [address, 0, 0]), expected);
+        }
+    }
+    assert_eq!(
+        cause(Isa::Blackhole, 0x0000_a207, [0x202, 0, 0]), // flw
+        Cause::Unaligned { address: 0x202, width: Width::Word }
+    );
+    let (address, fault) = (0x1000, BusFault::Unmapped);
+    for (funct3, width) in [(0, Width::Byte), (1, Width::Half), (2, Width::Word)] {
+        assert_eq!(
+            cause(Isa::Wormhole, load(funct3), [address, 0, 0]),
+            Cause::Load { address, width, fault }
+        );
+        assert_eq!(
+            cause(Isa::Wormhole, store(funct3), [address, 0, 0]),
+            Cause::Store { address, width, fault }
+        );
+    }
+    let add = 0x0020_a22f;
+    assert_eq!(cause(Isa::Blackhole, add, [address, 0, 0]), Cause::Atomic { address, fault });
+    let unaligned = Cause::Unaligned { address: 0x203, width: Width::Word };
+    assert_eq!(cause(Isa::Blackhole, add, [0x203, 0, 0]), unaligned);
+}
+
+#[test]
+fn jumps_go_to_instructions() {
+    // jalr to register 1; its lowest bit is dropped.
+    assert_eq!(cause(Isa::Wormhole, 0x0000_82e7, [0x203, 0, 0]), Cause::UnalignedTarget(0x202));
+    assert_eq!(cause(Isa::Wormhole, 0x0020_02ef, [0; 3]), Cause::UnalignedTarget(CODE + 6));
+    assert_eq!(cause(Isa::Wormhole, 0x0000_0163, [0; 3]), Cause::UnalignedTarget(CODE + 6));
+    let (hart, outcome, _) = run(Isa::Wormhole, &[0x0000_8067], [0x2000, 0, 0]);
+    assert_eq!(outcome, Outcome::Trap(Trap { pc: 0x2000, cause: Cause::Fetch(BusFault::Unmapped) }));
+    assert_eq!(hart.counts().of(Class::Jump), 1);
+}
+
+#[test]
+fn control_registers_that_are_not_modelled_are_refused() {
+    let read = |number: u32| number << 20 | 0x0000_22f3; // csrrs x5, number, x0
+    let write = |number: u32| number << 20 | 0x0000_90f3 | 3 << 7; // csrrw x3, number, x1
+    for number in [0x001, 0x002, 0x003, 0x008, 0xc20, 0xc01, 0xfff] {
+        assert_eq!(
+            cause(Isa::Blackhole, read(u32::from(number)), [0; 3]),
+            Cause::ControlRegister { number, written: false }
+        );
+    }
+    for number in [0x300, 0x301, 0xb00, 0xc02, 0xf14] {
+        assert_eq!(
+            cause(Isa::Blackhole, write(u32::from(number)), [0; 3]),
+            Cause::ControlRegister { number, written: true }
+        );
+    }
+}
+
+#[test]
+fn control_registers_hold_and_count() {
+    let words = [
+        0x7c30_90f3, // csrrw x1, cfg1, x1
+        0x7c31_61f3, // csrrsi x3, cfg1, 2
+        0x7c30_f273, // csrrci x4, cfg1, 1
+        0x7c30_22f3, // csrr x5, cfg1
+        0xc020_2373, // csrr x6, instret
+        0x7c00_23f3, // csrr x7, cfg0
+        0x3010_2473, // csrr x8, misa
+        0x0010_0073, // ebreak
+    ];
+    let (hart, outcome, _) = run(Isa::Blackhole, &words, [0x55, 0, 0]);
+    assert_eq!(outcome, Outcome::Break);
+    let held: Vec<_> = (1..=8).map(|register| hart.x(register)).collect();
+    assert_eq!(held, [0, 0, 0x55, 0x57, 0x56, 4, 16 << 13, 0x4020_1123]);
+    assert_eq!(hart.counts().of(Class::System), 8);
+}
+
+#[test]
+fn calls_and_breaks_return_behind_themselves() {
+    let (hart, outcome, _) = run(Isa::Wormhole, &[0x0000_0073], [0; 3]);
+    assert_eq!((outcome, hart.pc()), (Outcome::Call, CODE + 4));
+    let (hart, outcome, _) = run(Isa::Wormhole, &[0x0ff0_000f, 0x0010_0073], [0; 3]);
+    assert_eq!((outcome, hart.pc()), (Outcome::Break, CODE + 8));
+}
+
+#[test]
+fn code_that_changes_itself_is_seen_at_once() {
+    // A loop that twice adds, and once what the store made of the addition: `addi x2, x2, 1` becomes `addi x2, x2, 2`.
+    let words = [
+        0x0011_0113, // addi x2, x2, 1
+        0x0030_a023, // sw x3, 0(x1)
+        0x0012_0213, // addi x4, x4, 1
+        0xff62_1ae3, // bne x4, x22, -12
+    ];
+    let (mut hart, _, mut ram) = run(Isa::Wormhole, &words, [0x200, 0, 0]);
+    hart = {
+        let mut fresh = Hart::new(hart.isa(), CODE);
+        fresh.set_x(1, CODE);
+        fresh.set_x(3, 0x0021_0113);
+        fresh.set_x(22, 3);
+        fresh
+    };
+    let outcome = hart.run(&mut ram, 12);
+    assert_eq!(outcome, Outcome::Budget);
+    assert_eq!(hart.x(2), 1 + 2 + 2);
+}
+
+#[test]
+fn the_zero_register_stays_zero() {
+    let words = [
+        0x0050_0013,           // addi x0, x0, 5
+        0x0000_a003,           // lw x0, 0(x1)
+        0x0000_006f | 8 << 20, // jal x0, +8
+        0,
+        0x0000_0093, // addi x1, x0, 0
+        0x0010_0073,
+    ];
+    let (hart, outcome, _) = run(Isa::Wormhole, &words, [CODE, 0, 0]);
+    assert_eq!((outcome, hart.x(0), hart.x(1)), (Outcome::Break, 0, 0));
+}
+
+#[test]
+fn a_trap_says_where_and_what() {
+    let trap = Trap {
+        pc: 0x1234,
+        cause: Cause::Load { address: 0xffb0_2000, width: Width::Word, fault: BusFault::Unmapped },
+    };
+    assert_eq!(trap.to_string(), "at 0x00001234: a load of 4 bytes from 0xffb02000: nothing is mapped there");
+    let cause = Cause::Instruction { word: 0x1820_f053, refusal: Refusal::FloatDivision };
+    assert_eq!(cause.to_string(), "0x1820f053: this core cannot divide floats");
+    let cause = Cause::ControlRegister { number: 3, written: false };
+    assert_eq!(cause.to_string(), "control register 0x003 cannot be read");
+}

@@ -1,0 +1,231 @@
+//! The vendor's user-space driver opens the simulated board and uses it.
+//!
+//! `tt-umd` comes from PyPI, into a folder under `target`, the first time. A simulator of the vendor's own can be put through the same:
+//! `LIBTTSIM=/path/to/libttsim.so cargo test -p tenstorrent-sim --test umd -- --ignored` (of Blackhole, without anything fused off).
+
+#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tenstorrent_chip::{Grid, Tile};
+use tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
+use tenstorrent_sim::parse_board;
+
+const DONE: u32 = 0x3000;
+const INPUT: u32 = 0x1_0000;
+const OUTPUT: u32 = 0x2_0040;
+const LENGTH: u32 = 64;
+
+fn target() -> PathBuf {
+    // Tests are run from a folder in it.
+    let program = std::env::current_exe().unwrap();
+    program.ancestors().nth(3).unwrap().to_owned()
+}
+
+fn succeed(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{command:?}\n{}\n{}", text(&output.stdout), text(&output.stderr));
+    output
+}
+
+/// Python with the vendor's driver.
+fn python() -> PathBuf {
+    let requirements = Path::new(env!("CARGO_MANIFEST_DIR")).join("requirements.txt");
+    let folder = target().join("tt-umd");
+    let python = folder.join("bin/python");
+    let wanted = std::fs::read_to_string(&requirements).unwrap();
+    let stamp = folder.join("requirements.txt");
+    if std::fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
+        succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder));
+        succeed(
+            Command::new(&python)
+                .args(["-m", "pip", "install", "--quiet", "--requirement"])
+                .arg(&requirements),
+        );
+        std::fs::write(stamp, wanted).unwrap();
+    }
+    python
+}
+
+/// What the driver wants to know of a chip before it opens one: what is where physically, with nothing fused off.
+fn descriptor() -> String {
+    const PORTS: [[u8; 3]; 4] = [[0, 1, 11], [2, 10, 3], [9, 4, 8], [5, 7, 6]];
+    let list = |places: &mut dyn Iterator<Item = (u8, u8)>| {
+        places.map(|(x, y)| format!("{x}-{y}")).collect::<Vec<_>>().join(", ")
+    };
+    let columns = || (1..=7).chain(10..=16);
+    let mut text = String::from("grid:\n  x_size: 17\n  y_size: 12\narc: [8-0]\npcie: [2-0, 11-0]\n");
+    let banks =
+        [0, 9].map(|x| PORTS.map(|rows| format!("[{}]", list(&mut rows.iter().map(|&y| (x, y))))).join(", "));
+    writeln!(text, "dram: [{}]", banks.join(", ")).unwrap();
+    text.push_str("dram_views: [");
+    for channel in 0..8 {
+        write!(
+            text,
+            "{{channel: {channel}, eth_endpoint: [0, 1], worker_endpoint: [0, 1], address_offset: 0}}, "
+        )
+        .unwrap();
+    }
+    writeln!(text, "]\ndram_view_size: 4278190080\ndram_bank_size: 4278190080").unwrap();
+    let mut ethernet = (0..7).flat_map(|index| [(1 + index, 1), (16 - index, 1)]);
+    writeln!(text, "eth: [{}]", list(&mut ethernet)).unwrap();
+    let mut workers = (2..=11).flat_map(|y| columns().map(move |x| (x, y)));
+    writeln!(text, "functional_workers: [{}]\nharvested_workers: []", list(&mut workers)).unwrap();
+    let mut routers =
+        columns().filter(|x| ![2, 11].contains(x)).map(|x| (x, 0)).chain((1..=11).map(|y| (8, y)));
+    writeln!(text, "router_only: [{}]", list(&mut routers)).unwrap();
+    text.push_str("worker_l1_size: 1572864\neth_l1_size: 524288\narch_name: BLACKHOLE\n");
+    text.push_str("features:\n  noc:\n    translation_id_enabled: True\n");
+    text
+}
+
+/// A program for a core: brings bytes from a bank, adds one to each word, and brings them to another bank.
+fn program(own: Tile, from: Tile, to: Tile) -> Vec<u32> {
+    const T0: Reg = Reg::T[0];
+    const T1: Reg = Reg::T[1];
+    const T2: Reg = Reg::T[2];
+    const ZERO: Reg = Reg::ZERO;
+    /// Where the bytes are in the meantime.
+    const BUFFER: u32 = 0x4_0000;
+    const READ: u32 = 1 << 4 | 1 << 7 | 1 << 13;
+    let place = |tile: Tile| u32::from(tile.x) | u32::from(tile.y) << 6;
+    let mut asm = Assembler::new();
+    let transfer = |asm: &mut Assembler, from: (u32, u32), to: (u32, u32), control: u32, counter: i32| {
+        asm.constant(T0, 0xffb2_0000);
+        asm.emit(lw(T2, counter, T0));
+        let registers = [
+            (0x00, from.0),
+            (0x04, 0),
+            (0x08, from.1),
+            (0x0c, to.0),
+            (0x10, 0),
+            (0x14, to.1),
+            (0x18, 0),
+            (0x1c, control),
+            (0x20, LENGTH),
+            (0x40, 1),
+        ];
+        for (offset, value) in registers {
+            asm.constant(T1, value);
+            asm.emit(sw(T1, offset, T0));
+        }
+        // Until one more is counted.
+        let wait = asm.here();
+        asm.emit(lw(T1, counter, T0));
+        asm.branch(When::Eq, T1, T2, wait);
+    };
+    transfer(&mut asm, (INPUT, place(from)), (BUFFER, place(own)), READ, 0x208);
+    asm.constant(T0, BUFFER);
+    asm.constant(T2, BUFFER + LENGTH);
+    let next = asm.here();
+    asm.emit(lw(T1, 0, T0));
+    asm.emit_all([addi(T1, T1, 1), sw(T1, 0, T0), addi(T0, T0, 4)]);
+    asm.branch(When::Ne, T0, T2, next);
+    transfer(&mut asm, (BUFFER, place(own)), (OUTPUT, place(to)), READ | 1 << 1, 0x204);
+    asm.constant(T0, DONE);
+    asm.emit_all([addi(T1, ZERO, 1), sw(T1, 0, T0)]);
+    let here = asm.here();
+    asm.jump(ZERO, here);
+    asm.finish()
+}
+
+/// Lets the driver open a library, in a folder of the test's own, as a board.
+fn open(library: &Path, name: &str, board: &str) -> String {
+    let grid = Grid::new(&parse_board(board).unwrap());
+    let banks: Vec<u8> = (0..8).filter(|&bank| grid.dram(bank, 0).is_some()).collect();
+    let place = |(x, y)| Tile { x, y };
+    let own = place(grid.tensix(0, 0).unwrap());
+    let ports: Vec<Tile> = banks.iter().map(|&bank| place(grid.dram(bank, bank % 3).unwrap())).collect();
+    let last = place(grid.tensix(11, 9).unwrap());
+    let mut tiles = vec![own, last];
+    tiles.extend(&ports);
+    let (from, to) = (*ports.first().unwrap(), *ports.last().unwrap());
+
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("soc_descriptor.yaml"), descriptor()).unwrap();
+    let copy = folder.join("libttsim.so");
+    std::fs::copy(library, &copy).unwrap();
+    let places: Vec<_> = tiles.iter().map(|tile| format!("[{}, {}]", tile.x, tile.y)).collect();
+    let cases = format!(
+        r#"{{"tiles": [{}], "done": {DONE}, "result": [{}, {}], "address": {OUTPUT}, "length": {LENGTH}}}"#,
+        places.join(", "),
+        to.x,
+        to.y
+    );
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/umd.py");
+    let mut command = Command::new(python());
+    command.arg(script).arg(copy).arg(format!("{:?}", program(own, from, to))).arg(cases);
+    let output = succeed(command.env("TENSTORRENT_SIM", board));
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!errors.contains("tenstorrent-sim:"), "{errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Where the chip has its tiles and the ports of its banks: what the driver must come to by itself.
+fn places(board: &str) -> Vec<String> {
+    let grid = Grid::new(&parse_board(board).unwrap());
+    let line = |name: &str, places: Vec<(u8, u8)>| {
+        let mut texts: Vec<_> = places.into_iter().map(|(x, y)| format!("{x:02}-{y:02}")).collect();
+        texts.sort();
+        format!("{name} {}", texts.join(" "))
+    };
+    let tiles = (0..12).flat_map(|column| (0..10).map(move |row| (column, row)));
+    let mut lines =
+        vec![line("tensix", tiles.filter_map(|(column, row)| grid.tensix(column, row)).collect())];
+    let ports = |bank| (0..3).filter_map(|port| grid.dram(bank, port)).collect::<Vec<_>>();
+    lines.push(line("dram", (0..8).flat_map(ports).collect()));
+    // The driver counts the banks that there are.
+    let banks = (0..8).map(ports).filter(|ports| !ports.is_empty());
+    lines.extend(banks.enumerate().map(|(number, ports)| line(&format!("bank {number}"), ports)));
+    lines
+}
+
+/// What the program makes of what was written to the first bank, which is the third place that was written.
+fn expected() -> String {
+    let words = (0..LENGTH / 4).map(|word| {
+        let bytes = std::array::from_fn(|at| u8::try_from(4 * word + 2).unwrap() + u8::try_from(at).unwrap());
+        u32::from_le_bytes(bytes) + 1
+    });
+    let mut text = String::new();
+    for byte in words.flat_map(u32::to_le_bytes) {
+        write!(text, "{byte:02x}").unwrap();
+    }
+    text
+}
+
+fn has_line(output: &str, line: &str) -> bool {
+    output.lines().any(|found| found == line)
+}
+
+#[test]
+fn the_vendors_driver_uses_every_board() {
+    // Beside the test itself.
+    let library = std::env::current_exe().unwrap().with_file_name("libtenstorrent_sim.so");
+    assert!(library.exists(), "there is no {}", library.display());
+    for (name, board, kind) in [
+        ("umd-p150", "p150", "p150"),
+        ("umd-p100a", "p100a", "p100"),
+        ("umd-p100a-west", "p100a,columns=0x3f3f,banks=0xfd", "p100"),
+        ("umd-p100a-east", "p100a,columns=0x0fff,banks=0xdf", "p100"),
+    ] {
+        let output = open(&library, name, board);
+        assert!(has_line(&output, "arch blackhole"), "{output}");
+        assert!(has_line(&output, &format!("board {kind}")), "{output}");
+        assert!(has_line(&output, &format!("program {}", expected())), "{output}");
+        for line in places(board) {
+            assert!(has_line(&output, &line), "{line}\n{output}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "LIBTTSIM must name a simulator of the vendor's"]
+fn the_vendors_simulator_does_the_same() {
+    let library = std::env::var_os("LIBTTSIM").expect("LIBTTSIM names a libttsim.so for Blackhole");
+    let output = open(Path::new(&library), "umd-vendor", "p150");
+    assert!(has_line(&output, "arch blackhole") && has_line(&output, "board p150"), "{output}");
+    assert!(has_line(&output, &format!("program {}", expected())), "{output}");
+}
