@@ -19,7 +19,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// How long it is waited for the polling thread to say which one it is. It does so when it first polls.
-const PATIENCE: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A proactor and its pool.
 pub(crate) struct Proactor {

@@ -1,12 +1,14 @@
-//! Timepoints as file descriptors, both ways, for programs that wait with poll.
+//! Timepoints as file descriptors, both ways, for programs that wait with poll; and buffers of other drivers.
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive, and descriptors are owned")]
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 mod common;
 
-use common::{Device, Semaphore, check};
+use common::{Device, List, Semaphore, check};
+use hal_semaphore::Code;
 use hal_sys as sys;
+use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A descriptor that becomes readable when the semaphore reaches the value.
@@ -72,4 +74,42 @@ fn a_descriptor_releases_work_of_the_device() {
     assert_eq!(done.value().unwrap(), 0);
     source.signal(1).unwrap();
     done.wait(1).unwrap();
+}
+
+/// Also when its deallocation is queued already, from when on it maps nothing more for anybody.
+#[test]
+fn stream_ordered_buffer_of_another_driver_is_used_until_its_deallocation() {
+    for is_deallocated_ahead in [false, true] {
+        let (owner, worker) = (Device::open_in_group("local-task").unwrap(), Device::open("mock").unwrap());
+        let (go, order, target) = (owner.semaphore(0), owner.semaphore(0), worker.buffer(4096));
+        let buffer = owner.alloca(&go.at(1), &order.at(1), 4096).unwrap();
+        owner.fill(&order.at(1), &order.at(2), &buffer, (0, 4096), &[6]).unwrap();
+        worker.copy(&order.at(2), &order.at(3), &buffer, &target, 4096).unwrap();
+        if is_deallocated_ahead {
+            owner.dealloca(&order.at(3), &order.at(4), &buffer).unwrap();
+        }
+        go.signal(1).unwrap();
+        order.wait(3).unwrap();
+        if !is_deallocated_ahead {
+            owner.dealloca(&order.at(3), &order.at(4), &buffer).unwrap();
+        }
+        order.wait(4).unwrap();
+        assert!(target.read() == [6; 4096]);
+        let late = worker.semaphore(0);
+        worker.copy(&List::none(), &late.at(1), &buffer, &target, 4096).unwrap();
+        assert_eq!(late.wait(1).unwrap_err().code, Code::FailedPrecondition);
+    }
+}
+
+/// IREE exports with the proactor that a semaphore was made with.
+#[test]
+fn semaphore_makes_descriptors_readable_behind_its_device() {
+    let device = Device::open("mock").unwrap();
+    let semaphore = device.semaphore(0);
+    drop(device);
+    let descriptor = export(&semaphore, 1);
+    semaphore.signal(1).unwrap();
+    let mut counter = [0; 8];
+    std::fs::File::from(descriptor).read_exact(&mut counter).unwrap();
+    assert_ne!(counter, [0; 8]);
 }

@@ -346,7 +346,7 @@ mod tests {
     }
 
     fn card(number: usize) -> GaudiDevice {
-        let mut parameters = Parameters::new("gaudi", [("seed", "7017")].into_iter());
+        let mut parameters = Parameters::new("gaudi", [("seed", "7017")]);
         Gaudi::create().open(&format!("emulated/{number}"), &mut parameters).unwrap()
     }
 

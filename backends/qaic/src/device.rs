@@ -85,6 +85,7 @@ impl Device for QaicDevice {
                 device_local: true,
                 max_allocation: LARGEST,
                 alignment: PAGE,
+                import_alignment: Some(64),
             }],
             concurrency: 1,
             host_processor: emulated,
