@@ -8,6 +8,7 @@ use crate::noc::{Tile, Transfer, interface_register};
 use crate::tensix::{Core, Stop, Tensix};
 use crate::violation::Violation;
 use crate::window::{BAR0_BYTES, BAR2_BYTES, Windows};
+use std::collections::BTreeSet;
 
 /// How many bytes a DRAM bank has.
 const BANK_BYTES: u64 = 0xff00_0000;
@@ -44,6 +45,8 @@ pub struct Chip {
     grid: Grid,
     /// By row, then column.
     tensix: Vec<Tensix>,
+    /// Which of them may have a core that executes: all that do.
+    running: BTreeSet<usize>,
     /// By physical number; those that are fused off are never reached.
     banks: Vec<Sparse>,
     arc: Arc,
@@ -62,6 +65,7 @@ impl Chip {
         let place = |(column, row)| grid.tensix(column, row).map(|(x, y)| Tensix::new(Tile { x, y }));
         Self {
             tensix: tiles.filter_map(place).collect(),
+            running: BTreeSet::new(),
             banks: (0..BANKS).map(|_| Sparse::new(BANK_BYTES)).collect(),
             arc: Arc::new(&board),
             windows: Windows::new(),
@@ -139,8 +143,9 @@ impl Chip {
         Ok(endpoint)
     }
 
-    fn tensix(&mut self, column: u8, row: u8) -> Option<&mut Tensix> {
-        self.tensix.get_mut(usize::from(row) * usize::from(TENSIX_COLUMNS) + usize::from(column))
+    /// Where a tile is among all.
+    fn index(column: u8, row: u8) -> usize {
+        usize::from(row) * usize::from(TENSIX_COLUMNS) + usize::from(column)
     }
 
     /// Reads over the network.
@@ -150,7 +155,8 @@ impl Chip {
         let unmapped = Violation::Unmapped { tile, address, length };
         match self.touch(tile, address)? {
             Endpoint::Tensix { column, row } => {
-                self.tensix(column, row).ok_or(unmapped)?.read(address, bytes)
+                let tensix = self.tensix.get_mut(Self::index(column, row));
+                tensix.ok_or(unmapped)?.read(address, bytes)
             }
             Endpoint::Dram { bank } => {
                 let bank = self.banks.get(usize::from(bank)).filter(|bank| bank.has(address, length));
@@ -169,7 +175,13 @@ impl Chip {
         let unmapped = Violation::Unmapped { tile, address, length };
         match self.touch(tile, address)? {
             Endpoint::Tensix { column, row } => {
-                self.tensix(column, row).ok_or(unmapped)?.write(address, bytes)
+                let index = Self::index(column, row);
+                let tensix = self.tensix.get_mut(index).ok_or(unmapped)?;
+                tensix.write(address, bytes)?;
+                if tensix.is_running() {
+                    self.running.insert(index);
+                }
+                Ok(())
             }
             Endpoint::Dram { bank } => {
                 let bank = self.banks.get_mut(usize::from(bank)).filter(|bank| bank.has(address, length));
@@ -184,10 +196,13 @@ impl Chip {
     /// Lets every core that is not held execute so many instructions, a few of each at a time, always in the same order.
     pub fn step(&mut self, steps: u64) {
         let mut left = steps;
-        while left > 0 && self.lost.is_none() && self.tensix.iter().any(Tensix::is_running) {
+        while left > 0 && self.lost.is_none() && !self.running.is_empty() {
             let turn = left.min(TURN);
-            for index in 0..self.tensix.len() {
+            // A tile that another one lets go has its first turn in the same round if it comes later.
+            let mut from = 0;
+            while let Some(&index) = self.running.range(from..).next() {
                 self.turn(index, turn);
+                from = index + 1;
             }
             left -= turn;
         }
@@ -197,7 +212,10 @@ impl Chip {
 
     /// Lets the cores of one tile execute, and does what they asked of the network.
     fn turn(&mut self, index: usize, turn: u64) {
-        let Some(tensix) = self.tensix.get_mut(index).filter(|tensix| tensix.is_running()) else { return };
+        let Some(tensix) = self.tensix.get_mut(index).filter(|tensix| tensix.is_running()) else {
+            self.running.remove(&index);
+            return;
+        };
         for core in Core::ALL {
             tensix.run(core, turn);
         }
@@ -233,8 +251,8 @@ impl Chip {
         for row in 0..TENSIX_ROWS {
             for column in 0..TENSIX_COLUMNS {
                 let place = self.grid.tensix(column, row).map(|(x, y)| Tile { x, y });
-                let index = usize::from(row) * usize::from(TENSIX_COLUMNS) + usize::from(column);
-                let (Some(tile), Some(tensix)) = (place, self.tensix.get(index)) else { continue };
+                let tensix = self.tensix.get(Self::index(column, row));
+                let (Some(tile), Some(tensix)) = (place, tensix) else { continue };
                 let reason = |core| tensix.stopped(core).cloned().map(|stop| Stopped { tile, core, stop });
                 stopped.extend(Core::ALL.into_iter().filter_map(reason));
             }

@@ -49,13 +49,21 @@ pub enum Violation {
         /// The address in it.
         address: u64,
     },
-    /// An address of the host's bus that is nowhere.
+    /// A place in one of the regions that is nothing.
     #[error("{length} bytes at {offset:#x} of BAR{bar} are nothing, or more than one thing")]
     Bar {
         /// Which region.
         bar: u8,
         /// Where in it.
         offset: u64,
+        /// How many bytes.
+        length: usize,
+    },
+    /// An address of the host's bus that is in none of the regions.
+    #[error("{length} bytes at {address:#x} of the bus are in none of the device's regions")]
+    Bus {
+        /// The address.
+        address: u64,
         /// How many bytes.
         length: usize,
     },

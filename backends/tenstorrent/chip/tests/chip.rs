@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
+use proptest::prelude::*;
 use tenstorrent_chip::{
     BarAddress, Board, CONFIGURATION, Chip, Core, L1_BYTES, MAX_BURST, Model, Stop, Stopped, Tile, Violation,
     WINDOW, register,
@@ -330,6 +331,75 @@ fn cores_reach_their_own_memory_and_nothing_else() {
                 assert!(trap.to_string().contains(part), "{trap}");
             }
             _ => panic!("{address:#x}: {stopped:?}"),
+        }
+    }
+}
+
+/// One thing that a host does.
+#[derive(Clone, Debug)]
+enum Access {
+    Bar { bar: u8, offset: u64, length: usize, write: bool },
+    Network { tile: (u8, u8), address: u64, length: usize, write: bool },
+    Step(u16),
+}
+
+fn access() -> impl Strategy<Value = Access> {
+    let interesting = prop_oneof![
+        0..0x100_u64,
+        Just(register::SOFT_RESET),
+        (0..0x40_u64).prop_map(|at| register::T_START[0] + 4 * at),
+        (0..0x100_u64).prop_map(|at| 0xffb2_0000 + 4 * at),
+        (0x17_ff00..0x18_0010_u64),
+        (0..0x100_u64).prop_map(|at| 0x8003_0400 + at),
+        any::<u64>(),
+    ];
+    let offset = prop_oneof![
+        0..0x20_0010_u64,
+        (0..0xa00_u64).prop_map(|at| CONFIGURATION + at),
+        0x1fd0_4000..0x1fd0_5010_u64,
+        any::<u64>(),
+    ];
+    let bar = prop_oneof![Just(0_u8), Just(2), Just(4), any::<u8>()];
+    prop_oneof![
+        (bar, offset, 0..70_usize, any::<bool>()).prop_map(|(bar, offset, length, write)| Access::Bar {
+            bar,
+            offset,
+            length,
+            write
+        }),
+        ((0..20_u8, 0..25_u8), interesting, 0..70_usize, any::<bool>())
+            .prop_map(|(tile, address, length, write)| Access::Network { tile, address, length, write }),
+        (0..200_u16).prop_map(Access::Step),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// Whatever the host does, it is done or refused; once the device is lost, nothing is done.
+    #[test]
+    fn every_access_is_done_or_refused(accesses in proptest::collection::vec(access(), 1..40), fill: u8) {
+        let mut chip = chip();
+        let mut lost = false;
+        for access in accesses {
+            let result = match access {
+                Access::Bar { bar, offset, length, write } => {
+                    let (at, mut bytes) = (BarAddress { bar, offset }, vec![fill; length]);
+                    if write { chip.write(at, &bytes) } else { chip.read(at, &mut bytes) }
+                }
+                Access::Network { tile: (x, y), address, length, write } => {
+                    let (tile, mut bytes) = (Tile { x, y }, vec![fill; length]);
+                    if write { chip.tile_write(tile, address, &bytes) } else { chip.tile_read(tile, address, &mut bytes) }
+                }
+                Access::Step(steps) => {
+                    chip.step(steps.into());
+                    continue;
+                }
+            };
+            if lost {
+                prop_assert!(matches!(result, Err(Violation::Lost(_))));
+            }
+            lost |= matches!(result, Err(Violation::Harvested { .. }));
         }
     }
 }

@@ -14,7 +14,9 @@ pub enum ElfError {
     #[error("it is cut off or damaged: {0} is outside of it")]
     Outside(&'static str),
     /// No ELF file.
-    #[error("it is not an ELF file")]
+    #[error(
+        "it is not an ELF file; it must have the format embedded-elf-riscv_32, as iree-compile makes it for riscv32"
+    )]
     NotElf,
     /// An ELF file of another kind.
     #[error(
@@ -57,7 +59,9 @@ pub enum ElfError {
     #[error("its segment at {0:#x} may be both written and executed")]
     WritableCode(u32),
     /// A relocation other than `R_RISCV_RELATIVE`.
-    #[error("it has a relocation of type {kind} at {at:#x}, where only R_RISCV_RELATIVE (3) is supported")]
+    #[error(
+        "it has a relocation of type {kind} at {at:#x}, where only R_RISCV_RELATIVE (3) is supported; compile with --iree-llvmcpu-link-embedded=true"
+    )]
     Relocation {
         /// Its type.
         kind: u32,
@@ -73,13 +77,17 @@ pub enum ElfError {
         to: u32,
     },
     /// A symbol that somebody else is to provide.
-    #[error("it imports {0:?}, and nothing can be imported")]
+    #[error(
+        "it imports {0:?}, and nothing can be imported; routines for floats are imported where code is compiled without +f"
+    )]
     Import(String),
     /// No query function.
     #[error("it does not export iree_hal_executable_library_query: it is not an executable of IREE's")]
     NoQuery,
     /// Too large.
-    #[error("it needs {needed} bytes of memory and there are {room}")]
+    #[error(
+        "it needs {needed} bytes of memory and there are {room}; compile fewer or smaller kernels into one executable"
+    )]
     TooLarge {
         /// How many it needs.
         needed: u64,

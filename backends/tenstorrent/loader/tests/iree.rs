@@ -9,57 +9,15 @@
     reason = "a test stops where something is not as it should be"
 )]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+#[path = "support/compiler.rs"]
+mod compiler;
+
+use compiler::{FLOATS, INTEGERS, compile};
 use tenstorrent_loader::library::{
     Dispatch, ENVIRONMENT_LENGTH, Function, VERSION, WORKGROUP_STATE_LENGTH, Workgroup, functions,
 };
 use tenstorrent_loader::{Cores, Image, LoadError, Target, load};
 use tenstorrent_riscv::{Bus, Class, Hart, Isa, Outcome, Ram, Width};
-
-const FLOATS: [&str; 2] =
-    ["--iree-llvmcpu-target-cpu-features=+m,+f,+zba,+zbb", "--iree-llvmcpu-target-abi=ilp32f"];
-const INTEGERS: [&str; 2] = ["--iree-llvmcpu-target-cpu-features=+m", "--iree-llvmcpu-target-abi=ilp32"];
-
-fn compiler() -> PathBuf {
-    if let Some(path) = std::env::var_os("HAL_IREE_COMPILE") {
-        return path.into();
-    }
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../target"), PathBuf::from);
-    let path = target.join("python/bin/iree-compile");
-    assert!(
-        path.exists(),
-        "there is no {}: run `cargo xtask build`, which installs IREE's compiler, or name one with HAL_IREE_COMPILE",
-        path.display()
-    );
-    path
-}
-
-/// The executable that a file of kernels becomes, made in a folder of the test's own. Each kernel is one workgroup.
-fn compile(test: &str, name: &str, flags: &[&str]) -> Vec<u8> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels").join(name);
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    let compiled = Command::new(compiler())
-        .arg(source)
-        .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
-        .args(["--iree-llvmcpu-target-triple=riscv32-pc-linux-elf", "--iree-llvmcpu-target-cpu=generic-rv32"])
-        .args(["--iree-llvmcpu-link-embedded=true", "--iree-llvmcpu-disable-distribution"])
-        .args(flags)
-        .arg(format!("--iree-hal-dump-executable-binaries-to={}", folder.display()))
-        .arg("-o")
-        .arg(folder.join("module.vmfb"))
-        .output()
-        .unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let files = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
-    let executables: Vec<_> =
-        files.filter(|file| file.to_string_lossy().ends_with("embedded_elf_riscv_32.so")).collect();
-    assert_eq!(executables.len(), 1, "{executables:?}");
-    std::fs::read(&executables[0]).unwrap()
-}
 
 const ENVIRONMENT: u32 = 0x1000;
 const STATE: u32 = 0x2000;

@@ -8,6 +8,9 @@ use crate::float;
 use crate::hart::Hart;
 use crate::trap::Cause;
 
+/// What a step gives. A cause is large and rare: it is put aside, so that what is common fits in registers.
+pub(crate) type Step<T> = Result<T, Box<Cause>>;
+
 /// How it goes on after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
@@ -18,13 +21,17 @@ pub(crate) enum Flow {
 
 /// Whether an address is a multiple of the access.
 #[inline(always)]
-fn aligned(address: u32, width: Width) -> Result<u32, Cause> {
-    if address & (width.bytes() - 1) == 0 { Ok(address) } else { Err(Cause::Unaligned { address, width }) }
+fn aligned(address: u32, width: Width) -> Step<u32> {
+    if address & (width.bytes() - 1) == 0 {
+        Ok(address)
+    } else {
+        Err(Box::new(Cause::Unaligned { address, width }))
+    }
 }
 
 impl Hart {
     #[inline(always)]
-    pub(crate) fn execute<B: Bus>(&mut self, instruction: Instruction, bus: &mut B) -> Result<Flow, Cause> {
+    pub(crate) fn execute<B: Bus>(&mut self, instruction: Instruction, bus: &mut B) -> Step<Flow> {
         let Instruction { op, rd, rs1, rs2, imm } = instruction;
         let (a, b, immediate) = (self.x(rs1), self.x(rs2), imm.cast_unsigned());
         let mut next = self.pc().wrapping_add(4);
@@ -93,7 +100,7 @@ impl Hart {
             | Op::AmoMaxu => {
                 let address = aligned(a, Width::Word)?;
                 let old = bus.update(address, |old| atomic(op, old, b));
-                self.set_x(rd, old.map_err(|fault| Cause::Atomic { address, fault })?);
+                self.set_x(rd, old.map_err(|fault| Box::new(Cause::Atomic { address, fault }))?);
             }
             Op::Fadd
             | Op::Fsub
@@ -123,8 +130,8 @@ impl Hart {
     }
 
     #[inline(always)]
-    fn check_target(&self, target: u32) -> Result<(), Cause> {
-        if target.is_multiple_of(4) { Ok(()) } else { Err(Cause::UnalignedTarget(target)) }
+    fn check_target(&self, target: u32) -> Step<()> {
+        if target.is_multiple_of(4) { Ok(()) } else { Err(Box::new(Cause::UnalignedTarget(target))) }
     }
 
     /// Loads into a register; `extend` shifts a narrow value's sign into place.
@@ -136,25 +143,25 @@ impl Hart {
         instruction: Instruction,
         width: Width,
         extend: impl FnOnce(i32) -> i32,
-    ) -> Result<(), Cause> {
+    ) -> Step<()> {
         let value = read(bus, base.wrapping_add(instruction.imm.cast_unsigned()), width)?;
         self.set_x(instruction.rd, extend(value.cast_signed()).cast_unsigned());
         Ok(())
     }
 
     #[inline(always)]
-    fn store<B: Bus>(&self, bus: &mut B, address: u32, width: Width, value: u32) -> Result<(), Cause> {
+    fn store<B: Bus>(&self, bus: &mut B, address: u32, width: Width, value: u32) -> Step<()> {
         let address = aligned(address, width)?;
-        bus.store(address, width, value).map_err(|fault| Cause::Store { address, width, fault })
+        bus.store(address, width, value).map_err(|fault| Box::new(Cause::Store { address, width, fault }))
     }
 
     /// Reads a control register, writes it if the instruction does, and gives what it held.
-    fn control(&mut self, instruction: Instruction, operand: u32) -> Result<(), Cause> {
+    fn control(&mut self, instruction: Instruction, operand: u32) -> Step<()> {
         let Instruction { op, rd, rs1, imm, .. } = instruction;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "twelve bits")]
         let number = imm as u16;
-        let wrong = |written| Cause::ControlRegister { number, written };
-        let old = self.read_control(number).ok_or(wrong(false))?;
+        let wrong = |written| Box::new(Cause::ControlRegister { number, written });
+        let old = self.read_control(number).ok_or_else(|| wrong(false))?;
         let new = match op {
             Op::Csrrw | Op::Csrrwi => operand,
             Op::Csrrs | Op::Csrrsi => old | operand,
@@ -162,7 +169,7 @@ impl Hart {
         };
         // Setting or clearing with register or immediate 0 only reads.
         if rs1 != 0 || matches!(op, Op::Csrrw | Op::Csrrwi) {
-            self.write_control(number, new).ok_or(wrong(true))?;
+            self.write_control(number, new).ok_or_else(|| wrong(true))?;
         }
         self.set_x(rd, old);
         Ok(())
@@ -193,9 +200,9 @@ impl Hart {
 }
 
 #[inline(always)]
-fn read<B: Bus>(bus: &mut B, address: u32, width: Width) -> Result<u32, Cause> {
+fn read<B: Bus>(bus: &mut B, address: u32, width: Width) -> Step<u32> {
     let address = aligned(address, width)?;
-    bus.load(address, width).map_err(|fault| Cause::Load { address, width, fault })
+    bus.load(address, width).map_err(|fault| Box::new(Cause::Load { address, width, fault }))
 }
 
 #[inline(always)]

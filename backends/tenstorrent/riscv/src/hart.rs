@@ -3,7 +3,7 @@
 use crate::bus::Bus;
 use crate::csr::Scratch;
 use crate::decode::{Class, Instruction, Isa, decode};
-use crate::execute::Flow;
+use crate::execute::{Flow, Step};
 use crate::trap::{Cause, Trap};
 
 /// How many decoded instructions a core remembers: a power of two.
@@ -59,7 +59,7 @@ pub struct Hart {
     pub(crate) scratch: Scratch,
     /// Words and what they mean, by where they were last met. What a word means depends on nothing else, so an entry is
     /// right whenever its word is.
-    remembered: Box<[(u32, Instruction)]>,
+    remembered: Box<[(u32, Instruction); REMEMBERED]>,
 }
 
 impl Hart {
@@ -75,7 +75,7 @@ impl Hart {
             f: [0; 32],
             counts: Counts::default(),
             scratch: Scratch::default(),
-            remembered: vec![NOTHING; REMEMBERED].into_boxed_slice(),
+            remembered: Box::new([NOTHING; REMEMBERED]),
         }
     }
 
@@ -139,35 +139,32 @@ impl Hart {
                 Ok(Flow::On) => {}
                 Ok(Flow::Call) => return Outcome::Call,
                 Ok(Flow::Break) => return Outcome::Break,
-                Err(cause) => return Outcome::Trap(Trap { pc: self.pc, cause }),
+                Err(cause) => return Outcome::Trap(Trap { pc: self.pc, cause: *cause }),
             }
         }
         Outcome::Budget
     }
 
     #[inline(always)]
-    fn step<B: Bus>(&mut self, bus: &mut B) -> Result<Flow, Cause> {
-        let word = bus.fetch(self.pc).map_err(Cause::Fetch)?;
-        let instruction = self.decoded(word)?;
+    fn step<B: Bus>(&mut self, bus: &mut B) -> Step<Flow> {
+        let word = bus.fetch(self.pc).map_err(|fault| Box::new(Cause::Fetch(fault)))?;
+        let index = (self.pc >> 2) as usize % REMEMBERED;
+        #[expect(clippy::indexing_slicing, reason = "always less than the length")]
+        let (mut known, mut instruction) = self.remembered[index];
+        if known != word {
+            (known, instruction) = (word, self.decode_anew(word)?);
+            #[expect(clippy::indexing_slicing, reason = "always less than the length")]
+            {
+                self.remembered[index] = (known, instruction);
+            }
+        }
         let next = self.execute(instruction, bus)?;
         self.counts.count(instruction.op.class());
         Ok(next)
     }
 
-    #[inline(always)]
-    fn decoded(&mut self, word: u32) -> Result<Instruction, Cause> {
-        let index = (self.pc >> 2) as usize % REMEMBERED;
-        #[expect(clippy::indexing_slicing, reason = "always less than the length")]
-        let (known, instruction) = self.remembered[index];
-        if known == word { Ok(instruction) } else { self.decode_anew(word, index) }
-    }
-
     #[cold]
-    fn decode_anew(&mut self, word: u32, index: usize) -> Result<Instruction, Cause> {
-        let instruction = decode(word, self.isa).map_err(|refusal| Cause::Instruction { word, refusal })?;
-        if let Some(entry) = self.remembered.get_mut(index) {
-            *entry = (word, instruction);
-        }
-        Ok(instruction)
+    fn decode_anew(&self, word: u32) -> Step<Instruction> {
+        decode(word, self.isa).map_err(|refusal| Box::new(Cause::Instruction { word, refusal }))
     }
 }

@@ -6,6 +6,7 @@
     reason = "a test stops where something is not as it should be"
 )]
 
+use proptest::prelude::*;
 use tenstorrent_riscv::{
     Bus, BusFault, Cause, Class, Hart, Isa, Op, Outcome, Ram, Refusal, Trap, Width, decode,
 };
@@ -259,6 +260,37 @@ fn the_zero_register_stays_zero() {
     ];
     let (hart, outcome, _) = run(Isa::Wormhole, &words, [CODE, 0, 0]);
     assert_eq!((outcome, hart.x(0), hart.x(1)), (Outcome::Break, 0, 0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    /// Whatever is executed, the core counts what it executed, stays in its memory and stops where it cannot go on.
+    #[test]
+    fn noise_is_executed_or_trapped(
+        words in proptest::collection::vec((any::<u32>(), 0..32_u32, any::<bool>()), 64),
+        registers in any::<[u32; 3]>(),
+        small in any::<[u8; 3]>(),
+    ) {
+        // Most words have an opcode, and some registers an address that is there.
+        let words: Vec<u32> = words
+            .into_iter()
+            .map(|(word, opcode, known)| if known { word & 0xffff_ff80 | opcode << 2 | 3 } else { word })
+            .collect();
+        for registers in [registers, small.map(|value| u32::from(value) * 8)] {
+            for isa in [Isa::Wormhole, Isa::Blackhole] {
+                let (hart, outcome, _) = run(isa, &words, registers);
+                let executed = hart.counts().total();
+                prop_assert!(executed <= 100);
+                match outcome {
+                    Outcome::Budget => prop_assert_eq!(executed, 100),
+                    Outcome::Trap(trap) => prop_assert_eq!(trap.pc, hart.pc()),
+                    Outcome::Call | Outcome::Break => prop_assert!(hart.counts().of(Class::System) > 0),
+                }
+                prop_assert_eq!(hart.x(0), 0);
+            }
+        }
+    }
 }
 
 #[test]

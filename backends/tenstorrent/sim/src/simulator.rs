@@ -48,12 +48,12 @@ impl Simulator {
 
     /// Reads from the bus.
     pub fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), Violation> {
-        self.chip.read(region(address), bytes)
+        self.chip.read(region(address, bytes.len())?, bytes)
     }
 
     /// Writes to the bus.
     pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Violation> {
-        self.chip.write(region(address), bytes)
+        self.chip.write(region(address, bytes.len())?, bytes)
     }
 
     /// Reads from a tile.
@@ -76,14 +76,14 @@ impl Simulator {
     }
 }
 
-/// Which region an address of the bus is in. One that is in none is left to the chip, which refuses it.
-fn region(address: u64) -> BarAddress {
-    for (bar, base, length) in [(0, BAR0, BAR0_BYTES), (2, BAR2, BAR2_BYTES), (4, BAR4, BAR4_BYTES)] {
+/// Which region an address of the bus is in.
+fn region(address: u64, length: usize) -> Result<BarAddress, Violation> {
+    for (bar, base, bytes) in [(0, BAR0, BAR0_BYTES), (2, BAR2, BAR2_BYTES), (4, BAR4, BAR4_BYTES)] {
         if let Some(offset) = address.checked_sub(base)
-            && offset < length
+            && offset < bytes
         {
-            return BarAddress { bar, offset };
+            return Ok(BarAddress { bar, offset });
         }
     }
-    BarAddress { bar: u8::MAX, offset: address }
+    Err(Violation::Bus { address, length })
 }

@@ -47,7 +47,8 @@ fn a_board_is_found_and_its_memory_used() {
         "tile (15, 2) is fused off",
         "the device is lost since tile (15, 2)",
         "core B of tile (1, 2) stopped",
-        "8 bytes",
+        "8 bytes at 0x1ffffc of BAR0",
+        "4 bytes at 0x1000 of the bus are in none",
         "was not written to 0x10 of the configuration space",
     ] {
         assert!(errors.contains(part), "{part}: {errors}");

@@ -5,9 +5,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
+mod support;
+
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
+use support::{our_library, prepare, python, succeed};
 use tenstorrent_chip::{Grid, Tile};
 use tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
 use tenstorrent_sim::parse_board;
@@ -16,70 +19,6 @@ const DONE: u32 = 0x3000;
 const INPUT: u32 = 0x1_0000;
 const OUTPUT: u32 = 0x2_0040;
 const LENGTH: u32 = 64;
-
-fn target() -> PathBuf {
-    // Tests are run from a folder in it.
-    let program = std::env::current_exe().unwrap();
-    program.ancestors().nth(3).unwrap().to_owned()
-}
-
-fn succeed(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{command:?}\n{}\n{}", text(&output.stdout), text(&output.stderr));
-    output
-}
-
-/// Python with the vendor's driver.
-fn python() -> PathBuf {
-    let requirements = Path::new(env!("CARGO_MANIFEST_DIR")).join("requirements.txt");
-    let folder = target().join("tt-umd");
-    let python = folder.join("bin/python");
-    let wanted = std::fs::read_to_string(&requirements).unwrap();
-    let stamp = folder.join("requirements.txt");
-    if std::fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
-        succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder));
-        succeed(
-            Command::new(&python)
-                .args(["-m", "pip", "install", "--quiet", "--requirement"])
-                .arg(&requirements),
-        );
-        std::fs::write(stamp, wanted).unwrap();
-    }
-    python
-}
-
-/// What the driver wants to know of a chip before it opens one: what is where physically, with nothing fused off.
-fn descriptor() -> String {
-    const PORTS: [[u8; 3]; 4] = [[0, 1, 11], [2, 10, 3], [9, 4, 8], [5, 7, 6]];
-    let list = |places: &mut dyn Iterator<Item = (u8, u8)>| {
-        places.map(|(x, y)| format!("{x}-{y}")).collect::<Vec<_>>().join(", ")
-    };
-    let columns = || (1..=7).chain(10..=16);
-    let mut text = String::from("grid:\n  x_size: 17\n  y_size: 12\narc: [8-0]\npcie: [2-0, 11-0]\n");
-    let banks =
-        [0, 9].map(|x| PORTS.map(|rows| format!("[{}]", list(&mut rows.iter().map(|&y| (x, y))))).join(", "));
-    writeln!(text, "dram: [{}]", banks.join(", ")).unwrap();
-    text.push_str("dram_views: [");
-    for channel in 0..8 {
-        write!(
-            text,
-            "{{channel: {channel}, eth_endpoint: [0, 1], worker_endpoint: [0, 1], address_offset: 0}}, "
-        )
-        .unwrap();
-    }
-    writeln!(text, "]\ndram_view_size: 4278190080\ndram_bank_size: 4278190080").unwrap();
-    let mut ethernet = (0..7).flat_map(|index| [(1 + index, 1), (16 - index, 1)]);
-    writeln!(text, "eth: [{}]", list(&mut ethernet)).unwrap();
-    let mut workers = (2..=11).flat_map(|y| columns().map(move |x| (x, y)));
-    writeln!(text, "functional_workers: [{}]\nharvested_workers: []", list(&mut workers)).unwrap();
-    let mut routers =
-        columns().filter(|x| ![2, 11].contains(x)).map(|x| (x, 0)).chain((1..=11).map(|y| (8, y)));
-    writeln!(text, "router_only: [{}]", list(&mut routers)).unwrap();
-    text.push_str("worker_l1_size: 1572864\neth_l1_size: 524288\narch_name: BLACKHOLE\n");
-    text.push_str("features:\n  noc:\n    translation_id_enabled: True\n");
-    text
-}
 
 /// A program for a core: brings bytes from a bank, adds one to each word, and brings them to another bank.
 fn program(own: Tile, from: Tile, to: Tile) -> Vec<u32> {
@@ -143,11 +82,7 @@ fn open(library: &Path, name: &str, board: &str) -> String {
     tiles.extend(&ports);
     let (from, to) = (*ports.first().unwrap(), *ports.last().unwrap());
 
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("soc_descriptor.yaml"), descriptor()).unwrap();
-    let copy = folder.join("libttsim.so");
-    std::fs::copy(library, &copy).unwrap();
+    let library = prepare(library, name);
     let places: Vec<_> = tiles.iter().map(|tile| format!("[{}, {}]", tile.x, tile.y)).collect();
     let cases = format!(
         r#"{{"tiles": [{}], "done": {DONE}, "result": [{}, {}], "address": {OUTPUT}, "length": {LENGTH}}}"#,
@@ -157,7 +92,7 @@ fn open(library: &Path, name: &str, board: &str) -> String {
     );
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/umd.py");
     let mut command = Command::new(python());
-    command.arg(script).arg(copy).arg(format!("{:?}", program(own, from, to))).arg(cases);
+    command.arg(script).arg(library).arg(format!("{:?}", program(own, from, to))).arg(cases);
     let output = succeed(command.env("TENSTORRENT_SIM", board));
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!errors.contains("tenstorrent-sim:"), "{errors}");
@@ -202,9 +137,7 @@ fn has_line(output: &str, line: &str) -> bool {
 
 #[test]
 fn the_vendors_driver_uses_every_board() {
-    // Beside the test itself.
-    let library = std::env::current_exe().unwrap().with_file_name("libtenstorrent_sim.so");
-    assert!(library.exists(), "there is no {}", library.display());
+    let library = our_library();
     for (name, board, kind) in [
         ("umd-p150", "p150", "p150"),
         ("umd-p100a", "p100a", "p100"),

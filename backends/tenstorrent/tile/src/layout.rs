@@ -59,22 +59,50 @@ impl Matrix {
         if found == expected { Ok(()) } else { Err(SizeMismatch { rows, columns, what, expected, found }) }
     }
 
-    /// Goes through the rows of its faces in the order of tiles: the row's number among those of all faces, and where in
-    /// the matrix it is: an offset, and how many elements there are before the padding, perhaps none.
-    pub(crate) fn face_rows(self) -> impl Iterator<Item = (usize, usize, usize)> {
-        /// How many rows the four faces have.
+    /// The rows of its faces, in the order of tiles.
+    pub(crate) fn face_rows(self) -> FaceRows {
+        let rows = if self.columns == 0 { 0 } else { self.rows };
+        FaceRows { matrix: Matrix { rows, ..self }, top: 0, left: 0, row: 0 }
+    }
+}
+
+/// Goes through the rows of a matrix's faces in the order of tiles: where in the matrix each is, as an offset, and how many of its
+/// elements there are before the padding, perhaps none.
+///
+/// It counts instead of dividing: a row of a face is sixteen elements, and as many bytes in the smallest case.
+#[derive(Clone, Debug)]
+pub(crate) struct FaceRows {
+    matrix: Matrix,
+    /// Where the tile begins.
+    top: usize,
+    left: usize,
+    /// Which of the tile's.
+    row: usize,
+}
+
+impl Iterator for FaceRows {
+    type Item = (usize, usize);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        /// How many rows the four faces of a tile have.
         const ROWS: usize = 4 * FACE;
-        let (_, across) = self.tiles();
-        (0..self.tile_count()).flat_map(move |tile| {
-            let (top, left) = (tile / across * TILE, tile % across * TILE);
-            (0..ROWS).map(move |row| {
-                let face = row / FACE;
-                let r = top + face / 2 * FACE + row % FACE;
-                let c = left + face % 2 * FACE;
-                let inside = if r < self.rows { self.columns.saturating_sub(c).min(FACE) } else { 0 };
-                (tile * ROWS + row, if inside == 0 { 0 } else { r * self.columns + c }, inside)
-            })
-        })
+        let Matrix { rows, columns } = self.matrix;
+        if self.top >= rows {
+            return None;
+        }
+        let (face, row) = (self.row / FACE, self.row % FACE);
+        let r = self.top + face / 2 * FACE + row;
+        let c = self.left + face % 2 * FACE;
+        self.row += 1;
+        if self.row == ROWS {
+            (self.row, self.left) = (0, self.left + TILE);
+            if self.left >= columns {
+                (self.left, self.top) = (0, self.top + TILE);
+            }
+        }
+        let inside = if r < rows { columns.saturating_sub(c).min(FACE) } else { 0 };
+        Some((if inside == 0 { 0 } else { r * columns + c }, inside))
     }
 }
 
@@ -82,7 +110,7 @@ impl Matrix {
 pub fn tilize<T: Copy + Default>(matrix: Matrix, rows: &[T], tiles: &mut [T]) -> Result<(), SizeMismatch> {
     matrix.check("elements", rows.len(), matrix.elements())?;
     matrix.check("elements in tiles", tiles.len(), matrix.tile_count().saturating_mul(ELEMENTS))?;
-    for ((_, start, inside), face_row) in matrix.face_rows().zip(tiles.as_chunks_mut::<FACE>().0) {
+    for ((start, inside), face_row) in matrix.face_rows().zip(tiles.as_chunks_mut::<FACE>().0) {
         let from = rows.get(start..).unwrap_or_default();
         // A whole row of a face is copied as one value: most are.
         match from.first_chunk::<FACE>() {
@@ -104,7 +132,7 @@ pub fn tilize<T: Copy + Default>(matrix: Matrix, rows: &[T], tiles: &mut [T]) ->
 pub fn untilize<T: Copy>(matrix: Matrix, tiles: &[T], rows: &mut [T]) -> Result<(), SizeMismatch> {
     matrix.check("elements", rows.len(), matrix.elements())?;
     matrix.check("elements in tiles", tiles.len(), matrix.tile_count().saturating_mul(ELEMENTS))?;
-    for ((_, start, inside), face_row) in matrix.face_rows().zip(tiles.as_chunks::<FACE>().0) {
+    for ((start, inside), face_row) in matrix.face_rows().zip(tiles.as_chunks::<FACE>().0) {
         let to = rows.get_mut(start..).unwrap_or_default();
         match to.first_chunk_mut::<FACE>() {
             Some(whole) if inside == FACE => *whole = *face_row,
