@@ -16,6 +16,7 @@ use hal_emulation::fault::Faults;
 use hal_emulation::file::OpenFiles;
 use hal_emulation::machine::Later;
 use hal_emulation::{Errno, machine};
+use hal_qaic_abi::sysfs::ChannelState;
 use hal_qaic_abi::uapi::CHANNELS;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -81,6 +82,8 @@ pub(crate) struct Card {
     pub(crate) objects: Objects,
     pub(crate) channels: Vec<Channel>,
     pub(crate) control: Control,
+    /// The channel whose sub-system restarts (`ssr_dbc`).
+    pub(crate) restarting: Option<u32>,
     // The device's half.
     pub(crate) server: Server,
     pub(crate) bridges: Vec<Bridge>,
@@ -88,8 +91,7 @@ pub(crate) struct Card {
 
 impl Card {
     fn new(options: &Options) -> Self {
-        let each = |_| ();
-        let count = (0..CHANNELS).map(each).count();
+        let count = CHANNELS as usize;
         Self {
             status: Status::Online,
             faults: Faults::new(&options.faults),
@@ -101,6 +103,7 @@ impl Card {
             objects: Objects::default(),
             channels: std::iter::repeat_with(Channel::default).take(count).collect(),
             control: Control::default(),
+            restarting: None,
             server: Server::new(options.dram),
             bridges: std::iter::repeat_with(Bridge::default).take(count).collect(),
         }
@@ -140,6 +143,8 @@ pub(crate) enum Event {
     Poll { card: usize, channel: u32 },
     /// A reset is over.
     Booted { card: usize },
+    /// A sub-system that restarts gets further.
+    Restart { card: usize, channel: u32, step: ChannelState },
 }
 
 /// What a worker takes: part of a device.
@@ -215,6 +220,7 @@ impl Machine {
                 match event {
                     Event::Poll { card, channel } => self.poll(state, card, channel),
                     Event::Booted { card } => self.boot(state, card),
+                    Event::Restart { card, channel, step } => self.restart(state, card, channel, step),
                 }
             }
             state.later.next()
@@ -263,6 +269,8 @@ impl Machine {
     fn tear_down(&self, state: &mut State, number: usize) {
         if let Some(card) = state.cards.get_mut(number) {
             card.control.abandon();
+            // `qaic_clean_up_ssr`.
+            card.restarting = None;
             card.server.clear();
             for bridge in &mut card.bridges {
                 bridge.stop();

@@ -19,9 +19,9 @@
 //!
 //! Each buffer in adds one to semaphore [`ARRIVED`] when it is there; the last one rings the doorbell. A core waits until
 //! all n + 1 are there, takes them off, runs the call on the network's memory, writes the outcome, and adds n + 1 to
-//! semaphore [`DONE`]. Each buffer out waits until that is more than zero, and takes one off when it has been transferred. It
-//! must not take it off before: where an object is in several pieces, the kernel makes each of them wait, and only the last
-//! does what comes behind the transfer (`encode_reqs`).
+//! semaphore [`DONE`]. Each buffer out waits until that is at least one, and takes one off it after the transfer. Waiting and
+//! taking are apart because a buffer whose memory is in several pieces becomes several elements of a ring: each of them waits,
+//! and only the last one takes.
 
 use super::fault::{piece, u16_at, u32_at, u64_at};
 use super::metadata::{Direction, Doorbell, Request, Space};
@@ -138,10 +138,12 @@ impl Program {
                 doorbell: None,
             })
         };
-        let arrive = [Semaphore { val: 1, index: ARRIVED, cmd: sem::INC, ..Semaphore::default() }];
-        let done = Semaphore { val: 1, index: DONE, ..Semaphore::default() };
-        let leave =
-            [Semaphore { presync: 1, cmd: sem::WAIT_GT_EQ, ..done }, Semaphore { cmd: sem::DEC, ..done }];
+        let arrive = Semaphore { val: 1, index: ARRIVED, cmd: sem::INC, ..Semaphore::default() };
+        let arrive = [arrive];
+        let leave = [
+            Semaphore { val: 1, index: DONE, presync: 1, cmd: sem::WAIT_GT_EQ, ..Semaphore::default() },
+            Semaphore { val: 1, index: DONE, cmd: sem::DEC, ..Semaphore::default() },
+        ];
         let call = Call::length(usize::from(self.constants), count) as u64;
         let bindings = || layout.bindings.iter().zip(&self.capacities).enumerate();
         let mut requests = vec![request(0, Direction::In, layout.call, call, &arrive)?];
@@ -344,6 +346,9 @@ mod tests {
                 Direction::Out => (DONE, 1),
             };
             assert_eq!((request.semaphores[0].index, request.semaphores[0].presync), (index, presync));
+            // What waits before a transfer takes nothing: it may be done once for each piece of memory.
+            let waits = request.semaphores.iter().filter(|semaphore| semaphore.presync == 1);
+            assert!(waits.into_iter().all(|semaphore| semaphore.cmd == sem::WAIT_GT_EQ));
         }
     }
 

@@ -65,6 +65,21 @@ fn a_network_computes() {
 }
 
 #[test]
+fn a_network_computes_where_the_hosts_memory_is_in_pieces() {
+    // Each buffer is several elements of the ring, each of which waits for the semaphore before its transfer.
+    let card = card(Options { segment: Some(4096), ..options() });
+    let capacity = 5 * 4096;
+    let image = image(adder(&card), 1, &[capacity, capacity]);
+    let buffers = Buffers::new(&card, card.activate(&image, 64), &image);
+    for round in 0..3 {
+        let numbers: Vec<u32> = (0..capacity as u32 / 4).map(|number| number + round).collect();
+        let (outcome, sums) = infer(&card, &buffers, &numbers, 3);
+        assert_eq!(outcome, Outcome::Done);
+        assert!(sums.iter().zip(&numbers).all(|(sum, number)| *sum == number + 3), "{round}");
+    }
+}
+
+#[test]
 fn what_goes_wrong_in_a_call_is_in_its_outcome() {
     let card = card(options());
     let broken = Program(|_: &HostCall<'_>, _: u64| panic!("on purpose"));
