@@ -31,11 +31,12 @@ struct Variant {
 }
 
 /// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work instead.
-const VARIANTS: [Variant; 5] = [
+const VARIANTS: [Variant; 6] = [
     Variant { name: "mock", uri: "mock", unsupported: "", skips: 0 },
     Variant { name: "mock/held", uri: "mock://0?waits=none&queues=3", unsupported: "", skips: 0 },
     Variant { name: "gaudi/gaudi1", uri: "gaudi://emulated?generation=gaudi1", unsupported: "", skips: 0 },
     Variant { name: "gaudi/gaudi2", uri: "gaudi://emulated?generation=gaudi2", unsupported: "", skips: 0 },
+    Variant { name: "qaic", uri: "qaic://emulated", unsupported: "", skips: 0 },
     Variant { name: "template", uri: "template", unsupported: "", skips: 0 },
 ];
 
