@@ -33,7 +33,7 @@ struct Variant {
 /// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work instead. The
 /// others report in the other two ways; one of them has everything besides that a card has: memory that the host cannot map,
 /// native events, and little room.
-const VARIANTS: [Variant; 7] = [
+const VARIANTS: [Variant; 8] = [
     Variant { name: "mock", uri: "mock", unsupported: "", skips: 0 },
     Variant { name: "mock/held", uri: "mock://0?waits=none&queues=3", unsupported: "", skips: 0 },
     Variant {
@@ -45,6 +45,7 @@ const VARIANTS: [Variant; 7] = [
     Variant { name: "mock/descriptor", uri: "mock://0?completion=descriptor", unsupported: "", skips: 0 },
     Variant { name: "gaudi/gaudi1", uri: "gaudi://emulated?generation=gaudi1", unsupported: "", skips: 0 },
     Variant { name: "gaudi/gaudi2", uri: "gaudi://emulated?generation=gaudi2", unsupported: "", skips: 0 },
+    Variant { name: "qaic", uri: "qaic://emulated", unsupported: "", skips: 0 },
     Variant { name: "template", uri: "template", unsupported: "", skips: 0 },
 ];
 

@@ -18,10 +18,16 @@ pub fn node(path: &Path) -> Option<(usize, bool)> {
     digits.parse().ok().map(|device| (device, control))
 }
 
-/// The number of the device that an attribute is of, and the attribute's name.
+/// The number of the device that a file in the folder of attributes is of, and its path in the device's folder.
+pub fn file(path: &Path) -> Option<(usize, &str)> {
+    let (name, file) = path.strip_prefix(SYSFS).ok()?.to_str()?.split_once('/')?;
+    Some((name.strip_prefix("accel")?.parse().ok()?, file))
+}
+
+/// The number of the device that an attribute of its place on the bus is of, and the attribute's name.
 pub fn attribute(path: &Path) -> Option<(usize, &str)> {
-    let (name, attribute) = path.strip_prefix(SYSFS).ok()?.to_str()?.split_once("/device/")?;
-    Some((name.strip_prefix("accel")?.parse().ok()?, attribute))
+    let (device, file) = file(path)?;
+    Some((device, file.strip_prefix("device/")?))
 }
 
 #[cfg(test)]
@@ -36,6 +42,7 @@ mod tests {
             assert_eq!(node(Path::new(path)), None, "{path}");
         }
         assert_eq!(attribute(Path::new("/sys/class/accel/accel1/device/vendor")), Some((1, "vendor")));
+        assert_eq!(file(Path::new("/sys/class/accel/accel1/dbc0_state")), Some((1, "dbc0_state")));
         for path in ["/sys/class/accel/accel1/vendor", "/sys/class/accel/accelx/device/vendor", "/sys/vendor"]
         {
             assert_eq!(attribute(Path::new(path)), None, "{path}");

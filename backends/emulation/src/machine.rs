@@ -7,7 +7,7 @@
 //! the next [alarm](Machine::wind), and requests of programs until a [place](Machine::sleep) is
 //! [woken](Machine::wake), of which an emulator has as many as it likes, such as one for each device.
 //!
-//! The workers and the clock hold the emulator's machine, and the emulator holds the [`Threads`](crate::Threads): when its last
+//! The workers and the clock hold the emulator's machine, and the emulator holds the [`Threads`](crate::threads::Threads): when its last
 //! reference goes, it [stops](Machine::stop) the machine and joins them.
 
 use crate::options::Execution;
@@ -270,5 +270,154 @@ impl<E> Later<E> {
     /// When the next event is due.
     pub fn next(&self) -> Option<Instant> {
         self.events.iter().map(|&(at, _)| at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hal_backend::{Function, HostCall};
+    use std::ops::Range;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    fn machine(change: impl FnOnce(&mut Execution)) -> Machine<Vec<u32>, u32> {
+        let mut execution = Execution { workers: 1, ..Execution::default() };
+        change(&mut execution);
+        Machine::new(execution, 2, Vec::new())
+    }
+
+    /// What a worker takes of some units, in order.
+    fn taken(machine: &Machine<Vec<u32>, u32>, units: Range<u32>) -> Vec<u32> {
+        let mut state = machine.lock();
+        let count = units.len();
+        for unit in units {
+            machine.offer(&mut state, unit);
+            machine.offer(&mut state, unit);
+        }
+        (0..count).filter_map(|_| machine.next(&mut state, 0)).collect()
+    }
+
+    #[test]
+    fn units_are_taken_once_in_the_order_of_their_offers() {
+        let machine = machine(|_| ());
+        assert_eq!(taken(&machine, 0..5), [0, 1, 2, 3, 4]);
+        let mut state = machine.lock();
+        machine.offer(&mut state, 7);
+        machine.offer(&mut state, 8);
+        state.withdraw(|&unit| unit == 7);
+        assert_eq!(machine.next(&mut state, 0), Some(8));
+    }
+
+    #[test]
+    fn a_seed_draws_the_same_order_each_time() {
+        let drawn =
+            |seed| taken(&machine(|execution| (execution.seeded, execution.seed) = (true, seed)), 0..20);
+        assert_eq!(drawn(1), drawn(1));
+        assert_ne!(drawn(1), drawn(2));
+        let mut all = drawn(3);
+        all.sort_unstable();
+        assert_eq!(all, (0..20).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_stop_wakes_every_kind_of_sleeper() {
+        let machine = machine(|_| ());
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| machine.next(&mut machine.lock(), 0));
+            let clock = scope.spawn(|| machine.tick(|_, _| None));
+            let request = scope.spawn(|| {
+                let mut state = machine.lock();
+                while !state.is_stopping() {
+                    machine.sleep(&mut state, 1, None);
+                }
+            });
+            machine.stop();
+            assert_eq!(worker.join().unwrap(), None);
+            clock.join().unwrap();
+            request.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn the_clock_ticks_when_something_is_due() {
+        let machine = machine(|_| ());
+        let mut later = Later::default();
+        let (first, second) =
+            (later.add(Duration::from_millis(2), 1), later.add(Duration::from_millis(1), 2));
+        assert_eq!(later.next(), Some(first.min(second)));
+        assert_eq!(later.due(first.min(second) - Duration::from_micros(1)), None);
+        std::thread::scope(|scope| {
+            let clock = scope.spawn(|| {
+                machine.tick(|state, now| {
+                    while let Some(event) = later.due(now) {
+                        state.push(event);
+                        machine.wake(0);
+                    }
+                    later.next()
+                });
+            });
+            let mut state = machine.lock();
+            while state.len() < 2 {
+                machine.sleep(&mut state, 0, None);
+            }
+            drop(state);
+            machine.stop();
+            clock.join().unwrap();
+        });
+        assert!(!machine.lock().is_empty());
+        assert!(!machine.sleep(&mut machine.lock(), 0, Some(Instant::now())), "nobody wakes it in time");
+    }
+
+    /// Counts workgroups, and panics at one.
+    struct Counter {
+        groups: AtomicU64,
+        bad: Option<u64>,
+    }
+
+    impl HostProgram for Counter {
+        fn functions(&self) -> &[Function] {
+            &[]
+        }
+
+        fn run(&self, _: &HostCall<'_>, groups: Range<u64>, _: usize) -> Result<(), hal_backend::Failure> {
+            assert!(!self.bad.is_some_and(|bad| groups.contains(&bad)), "on purpose");
+            self.groups.fetch_add(groups.end - groups.start, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_dispatch_is_shared_by_workers_that_have_nothing_to_do() {
+        let machine = machine(|execution| execution.workers = 3);
+        for (bad, abort) in [(None, false), (Some(500), false), (None, true)] {
+            let program = Arc::new(Counter { groups: AtomicU64::new(0), bad });
+            let dispatch = Dispatch {
+                program: program.clone(),
+                abort: Arc::new(AtomicBool::new(abort)),
+                function: 0,
+                workgroup_size: [1; 3],
+                workgroups: [10, 10, 10],
+                constants: Vec::new(),
+                bindings: Vec::new(),
+                local_memory: 0,
+            };
+            std::thread::scope(|scope| {
+                let helper = scope.spawn(|| {
+                    let mut state = machine.lock();
+                    // A unit ends the help.
+                    machine.next(&mut state, 1)
+                });
+                let result = machine.run(dispatch, 0);
+                machine.offer(&mut machine.lock(), 1);
+                assert_eq!(helper.join().unwrap(), Some(1));
+                assert_eq!(result.err().as_deref(), bad.map(|_| "a program panicked"));
+            });
+            let groups = program.groups.load(Ordering::Relaxed);
+            match (bad, abort) {
+                (None, false) => assert_eq!(groups, 1000),
+                (Some(_), _) => assert!(groups < 1000),
+                (None, true) => assert_eq!(groups, 0, "pieces are only counted"),
+            }
+        }
     }
 }

@@ -122,3 +122,52 @@ impl<E> fmt::Debug for Machines<E> {
         f.debug_tuple("Machines").field(&self.0.lock().len()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    #[derive(Default)]
+    struct Stoppable {
+        stop: AtomicBool,
+        ended: AtomicUsize,
+    }
+
+    impl Stoppable {
+        fn wait(&self) {
+            while !self.stop.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            self.ended.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    #[test]
+    fn threads_are_joined_when_they_are_dropped() {
+        let machine = Arc::new(Stoppable::default());
+        let threads =
+            Threads::start("test", &machine, 3, |machine, _| machine.wait(), Stoppable::wait).unwrap();
+        machine.stop.store(true, Ordering::Release);
+        drop(threads);
+        assert_eq!(machine.ended.load(Ordering::Acquire), 4, "three workers and the clock");
+        assert_eq!(Arc::strong_count(&machine), 1);
+    }
+
+    #[test]
+    fn machines_that_are_the_same_are_one_while_they_live() {
+        let machines = Machines::new();
+        let get =
+            |wanted: u32| machines.shared(|&machine| machine == wanted, || Ok(Arc::new(wanted))).unwrap();
+        let (one, two) = (get(1), get(2));
+        assert!(Arc::ptr_eq(&one, &get(1)) && !Arc::ptr_eq(&one, &two));
+        let private = Arc::new(3);
+        machines.add_private(&private);
+        assert!(!Arc::ptr_eq(&private, &get(3)), "nobody else gets it");
+        assert!(machines.find(|&machine| machine == 3).is_some_and(|found| Arc::ptr_eq(&found, &private)));
+        drop((one, private));
+        machines.sweep();
+        assert!(machines.find(|&machine| machine == 1).is_none());
+        assert!(machines.find(|&machine| machine == 2).is_some());
+    }
+}

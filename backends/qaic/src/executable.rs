@@ -14,6 +14,7 @@ use hal_backend::{Code, Failure, Function, HostProgram};
 use hal_qaic_abi::container::Fault;
 use hal_qaic_abi::container::FaultKind;
 use hal_qaic_abi::container::emulated::Program;
+use hal_qaic_emulator::Emulator;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -37,6 +38,20 @@ pub(crate) trait Programs: Send + Sync {
 
     /// How many threads run programs.
     fn workers(&self) -> usize;
+}
+
+impl Programs for Emulator {
+    fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
+        Emulator::load(self, program)
+    }
+
+    fn unload(&self, number: u64) {
+        Emulator::unload(self, number);
+    }
+
+    fn workers(&self) -> usize {
+        Emulator::workers(self)
+    }
 }
 
 enum Kind {

@@ -1,8 +1,10 @@
 //! Qualcomm Cloud AI 100 (AIC080, AIC100), through the `qaic` kernel driver's own interface.
 //!
 //! `qaic://` drives a card through the requests of the upstream kernel driver: buffer objects, slices, execution, and
-//! messages to the card's management processor. Nothing of the vendor's user-space software is needed but its compiler. What
-//! no test can show without a card is said in `docs/qaic.md`: nothing here has been proved on silicon yet.
+//! messages to the card's management processor. Nothing of the vendor's user-space software is needed but its compiler.
+//! `qaic://emulated` drives an [emulator](hal_qaic_emulator) of that kernel driver and its cards, which runs IREE's host
+//! executables as networks of its own. What no emulator can show is said in `docs/qaic.md`: nothing here has been proved on
+//! silicon yet.
 //!
 //! # Devices
 //!
@@ -12,6 +14,7 @@
 //! | `qaic://N` | the card behind `/dev/accel/accelN` |
 //! | `qaic://0000:19:00.0` | the card at a place on the bus |
 //! | `qaic:///dev/accel/accelN` | the card behind a node |
+//! | `qaic://emulated`, `qaic://emulated/N` | an emulated card; never taken unless it is named |
 //!
 //! A card that is named is that card or an error. Each device that is opened is a client of its own: its networks and
 //! buffers are nobody else's, in this process or another.
@@ -26,6 +29,8 @@
 //! | `restart_timeout=SECONDS` | 5 | how long a network waits for a sub-system that restarts before it is given up |
 //! | `channels=N` | 16 | how many networks run at once |
 //! | `elements=N` | as many as needed | how many elements the rings of a channel have |
+//!
+//! An emulated card takes those of the [emulator](hal_qaic_emulator) as well.
 //!
 //! # Where things are
 //!
@@ -55,10 +60,13 @@ pub use device::QaicDevice;
 pub use executable::{Executable, FORMAT};
 pub use memory::Memory;
 
-use hal_backend::{DeviceInfo, Driver, Failure, Parameters};
+use executable::Programs;
+use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
+use hal_qaic_abi::sysfs;
+use hal_qaic_emulator::{Emulator, Options};
 use kmd::{Card, Device as Client, Kernel, Linux, ModuleSettings, Node, Selector, find, nodes};
 use networks::Settings;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,34 +113,83 @@ impl Driver for Qaic {
     type Device = QaicDevice;
 
     const NAME: &'static str = "qaic";
-    const FULL_NAME: &'static str = "Qualcomm Cloud AI 100 (qaic kernel driver)";
+    const FULL_NAME: &'static str = "Qualcomm Cloud AI 100 (qaic kernel driver, or an emulator of it)";
 
     fn create() -> Self {
         Self
     }
 
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
-        Ok(nodes(&Linux)?.iter().map(listed).collect())
+        let mut devices: Vec<DeviceInfo> = nodes(&Linux)?.iter().map(listed).collect();
+        devices.push(DeviceInfo {
+            path: EMULATED.to_owned(),
+            name: "emulated Cloud AI 100: software behind the kernel driver's interface, no hardware"
+                .to_owned(),
+        });
+        Ok(devices)
     }
 
     fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<QaicDevice, Failure> {
         let opening = Opening::read(parameters)?;
-        let kernel: Arc<dyn Kernel> = Arc::new(Linux);
-        let card = Card::open(kernel.clone(), &locate(&*kernel, path)?, opening.patience)?;
-        QaicDevice::new(Client::new(card, opening.control)?, None, opening.settings)
+        let Some(number) = emulated(path)? else {
+            let kernel: Arc<dyn Kernel> = Arc::new(Linux);
+            let node = locate(&*kernel, path)?;
+            return open(kernel, &node, None, &opening);
+        };
+        let emulator = Emulator::get(&Options::read(parameters)?)?;
+        let node = Path::new(sysfs::NODES).join(format!("accel{number}"));
+        let programs: Arc<dyn Programs> = emulator.clone();
+        open(emulator, &node, Some(programs), &opening)
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
+        if info.path == EMULATED {
+            return format!(
+                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says otherwise, \
+                 as {EMULATED}/0, {EMULATED}/1\n- executables: {FORMAT} and IREE's host executables\n{COMMON}, and the \
+                 emulator's",
+                info.name
+            );
+        }
         let node = nodes(&Linux).ok().and_then(|nodes| find(&nodes, &Selector::of(&info.path)).ok());
         let state = node.map_or_else(|| "gone".to_owned(), |node| node.occupancy());
         format!(
             "# {}\n- evidence: none on silicon yet\n- channels: {state}\n- kernel module: {}\n- executables: {FORMAT}\n\
-             - queues: 1, in order\n- parameters: open_timeout, control_timeout, execute_timeout, restart_timeout, \
-             channels, elements",
+             {COMMON}",
             info.name,
             ModuleSettings::read(&Linux).describe()
         )
     }
+}
+
+/// What comes before the number of an emulated card.
+const EMULATED: &str = "emulated";
+
+/// What is true of every device, for `--dump_devices`.
+const COMMON: &str = "- queues: 1, in order\n- parameters: open_timeout, control_timeout, execute_timeout, restart_timeout, \
+                      channels, elements";
+
+/// Which emulated card a path names, if it names one.
+fn emulated(path: &str) -> Result<Option<usize>, Failure> {
+    let Some(rest) = path.strip_prefix(EMULATED) else { return Ok(None) };
+    let number =
+        if rest.is_empty() { Some(0) } else { rest.strip_prefix('/').and_then(|text| text.parse().ok()) };
+    number.map(Some).ok_or_else(|| {
+        let message =
+            format!("there is no qaic://{path}; the emulated cards are {EMULATED}/0, {EMULATED}/1 and so on");
+        Failure::new(Code::NotFound, message)
+    })
+}
+
+/// Opens a node of a kernel, and makes a device of it.
+fn open(
+    kernel: Arc<dyn Kernel>,
+    node: &Path,
+    programs: Option<Arc<dyn Programs>>,
+    opening: &Opening,
+) -> Result<QaicDevice, Failure> {
+    let card = Card::open(kernel, node, opening.patience)?;
+    QaicDevice::new(Client::new(card, opening.control)?, programs, opening.settings)
 }
 
 fn listed(node: &Node) -> DeviceInfo {
@@ -155,7 +212,6 @@ mod tests {
     use super::*;
     use crate::kmd::scripted::Files;
     use hal_backend::Code;
-    use std::path::Path;
 
     fn opening(pairs: &[(&'static str, &'static str)]) -> Result<Opening, Failure> {
         Opening::read(&mut Parameters::new("qaic", pairs.iter().copied()))
@@ -192,6 +248,15 @@ mod tests {
             assert_eq!(refused.code(), Code::InvalidArgument);
             assert!(refused.message().contains(pair.0), "{refused}");
         }
+    }
+
+    #[test]
+    fn an_emulated_card_has_to_be_named() {
+        assert_eq!(emulated("").unwrap(), None);
+        assert_eq!(emulated("0").unwrap(), None);
+        assert_eq!(emulated("emulated").unwrap(), Some(0));
+        assert_eq!(emulated("emulated/1").unwrap(), Some(1));
+        assert!(emulated("emulated1").is_err() && emulated("emulated/x").is_err());
     }
 
     #[test]

@@ -40,6 +40,7 @@
 //! | `status:N` | the N-th completion has an error, which the kernel logs: waits succeed |
 //! | `eintr:N` | of the waits that would sleep, every N-th is interrupted, with `EINTR` |
 //! | `hang:N` | the N-th call of a network never ends: waits time out |
+//! | `crash:N` | the cores crash when the N-th call of a network is about to run, and restart: its channel is lost, and nothing else |
 //! | `reset:N` | the card is reset when the N-th call of a network is about to run |
 //! | `unplug:N` | the card is pulled out at the N-th request: `ENODEV` from there on |
 //!
@@ -49,13 +50,13 @@
 //! |---|---|
 //! | `machine.rs` | the cards of a machine; resets |
 //! | `bus.rs` | all that the kernel and the device share: host memory by addresses of the bus, registers |
-//! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts |
-//! | `device/` | the device: its control server, its DMA bridge with semaphores, its networks, its cores |
+//! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts, restarts |
+//! | `device/` | the device: its control server, its DMA bridge with semaphores, its networks, its cores and their crashes |
 //! | `fault.rs`, `options.rs` | what a URI asks for |
 //!
 //! # What is not modelled
 //!
-//! Memory of other devices (PRIME), partitions, restarts of a sub-system, the boot of a device (MHI, Sahara), time
+//! Memory of other devices (PRIME), partitions, crash dumps and events of a restart, the boot of a device (MHI, Sahara), time
 //! synchronisation, reports of reliability, single-MSI mode, link errors, linked-list transfers, power states of networks,
 //! resource groups, and anything that takes firmware.
 //!

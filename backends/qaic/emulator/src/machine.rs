@@ -16,6 +16,7 @@ use hal_emulation::fault::Faults;
 use hal_emulation::file::OpenFiles;
 use hal_emulation::machine::Later;
 use hal_emulation::{Errno, machine};
+use hal_qaic_abi::sysfs::ChannelState;
 use hal_qaic_abi::uapi::CHANNELS;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -48,6 +49,8 @@ pub struct Counts {
     pub mapped: u64,
     /// Channels that the kernel holds now.
     pub channels: u64,
+    /// Waits that are under way now.
+    pub waits: u64,
     /// Networks that are active on the device now.
     pub activations: u64,
     /// Networks and constants that are loaded now.
@@ -81,6 +84,8 @@ pub(crate) struct Card {
     pub(crate) objects: Objects,
     pub(crate) channels: Vec<Channel>,
     pub(crate) control: Control,
+    /// The channel whose sub-system restarts (`ssr_dbc`).
+    pub(crate) restarting: Option<u32>,
     // The device's half.
     pub(crate) server: Server,
     pub(crate) bridges: Vec<Bridge>,
@@ -88,8 +93,7 @@ pub(crate) struct Card {
 
 impl Card {
     fn new(options: &Options) -> Self {
-        let each = |_| ();
-        let count = (0..CHANNELS).map(each).count();
+        let count = CHANNELS as usize;
         Self {
             status: Status::Online,
             faults: Faults::new(&options.faults),
@@ -101,6 +105,7 @@ impl Card {
             objects: Objects::default(),
             channels: std::iter::repeat_with(Channel::default).take(count).collect(),
             control: Control::default(),
+            restarting: None,
             server: Server::new(options.dram),
             bridges: std::iter::repeat_with(Bridge::default).take(count).collect(),
         }
@@ -118,6 +123,7 @@ impl Card {
             objects: self.objects.len() as u64,
             mapped: self.bus.mapped() as u64,
             channels: self.channels.iter().filter(|channel| channel.in_use).count() as u64,
+            waits: self.channels.iter().map(|channel| u64::from(channel.waits)).sum(),
             activations: self.server.activations() as u64,
             loaded: self.server.loaded() as u64,
             allocated_bytes: self.server.allocated(),
@@ -140,6 +146,8 @@ pub(crate) enum Event {
     Poll { card: usize, channel: u32 },
     /// A reset is over.
     Booted { card: usize },
+    /// A sub-system that restarts gets further.
+    Restart { card: usize, channel: u32, step: ChannelState },
 }
 
 /// What a worker takes: part of a device.
@@ -215,6 +223,7 @@ impl Machine {
                 match event {
                     Event::Poll { card, channel } => self.poll(state, card, channel),
                     Event::Booted { card } => self.boot(state, card),
+                    Event::Restart { card, channel, step } => self.restart(state, card, channel, step),
                 }
             }
             state.later.next()
@@ -263,6 +272,8 @@ impl Machine {
     fn tear_down(&self, state: &mut State, number: usize) {
         if let Some(card) = state.cards.get_mut(number) {
             card.control.abandon();
+            // `qaic_clean_up_ssr`.
+            card.restarting = None;
             card.server.clear();
             for bridge in &mut card.bridges {
                 bridge.stop();

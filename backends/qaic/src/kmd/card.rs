@@ -138,6 +138,13 @@ impl Card {
         }
     }
 
+    /// Whether the device can be used. The question is for a handle that nobody has, which only a device that can be used
+    /// says there is none of.
+    pub(super) fn is_online(&self) -> bool {
+        let mut nobody = MmapBo { handle: u32::MAX, ..MmapBo::default() };
+        self.request(Call::MmapBo, &mut nobody) != Err(Errno::NODEV)
+    }
+
     /// Sends a message, and waits for its answer as long as the kernel does. Whether a signal came before or after it was
     /// sent cannot be known, so it is not repeated.
     pub(super) fn manage(&self, message: &mut ManageMessage) -> Result<(), Errno> {
@@ -291,7 +298,9 @@ fn cannot_open(path: &Path, errno: Errno, waited: Duration) -> Failure {
     match errno {
         Errno::NOENT | Errno::NXIO => Failure::new(
             Code::NotFound,
-            format!("there is no {name}: no card, or its driver {DRIVER} is not loaded"),
+            format!(
+                "there is no {name}: no card, or its driver {DRIVER} is not loaded; without a card, ask for qaic://emulated"
+            ),
         ),
         Errno::ACCESS => Failure::new(
             Code::PermissionDenied,

@@ -130,6 +130,11 @@ fn send(card: &Card, what: &'static str, mut message: Message) -> Result<Reply, 
             return Err(Error::NoAnswer { what, waited });
         }
         Err(Errno::PIPE) => return Err(Error::Checksum { what }),
+        // The kernel says the same of a device that is offline and of one that gives a channel which it does not have.
+        Err(Errno::NODEV) if card.is_online() => {
+            let why = "it names a channel that no device has".to_owned();
+            return Err(Error::Answer { what, why });
+        }
         Err(Errno::NODEV) => return Err(Error::Gone),
         Err(errno) => return Err(Error::Kernel { what, errno }),
     };

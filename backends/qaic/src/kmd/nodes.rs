@@ -127,7 +127,10 @@ pub fn find(nodes: &[Node], selector: &Selector) -> Result<Node, Failure> {
         } else {
             format!("there are {}", there.join(", "))
         };
-        Failure::new(Code::NotFound, format!("there is no device qaic://{wanted}; {there}"))
+        Failure::new(
+            Code::NotFound,
+            format!("there is no device qaic://{wanted}; {there}; without a card, ask for qaic://emulated"),
+        )
     })
 }
 
@@ -220,6 +223,7 @@ mod tests {
         }
         let none = find(&[], &Selector::First).unwrap_err();
         assert!(none.message().contains("driver qaic is not loaded"), "{none}");
+        assert!(none.message().contains("qaic://emulated"), "{none}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::*;
 use crate::desk::Desk;
 use crate::executable::Programs;
 use crate::kmd::uapi::Call as Asked;
-use crate::kmd::{Card, Device as Client, Errno};
+use crate::kmd::{Card, Device as Client, Errno, Kernel};
 use crate::memory::Memory;
 use hal_backend::{Function, HostCall, HostProgram, Pattern};
 use hal_qaic_abi::container::metadata::{Direction, Request, Space};
@@ -51,8 +51,11 @@ impl HostProgram for Adder {
     }
 }
 
+mod emulated;
+
 struct Bench {
     desk: Arc<Desk>,
+    programs: Arc<dyn Programs>,
     card: Arc<Card>,
     queue: Arc<Queue>,
     networks: Networks,
@@ -61,11 +64,17 @@ struct Bench {
 
 impl Bench {
     fn new(desk: Arc<Desk>, settings: Settings) -> Self {
-        let card = Card::open(desk.clone(), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
+        let bench = Self::on(desk.clone(), desk.clone(), desk, settings);
+        bench.desk.calls();
+        bench
+    }
+
+    /// On another kernel than the desk, which is idle then.
+    fn on(desk: Arc<Desk>, kernel: Arc<dyn Kernel>, programs: Arc<dyn Programs>, settings: Settings) -> Self {
+        let card = Card::open(kernel, Path::new("/dev/accel/accel0"), Duration::from_secs(10)).unwrap();
         let client = Arc::new(Client::new(card.clone(), None).unwrap());
         let networks = Networks::new(client, settings);
-        desk.calls();
-        Self { desk, card, queue: Queue::new("qaic0"), networks, settings }
+        Self { desk, programs, card, queue: Queue::new("qaic0"), networks, settings }
     }
 
     fn with_channels(channels: usize) -> Self {
@@ -79,8 +88,7 @@ impl Bench {
     }
 
     fn adder(&self) -> Arc<Executable> {
-        let programs: Arc<dyn Programs> = self.desk.clone();
-        Arc::new(Executable::program(Adder::new(), &programs, &self.queue))
+        Arc::new(Executable::program(Adder::new(), &self.programs, &self.queue))
     }
 
     fn run(&mut self, commands: &[Command<QaicDevice>]) -> Result<(), Failure> {

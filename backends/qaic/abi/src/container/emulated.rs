@@ -19,7 +19,9 @@
 //!
 //! Each buffer in adds one to semaphore [`ARRIVED`] when it is there; the last one rings the doorbell. A core waits until
 //! all n + 1 are there, takes them off, runs the call on the network's memory, writes the outcome, and adds n + 1 to
-//! semaphore [`DONE`]. Each buffer out takes one off that before it is transferred.
+//! semaphore [`DONE`]. Each buffer out waits until that is at least one, and takes one off it after the transfer. Waiting and
+//! taking are apart because a buffer whose memory is in several pieces becomes several elements of a ring: each of them waits,
+//! and only the last one takes.
 
 use super::fault::{piece, u16_at, u32_at, u64_at};
 use super::metadata::{Direction, Doorbell, Request, Space};
@@ -122,7 +124,7 @@ impl Program {
         let layout = layout.ok_or_else(|| {
             Fault::unsupported(format!("{count} bindings of {:?} bytes; that is too much", self.capacities))
         })?;
-        let request = |buffer: usize, direction, at, size: u64, semaphore| {
+        let request = |buffer: usize, direction, at, size: u64, semaphores: &[Semaphore]| {
             let too_large =
                 || Fault::unsupported(format!("{size} bytes in one binding; {} is the most", u32::MAX));
             Ok(Request {
@@ -132,26 +134,30 @@ impl Program {
                 device_offset: at,
                 size: u32::try_from(size).map_err(|_| too_large())?,
                 space: Space::Ddr,
-                semaphores: vec![semaphore],
+                semaphores: semaphores.to_vec(),
                 doorbell: None,
             })
         };
         let arrive = Semaphore { val: 1, index: ARRIVED, cmd: sem::INC, ..Semaphore::default() };
-        let leave = Semaphore { index: DONE, presync: 1, cmd: sem::WAIT_GT_0, ..Semaphore::default() };
+        let arrive = [arrive];
+        let leave = [
+            Semaphore { val: 1, index: DONE, presync: 1, cmd: sem::WAIT_GT_EQ, ..Semaphore::default() },
+            Semaphore { val: 1, index: DONE, cmd: sem::DEC, ..Semaphore::default() },
+        ];
         let call = Call::length(usize::from(self.constants), count) as u64;
         let bindings = || layout.bindings.iter().zip(&self.capacities).enumerate();
-        let mut requests = vec![request(0, Direction::In, layout.call, call, arrive)?];
+        let mut requests = vec![request(0, Direction::In, layout.call, call, &arrive)?];
         for (binding, (&at, &capacity)) in bindings() {
-            requests.push(request(self.buffer_in(binding), Direction::In, at, capacity, arrive)?);
+            requests.push(request(self.buffer_in(binding), Direction::In, at, capacity, &arrive)?);
         }
         if let Some(last) = requests.last_mut() {
             last.doorbell = Some(Doorbell { offset: 0, data: 1, group: 0, bits: 32 });
         }
         for (binding, (&at, &capacity)) in bindings() {
-            requests.push(request(self.buffer_out(binding), Direction::Out, at, capacity, leave)?);
+            requests.push(request(self.buffer_out(binding), Direction::Out, at, capacity, &leave)?);
         }
         let outcome = OUTCOME as u64;
-        requests.push(request(self.outcome_buffer(), Direction::Out, layout.outcome, outcome, leave)?);
+        requests.push(request(self.outcome_buffer(), Direction::Out, layout.outcome, outcome, &leave)?);
         Ok(Network {
             name: format!("function {} of program {}", self.function, self.program),
             cores: 1,
@@ -340,6 +346,9 @@ mod tests {
                 Direction::Out => (DONE, 1),
             };
             assert_eq!((request.semaphores[0].index, request.semaphores[0].presync), (index, presync));
+            // What waits before a transfer takes nothing: it may be done once for each piece of memory.
+            let waits = request.semaphores.iter().filter(|semaphore| semaphore.presync == 1);
+            assert!(waits.into_iter().all(|semaphore| semaphore.cmd == sem::WAIT_GT_EQ));
         }
     }
 

@@ -4,6 +4,7 @@
 //! kernel, whose number is in the header of each message, and goes when the kernel says that the user is gone.
 
 use super::bridge::Rings;
+use super::crash::Restart;
 use super::network::{Active, Image};
 use crate::fault;
 use crate::machine::{Card, Guard, Machine, State, Unit};
@@ -40,6 +41,8 @@ pub(crate) struct Server {
     networks: BTreeMap<u32, Loaded>,
     constants: BTreeMap<u32, Loaded>,
     active: BTreeMap<u32, Active>,
+    /// What restarts after a crash.
+    pub(crate) restarting: Option<Restart>,
     /// Transfers that come in chunks, by user and number.
     chunked: BTreeMap<(u32, u32), Chunked>,
 }
@@ -77,6 +80,7 @@ impl Server {
             networks: BTreeMap::new(),
             constants: BTreeMap::new(),
             active: BTreeMap::new(),
+            restarting: None,
             chunked: BTreeMap::new(),
         }
     }
@@ -121,11 +125,22 @@ impl Server {
     }
 
     fn cores_free(&self) -> u16 {
-        CORES.saturating_sub(self.active.values().map(|active| active.cores).sum())
+        let restarting = self.restarting.map_or(0, |restart| restart.cores);
+        let active = self.active.values().map(|active| active.cores);
+        CORES.saturating_sub(active.sum::<u16>() + restarting)
+    }
+
+    /// Takes out the network of a channel.
+    pub(crate) fn remove_active(&mut self, channel: u32) -> Option<Active> {
+        let of = |active: &Active| active.channel == Some(channel);
+        let number = self.active.iter().find(|(_, active)| of(active)).map(|(&number, _)| number)?;
+        self.active.remove(&number)
     }
 
     fn channel_free(&self) -> Option<u32> {
-        (0..CHANNELS).find(|&channel| self.active.values().all(|active| active.channel != Some(channel)))
+        let restarting = self.restarting.map(|restart| restart.channel);
+        let used = |channel| self.active.values().any(|active| active.channel == Some(channel));
+        (0..CHANNELS).find(|&channel| Some(channel) != restarting && !used(channel))
     }
 
     fn resources(&self) -> Resources {
@@ -245,6 +260,9 @@ impl Card {
         own(self.server.networks.get(&network), |loaded| loaded.owner, context.user)?;
         if constants != 0 {
             own(self.server.constants.get(&constants), |loaded| loaded.owner, context.user)?;
+        }
+        if self.server.restarting.is_some_and(|restart| restart.owner == context.user) {
+            return Err(Status::RESTARTING);
         }
         let loaded = self.server.networks.get(&network).ok_or(Status::NOT_FOUND)?;
         let image = Image::read(&loaded.bytes).map_err(|fault| {

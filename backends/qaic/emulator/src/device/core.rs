@@ -55,6 +55,10 @@ impl Machine {
             self.reset(state, number);
             return;
         }
+        if card.faults.strikes(fault::CRASH) {
+            self.crash(state, number, channel);
+            return;
+        }
         let hung = card.faults.strikes(fault::HANG);
         let Some(bridge) = card.bridges.get_mut(channel as usize) else { return };
         bridge.semaphores.take(ARRIVED, inputs);

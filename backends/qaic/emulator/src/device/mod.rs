@@ -6,5 +6,6 @@
 pub(crate) mod bridge;
 pub(crate) mod control;
 mod core;
+mod crash;
 mod network;
 mod semaphore;

@@ -4,10 +4,11 @@ use crate::bus::Segment;
 use crate::machine::{Card, Guard, Machine, State};
 use hal_backend::HostRange;
 use hal_emulation::Errno;
+use hal_qaic_abi::sysfs::ChannelState;
 use std::collections::VecDeque;
 
 /// A channel.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Channel {
     /// Whether the kernel holds its rings.
     pub(crate) in_use: bool,
@@ -26,6 +27,25 @@ pub(crate) struct Channel {
     /// Waits under way, which hold the channel (`ch_lock`).
     pub(crate) waits: u32,
     pub(crate) interrupt: Interrupt,
+    /// What the file system shows (`dbcN_state`). A close that releases the channel leaves it as it is, as the kernel does.
+    pub(crate) state: ChannelState,
+}
+
+impl Default for Channel {
+    fn default() -> Self {
+        Self {
+            in_use: false,
+            user: None,
+            owner: None,
+            rings: None,
+            next_request_id: 0,
+            queued: VecDeque::new(),
+            sliced: Vec::new(),
+            waits: 0,
+            interrupt: Interrupt::Enabled,
+            state: ChannelState::Idle,
+        }
+    }
 }
 
 /// The memory of a channel's rings.
@@ -40,10 +60,9 @@ pub(crate) struct Rings {
 }
 
 /// Whether and how the kernel looks at responses now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupt {
     /// The line is enabled; nothing polls.
-    #[default]
     Enabled,
     /// The line is disabled, and the ring is looked at so often more before it is enabled again.
     Draining { polls: u32 },

@@ -5,6 +5,7 @@ use crate::machine::{Guard, Machine};
 use hal_emulation::Errno;
 use hal_qaic_abi::nnc::user::{self, Answer};
 use hal_qaic_abi::nnc::wire::{FromDevice, Message};
+use hal_qaic_abi::sysfs::ChannelState;
 use hal_qaic_abi::uapi::CHANNELS;
 
 impl Machine {
@@ -60,7 +61,8 @@ impl Machine {
         loop {
             let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
             card.online()?;
-            if !card.channel(channel)?.in_use {
+            let found = card.channel(channel)?;
+            if !found.in_use && found.waits == 0 {
                 break;
             }
             if state.is_stopping() {
@@ -74,6 +76,7 @@ impl Machine {
         found.user = Some(user);
         found.owner = Some(user);
         found.in_use = true;
+        found.state = ChannelState::Assigned;
         Ok(())
     }
 
@@ -93,6 +96,8 @@ impl Machine {
             return Err(Errno::CANCELED);
         }
         self.release_channel(state, number, channel);
+        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        card.channel(channel)?.state = ChannelState::Idle;
         Ok(())
     }
 }

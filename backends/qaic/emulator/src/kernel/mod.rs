@@ -12,6 +12,7 @@ mod interrupt;
 mod manage;
 pub(crate) mod object;
 mod request;
+mod restart;
 mod slice;
 mod sysfs;
 pub(crate) mod user;

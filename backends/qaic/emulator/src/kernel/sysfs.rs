@@ -2,6 +2,7 @@
 
 use crate::machine::{Machine, Status};
 use hal_emulation::{Errno, accel};
+use hal_qaic_abi::uapi::CHANNELS;
 use hal_qaic_abi::{DRIVER, Model, VENDOR, sysfs};
 use std::path::Path;
 
@@ -32,11 +33,17 @@ impl Machine {
             let text = name.to_str().and_then(|name| self.options.module.text(name));
             return text.map(|text| text + "\n").ok_or(Errno::NOENT);
         }
-        let (number, attribute) = accel::attribute(path).ok_or(Errno::NOENT)?;
+        let (number, file) = accel::file(path).ok_or(Errno::NOENT)?;
         if !self.present().contains(&number) {
             return Err(Errno::NOENT);
         }
-        match attribute {
+        // `dbc_state_show`.
+        if let Some(channel) = (0..CHANNELS).find(|&channel| sysfs::channel_state(channel) == file) {
+            let mut state = self.lock();
+            let card = state.cards.get_mut(number).ok_or(Errno::NOENT)?;
+            return Ok(format!("{}\n", card.channel(channel)?.state.number()));
+        }
+        match file.strip_prefix("device/").unwrap_or_default() {
             "uevent" => {
                 let (vendor, device) = (VENDOR, Model::Aic100.device());
                 Ok(format!(

@@ -41,8 +41,13 @@ impl Machine {
             channel.waits -= 1;
             // Somebody may wait for the channel to be let go of.
             self.core.wake(number);
+            let released = channel.user.is_none();
             result?;
-            return if channel.user.is_none() { Err(Errno::PERM) } else { Ok(()) };
+            return match card.restarting {
+                Some(channel) if channel == request.dbc_id => Err(Errno::PIPE),
+                _ if released => Err(Errno::PERM),
+                _ => Ok(()),
+            };
         }
         result
     }

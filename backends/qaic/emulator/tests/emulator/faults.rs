@@ -1,8 +1,8 @@
 //! Each fault by its name, and what the user of the driver sees of it.
 
-use crate::common::{Buffers, STUCK, card, faulty, image, open, options, try_open};
+use crate::common::{Buffers, STUCK, card, faulty, image, open, options, passthrough, try_open};
 use hal_emulation::{Errno, Kernel};
-use hal_qaic_abi::nnc::command::Status;
+use hal_qaic_abi::nnc::command::{ActivateResponse, Status};
 use hal_qaic_abi::nnc::user::Ask;
 use hal_qaic_emulator::{Emulator, Options};
 use std::path::Path;
@@ -132,6 +132,62 @@ fn hang_never_ends_and_a_deactivation_does() {
     assert_eq!(card.counts().channels, 0);
 }
 
+/// The state of a channel as the file system shows it.
+fn channel_state(card: &crate::common::Card, channel: u32) -> String {
+    let path = format!("/sys/class/accel/accel0/dbc{channel}_state");
+    card.emulator.read(Path::new(&path)).unwrap()
+}
+
+#[test]
+fn crash_takes_one_workload_and_no_other() {
+    // Slow enough to see the restart.
+    let mut options = faulty(&["crash:1"]);
+    options.execution.speed = 1;
+    let (card, buffers) = network(options);
+    let (lost, elf) = (buffers.active.channel, buffers.active.elf);
+    let other = open(&card.emulator, 0);
+    let active = other.channel(8);
+    let poster = other.poster(&active, 3);
+    assert_eq!((channel_state(&card, lost), channel_state(&card, 9)), ("1\n".to_owned(), "0\n".to_owned()));
+    let outcome = *buffers.handles.last().unwrap();
+    let stuck = card.stuck(&buffers.active);
+    card.execute(lost, &[stuck]).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| card.wait(lost, stuck, 10_000));
+        card.until_waits(1);
+        card.execute(lost, &buffers.handles).unwrap();
+        assert_eq!(waiter.join().unwrap(), Err(Errno::PIPE), "a wait under way");
+    });
+    assert!(["2\n", "3\n", "4\n"].contains(&channel_state(&card, lost).as_str()));
+    // The channel is nobody's any more.
+    assert_eq!(card.wait(lost, outcome, 1), Err(Errno::PERM));
+    assert_eq!(card.execute(lost, &buffers.handles), Err(Errno::PERM));
+    assert_eq!(card.attach(outcome, lost, 1, &[<_>::default()]), Err(Errno::INVAL));
+    assert_eq!(card.deactivate(buffers.active).0, Err(Errno::PERM));
+    // Others do not notice.
+    other.execute(active.channel, &[poster]).unwrap();
+    assert_eq!(other.wait(active.channel, poster, 5000), Ok(()));
+    assert_ne!(other.channel(8).channel, lost, "it is not given again before it is back");
+    let (result, bytes) = card.try_activate(elf, 8);
+    assert_eq!(result, Err(Errno::CANCELED));
+    let response: ActivateResponse = passthrough(&bytes);
+    assert_eq!(response.status.get(), Status::RESTARTING.0);
+    // What was loaded still is, and runs when the cores are back.
+    let limit = Instant::now() + Duration::from_secs(10);
+    let mut seen = Vec::new();
+    while channel_state(&card, lost) != "0\n" {
+        seen.push(channel_state(&card, lost));
+        assert!(Instant::now() < limit, "it does not come back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(
+        seen.is_sorted() && seen.iter().all(|state| ["2\n", "3\n", "4\n"].contains(&state.as_str())),
+        "{seen:?}"
+    );
+    assert_eq!(card.try_activate(elf, 8).0, Ok(()));
+    assert_eq!((channel_state(&card, lost), card.counts().resets), ("1\n".to_owned(), 0));
+}
+
 #[test]
 fn reset_ends_everything_and_the_card_comes_back() {
     let (card, buffers) = network(faulty(&["reset:1"]));
@@ -165,7 +221,7 @@ fn unplug_ends_every_request_and_wakes_who_waits() {
     card.execute(active.channel, &[stuck]).unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| card.wait(active.channel, stuck, 10_000));
-        std::thread::sleep(Duration::from_millis(50));
+        card.until_waits(1);
         // Whichever request is the ninth.
         while card.create(1).is_ok() {}
         let result = waiter.join().unwrap();

@@ -11,6 +11,7 @@ mod bridge;
 mod common;
 mod executions;
 mod faults;
+mod fuzz;
 mod messages;
 mod networks;
 mod objects;

@@ -1,9 +1,10 @@
 //! Waits: `qaic_wait_bo_ioctl`, `wakeup_dbc`, `disable_dbc`.
 
 use crate::common::{STUCK, card, open, options};
-use hal_emulation::Errno;
+use hal_emulation::{Errno, Kernel};
 use hal_qaic_abi::uapi::{Call, Wait};
 use hal_qaic_emulator::{Module, Options};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -47,15 +48,35 @@ fn a_deactivation_waits_for_waits_and_then_ends_what_is_on_its_way() {
     let active = card.channel(8);
     let stuck = card.stuck(&active);
     card.execute(active.channel, &[stuck]).unwrap();
+    let (sender, begun) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| card.wait(active.channel, stuck, 200));
-        std::thread::sleep(Duration::from_millis(50));
-        let begin = Instant::now();
-        assert_eq!(card.deactivate(active).0, Ok(()));
+        let (card, active) = (&card, &active);
+        let waiter = scope.spawn(move || {
+            sender.send(Instant::now()).unwrap();
+            card.wait(active.channel, stuck, 500)
+        });
+        let begun = begun.recv().unwrap();
+        card.until_waits(1);
+        assert_eq!(card.deactivate(*active).0, Ok(()));
         // The channel is held by the wait, which nothing ends before its time.
-        assert!(begin.elapsed() >= Duration::from_millis(100), "{:?}", begin.elapsed());
+        assert!(begun.elapsed() >= Duration::from_millis(500), "{:?}", begun.elapsed());
         assert_eq!(waiter.join().unwrap(), Err(Errno::TIMEDOUT));
     });
+}
+
+#[test]
+fn a_state_is_left_by_a_close_and_cleared_by_a_deactivation() {
+    let one = card(options());
+    let emulator = one.emulator.clone();
+    let state = |channel: u32| {
+        emulator.read(Path::new(&format!("/sys/class/accel/accel0/dbc{channel}_state"))).unwrap()
+    };
+    let (first, second) = (one.channel(8), one.channel(8));
+    assert_eq!((state(0), state(1), state(2)), ("1\n".to_owned(), "1\n".to_owned(), "0\n".to_owned()));
+    assert_eq!(one.deactivate(second).0, Ok(()));
+    assert_eq!(state(second.channel), "0\n");
+    one.close();
+    assert_eq!(state(first.channel), "1\n");
 }
 
 #[test]

@@ -23,6 +23,10 @@ enum Asked {
 /// A kernel whose device answers by `answer`, which adds to the message and says what the kernel returns.
 fn kernel(mut answer: impl FnMut(&[Asked], &mut Message) -> Result<(), Errno> + Send + 'static) -> Scripted {
     Scripted::new(move |call, argument| {
+        if call == Call::MmapBo {
+            // Whoever asks for nobody's object wants to know whether the device can be used: it cannot.
+            return Err(Errno::NODEV);
+        }
         assert_eq!(call, Call::Manage);
         let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
         // SAFETY: a message has room for an answer of the largest size, and nobody else touches it meanwhile.

@@ -1,0 +1,61 @@
+//! Crashes: the cores of a network stop working, and are restarted without the rest of the device.
+//!
+//! The network is stopped and no longer active; what is loaded stays. While its cores restart, they and the channel are nobody's,
+//! and the user that they were active for is told so when it activates a network.
+
+use crate::machine::{Event, Machine, State};
+use hal_qaic_abi::sysfs::ChannelState;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How far the steps of a restart are apart.
+const STEP: Duration = Duration::from_millis(100);
+/// How long a step waits for the kernel before it is tried again.
+const AGAIN: Duration = Duration::from_millis(1);
+
+/// What restarts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Restart {
+    pub(crate) owner: u32,
+    pub(crate) channel: u32,
+    pub(crate) cores: u16,
+}
+
+impl Machine {
+    /// The cores of a channel's network have crashed.
+    pub(crate) fn crash(&self, state: &mut State, number: usize, channel: u32) {
+        let Some(card) = state.cards.get_mut(number) else { return };
+        let Some(crashed) = card.server.remove_active(channel) else { return };
+        crashed.shared.abort.store(true, Ordering::Relaxed);
+        card.server.restarting = Some(Restart { owner: crashed.owner, channel, cores: crashed.cores });
+        if let Some(bridge) = card.bridges.get_mut(channel as usize) {
+            bridge.stop();
+        }
+        self.restart(state, number, channel, ChannelState::BeforeShutdown);
+    }
+
+    /// A step of a restart is due: the kernel is told, then the next one follows.
+    pub(crate) fn restart(&self, state: &mut State, number: usize, channel: u32, step: ChannelState) {
+        let Some(card) = state.cards.get_mut(number) else { return };
+        if card.server.restarting.is_none_or(|restart| restart.channel != channel) {
+            // A reset came between.
+            return;
+        }
+        if !self.restarts(state, number, channel, step) {
+            self.after(state, AGAIN, Event::Restart { card: number, channel, step });
+            return;
+        }
+        let next = match step {
+            ChannelState::BeforeShutdown => ChannelState::AfterShutdown,
+            ChannelState::AfterShutdown => ChannelState::BeforePowerUp,
+            ChannelState::BeforePowerUp => ChannelState::AfterPowerUp,
+            ChannelState::AfterPowerUp | ChannelState::Idle | ChannelState::Assigned => {
+                if let Some(card) = state.cards.get_mut(number) {
+                    card.server.restarting = None;
+                }
+                return;
+            }
+        };
+        self.after(state, self.real(STEP), Event::Restart { card: number, channel, step: next });
+    }
+}

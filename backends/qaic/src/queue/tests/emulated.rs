@@ -1,0 +1,201 @@
+//! The same on the emulator of the kernel driver: what each of its faults looks like from a queue.
+
+use super::*;
+use hal_backend::Parameters;
+use hal_qaic_emulator::{Counts, Emulator, Options};
+
+struct Machine {
+    emulator: Arc<Emulator>,
+    bench: Bench,
+    executable: Arc<Executable>,
+    bindings: [Span<QaicDevice>; 2],
+    target: Arc<Memory>,
+}
+
+impl Machine {
+    /// A card with these parameters, and what the tests have on it.
+    fn new(parameters: &[(&'static str, &'static str)], settings: Settings) -> Self {
+        let pairs = [("workers", "2")].iter().chain(parameters).copied();
+        let options = Options::read(&mut Parameters::new("qaic", pairs)).unwrap();
+        let emulator = Emulator::new(options).unwrap();
+        let desk = Desk::new(0, 0);
+        let bench = Bench::on(desk, emulator.clone(), emulator.clone(), settings);
+        let executable = bench.adder();
+        let (source, target) = (bench.memory(&[1; 10_000]), bench.memory(&[0; 10_000]));
+        let bindings = [span(&source, 0, 10_000), span(&target, 0, 10_000)];
+        Self { emulator, bench, executable, bindings, target }
+    }
+
+    fn dispatch(&mut self) -> Result<(), Failure> {
+        assert!(self.target.view().fill(&[0]));
+        self.bench.dispatch(&self.executable, 0, [10_000, 1, 1], &self.bindings)
+    }
+
+    /// Dispatches, and looks at what came out.
+    fn works(&mut self) {
+        self.dispatch().unwrap();
+        assert_eq!(bytes(&self.target, 10_000), [6; 10_000]);
+    }
+
+    fn counts(&self) -> Counts {
+        self.emulator.counts(0)
+    }
+}
+
+fn quick() -> Settings {
+    Settings { execute_timeout: Duration::from_secs(1), ..Settings::default() }
+}
+
+#[test]
+fn a_dispatch_takes_the_way_of_a_network() {
+    let mut machine = Machine::new(&[], Settings::default());
+    machine.works();
+    let first = machine.counts();
+    assert_eq!((first.calls, first.activations, first.channels, first.loaded), (1, 1, 1, 1));
+    machine.works();
+    let second = machine.counts();
+    assert_eq!((second.calls, second.messages), (2, first.messages), "nothing is said to the card again");
+    // The call, two bindings both ways, the outcome.
+    assert_eq!(second.requests, 2 * first.requests);
+}
+
+#[test]
+fn nothing_stays_behind_when_a_client_is_gone() {
+    let mut machine = Machine::new(&[], Settings::default());
+    machine.works();
+    let Machine { emulator, bench, executable, bindings, target } = machine;
+    drop((executable, bindings, target, bench));
+    // The thread for messages lets go of the file by itself.
+    let end = std::time::Instant::now() + Duration::from_secs(10);
+    let left = || {
+        let counts = emulator.counts(0);
+        (
+            counts.users,
+            counts.objects,
+            counts.channels,
+            counts.activations,
+            counts.loaded,
+            counts.allocated_bytes,
+        )
+    };
+    while left() != (0, 0, 0, 0, 0, 0) {
+        assert!(std::time::Instant::now() < end, "{:?}", left());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn memory_in_many_pieces_gets_rings_that_are_large_enough() {
+    // A page at a time: 2 MiB both ways are more than a thousand elements.
+    let mut machine = Machine::new(&[("segment", "4k")], Settings::default());
+    let large = machine.bench.memory(&vec![1; 2 << 20]);
+    let bindings = [span(&large, 0, 1 << 20), span(&large, 1 << 20, 1 << 20)];
+    let executable = machine.executable.clone();
+    machine.bench.dispatch(&executable, 0, [1000, 1, 1], &bindings).unwrap();
+    let mut page = [0; 1001];
+    assert!(large.view().read(1 << 20, &mut page));
+    assert_eq!((page[999], page[1000]), (6, 1));
+}
+
+#[test]
+fn as_many_networks_as_there_are_cores_and_more() {
+    let mut machine = Machine::new(&[], Settings::default());
+    let executables: Vec<_> = (0..20).map(|_| machine.bench.adder()).collect();
+    for executable in executables.iter().chain(&executables) {
+        machine.bench.dispatch(executable, 0, [4, 1, 1], &machine.bindings).unwrap();
+    }
+    assert_eq!(machine.counts().activations, 16);
+}
+
+#[test]
+fn a_network_that_hangs_is_stopped_and_started_again() {
+    let mut machine = Machine::new(&[("fault", "hang:1")], quick());
+    let failure = machine.dispatch().unwrap_err();
+    assert_eq!(failure.code(), Code::DeadlineExceeded, "{failure}");
+    assert_eq!(machine.counts().activations, 0);
+    machine.works();
+}
+
+#[test]
+fn a_refused_deactivation_is_asked_for_again() {
+    let mut machine = Machine::new(&[("fault", "deactivate:1")], Settings::default());
+    machine.works();
+    machine.bench.networks.clear();
+    let counts = machine.counts();
+    assert_eq!((counts.activations, counts.channels, counts.loaded), (0, 0, 0));
+}
+
+#[test]
+fn a_channel_that_does_not_exist_fails_the_dispatch_and_not_the_device() {
+    let mut machine = Machine::new(&[("fault", "bad-channel:1")], Settings::default());
+    let failure = machine.dispatch().unwrap_err();
+    assert_eq!(failure.code(), Code::Internal, "{failure}");
+    machine.works();
+}
+
+#[test]
+fn a_message_with_a_wrong_checksum_fails_the_dispatch_and_not_the_device() {
+    // The second message is the one that loads the network: the first asked for the version.
+    let mut machine = Machine::new(&[("fault", "control-crc:2")], Settings::default());
+    assert_eq!(machine.dispatch().unwrap_err().code(), Code::DataLoss);
+    machine.works();
+}
+
+#[test]
+fn a_message_that_is_not_answered_fails_the_dispatch_in_time() {
+    let lost = [("fault", "control-lost:2"), ("control_resp_timeout_s", "1")];
+    let mut machine = Machine::new(&lost, Settings::default());
+    let failure = machine.dispatch().unwrap_err();
+    assert_eq!(failure.code(), Code::DeadlineExceeded);
+    assert!(failure.message().contains("no answer within"), "{failure}");
+    machine.works();
+}
+
+#[test]
+fn waits_that_signals_interrupt_go_on() {
+    let mut machine = Machine::new(&[("fault", "eintr:5")], Settings::default());
+    // What is said to the card is not said twice: whether it was heard is unknown.
+    let mut tries = 0;
+    while let Err(failure) = machine.dispatch() {
+        assert_eq!(failure.code(), Code::Aborted, "{failure}");
+        tries += 1;
+        assert!(tries < 10, "{failure}");
+    }
+    for _ in 0..20 {
+        machine.works();
+    }
+}
+
+#[test]
+fn an_interrupt_that_is_lost_ends_a_dispatch_in_time() {
+    let mut machine = Machine::new(&[("fault", "lost-msi:1")], quick());
+    // Where completions are many, the next interrupt finds them all.
+    if let Err(failure) = machine.dispatch() {
+        assert_eq!(failure.code(), Code::DeadlineExceeded, "{failure}");
+    }
+    machine.works();
+}
+
+#[test]
+fn an_object_that_finds_no_memory_fails_the_dispatch() {
+    // Two are the buffers of the test.
+    let mut machine = Machine::new(&[("fault", "alloc:4")], Settings::default());
+    assert_eq!(machine.dispatch().unwrap_err().code(), Code::ResourceExhausted);
+    machine.works();
+}
+
+#[test]
+fn a_card_that_is_pulled_out_is_lost() {
+    let mut machine = Machine::new(&[("fault", "unplug:12")], Settings::default());
+    let failure = machine.dispatch().unwrap_err();
+    assert_eq!(failure.code(), Code::Unavailable, "{failure}");
+    assert!(failure.message().contains("gone"), "{failure}");
+}
+
+#[test]
+fn a_reset_fails_what_runs() {
+    let mut machine = Machine::new(&[("fault", "reset:2")], quick());
+    machine.works();
+    let failure = machine.dispatch().unwrap_err();
+    assert_eq!(failure.code(), Code::Unavailable, "{failure}");
+}
