@@ -496,3 +496,28 @@ fn a_buffer_whose_network_was_lost_goes_to_another_one() {
     bench.dispatch(&other, 0, [1; 3], &bindings).unwrap();
     assert_eq!(bytes(&memories[1], 4096), [2; 4096]);
 }
+
+#[test]
+fn a_card_that_does_not_answer_is_not_asked_for_each_network_again() {
+    let mut bench = Bench::with_channels(16);
+    let executables = [bench.adder(), bench.adder(), bench.adder()];
+    let memory = bench.memory(&[1; 8]);
+    let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
+    for executable in &executables {
+        bench.dispatch(executable, 0, [1; 3], &bindings).unwrap();
+    }
+    bench.desk.calls();
+    // Each unanswered message takes a minute.
+    bench.desk.fail(Asked::Manage, Errno::TIMEDOUT);
+    bench.networks.clear();
+    let asked = bench.desk.calls().into_iter().filter(|call| *call == Asked::Manage).count();
+    assert_eq!(asked, 1);
+    // An answer makes good for that.
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    bench.desk.fail(Asked::Manage, Errno::TIMEDOUT);
+    assert!(bench.dispatch(&executable, 0, [1; 3], &bindings).is_err());
+    bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
+    bench.networks.clear();
+    assert_eq!(bench.desk.counts().1, 0);
+}
