@@ -20,7 +20,7 @@ pub(crate) struct Rules {
     /// Devices from this one on use no other device's memory.
     pub(crate) in_reach: usize,
     /// What IREE's own driver does not do, and every device of this project does: any pattern, fills that begin and end
-    /// anywhere, copies that overlap, recordings that name stream-ordered buffers or have long updates.
+    /// anywhere, copies that overlap, recordings that name subspans of stream-ordered buffers or have long updates.
     pub(crate) beyond: bool,
     /// The program's one dispatch is failed by the device.
     pub(crate) broken: bool,
@@ -338,15 +338,17 @@ impl Author {
         }
     }
 
-    /// Whether IREE's own driver records a command: it refuses stream-ordered buffers that have no memory yet, and updates of
-    /// more than 2,040 bytes with its own header.
+    /// Whether IREE's own driver records a command: it refuses subspans of stream-ordered buffers that have no memory yet,
+    /// and updates of more than 2,040 bytes with its own header.
     fn is_recordable(&self, command: &Command) -> bool {
-        let is_transient = |access: &Access| match access.part.base {
-            Base::Buffer(buffer) => self.program.buffers[buffer].memory == Memory::Transient,
+        let is_early = |access: &Access| match access.part.base {
+            Base::Buffer(buffer) => {
+                access.part.span.is_some() && self.program.buffers[buffer].memory == Memory::Transient
+            }
             Base::Slot(_) => false,
         };
         let is_long = matches!(command, Command::Update { target, .. } if target.length > 1900);
-        !is_long && !command.accesses().iter().any(is_transient)
+        !is_long && !command.accesses().iter().any(is_early)
     }
 
     /// An execution, with a table in which no command meets itself.

@@ -6,7 +6,8 @@
 //! semaphore. The same program runs on IREE's `local-task` and on the devices of this project; who differs has the defect.
 //!
 //! - `program.rs`: what a program is, and how it reads. `author.rs`: writes one. `dice.rs`: its choices.
-//! - `oracle.rs`: what it must come to, and whether it is legal. `machine.rs`: runs it. `shrink.rs`: makes it smaller.
+//! - `oracle.rs`: what it must come to, and whether it is legal. `shrink.rs`: makes it smaller.
+//! - `machine.rs`: its devices. `scene.rs`: runs it. `calls.rs`, `host.rs`: what it does. `ending.rs`: what it came to.
 //!
 //! `PROGRAMS=n` runs so many (from the seed `PROGRAMS_FROM=n` on), `PROGRAMS_SECONDS=n` as many as fit, `PROGRAM_SEED=n`
 //! one and prints it; `PROGRAMS_KIND=name` asks for one kind, `PROGRAMS_DEVICE=name` runs on that device alone. `PROGRAMS_SURVEY=1` goes on after a failure, and
@@ -20,12 +21,16 @@
 )]
 
 mod author;
+mod calls;
 #[path = "../common/mod.rs"]
 mod common;
 mod dice;
+mod ending;
+mod host;
 mod machine;
 mod oracle;
 mod program;
+mod scene;
 mod shrink;
 
 use author::Rules;
@@ -139,7 +144,7 @@ fn run(machine: &Arc<Machine>, program: &Program, patience: Duration) -> Vec<Str
     };
     let (told, tells) = channel();
     let (on, copied) = (machine.clone(), program.clone());
-    std::thread::spawn(move || told.send(machine::run(&on, &copied, &expected, patience)));
+    std::thread::spawn(move || told.send(scene::run(&on, &copied, &expected, patience)));
     tells.recv_timeout(patience * 4).unwrap_or_else(|_| {
         eprintln!("a call never returned\n{program}");
         std::process::exit(1);

@@ -1,7 +1,7 @@
 //! The calls.
 
 use crate::bench::{Bench, Dispatch, LENGTH, answer, params, wait};
-use crate::common::{Buffer, Device, File, List, check, reference};
+use crate::common::{self, Buffer, Commands, Device, File, List, check, reference};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;
@@ -52,6 +52,34 @@ fn alloca(bench: &Bench, length: usize, alignment: usize, flags: u64) -> String 
     });
     unsafe { sys::iree_hal_buffer_release(buffer) };
     answer
+}
+
+/// Records and executes an update of stream-ordered memory, recorded before there is any.
+fn early(
+    bench: &Bench,
+    name: impl FnOnce(
+        &Buffer,
+        &dyn Fn(&sys::iree_hal_buffer_ref_t) -> common::Result<Commands>,
+    ) -> common::Result<Commands>,
+) -> String {
+    let (go, ready) = (bench.device.semaphore(0), bench.device.semaphore(0));
+    // local-sync returns when the memory is there, and nobody else could let it go on.
+    let is_sync = bench.device.query("hal.device.id", "local-sync").is_ok_and(|is_it| is_it == 1);
+    let waits = if is_sync { List::none() } else { go.at(1) };
+    let buffer = bench.device.alloca_of(&waits, &ready.at(1), params(), LENGTH).unwrap();
+    let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT;
+    let commands = name(&buffer, &|target| {
+        bench.record(mode, 0, |raw| unsafe {
+            let bytes = [1_u8; LENGTH];
+            sys::iree_hal_command_buffer_update_buffer(raw, bytes.as_ptr().cast(), 0, *target, 0)
+        })
+    });
+    go.signal(1).unwrap();
+    wait(&ready, 1).unwrap();
+    match commands {
+        Ok(commands) => bench.execute(&commands, &[]),
+        Err(error) => format!("{} recorded", answer::<()>(Err(error))),
+    }
 }
 
 fn dealloca(bench: &Bench, buffer: &Buffer) -> String {
@@ -398,22 +426,14 @@ pub(crate) const CASES: &[Case] = &[
         |bench| updated(bench, (64 << 10) + 4),
     ),
     case("Command buffers", "names stream-ordered memory that is not there yet", SILENT, |bench| {
-        let (go, ready) = (bench.device.semaphore(0), bench.device.semaphore(0));
-        // Without a wait for `go` local-sync allocates at once, and with one it never returns.
-        let early = bench.device.query("hal.device.id", "local-sync").is_ok_and(|is_sync| is_sync == 1);
-        let waits = if early { List::none() } else { go.at(1) };
-        let buffer = bench.device.alloca_of(&waits, &ready.at(1), params(), LENGTH).unwrap();
-        let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT;
-        let commands = bench.record(mode, 0, |raw| unsafe {
-            let bytes = [1_u8; LENGTH];
-            sys::iree_hal_command_buffer_update_buffer(raw, bytes.as_ptr().cast(), 0, reference(&buffer), 0)
-        });
-        go.signal(1).unwrap();
-        wait(&ready, 1).unwrap();
-        match commands {
-            Ok(commands) => bench.execute(&commands, &[]),
-            Err(error) => format!("{} recorded", answer::<()>(Err(error))),
-        }
+        early(bench, |buffer, record| record(&reference(buffer)))
+    }),
+    case("Command buffers", "names a subspan of it", SILENT, |bench| {
+        early(bench, |buffer, record| unsafe {
+            let (mut span, system) = (null_mut(), sys::iree_allocator_system());
+            check(sys::iree_hal_buffer_subspan(buffer.0, 0, LENGTH / 2, system, &raw mut span))?;
+            record(&reference(&Buffer(span)))
+        })
     }),
     case(
         "Command buffers",
