@@ -194,5 +194,12 @@ fn link() {
     for library in ["iree_hal_runtime", "flatcc_parsing"] {
         println!("cargo::rustc-link-lib=static:-bundle={library}");
     }
+    // What the C compiler has instrumented needs its runtime, which has to be the first of the shared libraries. The Rust side
+    // is instrumented for the same one.
+    if env::var("CARGO_CFG_SANITIZE")
+        .is_ok_and(|sanitizers| sanitizers.split(',').any(|one| one == "address"))
+    {
+        println!("cargo::rustc-link-lib=dylib=asan");
+    }
     println!("cargo::rustc-link-lib=dylib=m");
 }

@@ -340,10 +340,8 @@ impl<D: Device> Memory<D> {
         release: sys::iree_hal_buffer_release_callback_t,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
         if external.type_ != sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION {
-            let message = format!(
-                "only host allocations can be imported, not external buffers of type {}",
-                external.type_
-            );
+            let (kind, instead) = foreign_kind(external.type_);
+            let message = format!("only host allocations are imported, and this is {kind}; {instead}");
             return Err(Failure::new(Code::Unavailable, message));
         }
         // SAFETY: the type says which member of the union it is.
@@ -382,6 +380,21 @@ impl<D: Device> Memory<D> {
             release,
         };
         Buffer::create(self.allocator, backing, spec)
+    }
+}
+
+/// What a kind of external memory is that no device here takes or gives, and what a program that has some can do.
+#[cold]
+fn foreign_kind(kind: sys::iree_hal_external_buffer_type_t) -> (String, &'static str) {
+    let copy = "allocate a buffer and copy into it";
+    match kind {
+        sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_DEVICE_ALLOCATION => ("a device's pointer".to_owned(), copy),
+        sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD => {
+            let map = "map the descriptor and import the mapping, or allocate a buffer and copy into it";
+            ("an opaque file descriptor".to_owned(), map)
+        }
+        sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_WIN32 => ("a Win32 handle".to_owned(), copy),
+        other => (format!("memory of a kind {other} that is not known"), copy),
     }
 }
 
@@ -604,8 +617,10 @@ impl<D: Device> Table<D> {
     ) -> sys::iree_status_t {
         guard(|| {
             if requested != sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION {
-                let message =
-                    format!("buffers can only be exported as host allocations, not as type {requested}");
+                let (kind, _) = foreign_kind(requested);
+                let message = format!(
+                    "buffers are exported as host allocations, where the host can map them, and not as {kind}"
+                );
                 return Err(Failure::new(Code::Unavailable, message));
             }
             // SAFETY: C passes a live buffer.

@@ -454,12 +454,8 @@ impl Slice {
 
     /// What the buffer is part of, and where in that the slice begins. A buffer keeps what it is part of.
     fn allocation(&self) -> Result<(Lent<'_, sys::iree_hal_buffer_t>, u64)> {
-        // SAFETY: the buffer is retained, and keeps what it is part of.
-        unsafe {
-            let buffer = self.buffer.get();
-            let allocation = Lent::required((*buffer).allocated_buffer, "a buffer is part of none")?;
-            Ok((allocation, wide((*buffer).byte_offset) + self.offset))
-        }
+        let (allocation, begin) = allocation_of(self.buffer.lend())?;
+        Ok((allocation, begin + self.offset))
     }
 
     /// The memory as it is now: a stream-ordered buffer has some between its allocation and its deallocation, whoever's it is.
@@ -472,9 +468,11 @@ impl Slice {
                 None => return Ok(Allocated { memory: Memory::Whole(allocation), offset, slice: self }),
             },
         };
-        let slice = Slice { buffer: backing, offset, length: self.length };
-        let (allocation, offset) = slice.allocation()?;
-        Ok(Allocated { memory: Memory::Backing(allocation.retain()), offset, slice: self })
+        let (allocation, begin) = allocation_of(backing.lend())?;
+        // Mostly the memory's buffer is all of its allocation, and the reference to it will do.
+        let other = (allocation.get() != backing.get()).then(|| allocation.retain());
+        let memory = Memory::Backing(other.unwrap_or(backing));
+        Ok(Allocated { memory, offset: begin + offset, slice: self })
     }
 
     /// The memory for a device: its own, or anybody else's through the host.
@@ -497,6 +495,18 @@ impl Slice {
     /// The bytes as host memory, mapped as long as anybody has the range.
     pub(crate) fn map(&self, access: Access) -> Result<HostRange> {
         self.allocated()?.map(access)
+    }
+}
+
+/// What a buffer is part of, which it keeps, and where in that it begins.
+fn allocation_of<'a>(
+    buffer: Lent<'a, sys::iree_hal_buffer_t>,
+) -> Result<(Lent<'a, sys::iree_hal_buffer_t>, u64)> {
+    // SAFETY: the buffer is lent, and keeps what it is part of.
+    unsafe {
+        let buffer = buffer.get();
+        let allocation = Lent::required((*buffer).allocated_buffer, "a buffer is part of none")?;
+        Ok((allocation, wide((*buffer).byte_offset)))
     }
 }
 

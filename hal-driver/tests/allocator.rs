@@ -192,6 +192,42 @@ fn what_is_exportable_can_be_exported() {
 }
 
 #[test]
+fn external_memory_of_other_kinds_is_unavailable_by_name() {
+    let kinds = [
+        (sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_DEVICE_ALLOCATION, "a device's pointer"),
+        (sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD, "an opaque file descriptor"),
+        (sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_WIN32, "a Win32 handle"),
+    ];
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        let buffer = device.try_buffer_of(shared(), 1024).unwrap();
+        for (kind, name) in kinds {
+            let mut external =
+                sys::iree_hal_external_buffer_t { type_: kind, size: 1024, ..Default::default() };
+            let (allocator, given, mut imported) = (device.allocator(), &raw mut external, null_mut());
+            let (importing, exporting) = unsafe {
+                let nobody = sys::iree_hal_buffer_release_callback_t::default();
+                let made = &raw mut imported;
+                (
+                    common::check(sys::iree_hal_allocator_import_buffer(
+                        allocator,
+                        shared(),
+                        given,
+                        nobody,
+                        made,
+                    )),
+                    common::check(sys::iree_hal_allocator_export_buffer(allocator, buffer.0, kind, 0, given)),
+                )
+            };
+            for refused in [importing, exporting].map(Result::unwrap_err) {
+                assert_eq!(refused.code, Code::Unavailable, "{uri}: {}", refused.text);
+                assert!(refused.text.contains(name), "{uri}: {}", refused.text);
+            }
+        }
+    }
+}
+
+#[test]
 fn an_alignment_that_is_allocatable_is_allocated() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();

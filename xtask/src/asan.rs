@@ -86,7 +86,8 @@ fn tests(tree: &Tree) -> Result<Command> {
         .env("RUSTC_BOOTSTRAP", "1")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env("RUSTFLAGS", format!("{ASAN_RUSTFLAGS} -Clink-arg=-fsanitize=address"))
-        .env("TARGET_CFLAGS", ASAN_CFLAGS);
+        .env("TARGET_CFLAGS", ASAN_CFLAGS)
+        .env("HAL_TEST_SECONDS", "100");
     Ok(command)
 }
 
