@@ -53,6 +53,7 @@ mod executable;
 mod frontier;
 mod host_pool;
 mod host_program;
+mod lending;
 mod object;
 mod pools;
 mod profile;
