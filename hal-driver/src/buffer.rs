@@ -1,6 +1,7 @@
 //! Buffers: memory of a device behind IREE's buffer interface, and any buffer as something a queue can work on.
 
 use crate::allocator::HOST_VISIBLE;
+use crate::bounce;
 use crate::constants::{ACCESS_ANY, ACCESS_READ, Access};
 use crate::object::{Retained, extent, free, narrow, wide};
 use crate::status::{Result, check, guard, guard_or, invalid, text};
@@ -182,6 +183,10 @@ unsafe extern "C" fn map_range(
     guard(|| {
         // SAFETY: C passes a live buffer of ours and a mapping to fill.
         let (buffer, mapping) = unsafe { (Buffer::of(base), &mut *mapping) };
+        if access & ACCESS_ANY != 0 && buffer.backing.host_view().is_none() {
+            // SAFETY: as above; `unmap_range` ends it.
+            return unsafe { bounce::map(base, wide(offset), wide(length), mapping) };
+        }
         let view = buffer
             .backing
             .host_view()
@@ -208,10 +213,14 @@ unsafe extern "C" fn unmap_range(
     base: *mut sys::iree_hal_buffer_t,
     offset: sys::iree_device_size_t,
     length: sys::iree_device_size_t,
-    _mapping: *mut sys::iree_hal_buffer_mapping_t,
+    mapping: *mut sys::iree_hal_buffer_mapping_t,
 ) -> sys::iree_status_t {
-    // SAFETY: the same contract.
-    unsafe { flush_range(base, offset, length) }
+    guard(|| {
+        // SAFETY: C passes a live buffer of ours and a mapping of it, which ends.
+        unsafe {
+            if bounce::unmap(&mut *mapping)? { Ok(()) } else { check(flush_range(base, offset, length)) }
+        }
+    })
 }
 
 unsafe extern "C" fn invalidate_range(
@@ -408,7 +417,9 @@ impl Slice {
             let place = Place::Device(memory.memory.clone(), buffer.offset + offset);
             return Ok(Span { place, length: self.length });
         }
-        let range = map(allocated, offset, self.length, ACCESS_ANY).map_err(|failure| {
+        // Whoever resolves must not wait: what has to be copied for that was lent before.
+        let access = if self.sole_user().is_some() { ACCESS_READ } else { ACCESS_ANY };
+        let range = map(allocated, offset, self.length, access).map_err(|failure| {
             let message = format!(
                 "a buffer of another device can only be used through the host: {}",
                 failure.message()
