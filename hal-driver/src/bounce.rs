@@ -219,7 +219,9 @@ pub(crate) unsafe fn unmap(mapping: &mut sys::iree_hal_buffer_mapping_t) -> Resu
 
 /// A semaphore is about to be signalled on this thread, or has been: what this thread has mapped goes back first.
 pub(crate) fn before_signal() -> Result {
-    if COPIES.get() || MAPPED.with_borrow(Vec::is_empty) { Ok(()) } else { write_back_all() }
+    // A thread on its way out has nothing mapped any more.
+    let has_mapped = MAPPED.try_with(|mapped| !mapped.borrow().is_empty()).unwrap_or(false);
+    if has_mapped && !COPIES.get() { write_back_all() } else { Ok(()) }
 }
 
 #[cold]
