@@ -1,6 +1,7 @@
 //! Buffers: memory of a device behind IREE's buffer interface, and any buffer as something a queue can work on.
 
 use crate::allocator::{HOST_VISIBLE, Parent};
+use crate::bounce;
 use crate::constants::{ACCESS_ANY, ACCESS_READ, Access};
 use crate::object::{HostAllocator, Lent, Retained, extent, narrow, wide};
 use crate::status::{Result, check, guard, guard_or, invalid, text};
@@ -230,6 +231,11 @@ unsafe extern "C" fn map_range(
     guard(|| {
         // SAFETY: C passes a live buffer of ours and a mapping to fill.
         let (buffer, mapping) = unsafe { (Buffer::of(base), &mut *mapping) };
+        if access & ACCESS_ANY != 0 && buffer.backing.host_view().is_none() {
+            let owner = buffer.backing.parent().retain().ok_or_else(owner_is_gone)?;
+            // SAFETY: as above; `unmap_range` ends it.
+            return unsafe { bounce::map(base, owner, wide(offset), wide(length), mapping) };
+        }
         let view = buffer
             .backing
             .host_view()
@@ -256,10 +262,14 @@ unsafe extern "C" fn unmap_range(
     base: *mut sys::iree_hal_buffer_t,
     offset: sys::iree_device_size_t,
     length: sys::iree_device_size_t,
-    _mapping: *mut sys::iree_hal_buffer_mapping_t,
+    mapping: *mut sys::iree_hal_buffer_mapping_t,
 ) -> sys::iree_status_t {
-    // SAFETY: the same contract.
-    unsafe { flush_range(base, offset, length) }
+    guard(|| {
+        // SAFETY: C passes a live buffer of ours and a mapping of it, which ends.
+        unsafe {
+            if bounce::unmap(&mut *mapping)? { Ok(()) } else { check(flush_range(base, offset, length)) }
+        }
+    })
 }
 
 unsafe extern "C" fn invalidate_range(
@@ -414,11 +424,7 @@ impl Slice {
             // promise of the program, as IREE's placement says.
             unsafe { Retained::retain((*allocation.get()).placement.device) }
         };
-        owner.ok_or_else(|| {
-            let message = "the buffer's device is gone, and only it could reach the buffer's memory; copy what is still needed \
-                           before the device is released";
-            Failure::new(Code::FailedPrecondition, message)
-        })
+        owner.ok_or_else(owner_is_gone)
     }
 
     fn resolved_length(&self) -> Result<u64> {
@@ -482,7 +488,9 @@ impl Slice {
             let place = Place::Device(memory.memory.clone(), buffer.offset + allocated.offset);
             return Ok(Span { place, length: self.length });
         }
-        let range = allocated.map(ACCESS_ANY).map_err(|failure| {
+        // Whoever resolves must not wait: what has to be copied for that was lent before.
+        let access = if self.sole_user().is_some() { ACCESS_READ } else { ACCESS_ANY };
+        let range = allocated.map(access).map_err(|failure| {
             let message = format!(
                 "a buffer of another device can only be used through the host: {}",
                 failure.message()
@@ -576,6 +584,13 @@ impl Allocated<'_> {
             Ok(HostRange::from_raw(start, length, Some(owner)))
         }
     }
+}
+
+#[cold]
+fn owner_is_gone() -> Failure {
+    let message = "the buffer's device is gone, and only it could reach the buffer's memory; copy what is still needed before the \
+                   device is released";
+    Failure::new(Code::FailedPrecondition, message)
 }
 
 /// The name of the device that a buffer is placed on, for people.

@@ -31,7 +31,7 @@
 //! | C interface | here |
 //! |---|---|
 //! | driver factory, driver | `driver.rs` |
-//! | device | `device.rs`, queue operations in `device/queue.rs`; files and memory that the host cannot map in `device/staged.rs`, memory of other devices in `device/loan.rs`, which of its bytes in `ranges.rs` |
+//! | device | `device.rs`, queue operations in `device/queue.rs`; files and memory that the host cannot map in `device/staged.rs`, memory of other devices in `device/loan.rs`, which of its bytes in `ranges.rs`; for drivers that map it in `bounce.rs` |
 //! | semaphore | `semaphore.rs`: IREE's structure as a timeline of the engine |
 //! | allocator, buffer | `allocator.rs`, `buffer.rs` |
 //! | pools, stream-ordered allocation | `pools.rs`, `alloca.rs`; what is allocated in `reservation.rs` and `transient.rs` |
@@ -44,6 +44,7 @@
 
 mod alloca;
 mod allocator;
+mod bounce;
 mod buffer;
 mod command_buffer;
 mod completions;
@@ -54,6 +55,7 @@ mod executable;
 mod frontier;
 mod host_pool;
 mod host_program;
+mod lending;
 mod object;
 mod pools;
 mod proactor;

@@ -12,6 +12,7 @@
 //! A semaphore of ours is recognised by its vtable, a `static` with one address. Every other one, and one of another
 //! device of ours, is *foreign*: it is watched and signalled through IREE's own interface (rule S9).
 
+use crate::bounce;
 use crate::constants::WAIT_FOR_ALL;
 use crate::frontier::Frontiers;
 use crate::object::{Counted, HostAllocator};
@@ -258,6 +259,14 @@ impl IreeTimeline {
     /// The caller owns a reference to the semaphore, and no longer has it afterwards; or the pointer is null.
     pub(crate) unsafe fn adopt(semaphore: *mut sys::iree_hal_semaphore_t) -> Option<Self> {
         NonNull::new(semaphore).map(Self)
+    }
+
+    /// Sleeps until the value is reached, or can no longer be.
+    pub(crate) fn wait(&self, value: u64) -> Result {
+        // SAFETY: the semaphore is alive.
+        unsafe {
+            check(sys::iree_hal_semaphore_wait(self.0.as_ptr(), value, sys::iree_infinite_timeout(), 0))
+        }
     }
 
     fn base(&self) -> *mut sys::iree_async_semaphore_t {
@@ -543,6 +552,7 @@ unsafe extern "C" fn reached(
         // SAFETY: IREE gives its reference back with the one call that it makes; the status is ours to consume.
         let (entry, outcome) =
             unsafe { (Arc::from_raw(user_data.cast_const().cast::<Entry>()), check(status)) };
+        let outcome = outcome.and_then(|()| bounce::before_signal());
         entry.watcher.notify(outcome.map(|()| entry.value));
     });
 }
@@ -605,6 +615,7 @@ unsafe extern "C" fn signal(
                 format!("cannot signal {value}: it is past the largest a semaphore can reach, {MAX_VALUE}");
             return Err(invalid(message));
         }
+        bounce::before_signal()?;
         // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
         let semaphore = unsafe { &*base.cast::<Semaphore>() };
         // The engine may not have heard of a failure yet.

@@ -25,9 +25,14 @@ impl Drop for Inside {
     }
 }
 
+/// Whether this thread is inside such a call.
+pub(crate) fn is_inside() -> bool {
+    DEPTH.with(Cell::get) > 0
+}
+
 /// Runs `teardown` now, or on a thread of its own if it has to be `away` from here or the driver is above us on the stack.
 pub(crate) fn run(away: bool, teardown: impl FnOnce() + Send + 'static) {
-    if !away && DEPTH.with(Cell::get) == 0 {
+    if !away && !is_inside() {
         return teardown();
     }
     let builder = std::thread::Builder::new().name("hal-teardown".into());

@@ -521,9 +521,106 @@ fn owner_without_memory_for_the_host_is_lent_by_way_of_the_worker_s() {
     assert_eq!(end.value().unwrap(), 0, "nothing has begun");
 }
 
-/// IREE's local devices map what they work on, whoever's it is, and give their signals before some of their mappings back.
 #[test]
-fn local_device_of_iree_is_refused_with_the_owner_and_a_remedy() {
+fn command_buffers_of_iree_s_local_devices_work_on_memory_of_a_card() {
+    let (owner, local) = (card(0), Device::open_in_group("local-task://").unwrap());
+    let (theirs, own) = (filled(&owner, LENGTH, 1), local.buffer(LENGTH));
+    // Semaphores of either device.
+    for order in [owner.semaphore(0), local.semaphore(0)] {
+        let start = owner.semaphore(0);
+        let work = [
+            Work::Fill((&theirs, 16, 32), 9),
+            Work::Update((&theirs, 100, 5), &[1, 2, 3, 4, 5]),
+            Work::Copy((&theirs, 0, LENGTH), (&own, 0, LENGTH)),
+        ];
+        perform(&local, Way::Table, 1, &start.at(1), &order.at(1), &work).unwrap();
+        // What the owner does before, and elsewhere meanwhile.
+        let (before, beside) = (owner.semaphore(0), owner.semaphore(0));
+        owner.fill(&List::none(), &before.at(1), &theirs, (200, 8), &[7]).unwrap();
+        before.wait(1).unwrap();
+        owner.fill(&start.at(1), &beside.at(1), &theirs, (2048, 4), &[8]).unwrap();
+        start.signal(1).unwrap();
+        order.wait(1).unwrap_or_else(|failed| panic!("{}", failed.text));
+        let mut expected = vec![1; LENGTH];
+        expected[16..48].fill(9);
+        expected[100..105].copy_from_slice(&[1, 2, 3, 4, 5]);
+        expected[200..208].fill(7);
+        beside.wait(1).unwrap();
+        let copied = own.read();
+        assert!(copied[..2048] == expected[..2048] && copied[2052..] == expected[2052..]);
+        expected[2048..2052].fill(8);
+        assert!(read(&owner, &theirs) == expected);
+        // As it was, for the next round.
+        let again = owner.semaphore(0);
+        owner.fill(&List::none(), &again.at(1), &theirs, (0, LENGTH), &[1]).unwrap();
+        again.wait(1).unwrap();
+    }
+    // What cannot be brought fails the operation.
+    let lost = Device::open("mock://0?heaps=2&queues=1&fault=lose:2").unwrap();
+    let (gone, done) = (filled(&lost, LENGTH, 1), local.semaphore(0));
+    let work = [Work::Copy((&gone, 0, LENGTH), (&own, 0, LENGTH))];
+    let refused = perform(&local, Way::Table, 1, &List::none(), &done.at(1), &work).err();
+    // That driver passes on the code alone.
+    let failed = refused.or_else(|| done.wait(1).err()).unwrap();
+    assert_eq!(failed.code, Code::Unavailable, "{}", failed.text);
+}
+
+/// A mapping as a driver makes it that works on whatever it maps.
+fn map_as_a_driver(buffer: &Buffer, offset: usize, length: usize) -> Result<sys::iree_hal_buffer_mapping_t> {
+    let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+    unsafe {
+        let (mode, any) = (sys::IREE_HAL_MAPPING_MODE_SCOPED, sys::IREE_HAL_MEMORY_ACCESS_ANY);
+        let any = u16::try_from(any).unwrap();
+        check(sys::iree_hal_buffer_map_range(buffer.0, mode, any, offset, length, &raw mut mapping))?;
+    }
+    Ok(mapping)
+}
+
+#[test]
+fn what_is_mapped_goes_back_before_a_semaphore_is_signalled_on_its_thread() {
+    let (owner, local) = (card(0), Device::open_in_group("local-task://").unwrap());
+    let buffer = filled(&owner, LENGTH, 1);
+    for (byte, signal) in [(5, owner.semaphore(0)), (6, local.semaphore(0))] {
+        let (visible, done) = (owner.buffer(LENGTH), owner.semaphore(0));
+        owner.copy(&signal.at(1), &done.at(1), &buffer, &visible, LENGTH).unwrap();
+        let mut mapping = map_as_a_driver(&buffer, 64, 128).unwrap();
+        unsafe { mapping.contents.data.add(3).write(byte) };
+        signal.signal(1).unwrap();
+        done.wait(1).unwrap();
+        assert_eq!(visible.read()[66..69], [1, byte, 1], "the mapping has not ended");
+        unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap() };
+    }
+    // What may only be read does not go back.
+    let kept = owner.local_buffer_for(sys::IREE_HAL_MEMORY_ACCESS_READ, LENGTH);
+    let before = read(&owner, &kept);
+    let mut mapping = map_as_a_driver(&kept, 0, LENGTH).unwrap();
+    unsafe { mapping.contents.data.write(before[0].wrapping_add(1)) };
+    unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap() };
+    assert!(read(&owner, &kept) == before);
+}
+
+#[test]
+fn thread_that_brings_completions_is_not_made_to_wait_for_one() {
+    let owner = card(0);
+    let (buffer, done) = (filled(&owner, LENGTH, 1), owner.semaphore(0));
+    let address = buffer.0.addr();
+    let call = Box::new(move || unsafe {
+        let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+        let buffer = std::ptr::with_exposed_provenance_mut::<sys::iree_hal_buffer_t>(address);
+        let any = u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_ANY).unwrap();
+        let mode = sys::IREE_HAL_MAPPING_MODE_SCOPED;
+        sys::iree_hal_buffer_map_range(buffer, mode, any, 0, 64, &raw mut mapping)
+    });
+    let _ = buffer.0.expose_provenance();
+    owner.host_call(&List::none(), &done.at(1), 0, call).unwrap();
+    let failed = done.wait(1).unwrap_err();
+    assert_eq!(failed.code, Code::FailedPrecondition);
+    assert!(failed.text.contains("must not wait"), "{}", failed.text);
+}
+
+/// In queue operations IREE's local devices map as a program does, which is refused.
+#[test]
+fn queue_operation_of_iree_s_local_devices_is_refused_with_the_owner_and_a_remedy() {
     let (owner, local) = (card(0), Device::open_in_group("local-task://").unwrap());
     let (theirs, own, done) = (filled(&owner, LENGTH, 1), local.buffer(LENGTH), local.semaphore(0));
     let refused = local.copy(&List::none(), &done.at(1), &theirs, &own, LENGTH).err();

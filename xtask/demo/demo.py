@@ -125,6 +125,7 @@ def main():
         ["mock://0", "mock://1", "local-task"],
         ["local-task", "mock://1", "mock://0"],
         ["gaudi://emulated/0", "mock://0", "gaudi://emulated/1"],
+        ["mock://0?heaps=2", "gaudi://emulated/0", "local-task"],
     ]
     for devices in sets:
         def across(devices=devices):

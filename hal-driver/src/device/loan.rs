@@ -25,54 +25,20 @@
 
 use super::State;
 use super::queue::{Edges, Side};
-use crate::allocator;
 use crate::buffer::Slice;
 use crate::command_buffer::Recorded;
 use crate::constants::ACCESS_WRITE;
-use crate::object::{Retained, narrow};
-use crate::ranges::{Ranges, differences};
+use crate::lending::{Lending, Owner, RETURNED, staging_of};
+use crate::object::Lent;
+use crate::ranges::Ranges;
 use crate::record::{Record, Reference, StandIns, Use};
 use crate::semaphore::{IreeTimeline, List, OwnedList};
-use crate::status::{Result, check, invalid, text};
+use crate::status::{Result, text};
 use crate::work::Operation;
 use hal_backend::Device;
-use hal_semaphore::{Affinity, Failure, MAX_VALUE};
+use hal_semaphore::{Affinity, Failure};
 use hal_sys as sys;
-use std::ops::Range;
 use std::sync::Arc;
-
-type Owner = Retained<sys::iree_hal_device_t>;
-
-/// How many copies go back in one command buffer.
-const COPIES: usize = 4096;
-
-/// The value that says that everything is back; what comes back in parts counts up to it.
-const RETURNED: u64 = MAX_VALUE;
-
-/// Has a device copy bytes, through IREE's interface.
-pub(super) fn copy_by(
-    device: &Owner,
-    (source, target): (&Slice, &Slice),
-    waits: &List<'_>,
-    signals: &List<'_>,
-) -> Result {
-    let (mut waits, mut signals) = (waits.to_owned(), signals.to_owned());
-    // SAFETY: device and buffers are retained, and the lists live through the call.
-    unsafe {
-        check(sys::iree_hal_device_queue_copy(
-            device.get(),
-            u64::MAX,
-            waits.raw(),
-            signals.raw(),
-            source.buffer.get(),
-            narrow(source.offset),
-            target.buffer.get(),
-            narrow(target.offset),
-            narrow(source.length),
-            0,
-        ))
-    }
-}
 
 /// Bytes of another device that an operation names, and everything that it does with them.
 struct Request {
@@ -106,11 +72,9 @@ impl Requests {
     }
 }
 
-/// Bytes of another device, and the host memory that stands for them.
+/// A loan of an operation.
 pub(crate) struct Loan {
-    owner: Owner,
-    original: Slice,
-    staging: Slice,
+    lending: Lending,
     /// What was lent, where only a comparison says what was written.
     snapshot: Option<Slice>,
     /// Whether the operation may want to see what is there.
@@ -127,21 +91,14 @@ impl Loan {
         !self.written.is_empty() || !self.compared.is_empty()
     }
 
-    /// Has the owner copy.
-    fn copy(&self, bytes: (&Slice, &Slice), waits: &List<'_>, signal: (&IreeTimeline, u64)) -> Result {
-        let mut signals = OwnedList::default();
-        signals.push(signal.0.clone(), signal.1);
-        copy_by(&self.owner, bytes, waits, &signals.borrow())
-    }
-
     /// Has the owner bring the bytes. The snapshot is of what was brought, and not fetched again: the owner may write
     /// meanwhile.
     fn fetch(&self, waits: &List<'_>) -> Result {
-        self.copy((&self.original, &self.staging), waits, (&self.fetched, 1))?;
+        self.lending.fetch(waits, (&self.fetched, 1))?;
         let Some(snapshot) = &self.snapshot else { return Ok(()) };
         let mut brought = OwnedList::default();
         brought.push(self.fetched.clone(), 1);
-        self.copy((&self.staging, snapshot), &brought.borrow(), (&self.fetched, 2))
+        self.lending.copy((&self.lending.staging, snapshot), &brought.borrow(), (&self.fetched, 2))
     }
 
     /// The value of `fetched` from which on the operation may begin.
@@ -153,22 +110,11 @@ impl Loan {
     pub(crate) fn take_back(&self) -> Result {
         let mut ranges = self.written.clone();
         if let Some(snapshot) = &self.snapshot {
-            for range in self.compared.iter() {
-                let length = range.end - range.start;
-                let (now, before) =
-                    (self.staging.part(range.start, length)?, snapshot.part(range.start, length)?);
-                for changed in differences(&now.map(READ)?, &before.map(READ)?) {
-                    ranges.add(range.start + changed.start..range.start + changed.end);
-                }
+            for changed in self.lending.changes(snapshot, &self.compared)?.iter() {
+                ranges.add(changed.clone());
             }
         }
-        if ranges.is_empty() {
-            let mut signals = OwnedList::default();
-            signals.push(self.returned.clone(), RETURNED);
-            signals.settle(Ok(()));
-            return Ok(());
-        }
-        self.give_back(&ranges, &List::empty())
+        self.lending.give_back(&ranges, &List::empty(), &self.returned)
     }
 
     /// Nothing comes back, for this reason.
@@ -180,72 +126,9 @@ impl Loan {
 
     /// How many bytes are lent.
     pub(crate) fn length(&self) -> u64 {
-        self.original.length
-    }
-
-    /// Has the owner copy these bytes back.
-    fn give_back(&self, ranges: &Ranges, waits: &List<'_>) -> Result {
-        if let [range] = ranges.as_slice() {
-            let length = range.end - range.start;
-            let bytes = (&self.staging.part(range.start, length)?, &self.original.part(range.start, length)?);
-            return self.copy(bytes, waits, (&self.returned, RETURNED));
-        }
-        let chunks = ranges.as_slice().chunks(COPIES);
-        let last = chunks.len() - 1;
-        for (number, ranges) in (0..).zip(chunks) {
-            let mut waits = waits.to_owned();
-            if number > 0 {
-                waits.push(self.returned.clone(), number);
-            }
-            let is_last = usize::try_from(number).is_ok_and(|number| number == last);
-            let mut signals = OwnedList::default();
-            signals.push(self.returned.clone(), if is_last { RETURNED } else { number + 1 });
-            self.execute_copies(ranges, waits, signals)?;
-        }
-        Ok(())
-    }
-
-    /// Has the owner copy these bytes back by one command buffer.
-    fn execute_copies(&self, ranges: &[Range<u64>], mut waits: OwnedList, mut signals: OwnedList) -> Result {
-        let mut commands = std::ptr::null_mut();
-        let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT | sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED;
-        let reference = |slice: &Slice, range: &Range<u64>| sys::iree_hal_buffer_ref_t {
-            buffer: slice.buffer.get(),
-            offset: narrow(slice.offset + range.start),
-            length: narrow(range.end - range.start),
-            ..Default::default()
-        };
-        // SAFETY: owner and buffers are retained; the lists live through the call.
-        unsafe {
-            check(sys::iree_hal_command_buffer_create(
-                self.owner.get(),
-                mode,
-                sys::IREE_HAL_COMMAND_CATEGORY_TRANSFER,
-                u64::MAX,
-                0,
-                &raw mut commands,
-            ))?;
-            let commands = Retained::adopt(commands).ok_or_else(|| invalid("there is no command buffer"))?;
-            check(sys::iree_hal_command_buffer_begin(commands.get()))?;
-            for range in ranges {
-                let (source, target) = (reference(&self.staging, range), reference(&self.original, range));
-                check(sys::iree_hal_command_buffer_copy_buffer(commands.get(), source, target, 0))?;
-            }
-            check(sys::iree_hal_command_buffer_end(commands.get()))?;
-            check(sys::iree_hal_device_queue_execute(
-                self.owner.get(),
-                u64::MAX,
-                waits.raw(),
-                signals.raw(),
-                commands.get(),
-                sys::iree_hal_buffer_binding_table_t::default(),
-                0,
-            ))
-        }
+        self.lending.original.length
     }
 }
-
-const READ: crate::constants::Access = crate::constants::ACCESS_READ;
 
 /// Whether bytes that may have been written go back. What a dispatch writes nobody knows, but it does not write what the
 /// program has forbidden.
@@ -258,33 +141,10 @@ fn is_returned(slice: &Slice) -> Result<bool> {
     Ok(allowed)
 }
 
-/// Host memory for both devices.
-///
-/// # Safety
-///
-/// The device is alive.
-unsafe fn staging_of(device: *mut sys::iree_hal_device_t, length: u64) -> Result<Slice> {
-    let mut buffer = std::ptr::null_mut();
-    // SAFETY: the device is alive, as the caller promises; the out-parameter is ours.
-    let buffer = unsafe {
-        let allocator = sys::iree_hal_device_allocator(device);
-        let params = allocator::staging();
-        check(sys::iree_hal_allocator_allocate_buffer(allocator, params, narrow(length), &raw mut buffer))?;
-        Retained::adopt(buffer)
-    };
-    let buffer: Retained<sys::iree_hal_buffer_t> =
-        buffer.ok_or_else(|| invalid("the allocator made nothing"))?;
-    Slice::new(buffer, 0, narrow(length))
-}
-
 /// The name of a device, for people.
-///
-/// # Safety
-///
-/// The device is alive.
-unsafe fn name_of<'a>(device: *mut sys::iree_hal_device_t) -> &'a str {
-    // SAFETY: the device is alive, as the caller promises, and its name as long.
-    unsafe { text(sys::iree_hal_device_id(device)) }
+fn name_of(device: Lent<'_, sys::iree_hal_device_t>) -> &str {
+    // SAFETY: the device is lent, and its name lives as long as it.
+    unsafe { text(sys::iree_hal_device_id(device.get())) }
 }
 
 /// What an operation is lent, in the order of its places.
@@ -294,30 +154,30 @@ pub(super) struct Loans(Vec<Arc<Loan>>);
 impl Loans {
     /// What stands for what.
     pub(super) fn stand_ins(&self) -> StandIns {
-        StandIns::new(self.0.iter().map(|loan| (loan.original.clone(), loan.staging.clone())).collect())
+        let pair = |lending: &Lending| (lending.original.clone(), lending.staging.clone());
+        StandIns::new(self.0.iter().map(|loan| pair(&loan.lending)).collect())
     }
 }
 
 impl<D: Device> State<D> {
     /// Host memory for the owner and this device: the owner's, or, where it has none, this one's.
     fn staging_with(&self, owner: &Owner, length: u64) -> Result<Slice> {
-        let (owner, own) = (owner.get(), self.memory.parent());
-        // SAFETY: the owner is retained; the other device is this one.
-        unsafe {
-            staging_of(owner, length).or_else(|theirs| {
-                staging_of(own, length).map_err(|ours| {
-                    let (owner, own) = (name_of(owner), name_of(own));
-                    let message = format!(
-                        "{length} bytes of the device {owner:?} can be lent to {own:?} only by way of memory that the host can \
-                         map, and neither has any: {owner:?} says {:?}, {own:?} says {:?}; give one of them a heap that is \
-                         host_visible, or free some of what it has",
-                        theirs.message(),
-                        ours.message()
-                    );
-                    Failure::new(ours.code(), message)
-                })
+        let owner = owner.lend();
+        // SAFETY: it is this device.
+        let own = unsafe { Lent::required(self.memory.parent(), "the device has no structure")? };
+        staging_of(owner, length).or_else(|theirs| {
+            staging_of(own, length).map_err(|ours| {
+                let (owner, own) = (name_of(owner), name_of(own));
+                let message = format!(
+                    "{length} bytes of the device {owner:?} can be lent to {own:?} only by way of memory that the host can \
+                     map, and neither has any: {owner:?} says {:?}, {own:?} says {:?}; give one of them a heap that is \
+                     host_visible, or free some of what it has",
+                    theirs.message(),
+                    ours.message()
+                );
+                Failure::new(ours.code(), message)
             })
-        }
+        })
     }
 
     fn lend(&self, request: Request) -> Result<Loan> {
@@ -344,7 +204,8 @@ impl<D: Device> State<D> {
         let snapshot = if compared.is_empty() { None } else { Some(self.staging_with(&owner, length)?) };
         let staging = self.staging_with(&owner, length)?;
         let (fetched, returned) = (self.timeline()?, self.timeline()?);
-        Ok(Loan { owner, original, staging, snapshot, reads, written, compared, fetched, returned })
+        let lending = Lending::new(owner, original, staging);
+        Ok(Loan { lending, snapshot, reads, written, compared, fetched, returned })
     }
 
     fn lend_all(&self, requests: Requests) -> Result<Loans> {
@@ -452,7 +313,7 @@ impl<D: Device> State<D> {
         operation(&Edges { waits: waits.borrow(), signals: signals.borrow() })?;
         for loan in loans.0.iter().filter(|loan| loan.writes()) {
             if loan.snapshot.is_none() {
-                loan.give_back(&loan.written, &signals.borrow())?;
+                loan.lending.give_back(&loan.written, &signals.borrow(), &loan.returned)?;
                 continue;
             }
             let after = Edges { waits: signals.borrow(), signals: List::empty() };

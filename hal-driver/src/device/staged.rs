@@ -6,10 +6,10 @@
 //! nothing has begun, and whatever goes wrong later reaches them along the chain.
 
 use super::State;
-use super::loan::copy_by;
 use super::queue::{Edges, Side};
 use crate::allocator::staging;
 use crate::buffer::Slice;
+use crate::lending::copy_by;
 use crate::object::{Retained, narrow};
 use crate::record::{Record, Reference};
 use crate::semaphore::{IreeTimeline, List, OwnedList};
