@@ -12,7 +12,7 @@
 #[path = "support/compiler.rs"]
 mod compiler;
 
-use compiler::{FLOATS, INTEGERS, compile};
+use compiler::{FLOATS, INTEGERS, ONE_WORKGROUP, compile};
 use tenstorrent_loader::library::{
     Dispatch, ENVIRONMENT_LENGTH, Function, VERSION, WORKGROUP_STATE_LENGTH, Workgroup, functions,
 };
@@ -68,8 +68,21 @@ impl Machine {
         hart.x(10)
     }
 
-    /// Dispatches a kernel by its number; the last buffer, of so many words, is its result.
+    /// Dispatches a kernel of one workgroup by its number; the last buffer, of so many words, is its result.
     fn dispatch(&mut self, number: usize, inputs: &[&[u32]], results: usize) -> Vec<u32> {
+        let result = self.prepare(number, inputs, results, [1; 3]);
+        self.workgroup(number, [0; 3]);
+        self.words(result, results)
+    }
+
+    /// Writes what all workgroups of a dispatch are called with; where the result will be. It is filled with ones.
+    fn prepare(
+        &mut self,
+        number: usize,
+        inputs: &[&[u32]],
+        results: usize,
+        workgroup_count: [u32; 3],
+    ) -> u32 {
         let function = self.functions[number].clone();
         assert_eq!(usize::from(function.bindings), inputs.len() + 1, "{}", function.name);
         assert_eq!((function.constants, function.local_memory), (0, 0));
@@ -84,16 +97,28 @@ impl Machine {
             at += length.next_multiple_of(64);
         }
         let dispatch =
-            Dispatch { workgroup_count: [1; 3], concurrency: 1, bindings: &bindings, ..Dispatch::default() };
+            Dispatch { workgroup_count, concurrency: 1, bindings: &bindings, ..Dispatch::default() };
         let state = dispatch.encode(STATE).unwrap();
         self.ram.get_mut(STATE, state.len() as u32).unwrap().copy_from_slice(&state);
-        let workgroup = Workgroup::default().encode().unwrap();
+        bindings.last().unwrap().0
+    }
+
+    /// Executes one workgroup of the dispatch that was prepared.
+    fn workgroup(&mut self, number: usize, id: [u32; 3]) {
+        let workgroup = Workgroup { id, ..Workgroup::default() }.encode().unwrap();
         self.ram.get_mut(WORKGROUP, WORKGROUP_STATE_LENGTH).unwrap().copy_from_slice(&workgroup);
-        assert_eq!(self.call(function.address, [ENVIRONMENT, STATE, WORKGROUP]), 0);
-        let (place, length) = *bindings.last().unwrap();
-        let bytes = self.ram.get(place, length).unwrap();
+        let function = self.functions[number].address;
+        assert_eq!(self.call(function, [ENVIRONMENT, STATE, WORKGROUP]), 0);
+    }
+
+    fn words(&self, address: u32, count: usize) -> Vec<u32> {
+        let bytes = self.ram.get(address, 4 * count as u32).unwrap();
         bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
     }
+}
+
+fn alone<'a>(flags: &[&'a str]) -> Vec<&'a str> {
+    [flags, &[ONE_WORKGROUP]].concat()
 }
 
 fn bits(floats: &[f32]) -> Vec<u32> {
@@ -118,7 +143,8 @@ fn assert_near(found: &[u32], expected: &[f64], tolerance: f64) {
 
 #[test]
 fn kernels_with_floats_compute_on_blackhole() {
-    let mut machine = Machine::new(&compile("iree-blackhole", "floats.mlir", &FLOATS), Cores::Blackhole);
+    let mut machine =
+        Machine::new(&compile("iree-blackhole", "floats.mlir", &alone(&FLOATS)), Cores::Blackhole);
     assert!(machine.image.replaced() > 10, "{} instructions were replaced", machine.image.replaced());
     let names: Vec<_> = machine.functions.iter().map(|function| function.name.as_str()).collect();
     assert_eq!(names.len(), 7, "{names:?}");
@@ -163,7 +189,7 @@ fn kernels_with_floats_compute_on_blackhole() {
 
 #[test]
 fn kernels_with_integers_compute_on_both() {
-    let file = compile("iree-both", "integers.mlir", &INTEGERS);
+    let file = compile("iree-both", "integers.mlir", &alone(&INTEGERS));
     let mut counts = Vec::new();
     for cores in [Cores::Wormhole, Cores::Blackhole] {
         let mut machine = Machine::new(&file, cores);
@@ -184,9 +210,34 @@ fn kernels_with_integers_compute_on_both() {
     assert_eq!(counts[0], counts[1]);
 }
 
+/// Each workgroup does its own part: how many there are is known to a program's module alone, so they run until all is done.
+#[test]
+fn workgroups_do_a_part_each() {
+    const UNTOUCHED: u32 = 0xffff_ffff;
+    let mut machine =
+        Machine::new(&compile("iree-distributed", "distributed.mlir", &FLOATS), Cores::Blackhole);
+    let (a, b) = (floats(128 * 64, 8), floats(64 * 128, 9));
+    let at = machine.prepare(0, &[&bits(&a), &bits(&b)], 128 * 128, [1024, 1, 1]);
+    let mut left = 128 * 128;
+    let mut workgroups = 0;
+    while left > 0 {
+        machine.workgroup(0, [workgroups, 0, 0]);
+        workgroups += 1;
+        let now = machine.words(at, 128 * 128).iter().filter(|&&word| word == UNTOUCHED).count();
+        assert!(now < left, "workgroup {} did nothing new", workgroups - 1);
+        left = now;
+    }
+    assert!(workgroups > 1, "there was one workgroup");
+    let wide = |values: &[f32]| values.iter().copied().map(f64::from).collect::<Vec<_>>();
+    let (a, b) = (wide(&a), wide(&b));
+    let element = |row: usize, column: usize| (0..64).map(|k| a[64 * row + k] * b[128 * k + column]).sum();
+    let expected: Vec<f64> = (0..128 * 128).map(|index| element(index / 128, index % 128)).collect();
+    assert_near(&machine.words(at, 128 * 128), &expected, 1e-4);
+}
+
 #[test]
 fn kernels_with_floats_are_refused_for_wormhole() {
-    let file = compile("iree-refused", "floats.mlir", &FLOATS);
+    let file = compile("iree-refused", "floats.mlir", &alone(&FLOATS));
     match load(&file, Target { cores: Cores::Wormhole, base: BASE, room: ROOM }) {
         Err(LoadError::Code(unfit)) => assert!(unfit.to_string().contains("Wormhole"), "{unfit}"),
         other => panic!("{other:?}"),

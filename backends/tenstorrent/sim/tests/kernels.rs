@@ -14,7 +14,7 @@
 mod compiler;
 mod support;
 
-use compiler::{FLOATS, compile};
+use compiler::{FLOATS, ONE_WORKGROUP, compile};
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
@@ -116,7 +116,7 @@ fn floats(count: u16, seed: u16) -> Vec<f32> {
 }
 
 fn kernels(library: &Path, name: &str) {
-    let file = compile(name, "floats.mlir", &FLOATS);
+    let file = compile(name, "floats.mlir", &[&FLOATS[..], &[ONE_WORKGROUP]].concat());
     let image = load(&file, Target { cores: Cores::Blackhole, base: BASE, room: 0x4_0000 }).unwrap();
     let length = u32::try_from(image.bytes().len()).unwrap();
     let environment = vec![0; ENVIRONMENT_LENGTH as usize];

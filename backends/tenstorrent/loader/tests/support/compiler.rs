@@ -25,7 +25,10 @@ fn compiler() -> PathBuf {
     path
 }
 
-/// The executable that a file of kernels becomes, made in a folder of the test's own. Each kernel is one workgroup.
+/// Makes every kernel one workgroup.
+pub(crate) const ONE_WORKGROUP: &str = "--iree-llvmcpu-disable-distribution";
+
+/// The executable that a file of kernels becomes, made in a folder of the test's own.
 pub(crate) fn compile(test: &str, name: &str, flags: &[&str]) -> Vec<u8> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../loader/tests/kernels").join(name);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
@@ -35,7 +38,7 @@ pub(crate) fn compile(test: &str, name: &str, flags: &[&str]) -> Vec<u8> {
         .arg(source)
         .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
         .args(["--iree-llvmcpu-target-triple=riscv32-pc-linux-elf", "--iree-llvmcpu-target-cpu=generic-rv32"])
-        .args(["--iree-llvmcpu-link-embedded=true", "--iree-llvmcpu-disable-distribution"])
+        .arg("--iree-llvmcpu-link-embedded=true")
         .args(flags)
         .arg(format!("--iree-hal-dump-executable-binaries-to={}", folder.display()))
         .arg("-o")
