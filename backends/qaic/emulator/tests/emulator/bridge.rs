@@ -78,6 +78,22 @@ fn a_full_ring_of_responses_holds_requests_back() {
 }
 
 #[test]
+fn requests_go_on_when_the_kernel_has_made_room_for_responses() {
+    // Seldom enough that the ring is full before it is looked at.
+    let module = Module { datapath_polling: true, datapath_poll_interval_us: 100_000, ..Module::default() };
+    let card = card(Options { module, ..options() });
+    let active = card.channel(4);
+    let posters: Vec<u32> = (0..6).map(|_| card.poster(&active, 3)).collect();
+    card.execute(active.channel, &posters[..3]).unwrap();
+    while card.execute(active.channel, &posters[3..]) == Err(Errno::AGAIN) {
+        std::thread::yield_now();
+    }
+    for &poster in &posters {
+        assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+    }
+}
+
+#[test]
 fn a_fence_waits_for_transfers_of_its_direction() {
     for (direction, flag, waits) in [
         (TO_DEVICE, sem::IN_SYNC_FENCE, true),
