@@ -40,7 +40,12 @@ fn allocated(device: &Device, length: usize) -> Buffer {
 
 /// What a program does with a buffer beside its deallocation, with no order between them: `rounds` times. The work waits for
 /// the barrier when it is ready.
-fn beside_deallocation(device: &Device, length: usize, rounds: usize, work: impl Fn(&Buffer, &Barrier) + Sync) {
+fn beside_deallocation(
+    device: &Device,
+    length: usize,
+    rounds: usize,
+    work: impl Fn(&Buffer, &Barrier) + Sync,
+) {
     for _ in 0..rounds {
         let (buffer, gone, start) = (allocated(device, length), device.semaphore(0), Barrier::new(2));
         std::thread::scope(|scope| {
