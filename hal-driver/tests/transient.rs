@@ -14,13 +14,18 @@ use std::sync::Barrier;
 
 const LENGTH: usize = 4096;
 
+/// How many commands name the buffer: as often it is looked for.
+const COMMANDS: usize = 1000;
+
 /// Commands that fill a buffer that they name.
 fn filling(device: &Device, target: &Buffer) -> common::Commands {
     let pattern = 7_u8;
     device
         .record(0, |commands| unsafe {
-            let pattern = (&raw const pattern).cast();
-            check(sys::iree_hal_command_buffer_fill_buffer(commands, reference(target), pattern, 1, 0))
+            let (target, pattern) = (reference(target), (&raw const pattern).cast());
+            (0..COMMANDS).try_for_each(|_| {
+                check(sys::iree_hal_command_buffer_fill_buffer(commands, target, pattern, 1, 0))
+            })
         })
         .unwrap()
 }
@@ -33,17 +38,20 @@ fn allocated(device: &Device, length: usize) -> Buffer {
     buffer
 }
 
-/// What a program does with `buffer` beside its deallocation, with no order between them: `rounds` times.
-fn beside_deallocation(device: &Device, length: usize, rounds: usize, work: impl Fn(&Buffer) + Sync) {
+/// What a program does with a buffer beside its deallocation, with no order between them: `rounds` times. The work waits for
+/// the barrier when it is ready.
+fn beside_deallocation(
+    device: &Device,
+    length: usize,
+    rounds: usize,
+    work: impl Fn(&Buffer, &Barrier) + Sync,
+) {
     for _ in 0..rounds {
         let (buffer, gone, start) = (allocated(device, length), device.semaphore(0), Barrier::new(2));
         std::thread::scope(|scope| {
             let (buffer, start) = (&buffer, &start);
             let work = &work;
-            scope.spawn(move || {
-                start.wait();
-                work(buffer);
-            });
+            scope.spawn(move || work(buffer, start));
             start.wait();
             device.dealloca(&List::none(), &gone.at(1), buffer).unwrap();
         });
@@ -57,9 +65,10 @@ fn beside_deallocation(device: &Device, length: usize, rounds: usize, work: impl
 fn unordered_deallocation_leaves_work_with_memory_or_fails_it() {
     for uri in ["mock://0?queues=2", "gaudi://emulated"] {
         let device = Device::open(uri).unwrap();
-        beside_deallocation(&device, LENGTH, 300, |buffer| {
+        beside_deallocation(&device, LENGTH, 200, |buffer, start| {
             let done = device.semaphore(0);
             let commands = filling(&device, buffer);
+            start.wait();
             device.execute(2, &List::none(), &done.at(1), &commands, &[]).unwrap();
             if let Err(failure) = done.wait(1) {
                 assert_eq!(failure.code, Code::FailedPrecondition, "{failure:?}");
@@ -73,7 +82,8 @@ fn unordered_deallocation_leaves_mappings_with_memory_or_refuses_them() {
     let device = Device::open("mock").unwrap();
     // Too large for a slab that is shared: the memory itself goes with the deallocation.
     for length in [LENGTH, 80 << 20] {
-        beside_deallocation(&device, length, 50, |buffer| unsafe {
+        beside_deallocation(&device, length, 50, |buffer, start| unsafe {
+            start.wait();
             let mut mapping = sys::iree_hal_buffer_mapping_t::default();
             let mapped = check(sys::iree_hal_buffer_map_range(
                 buffer.0,
