@@ -297,10 +297,7 @@ impl Author {
             if self.dice.one_in(2) {
                 into_slots(&mut self.dice, &mut command, &mut more_slots);
             }
-            let names_another = |access: &Access| self.is_memory_of_another(&access.part, device);
-            if command.accesses().iter().any(names_another)
-                || (!self.rules.beyond && !self.is_recordable(&command))
-            {
+            if !self.rules.beyond && !self.is_recordable(&command) {
                 continue;
             }
             slots = more_slots;
@@ -324,18 +321,6 @@ impl Author {
         let validated = !self.rules.beyond && self.dice.one_in(2);
         self.program.recordings.push(Recording { device, commands, slots, one_shot, validated });
         Some(self.program.recordings.len() - 1)
-    }
-
-    /// Whether only another device can use some bytes. Such memory is lent where a queue operation or a binding table names
-    /// it, and not to recordings and files.
-    fn is_memory_of_another(&self, part: &Part, device: usize) -> bool {
-        match part.base {
-            Base::Buffer(buffer) => {
-                let spec = self.program.buffers[buffer];
-                spec.memory == Memory::Local && spec.device != device
-            }
-            Base::Slot(_) => false,
-        }
     }
 
     /// Whether IREE's own driver records a command: it refuses subspans of stream-ordered buffers that have no memory yet,
@@ -377,23 +362,12 @@ impl Author {
             // A count may have been overwritten meanwhile, by an earlier command of the recording if by nobody else.
             let commands = &self.program.recordings[recording].commands;
             let is_legal = self.world.clone().execute(commands, &table).is_ok();
-            let can_be_lent = self.can_be_lent(device, &table);
             let action = Action::Execute { recording, table };
-            if is_legal && can_be_lent && self.is_apart(&action) {
+            if is_legal && self.is_apart(&action) {
                 return Some(action);
             }
         }
         None
-    }
-
-    /// Bindings of another device's memory are the same bytes or have none in common: the rest is `UNIMPLEMENTED`.
-    fn can_be_lent(&self, device: usize, table: &[Part]) -> bool {
-        let lent: Vec<&Part> = table.iter().filter(|part| self.is_memory_of_another(part, device)).collect();
-        lent.iter().enumerate().all(|(at, part)| {
-            lent.iter().skip(at + 1).all(|other| {
-                !part.overlaps(other) || (part.offset, part.length) == (other.offset, other.length)
-            })
-        })
     }
 
     fn slot_accesses(&self, recording: usize) -> Vec<Access> {
@@ -446,9 +420,6 @@ impl Author {
         let file = self.dice.below(self.program.files.len());
         let size = self.program.files[file].bytes.len();
         let part = self.part(device, 1, 1, size)?;
-        if self.is_memory_of_another(&part, device) {
-            return None;
-        }
         let offset = self.dice.below(size - part.length + 1);
         if self.dice.one_in(2) {
             return Some(Action::ReadFile { file, offset, target: part });

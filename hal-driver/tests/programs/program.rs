@@ -4,10 +4,6 @@ use hal_semaphore::Code;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Whether a binding of another device's memory comes back whole, so that programs have to order every other write of it.
-/// `beyond.rs` has the test of what is lost otherwise; once that passes this is false.
-const LENT_WHOLE: bool = true;
-
 /// A program: what exists before it runs, its steps in the order of the oracle, and the order in which they are submitted.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
@@ -321,13 +317,8 @@ impl Program {
                     |slot: &usize| accesses.iter().any(|access| access.part.base == Base::Slot(*slot));
                 let unused = (0..table.len()).filter(|slot| !is_used(slot));
                 let unused = unused.map(|slot| Access { part: table[slot], writes: false });
-                let device = self.recordings[*recording].device;
-                let used = accesses.iter().map(|access| match access.part.base {
-                    Base::Slot(slot) if access.writes && self.comes_back_whole(&table[slot], device) => {
-                        Access { part: table[slot], writes: true }
-                    }
-                    _ => Access { part: access.part.resolved(table), ..*access },
-                });
+                let used =
+                    accesses.iter().map(|access| Access { part: access.part.resolved(table), ..*access });
                 used.chain(unused).collect()
             }
             Action::Allocate(buffer) | Action::Deallocate(buffer) => vec![whole(*buffer)],
@@ -337,15 +328,6 @@ impl Program {
                 visit.iter().map(|visit| Access { part: visit.part, writes: true }).collect()
             }
         }
-    }
-
-    /// Whether a binding that is written in part is written whole.
-    fn comes_back_whole(&self, binding: &Part, device: usize) -> bool {
-        LENT_WHOLE
-            && matches!(binding.base, Base::Buffer(buffer) if {
-                let spec = self.buffers[buffer];
-                spec.memory == Memory::Local && spec.device != device
-            })
     }
 
     /// What a step reads and writes of files: file, offset, end, and whether it writes.
