@@ -151,6 +151,7 @@ fn read(report: &str) -> Score {
 pub(crate) fn environment(command: &mut Command, name: &str, uri: &str, data: &Path) {
     // What a test means that opens a device without a path.
     command.env("HAL_GAUDI_DEFAULT", "emulated");
+    command.env("HAL_QAIC_DEFAULT", "emulated");
     command.env("HAL_CTS_NAME", name).env("HAL_CTS_DEVICE", uri).env("HAL_CTS_TESTDATA", data);
 }
 

@@ -34,19 +34,26 @@ struct Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // What the device does not give back now it gives back when the file is closed.
-        if let Some(activation) = &self.activation {
+        // What the device does not give back now it gives back when the file is closed. A device that does not answer is
+        // asked once, and not for each thing that it has: each time may take a minute.
+        if let Some(activation) = self.activation.take().filter(|_| self.is_heard()) {
             // After a refusal the channel is still ours, and the kernel's driver expects to be asked again.
             let again = |result: &Result<(), Error>| matches!(result, Err(Error::Refused { .. }));
             let _ =
-                (0..DEACTIVATIONS).map(|_| self.device.deactivate(activation)).find(|result| !again(result));
+                (0..DEACTIVATIONS).map(|_| self.device.deactivate(&activation)).find(|result| !again(result));
         }
-        if let Some(network) = self.network {
+        if let Some(network) = self.network.take().filter(|_| self.is_heard()) {
             let _ = self.device.unload_network(network);
         }
-        if let Some(constants) = self.constants {
+        if let Some(constants) = self.constants.take().filter(|_| self.is_heard()) {
             let _ = self.device.unload_constants(constants);
         }
+    }
+}
+
+impl Loaded {
+    fn is_heard(&self) -> bool {
+        !self.device.control().is_silent()
     }
 }
 

@@ -52,6 +52,8 @@ struct State {
     programs: BTreeMap<u64, Arc<dyn HostProgram>>,
     next: u32,
     calls: Vec<Call>,
+    /// Whether transfers fail, which the kernel does not say.
+    failing: bool,
     /// What calls fail with, each once. With `EPIPE` comes the crash that it stands for.
     faults: Vec<(Call, Errno)>,
 }
@@ -78,6 +80,11 @@ impl Desk {
     /// The next such call fails so.
     pub(crate) fn fail(&self, call: Call, errno: Errno) {
         self.state.lock().faults.push((call, errno));
+    }
+
+    /// From here on all transfers fail, and the kernel says that they have ended.
+    pub(crate) fn fail_transfers(&self) {
+        self.state.lock().failing = true;
     }
 
     /// Every channel's sub-system crashes.
@@ -181,6 +188,9 @@ impl State {
         let sliced = |handle: &u32| self.objects[handle].sliced.as_ref().map(|sliced| sliced.0);
         if queued.iter().any(|(handle, _)| sliced(handle) != Some(channel)) {
             return Err(Errno::INVAL);
+        }
+        if self.failing {
+            return Ok(());
         }
         let ddr = found.ddr.clone();
         let program = Program::read(&found.image).unwrap();

@@ -16,6 +16,8 @@
 //! | `qaic:///dev/accel/accelN` | the card behind a node |
 //! | `qaic://emulated`, `qaic://emulated/N` | an emulated card; never taken unless it is named |
 //!
+//! What `qaic://` stands for can be said otherwise by the environment: `HAL_QAIC_DEFAULT` is then the path.
+//!
 //! A card that is named is that card or an error. Each device that is opened is a client of its own: its networks and
 //! buffers are nobody else's, in this process or another.
 //!
@@ -74,6 +76,9 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Qaic;
 
+/// What a device without a path stands for, if the environment says so.
+const DEFAULT: &str = "HAL_QAIC_DEFAULT";
+
 /// What the parameters of a URI say.
 struct Opening {
     patience: Duration,
@@ -131,6 +136,8 @@ impl Driver for Qaic {
 
     fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<QaicDevice, Failure> {
         let opening = Opening::read(parameters)?;
+        let default = std::env::var(DEFAULT).unwrap_or_default();
+        let path = if path.is_empty() { default.as_str() } else { path };
         let Some(number) = emulated(path)? else {
             let kernel: Arc<dyn Kernel> = Arc::new(Linux);
             let node = locate(&*kernel, path)?;

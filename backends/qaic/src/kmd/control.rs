@@ -14,6 +14,7 @@ use hal_qaic_abi::nnc::user::{Answer, Ask, Message, answers};
 use hal_qaic_abi::uapi::ManageMessage;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ impl Reply {
 pub struct Control {
     queue: Mutex<Sender<Work>>,
     timeout: Duration,
+    /// Whether the last message was not answered.
+    silent: AtomicBool,
 }
 
 impl Control {
@@ -75,12 +78,17 @@ impl Control {
         builder.spawn(move || serve(&served, &work)).map_err(|error| {
             Failure::new(Code::ResourceExhausted, format!("the device has no thread for messages: {error}"))
         })?;
-        Ok(Self { queue: Mutex::new(queue), timeout })
+        Ok(Self { queue: Mutex::new(queue), timeout, silent: AtomicBool::new(false) })
     }
 
     /// How long a message may take.
     pub fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// Whether the device has not answered the last message. What is asked next may take as long again.
+    pub fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
     }
 
     /// Sends a message and waits for its answer. DMA transfers read `memory`, by address.
@@ -99,11 +107,13 @@ impl Control {
         self.queue.lock().send(work).map_err(|_| Error::Gone)?;
         // The kernel's own end comes first where its time is ours, so that its reason is told.
         let patience = self.timeout + self.timeout / 8 + Duration::from_millis(100);
-        match answer.recv_timeout(patience) {
+        let result = match answer.recv_timeout(patience) {
             Ok(result) => result,
             Err(RecvTimeoutError::Timeout) => Err(Error::NoAnswer { what, waited: self.timeout }),
             Err(RecvTimeoutError::Disconnected) => Err(Error::Gone),
-        }
+        };
+        self.silent.store(matches!(result, Err(Error::NoAnswer { .. })), Ordering::Relaxed);
+        result
     }
 }
 

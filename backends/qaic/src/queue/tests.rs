@@ -249,6 +249,17 @@ fn the_network_that_was_used_longest_ago_makes_room() {
     assert!(activations(&mut bench, 2), "the second one goes");
     assert!(!activations(&mut bench, 0) && activations(&mut bench, 1));
     assert_eq!((bench.networks.len(), bench.desk.counts().1), (2, 2));
+    // Using one does not change the order of the others.
+    let mut bench = Bench::with_channels(3);
+    let executables = [bench.adder(), bench.adder(), bench.adder(), bench.adder()];
+    let memory = bench.memory(&[0; 8]);
+    let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
+    for number in [0, 1, 2, 0, 3] {
+        bench.dispatch(&executables[number], 0, [1; 3], &bindings).unwrap();
+    }
+    bench.desk.calls();
+    bench.dispatch(&executables[2], 0, [1; 3], &bindings).unwrap();
+    assert!(!bench.desk.calls().contains(&Asked::Manage), "the second one went, not the third");
     // As many as were asked for, where that is less.
     let mut bench = Bench::new(Desk::new(16, 1), Settings { channels: 1, ..Settings::default() });
     for executable in &[bench.adder(), bench.adder()] {
@@ -280,11 +291,15 @@ fn a_workload_that_is_lost_fails_its_dispatch_and_is_started_again() {
         let memory = bench.memory(&[1; 8192]);
         let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
         bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
+        bench.desk.calls();
         bench.desk.fail(call, Errno::PIPE);
         let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
         assert_eq!(failure.code(), Code::Unavailable, "{failure}");
         assert!(failure.message().contains("the workload is lost"), "{failure}");
         assert_eq!(bench.networks.len(), 0);
+        // It is unloaded and not deactivated: the channel may be another network's by now.
+        let asked = bench.desk.calls().into_iter().filter(|call| *call == Asked::Manage).count();
+        assert_eq!(asked, 1);
         bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
         let (_, channels, images) = bench.desk.counts();
         assert_eq!((channels, images), (1, 1), "what it was loaded from did not stay behind");
@@ -495,4 +510,71 @@ fn a_buffer_whose_network_was_lost_goes_to_another_one() {
     bench.desk.crash();
     bench.dispatch(&other, 0, [1; 3], &bindings).unwrap();
     assert_eq!(bytes(&memories[1], 4096), [2; 4096]);
+}
+
+#[test]
+fn a_card_that_does_not_answer_is_not_asked_for_each_network_again() {
+    let mut bench = Bench::with_channels(16);
+    let executables = [bench.adder(), bench.adder(), bench.adder()];
+    let memory = bench.memory(&[1; 8]);
+    let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
+    for executable in &executables {
+        bench.dispatch(executable, 0, [1; 3], &bindings).unwrap();
+    }
+    bench.desk.calls();
+    // Each unanswered message takes a minute.
+    bench.desk.fail(Asked::Manage, Errno::TIMEDOUT);
+    bench.networks.clear();
+    let asked = bench.desk.calls().into_iter().filter(|call| *call == Asked::Manage).count();
+    assert_eq!(asked, 1);
+    // An answer makes good for that.
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    bench.desk.fail(Asked::Manage, Errno::TIMEDOUT);
+    assert!(bench.dispatch(&executable, 0, [1; 3], &bindings).is_err());
+    bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
+    bench.networks.clear();
+    assert_eq!(bench.desk.counts().1, 0);
+}
+
+#[test]
+fn a_transfer_that_failed_is_noticed_where_the_network_says_how_it_ended() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let memory = bench.memory(&[1; 8]);
+    let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
+    bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
+    bench.desk.fail_transfers();
+    // What the last run left does not count for this one.
+    let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
+    assert_eq!(failure.code(), Code::DataLoss, "{failure}");
+}
+
+/// A program that writes into the program's buffer behind the device's back, as another queue or the host may.
+struct Meddler {
+    buffer: HostRange,
+    functions: [Function; 1],
+}
+
+impl HostProgram for Meddler {
+    fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    fn run(&self, call: &HostCall<'_>, _: Range<u64>, _: usize) -> Result<(), Failure> {
+        assert!(self.buffer.write(0, &[7]));
+        assert!(call.bindings[0].part(1, 1).unwrap().write(&[8]));
+        Ok(())
+    }
+}
+
+#[test]
+fn what_others_write_beside_a_dispatch_stays() {
+    let mut bench = Bench::with_channels(16);
+    let memory = bench.memory(&[1; 4]);
+    let functions = [Function { bindings: 1, constants: 1, ..Function::default() }];
+    let program = Arc::new(Meddler { buffer: memory.view().clone(), functions });
+    let executable = Arc::new(Executable::program(program, &bench.programs, &bench.queue));
+    bench.dispatch(&executable, 0, [1; 3], &[span(&memory, 0, 4)]).unwrap();
+    assert_eq!(bytes(&memory, 4), [7, 8, 1, 1]);
 }
