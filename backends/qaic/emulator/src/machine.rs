@@ -49,6 +49,8 @@ pub struct Counts {
     pub mapped: u64,
     /// Channels that the kernel holds now.
     pub channels: u64,
+    /// Waits that are under way now.
+    pub waits: u64,
     /// Networks that are active on the device now.
     pub activations: u64,
     /// Networks and constants that are loaded now.
@@ -121,6 +123,7 @@ impl Card {
             objects: self.objects.len() as u64,
             mapped: self.bus.mapped() as u64,
             channels: self.channels.iter().filter(|channel| channel.in_use).count() as u64,
+            waits: self.channels.iter().map(|channel| u64::from(channel.waits)).sum(),
             activations: self.server.activations() as u64,
             loaded: self.server.loaded() as u64,
             allocated_bytes: self.server.allocated(),

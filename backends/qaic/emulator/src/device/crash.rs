@@ -59,3 +59,60 @@ impl Machine {
         self.after(state, self.real(STEP), Event::Restart { card: number, channel, step: next });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+    use std::time::Instant;
+
+    /// The event that comes next, whenever that is.
+    fn next(state: &mut State) -> Option<ChannelState> {
+        let at = state.later.next()?;
+        match state.later.due(at.max(Instant::now()))? {
+            Event::Restart { step, .. } => Some(step),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_restart_goes_on_when_the_kernel_is_done_with_the_waits_that_it_has_ended() {
+        // The machine's threads were not started: what the clock would do, the test does.
+        let machine = Machine::new(Options::default());
+        let mut state = machine.lock();
+        state.cards[0].channels[3].waits = 1;
+        state.cards[0].server.restarting = Some(Restart { owner: 0, channel: 3, cores: 1 });
+        machine.restart(&mut state, 0, 3, ChannelState::BeforeShutdown);
+        assert_eq!(state.cards[0].restarting, Some(3));
+        for _ in 0..3 {
+            let step = next(&mut state).unwrap();
+            assert_eq!(
+                (step, state.cards[0].channels[3].state),
+                (ChannelState::AfterShutdown, ChannelState::BeforeShutdown)
+            );
+            machine.restart(&mut state, 0, 3, step);
+        }
+        state.cards[0].channels[3].waits = 0;
+        let mut seen = Vec::new();
+        while let Some(step) = next(&mut state) {
+            machine.restart(&mut state, 0, 3, step);
+            seen.push(state.cards[0].channels[3].state);
+        }
+        let expected = [ChannelState::AfterShutdown, ChannelState::BeforePowerUp, ChannelState::Idle];
+        assert_eq!(seen, expected);
+        assert!(state.cards[0].restarting.is_none() && state.cards[0].server.restarting.is_none());
+    }
+
+    #[test]
+    fn a_reset_ends_a_restart() {
+        let machine = Machine::new(Options::default());
+        let mut state = machine.lock();
+        state.cards[0].server.restarting = Some(Restart { owner: 0, channel: 3, cores: 1 });
+        machine.restart(&mut state, 0, 3, ChannelState::BeforeShutdown);
+        machine.reset(&mut state, 0);
+        assert!(state.cards[0].restarting.is_none() && state.cards[0].server.restarting.is_none());
+        assert_eq!(next(&mut state), Some(ChannelState::AfterShutdown));
+        machine.restart(&mut state, 0, 3, ChannelState::AfterShutdown);
+        assert_eq!(state.cards[0].channels[3].state, ChannelState::BeforeShutdown, "nothing goes on");
+    }
+}

@@ -146,3 +146,98 @@ impl crate::machine::Card {
         u32::from(registers.response_head != registers.response_tail)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bus::Segment;
+    use crate::kernel::channel::Rings;
+    use crate::options::{Module, Options};
+    use hal_backend::HostRange;
+
+    /// A machine whose threads were not started, with a channel of four elements. What the clock would do, a test does.
+    fn machine(datapath_polling: bool) -> Machine {
+        let module = Module { datapath_polling, ..Module::default() };
+        let machine = Machine::new(Options { module, ..Options::default() });
+        let memory = HostRange::allocate(4096, 4096).unwrap();
+        let segment = Segment { address: 0, length: 4096 };
+        let mut state = machine.lock();
+        let channel = &mut state.cards[0].channels[0];
+        channel.rings = Some(Rings { memory, segment, elements: 4, responses: 4080 });
+        (channel.in_use, channel.user) = (true, Some(0));
+        drop(state);
+        machine
+    }
+
+    /// The device puts a response into the ring.
+    fn respond(state: &mut State) {
+        let registers = &mut state.cards[0].registers[0];
+        registers.response_tail = (registers.response_tail + 1) % 4;
+    }
+
+    fn waiting(state: &State) -> u32 {
+        state.cards[0].responses(0)
+    }
+
+    fn interrupt_of(state: &State) -> Interrupt {
+        state.cards[0].channels[0].interrupt
+    }
+
+    #[test]
+    fn a_drained_ring_is_looked_at_ten_times_before_the_line_is_enabled() {
+        let machine = machine(false);
+        let mut state = machine.lock();
+        respond(&mut state);
+        machine.interrupt(&mut state, 0, 0);
+        assert_eq!((waiting(&state), interrupt_of(&state)), (0, Interrupt::Draining { polls: 10 }));
+        for polls in (1..10).rev() {
+            machine.poll(&mut state, 0, 0);
+            assert_eq!(interrupt_of(&state), Interrupt::Draining { polls });
+        }
+        // The line is disabled: an interrupt is not noticed, but the next look is, and it begins again.
+        respond(&mut state);
+        machine.interrupt(&mut state, 0, 0);
+        assert_eq!(waiting(&state), 1);
+        machine.poll(&mut state, 0, 0);
+        assert_eq!((waiting(&state), interrupt_of(&state)), (0, Interrupt::Draining { polls: 10 }));
+        (0..10).for_each(|_| machine.poll(&mut state, 0, 0));
+        assert_eq!(interrupt_of(&state), Interrupt::Enabled);
+        machine.poll(&mut state, 0, 0);
+        assert_eq!(interrupt_of(&state), Interrupt::Enabled, "nothing polls any more");
+    }
+
+    #[test]
+    fn a_channel_that_is_nobodys_is_left_alone() {
+        let machine = machine(false);
+        let mut state = machine.lock();
+        respond(&mut state);
+        machine.interrupt(&mut state, 0, 0);
+        state.cards[0].channels[0].user = None;
+        respond(&mut state);
+        machine.poll(&mut state, 0, 0);
+        assert_eq!((waiting(&state), interrupt_of(&state)), (1, Interrupt::Enabled));
+        machine.interrupt(&mut state, 0, 0);
+        assert_eq!((waiting(&state), interrupt_of(&state)), (1, Interrupt::Enabled));
+    }
+
+    #[test]
+    fn a_module_that_polls_looks_as_long_as_something_is_on_its_way() {
+        let machine = machine(true);
+        let mut state = machine.lock();
+        respond(&mut state);
+        machine.interrupt(&mut state, 0, 0);
+        assert_eq!((waiting(&state), interrupt_of(&state)), (1, Interrupt::Enabled), "there is no line");
+        machine.begin_polling(&mut state, 0, 0);
+        assert_eq!(interrupt_of(&state), Interrupt::Enabled, "nothing is on its way");
+        state.cards[0].channels[0].queued.push_back(1);
+        machine.begin_polling(&mut state, 0, 0);
+        assert_eq!(interrupt_of(&state), Interrupt::Polling);
+        machine.poll(&mut state, 0, 0);
+        assert_eq!((waiting(&state), interrupt_of(&state)), (0, Interrupt::Draining { polls: 10 }));
+        (0..10).for_each(|_| machine.poll(&mut state, 0, 0));
+        assert_eq!(interrupt_of(&state), Interrupt::Polling);
+        state.cards[0].channels[0].queued.clear();
+        machine.poll(&mut state, 0, 0);
+        assert_eq!(interrupt_of(&state), Interrupt::Enabled);
+    }
+}

@@ -35,6 +35,65 @@ fn those_that_wait_for_one_semaphore_go_in_order() {
 }
 
 #[test]
+fn one_that_could_go_waits_behind_one_that_cannot_if_they_wait_for_one_semaphore() {
+    let card = card(options());
+    let active = card.channel(8);
+    let at_least =
+        |val, index| Semaphore { cmd: sem::WAIT_GT_EQ, val, index, presync: 1, ..Semaphore::default() };
+    let object =
+        |val, index| card.object(&active, 4096, TO_DEVICE, |entry| entry.sem0 = at_least(val, index));
+    let (two, one, other) = (object(2, STUCK), object(1, STUCK), object(0, STUCK + 1));
+    card.execute(active.channel, &[two, one, other]).unwrap();
+    let poster = card.poster(&active, STUCK);
+    card.execute(active.channel, &[poster]).unwrap();
+    assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+    assert_eq!(card.wait(active.channel, other, 5000), Ok(()), "another semaphore");
+    assert_eq!(card.wait(active.channel, one, 50), Err(Errno::TIMEDOUT));
+    card.execute(active.channel, &[poster]).unwrap();
+    assert_eq!(card.wait(active.channel, one, 5000), Ok(()));
+}
+
+#[test]
+fn a_full_ring_of_responses_holds_requests_back() {
+    // The kernel is not told, and takes no response.
+    let card = card(crate::common::faulty(&["lost-msi:1"]));
+    let active = card.channel(4);
+    let posters: Vec<u32> = (0..7).map(|_| card.poster(&active, 3)).collect();
+    let taken = |requests| {
+        while card.counts().requests < requests {
+            std::thread::yield_now();
+        }
+    };
+    card.execute(active.channel, &posters[..3]).unwrap();
+    taken(3);
+    // Three responses fill a ring of four; the requests are done, and their places free.
+    while card.execute(active.channel, &posters[3..6]) == Err(Errno::AGAIN) {
+        std::thread::yield_now();
+    }
+    taken(6);
+    std::thread::sleep(Duration::from_millis(30));
+    // These have no place for their responses, and keep those of their requests.
+    assert_eq!(card.execute(active.channel, &posters[6..]), Err(Errno::AGAIN));
+    assert_eq!(card.counts().interrupts, 1);
+}
+
+#[test]
+fn requests_go_on_when_the_kernel_has_made_room_for_responses() {
+    // Seldom enough that the ring is full before it is looked at.
+    let module = Module { datapath_polling: true, datapath_poll_interval_us: 100_000, ..Module::default() };
+    let card = card(Options { module, ..options() });
+    let active = card.channel(4);
+    let posters: Vec<u32> = (0..6).map(|_| card.poster(&active, 3)).collect();
+    card.execute(active.channel, &posters[..3]).unwrap();
+    while card.execute(active.channel, &posters[3..]) == Err(Errno::AGAIN) {
+        std::thread::yield_now();
+    }
+    for &poster in &posters {
+        assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+    }
+}
+
+#[test]
 fn a_fence_waits_for_transfers_of_its_direction() {
     for (direction, flag, waits) in [
         (TO_DEVICE, sem::IN_SYNC_FENCE, true),

@@ -90,6 +90,13 @@ impl Card {
         self.emulator.counts(self.number)
     }
 
+    /// Returns when so many waits are under way.
+    pub(crate) fn until_waits(&self, waits: u64) {
+        while self.counts().waits < waits {
+            std::thread::yield_now();
+        }
+    }
+
     pub(crate) fn file(&self) -> &OwnedFd {
         self.file.as_ref().unwrap()
     }

@@ -128,6 +128,24 @@ fn an_object_of_which_nothing_is_transferred_completes_only_in_one_piece() {
 }
 
 #[test]
+fn an_object_is_complete_when_each_of_its_slices_is() {
+    let card = card(options());
+    let active = card.channel(8);
+    let handle = card.create(4096).unwrap();
+    let plain = SliceEntry { size: 64, dev_addr: active.bases.ddr + BINDING, ..SliceEntry::default() };
+    let waits = SliceEntry { sem0: wait_for(STUCK), ..plain };
+    card.attach(handle, active.channel, TO_DEVICE, &[plain, waits, plain]).unwrap();
+    for _ in 0..2 {
+        card.execute(active.channel, &[handle]).unwrap();
+        assert_eq!(card.wait(active.channel, handle, 50), Err(Errno::TIMEDOUT));
+        assert_eq!(card.detach(handle), Err(Errno::BUSY));
+        let poster = card.poster(&active, STUCK);
+        card.execute(active.channel, &[poster]).unwrap();
+        assert_eq!(card.wait(active.channel, handle, 5000), Ok(()));
+    }
+}
+
+#[test]
 fn statistics_say_what_was_before_an_object_in_the_ring() {
     let card = card(options());
     let active = card.channel(8);

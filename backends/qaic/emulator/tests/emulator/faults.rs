@@ -154,7 +154,7 @@ fn crash_takes_one_workload_and_no_other() {
     card.execute(lost, &[stuck]).unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| card.wait(lost, stuck, 10_000));
-        std::thread::sleep(Duration::from_millis(50));
+        card.until_waits(1);
         card.execute(lost, &buffers.handles).unwrap();
         assert_eq!(waiter.join().unwrap(), Err(Errno::PIPE), "a wait under way");
     });
@@ -221,7 +221,7 @@ fn unplug_ends_every_request_and_wakes_who_waits() {
     card.execute(active.channel, &[stuck]).unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| card.wait(active.channel, stuck, 10_000));
-        std::thread::sleep(Duration::from_millis(50));
+        card.until_waits(1);
         // Whichever request is the ninth.
         while card.create(1).is_ok() {}
         let result = waiter.join().unwrap();

@@ -74,6 +74,17 @@ fn each_wrong_message_is_refused() {
 }
 
 #[test]
+fn rings_that_no_channel_takes_are_given_back() {
+    let card = card(options());
+    let rings = [ACTIVATE_FROM_USER, 24, 8, 0, 0, 0];
+    // Nobody asks the device for a network, so that it gives no channel.
+    let mut memory = raw(&[rings, rings].concat());
+    let (result, answer) = card.manage_raw(&mut memory, 48, 2);
+    assert_eq!((result, answer.len, answer.count), (Ok(()), 0, 0));
+    assert_eq!((card.counts().mapped, card.counts().channels), (0, 0));
+}
+
+#[test]
 fn memory_that_is_not_there_is_a_fault() {
     use hal_qaic_abi::uapi::{Call, ManageMessage};
     let card = card(options());

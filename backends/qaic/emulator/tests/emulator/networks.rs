@@ -3,9 +3,11 @@
 use crate::common::{Buffers, Card, Program, bytes, card, image, open, options};
 use hal_backend::HostCall;
 use hal_emulation::options::Execution;
-use hal_qaic_abi::container::emulated::{Call, Outcome};
+use hal_qaic_abi::container::emulated::{ARRIVED, Call, Outcome};
+use hal_qaic_abi::uapi::TO_DEVICE;
 use hal_qaic_emulator::{Counts, Options};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A program that adds a constant to each number of its first binding, into the second; a number for each workgroup.
 fn adder(card: &Card) -> u64 {
@@ -80,6 +82,30 @@ fn a_network_computes_where_the_hosts_memory_is_in_pieces() {
 }
 
 #[test]
+fn cores_that_have_run_out_of_work_sleep_until_a_doorbell() {
+    let card = card(options());
+    let image = image(adder(&card), 1, &[4096, 4096]);
+    let buffers = Buffers::new(&card, card.activate(&image, 64), &image);
+    infer(&card, &buffers, &[1], 1);
+    // As many inputs as make a call, none of which rings.
+    let poster = card.poster(&buffers.active, ARRIVED);
+    for _ in 0..3 {
+        card.execute(buffers.active.channel, &[poster]).unwrap();
+        assert_eq!(card.wait(buffers.active.channel, poster, 5000), Ok(()));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(card.counts().calls, 1);
+    let bell = card.object(&buffers.active, 4096, TO_DEVICE, |entry| {
+        entry.size = 0;
+        (entry.db_len, entry.db_addr) = (32, buffers.active.bases.multicast);
+    });
+    card.execute(buffers.active.channel, &[bell]).unwrap();
+    while card.counts().calls < 2 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
 fn what_goes_wrong_in_a_call_is_in_its_outcome() {
     let card = card(options());
     let broken = Program(|_: &HostCall<'_>, _: u64| panic!("on purpose"));
@@ -126,11 +152,15 @@ fn a_user_that_is_gone_in_the_middle_of_a_call_leaves_nothing_behind() {
     let card = card(options());
     let emulator = card.emulator.clone();
     let (begun, wait) = std::sync::mpsc::channel();
+    let inside = Arc::new(AtomicU64::new(0));
+    let entered = inside.clone();
     let slow = Program(move |_: &HostCall<'_>, group: u64| {
+        entered.fetch_add(1, Ordering::Relaxed);
         if group == 0 {
             begun.send(()).unwrap();
         }
         std::thread::sleep(std::time::Duration::from_millis(2));
+        entered.fetch_sub(1, Ordering::Relaxed);
     });
     let image = image(emulator.load(Arc::new(slow)), 1, &[4096, 4096]);
     let buffers = Buffers::new(&card, card.activate(&image, 64), &image);
@@ -147,6 +177,7 @@ fn a_user_that_is_gone_in_the_middle_of_a_call_leaves_nothing_behind() {
     let Buffers { memory, .. } = buffers;
     drop(memory);
     let counts = card.close();
+    assert_eq!(inside.load(Ordering::Relaxed), 0, "nobody is at its memory when the close returns");
     let left = (counts.users, counts.objects, counts.channels, counts.activations, counts.allocated_bytes);
     assert_eq!(left, (0, 0, 0, 0, 0));
 }

@@ -56,7 +56,7 @@ fn a_deactivation_waits_for_waits_and_then_ends_what_is_on_its_way() {
             card.wait(active.channel, stuck, 500)
         });
         let begun = begun.recv().unwrap();
-        std::thread::sleep(Duration::from_millis(100));
+        card.until_waits(1);
         assert_eq!(card.deactivate(*active).0, Ok(()));
         // The channel is held by the wait, which nothing ends before its time.
         assert!(begun.elapsed() >= Duration::from_millis(500), "{:?}", begun.elapsed());
