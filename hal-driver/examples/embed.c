@@ -149,6 +149,9 @@ int main(int argc, char** argv) {
     status = iree_hal_gaudi_driver_module_register(options.driver_registry);
   }
   if (iree_status_is_ok(status)) {
+    status = iree_hal_qaic_driver_module_register(options.driver_registry);
+  }
+  if (iree_status_is_ok(status)) {
     status = open_device(uri, &device);
   }
   if (iree_status_is_ok(status)) {

@@ -20,7 +20,7 @@ iree_status_t iree_hal_gaudi_driver_module_register(
 iree_status_t iree_hal_mock_driver_module_register(
     iree_hal_driver_registry_t* registry);
 
-// qaic://  Qualcomm Cloud AI 100; see docs/qaic.md.
+// qaic://  Qualcomm Cloud AI 100, and qaic://emulated; see docs/qaic.md.
 iree_status_t iree_hal_qaic_driver_module_register(
     iree_hal_driver_registry_t* registry);
 

@@ -28,6 +28,7 @@ DEVICES = [
     "mock://0?queues=4&workers=2&latency=20us",
     "gaudi://emulated?generation=gaudi1",
     "gaudi://emulated?generation=gaudi2",
+    "qaic://emulated",
     "local-task",
 ]
 

@@ -199,3 +199,14 @@ fn a_reset_fails_what_runs() {
     let failure = machine.dispatch().unwrap_err();
     assert_eq!(failure.code(), Code::Unavailable, "{failure}");
 }
+
+#[test]
+fn a_sub_system_that_restarts_costs_one_dispatch() {
+    let mut machine = Machine::new(&[("fault", "crash:2")], Settings::default());
+    machine.works();
+    let failure = machine.dispatch().unwrap_err();
+    assert_eq!(failure.code(), Code::Unavailable, "{failure}");
+    assert!(failure.message().contains("the workload is lost"), "{failure}");
+    machine.works();
+    assert_eq!(machine.counts().resets, 0, "the card goes on");
+}
