@@ -70,7 +70,7 @@ impl GaudiDevice {
         let (card, device, host) = (card.clone(), device.clone(), host.clone());
         let submitter = Arc::new(Submitter::new(shared, settings.in_flight, settings.timeout));
         let planner = Planner { card: card.clone(), host: host.clone(), device: device.clone() };
-        let queues = Queues::new(planner, submitter.clone());
+        let queues = Queues::new(planner, submitter.clone())?;
         let emulated = emulator.is_some();
         let generation = card.generation();
         let mut aliases = vec![format!("gaudi-{}", settings.number), name(generation).to_owned()];
@@ -324,7 +324,6 @@ impl Drop for GaudiDevice {
         // What is in flight ends first: a card that is closed in the middle of its work is reset.
         self.dma.finish();
         self.queues.stop();
-        self.card.stop_notices();
         let me = std::thread::current().id();
         // The last reference may be dropped from inside a completion, on the device's own thread.
         for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != me) {

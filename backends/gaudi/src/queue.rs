@@ -23,7 +23,7 @@ mod completion;
 
 use crate::device::GaudiDevice;
 use crate::generation::{Capabilities, Generation, Lane};
-use crate::kmd::clock;
+use crate::kmd::{Bell, clock};
 use crate::memory::Memory;
 use crate::plan::{Planner, Step};
 use crate::submit::{Refused, Submission, Submitter};
@@ -112,6 +112,8 @@ pub(crate) struct Queues {
     state: Mutex<State>,
     work: Condvar,
     completer: OnceLock<Completer>,
+    /// Ends the wait for word of errors.
+    quiet: Bell,
 }
 
 /// Why a submission was not made now.
@@ -133,7 +135,9 @@ impl From<Refused> for Stop {
 }
 
 impl Queues {
-    pub(crate) fn new(planner: Planner, submitter: Arc<Submitter>) -> Arc<Self> {
+    pub(crate) fn new(planner: Planner, submitter: Arc<Submitter>) -> Result<Arc<Self>, Failure> {
+        let no_bell = |errno| planner.card.failure("word of its errors", errno);
+        let quiet = Bell::new().map_err(no_bell)?;
         let generation = planner.card.generation();
         let state = State {
             queues: (0..generation.queues()).map(|_| Queue::default()).collect(),
@@ -142,14 +146,15 @@ impl Queues {
             lost: None,
             stopping: false,
         };
-        Arc::new(Self {
+        Ok(Arc::new(Self {
             generation,
             planner,
             submitter,
             state: Mutex::new(state),
             work: Condvar::new(),
             completer: OnceLock::new(),
-        })
+            quiet,
+        }))
     }
 
     pub(crate) fn start(&self, completer: Completer) {
@@ -368,10 +373,11 @@ impl Queues {
         self.work.notify_all();
     }
 
-    /// Ends the thread when nothing is in flight any more.
+    /// Ends the threads when nothing is in flight any more.
     pub(crate) fn stop(&self) {
         self.state.lock().stopping = true;
         self.work.notify_all();
+        self.quiet.ring();
     }
 }
 

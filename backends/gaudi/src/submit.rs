@@ -139,6 +139,10 @@ impl Submitter {
 
     /// Why the card is of no use any more.
     pub(crate) fn lost(&self, errno: Errno) -> Failure {
+        // A card that is about to be reset is operational until then, and refuses waits.
+        if errno == Errno::BUSY && self.card.take_events() & event::DEVICE_RESET != 0 {
+            return self.told();
+        }
         let message = format!(
             "{} is {} ({errno}); its memory is lost, open it again",
             self.card.name(),
@@ -260,7 +264,8 @@ impl Submitter {
             "{}: {what} did not end within {time}; the card is being reset, and its memory is lost",
             self.card.name()
         );
-        Failure::with_origin(Code::DeadlineExceeded, Origin::Device, message)
+        // Not the code of a deadline, by which whoever waits for a semaphore knows that it has waited long enough.
+        Failure::with_origin(Code::Aborted, Origin::Device, message)
     }
 
     /// Why the card is of no use any more, when its driver has said so.

@@ -206,6 +206,28 @@ fn idle_card_with_an_error_is_let_go_of_in_time() {
     }
 }
 
+/// Two devices of one card: one may go and the other stay, and both are told of an error.
+#[test]
+fn devices_that_share_a_card_are_all_told_of_its_errors() {
+    for stays in [true, false] {
+        let uri = machine("generation=gaudi2");
+        let (one, two) = (open(&uri), open(&uri));
+        if !stays {
+            drop(one);
+            let memory = two.ipc().allocate(4096).unwrap();
+            two.dma().host_to_device(&pattern(4096, 1), memory.address()).unwrap().wait().unwrap();
+            continue;
+        }
+        support::emulator(&uri).fail(0);
+        let end = Instant::now() + Duration::from_secs(20);
+        let is_lost = |device: &hal_gaudi::GaudiDevice| device.dma().device_to_device(0, 4096, 4096).is_err();
+        while !(is_lost(&one) && is_lost(&two)) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!one.card().is_open() && !two.card().is_open());
+    }
+}
+
 /// Whichever request it is that finds the card gone.
 #[test]
 fn a_card_that_is_gone_begins_nothing_new() {

@@ -9,3 +9,4 @@ pub use hal_emulation::{Errno, Kernel, Linux, borrow};
 pub(crate) use hal_emulation::{clock, identity, map_shared};
 pub use hal_gaudi_abi::uapi;
 pub use nodes::{Node, nodes};
+pub(crate) use notices::Bell;

@@ -6,71 +6,79 @@
 use super::card::Card;
 use super::uapi::event;
 use hal_emulation::Errno;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What ends the use of a card.
 const ENDS: u64 = event::DEVICE_RESET | event::DEVICE_UNAVAILABLE;
 
-/// A counter that the driver raises, and what it has said so far.
+/// A counter that somebody raises and others wait for.
+#[derive(Debug)]
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    pub(crate) fn ring(&self) {
+        // A counter that is full has woken everybody.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    fn silence(&self) {
+        // Somebody else may have been here first.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+/// The bell that the driver rings, and what it has said so far. Several devices of ours may share a card: all of them listen.
 pub(super) struct Notices {
-    counter: OwnedFd,
+    bell: Bell,
     /// Every event since the card was opened: the driver forgets one when it has told it.
     events: AtomicU64,
-    stopped: AtomicBool,
 }
 
 impl Notices {
     pub(super) fn new() -> Result<Self, Errno> {
-        let counter = eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Self { counter, events: AtomicU64::new(0), stopped: AtomicBool::new(false) })
+        Ok(Self { bell: Bell::new()?, events: AtomicU64::new(0) })
     }
 
     pub(super) fn counter(&self) -> BorrowedFd<'_> {
-        self.counter.as_fd()
+        self.bell.0.as_fd()
     }
 
     /// Takes down what the driver has told, and returns all that it ever has.
     pub(super) fn take_down(&self, events: u64) -> u64 {
         self.events.fetch_or(events, Ordering::AcqRel) | events
     }
-
-    fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
-        // A counter that is full has woken everybody.
-        let _ = rustix::io::write(&self.counter, &1_u64.to_ne_bytes());
-    }
-
-    /// Sleeps until the driver, or whoever stops this, raises the counter. False if there is nothing to wait for any more.
-    fn wait(&self) -> bool {
-        let mut count = [0; 8];
-        loop {
-            match rustix::io::read(&self.counter, &mut count) {
-                Err(Errno::INTR) => {}
-                outcome => return outcome.is_ok() && !self.stopped.load(Ordering::Acquire),
-            }
-        }
-    }
 }
 
 impl Card {
-    /// Sleeps until the driver says that the card is of no use any more. False if that is not waited for any more, or if the
-    /// driver tells somebody else: the program that has opened the card itself.
-    pub(crate) fn wait_for_end(&self) -> bool {
+    /// Sleeps until the driver says that the card is of no use any more, or until `stop` rings: then it returns false, as it
+    /// does if the driver tells somebody else, the program that has opened the card itself.
+    pub(crate) fn wait_for_end(&self, stop: &Bell) -> bool {
         let Some(notices) = self.notices() else { return false };
-        while notices.wait() {
-            if self.take_events() & ENDS != 0 {
-                return true;
+        loop {
+            let mut bells = [&stop.0, &notices.bell.0].map(|bell| PollFd::new(bell, PollFlags::IN));
+            match poll(&mut bells, None) {
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(_) => return false,
             }
-        }
-        false
-    }
-
-    /// Ends every [`wait_for_end`](Self::wait_for_end).
-    pub(crate) fn stop_notices(&self) {
-        if let Some(notices) = self.notices() {
-            notices.stop();
+            let [stops, tells] = bells.map(|bell| !bell.revents().is_empty());
+            if stops {
+                return false;
+            }
+            if tells {
+                notices.bell.silence();
+                if self.take_events() & ENDS != 0 {
+                    // It goes on for whoever else listens.
+                    notices.bell.ring();
+                    return true;
+                }
+            }
         }
     }
 }

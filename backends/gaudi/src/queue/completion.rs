@@ -29,7 +29,7 @@ impl Queues {
     /// The thread that is told of errors by the kernel, also while nothing is in flight. The card is let go of then: a process
     /// that keeps one open through a reset is killed.
     pub(crate) fn heed(&self) {
-        if self.planner.card.wait_for_end() {
+        if self.planner.card.wait_for_end(&self.quiet) {
             let failure = self.submitter.told();
             self.state.lock().lost.get_or_insert(failure);
             self.work.notify_all();
