@@ -20,9 +20,9 @@ const BUDGETS: [(&str, u64); 12] = [
     ("gate_alloca_dealloca", 16_850),
     ("gate_fills_behind", 5_230),
     ("gate_allocas_behind", 18_200),
-    ("gate_execute_100", 6_900),
-    ("gate_execute_100_bound", 165_000),
-    ("gate_record_100", 360_000),
+    ("gate_execute_100", 6_400),
+    ("gate_execute_100_bound", 168_500),
+    ("gate_record_100", 364_500),
 ];
 
 pub(crate) fn run() -> Result<bool> {
