@@ -122,7 +122,7 @@ impl<D: Device> HalDevice<D> {
         let state = State {
             pools: Pools::new(&memory, &proactor, &frontiers)?,
             device_allocator: UnsafeCell::new(Allocator::create(memory.clone())?),
-            host: Loaders::new(allocator)?,
+            host: Loaders::shared()?,
             engine,
             looking: completions.begin(&properties.identifier)?,
             parking,
