@@ -33,7 +33,7 @@
 //! | driver factory, driver | `driver.rs` |
 //! | device | `device.rs`, queue operations in `device/queue.rs`; files and memory that the host cannot map in `device/staged.rs`, memory of other devices in `device/loan.rs`, which of its bytes in `ranges.rs`; for drivers that map it in `bounce.rs` |
 //! | semaphore | `semaphore.rs`: IREE's structure as a timeline of the engine |
-//! | allocator, buffer | `allocator.rs`, `buffer.rs` |
+//! | allocator, buffer | `allocator.rs`, `buffer.rs`; memory by file descriptors in `external.rs` |
 //! | pools, stream-ordered allocation | `pools.rs`, `alloca.rs`; what is allocated in `reservation.rs` and `transient.rs` |
 //! | proactor | `proactor.rs` |
 //! | command buffer, event | `command_buffer.rs`, `record.rs`; captured bytes in `staging.rs` |
@@ -52,6 +52,7 @@ mod constants;
 mod device;
 mod driver;
 mod executable;
+mod external;
 mod frontier;
 mod host_pool;
 mod host_program;

@@ -16,6 +16,7 @@ use hal_backend::{
     Inferred, Job, LoadRequest, Loaded, NativeWaits, Properties, Rejected,
 };
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -266,6 +267,14 @@ impl Device for GaudiDevice {
             self.card.failure(&what, errno)
         })?;
         Ok(Memory::whole(region))
+    }
+
+    fn exports(&self, heap: usize) -> bool {
+        heap == DEVICE_HEAP && self.ipc.settings().dmabuf
+    }
+
+    fn export(&self, memory: &Memory) -> Result<OwnedFd, Failure> {
+        self.ipc.descriptor(memory)
     }
 
     fn host_view(&self, memory: &Memory) -> Option<HostRange> {
