@@ -61,7 +61,7 @@ impl SharedMemory {
             let message = format!("the descriptor says nothing of its memory: {errno}");
             Failure::new(Code::InvalidArgument, message)
         };
-        let size = rustix::fs::seek(descriptor, SeekFrom::End(0)).map_err(unknown)?;
+        let size = size_of(descriptor).map_err(unknown)?;
         if length == 0 || size < length {
             let message =
                 format!("the descriptor has {size} bytes of memory, of which {length} cannot be taken");
@@ -112,6 +112,15 @@ impl SharedMemory {
             let message = format!("there is no further descriptor for the memory: {error}");
             Failure::new(Code::ResourceExhausted, message)
         })
+    }
+}
+
+/// How much memory there is. Where its file is at is the program's business, so it is moved only where that is the way to ask:
+/// a dma-buf has no place that it could be at, and tells its size in no other way on older kernels.
+fn size_of(descriptor: BorrowedFd<'_>) -> std::result::Result<u64, Errno> {
+    match u64::try_from(rustix::fs::fstat(descriptor)?.st_size) {
+        Ok(0) | Err(_) => rustix::fs::seek(descriptor, SeekFrom::End(0)),
+        Ok(size) => Ok(size),
     }
 }
 

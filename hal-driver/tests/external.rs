@@ -7,7 +7,7 @@ mod common;
 use common::{Buffer, Device, List, Result, check};
 use hal_semaphore::Code;
 use hal_sys as sys;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 use rustix::io::FdFlags;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -184,8 +184,10 @@ fn a_descriptor_is_taken_if_its_memory_stays() {
             import(&device, descriptor.as_raw_fd(), size, counting(&RELEASED))
         };
         let sealed = memory(8192, SealFlags::SHRINK);
-        // More is there than is taken.
+        // More is there than is taken, and the program's place in it stays.
+        rustix::fs::seek(&sealed, SeekFrom::Start(7)).unwrap();
         assert_eq!(take(sealed.as_fd(), LENGTH).unwrap().read(), [0; LENGTH]);
+        assert_eq!(rustix::fs::seek(&sealed, SeekFrom::Current(0)).unwrap(), 7);
         RELEASED.store(0, Ordering::SeqCst);
         refused(take(sealed.as_fd(), 8193), Code::OutOfRange, "8192 bytes");
         refused(take(sealed.as_fd(), 0), Code::OutOfRange, "8192 bytes");
@@ -241,7 +243,7 @@ fn memory_of_a_card_is_exported_as_whole_pages() {
         let buffer = device.try_buffer_of(own, LENGTH).unwrap();
         let (descriptor, size) = export(&device, &buffer).unwrap();
         assert_eq!(size, LENGTH);
-        let pages = rustix::fs::seek(&descriptor, rustix::fs::SeekFrom::End(0)).unwrap();
+        let pages = rustix::fs::seek(&descriptor, SeekFrom::End(0)).unwrap();
         assert!(pages >= 8192 && pages.is_multiple_of(4096), "{pages}");
 
         let device = open("&dmabuf=no");
