@@ -15,7 +15,6 @@ use hal_backend::{
 };
 use hal_semaphore::Code;
 use hal_sys as sys;
-use std::path::Path;
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 /// What a device was asked to run: the size of a workgroup, and how many there are or in how many bytes that is written.
@@ -324,10 +323,7 @@ fn a_dispatch_is_run_as_it_was_asked_for_or_refused() {
 #[test]
 fn a_device_opened_beside_a_bytecode_executable_that_runs_does_it_no_harm() {
     let device = Device::open("mock").unwrap();
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join("../iree/testdata/vmvx/command_buffer_dispatch_constants_bindings_test.bin");
-    let bytes = std::fs::read(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}; run `cargo xtask build`", path.display()));
+    let bytes = common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
     let executable = device.load("vmvx-bytecode-fb", &bytes).unwrap();
     let buffers = [device.buffer(16), device.buffer(16)];
     let (done, constants) = (device.semaphore(0), [1, 2]);

@@ -6,6 +6,7 @@
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ffi::c_void;
+use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Once};
@@ -51,6 +52,15 @@ pub(crate) fn check(status: sys::iree_status_t) -> Result {
 /// A status of our own making.
 pub(crate) fn failure(code: Code, text: &str) -> sys::iree_status_t {
     unsafe { sys::iree_status_allocate_copy(code as u32, view(""), 0, view(text)) }
+}
+
+/// An executable of the suite's, which `cargo xtask build` compiles; elsewhere than the suite's own if `HAL_TESTDATA` says so.
+pub(crate) fn testdata(path: &str) -> Vec<u8> {
+    let beside = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../iree/testdata");
+    let folder = std::env::var_os("HAL_TESTDATA").map_or(beside, PathBuf::from);
+    let path = folder.join(path);
+    std::fs::read(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}; run `cargo xtask build`", path.display()))
 }
 
 static REGISTER: Once = Once::new();
