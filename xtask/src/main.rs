@@ -15,6 +15,7 @@ mod setup;
 mod steps;
 mod test;
 mod third_party;
+mod wheel;
 mod workspace;
 mod worlds;
 
@@ -54,6 +55,8 @@ enum Command {
     NewBackend(new_backend::Options),
     /// A driver outside the workspace: made, built, linked into a C program, and run
     ThirdParty,
+    /// The Python package as a wheel
+    Wheel(wheel::Options),
     /// IREE's tools and its conformance suite, with our drivers linked in
     Build(iree::BuildOptions),
     /// Fetches and installs what the other commands need
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Command::Asan => asan::run(),
         Command::NewBackend(options) => new_backend::run(&options),
         Command::ThirdParty => third_party::run(),
+        Command::Wheel(options) => wheel::run(&options),
         Command::Build(options) => iree::build(&options),
         Command::Setup => setup::run(),
         Command::Bench(options) => bench::run(&options),

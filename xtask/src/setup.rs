@@ -12,12 +12,20 @@ const REQUIREMENTS: &str = include_str!("../requirements.txt");
 /// The packages with networks of other people's, pinned.
 const NETWORKS: &str = include_str!("../requirements-networks.txt");
 
-/// The environment with cmake, ninja, libclang, IREE's compiler and numpy.
+/// What builds and judges the Python package, pinned.
+const PACKAGE: &str = include_str!("../requirements-package.txt");
+
+/// An environment of Python's under the target folder: for the project's own commands, with cmake, ninja, libclang, IREE's compiler and numpy.
 pub(crate) struct Python {
     root: PathBuf,
 }
 
 impl Python {
+    /// Where it is.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// A program of the environment.
     pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.root.join("bin").join(name)
@@ -54,6 +62,17 @@ impl Python {
                 interpreter.trim(),
                 self.root.display(),
                 self.root.with_file_name("iree").display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Makes the environment, with nothing in it.
+    fn create(&self) -> Result<()> {
+        let made = Command::new("python3").args(["-m", "venv"]).arg(&self.root).status();
+        if !made.is_ok_and(|status| status.success()) {
+            bail!(
+                "python3 with its venv module is needed: install Python 3.10 or later (Debian: apt-get install python3-venv)"
             );
         }
         Ok(())
@@ -105,13 +124,22 @@ pub(crate) fn python() -> Result<Python> {
          once, unless what is asked for changes",
         python.root.display()
     );
-    let made = Command::new("python3").args(["-m", "venv"]).arg(&python.root).status();
-    if !made.is_ok_and(|status| status.success()) {
-        bail!(
-            "python3 with its venv module is needed: install Python 3.10 or later (Debian: apt-get install python3-venv)"
-        );
-    }
+    python.create()?;
     python.install("requirements.txt", REQUIREMENTS, &[])?;
+    Ok(python)
+}
+
+/// The environment that the Python package is built and tested in. Not the one of the commands: that has a compiler whose
+/// folders IREE's runtime package would share.
+pub(crate) fn package() -> Result<Python> {
+    const FILE: &str = "requirements-package.txt";
+    let python = Python { root: workspace::target()?.join("python-package") };
+    python.ensure_unmoved()?;
+    if !python.has(FILE, PACKAGE) {
+        println!("installing maturin, pytest and IREE's runtime package into {}", python.root.display());
+        python.create()?;
+        python.install(FILE, PACKAGE, &[])?;
+    }
     Ok(python)
 }
 
