@@ -94,14 +94,43 @@ macro_rules! export_driver {
     };
 }
 
-#[cfg(feature = "gaudi")]
-export_driver!(iree_hal_gaudi_driver_module_register, hal_gaudi::Gaudi);
+/// The drivers of this library, each behind the feature of its name.
+macro_rules! drivers {
+    ($($feature:literal: $function:ident, $driver:ty;)*) => {
+        $(
+            #[cfg(feature = $feature)]
+            export_driver!($function, $driver);
+        )*
 
-#[cfg(feature = "mock")]
-export_driver!(iree_hal_mock_driver_module_register, hal_mock::Mock);
+        /// Adds every driver of this library to a registry: what its features name. Cheap, and touches no hardware. Stops at
+        /// the first that cannot be added, as one that is there already.
+        ///
+        /// # Safety
+        ///
+        /// The registry is alive.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn hal_drivers_register_all(
+            registry: *mut sys::iree_hal_driver_registry_t,
+        ) -> sys::iree_status_t {
+            $(
+                #[cfg(feature = $feature)]
+                {
+                    // SAFETY: the registry is alive, as the caller promises.
+                    let status = unsafe { $function(registry) };
+                    if !status.is_null() {
+                        return status;
+                    }
+                }
+            )*
+            let _ = registry;
+            std::ptr::null_mut()
+        }
+    };
+}
 
-#[cfg(feature = "qaic")]
-export_driver!(iree_hal_qaic_driver_module_register, hal_qaic::Qaic);
-
-#[cfg(feature = "template")]
-export_driver!(iree_hal_template_driver_module_register, hal_template::Template);
+drivers! {
+    "gaudi": iree_hal_gaudi_driver_module_register, hal_gaudi::Gaudi;
+    "mock": iree_hal_mock_driver_module_register, hal_mock::Mock;
+    "qaic": iree_hal_qaic_driver_module_register, hal_qaic::Qaic;
+    "template": iree_hal_template_driver_module_register, hal_template::Template;
+}

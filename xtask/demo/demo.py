@@ -11,7 +11,7 @@ import sys
 
 import networks
 import numpy as np
-from rig import CARDS, DEVICES, EXAMPLES, LLVM_CPU, LOCAL, MODELS, OURS, OUT, TOOLS, VMVX
+from rig import CARDS, DEVICES, EXAMPLES, GIVEN, LLVM_CPU, LOCAL, MODELS, OURS, OUT, TOOLS, VMVX
 from rig import Failed, attempt, check, compile_model, invoke, note, run, summary
 
 def random(*shapes, scale=1.0):
@@ -121,7 +121,7 @@ def main():
 
     ordinals = [f"--iree-hal-target-device={name}=local[{at}]" for at, name in enumerate(("first", "second", "third"))]
     several = compile_model(MODELS / "devices.mlir", "devices", ordinals + LLVM_CPU)
-    sets = [
+    sets = [["local-task", device, f"{device}://0"] for device in GIVEN] or [
         ["mock://0", "mock://1", "local-task"],
         ["local-task", "mock://1", "mock://0"],
         ["gaudi://emulated/0", "mock://0", "gaudi://emulated/1"],

@@ -23,7 +23,8 @@ VMVX = ["--iree-hal-local-target-device-backends=vmvx"]
 LOCAL = ["--iree-hal-target-device=local"]
 
 # Where each model runs. The local driver of IREE's own is here so that a reader sees the same model beside it.
-DEVICES = [
+GIVEN = os.environ.get("HAL_DEMO_DEVICES", "").split()
+DEVICES = [*GIVEN, "local-task"] if GIVEN else [
     "mock",
     "mock://0?queues=4&workers=2&latency=20us",
     "gaudi://emulated?generation=gaudi1",
@@ -32,8 +33,8 @@ DEVICES = [
     "local-task",
 ]
 
-# Those of them that the programs below run on: all but IREE's own.
-OURS = DEVICES[:-1]
+# Those of them that our own programs register, and so run on: neither IREE's own, nor those of somebody else's drivers.
+OURS = [] if GIVEN else DEVICES[:-1]
 CARDS = [device for device in DEVICES if device.startswith("gaudi://")]
 
 

@@ -1,6 +1,6 @@
 //! `cargo xtask cts`: IREE's own conformance suite on every backend.
 
-use crate::iree::{Flavour, Tree};
+use crate::iree::{Flavour, Plugin, Tree};
 use crate::setup;
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
@@ -10,7 +10,16 @@ use std::process::Command;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Only these backends
+    #[arg(conflicts_with = "plugin")]
     backends: Vec<String>,
+    #[command(flatten)]
+    plugin: Plugin,
+    /// The plugin's device to test, if not its driver's default one
+    #[arg(long, value_name = "URI", requires = "plugin")]
+    device: Option<String>,
+    /// What the plugin's device cannot do: tests that are left out, and why
+    #[arg(long, value_name = "PATTERN=REASON", requires = "plugin")]
+    unsupported: Vec<String>,
     /// Show every test as it runs
     #[arg(long)]
     verbose: bool,
@@ -19,34 +28,63 @@ pub(crate) struct Options {
     repeat: u32,
 }
 
+impl Options {
+    /// The suite on a plugin's drivers alone.
+    pub(crate) fn outside(plugin: Plugin) -> Self {
+        Self {
+            backends: Vec::new(),
+            plugin,
+            device: None,
+            unsupported: Vec::new(),
+            verbose: false,
+            repeat: 1,
+        }
+    }
+}
+
 /// A device that the suite runs on.
-struct Variant {
+struct Variant<'a> {
     /// The backend, and the variant where it has several.
-    name: &'static str,
-    uri: &'static str,
+    name: &'a str,
+    uri: &'a str,
     /// What the device says it cannot do, as tests and why.
-    unsupported: &'static str,
-    /// How many instances that leaves out.
-    skips: usize,
+    unsupported: &'a str,
+    /// How many instances that leaves out; nothing where nobody has counted.
+    skips: Option<usize>,
 }
 
 /// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work instead. The
 /// others report in the other two ways; one of them has everything besides that a card has: memory that the host cannot map,
 /// native events, and little room.
-const VARIANTS: [Variant; 8] = [
-    Variant { name: "mock", uri: "mock", unsupported: "", skips: 0 },
-    Variant { name: "mock/held", uri: "mock://0?waits=none&queues=3", unsupported: "", skips: 0 },
+const VARIANTS: [Variant<'static>; 8] = [
+    Variant { name: "mock", uri: "mock", unsupported: "", skips: Some(0) },
+    Variant { name: "mock/held", uri: "mock://0?waits=none&queues=3", unsupported: "", skips: Some(0) },
     Variant {
         name: "mock/polled",
         uri: "mock://0?completion=poll&heaps=2&waits=events&depth=4&queues=3",
         unsupported: "",
-        skips: 0,
+        skips: Some(0),
     },
-    Variant { name: "mock/descriptor", uri: "mock://0?completion=descriptor", unsupported: "", skips: 0 },
-    Variant { name: "gaudi/gaudi1", uri: "gaudi://emulated?generation=gaudi1", unsupported: "", skips: 0 },
-    Variant { name: "gaudi/gaudi2", uri: "gaudi://emulated?generation=gaudi2", unsupported: "", skips: 0 },
-    Variant { name: "qaic", uri: "qaic://emulated", unsupported: "", skips: 0 },
-    Variant { name: "template", uri: "template", unsupported: "", skips: 0 },
+    Variant {
+        name: "mock/descriptor",
+        uri: "mock://0?completion=descriptor",
+        unsupported: "",
+        skips: Some(0),
+    },
+    Variant {
+        name: "gaudi/gaudi1",
+        uri: "gaudi://emulated?generation=gaudi1",
+        unsupported: "",
+        skips: Some(0),
+    },
+    Variant {
+        name: "gaudi/gaudi2",
+        uri: "gaudi://emulated?generation=gaudi2",
+        unsupported: "",
+        skips: Some(0),
+    },
+    Variant { name: "qaic", uri: "qaic://emulated", unsupported: "", skips: Some(0) },
+    Variant { name: "template", uri: "template", unsupported: "", skips: Some(0) },
 ];
 
 /// How many instances one variant has: what IREE 3.13.0's suite comes to with two executable formats.
@@ -75,30 +113,42 @@ impl Score {
 }
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
-    let backend = |variant: &Variant| variant.name.split('/').next().unwrap_or(variant.name).to_owned();
+    let backend = |variant: &Variant<'_>| variant.name.split('/').next().unwrap_or(variant.name).to_owned();
     if let Some(unknown) =
         options.backends.iter().find(|name| !VARIANTS.iter().any(|variant| backend(variant) == **name))
     {
         let known: Vec<&str> = VARIANTS.iter().map(|variant| variant.name).collect();
         bail!("there is no backend {unknown}; the suite runs on {}", known.join(", "));
     }
-    let tree = Tree::configure(Flavour::Plain, None)?;
+    let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
     tree.build(&["hal_cts"])?;
     let data = testdata(&tree)?;
+    let unsupported = options.unsupported.join(";");
+    let outside = options.plugin.driver.iter().map(|driver| Variant {
+        name: driver,
+        uri: options.device.as_deref().unwrap_or(driver),
+        unsupported: &unsupported,
+        skips: if unsupported.is_empty() { Some(0) } else { None },
+    });
+    let chosen: Vec<Variant<'_>> = if options.plugin.plugin.is_some() {
+        outside.collect()
+    } else {
+        let wanted = |variant: &Variant<'_>| {
+            options.backends.is_empty() || options.backends.contains(&backend(variant))
+        };
+        VARIANTS.into_iter().filter(wanted).collect()
+    };
     let mut total = Score::default();
     let mut table = String::new();
     let mut green = true;
-    for variant in &VARIANTS {
-        if !options.backends.is_empty() && !options.backends.contains(&backend(variant)) {
-            continue;
-        }
+    for variant in &chosen {
         let (score, ended) = suite(&tree, &data, variant, options)?;
         total.add(score);
         // A suite that ends early has not passed, whatever it printed so far.
         let rounds = options.repeat as usize;
         green &= ended
             && score.failed == 0
-            && score.skipped == variant.skips * rounds
+            && variant.skips.is_none_or(|skips| score.skipped == skips * rounds)
             && score.passed + score.skipped == INSTANCES * rounds;
         // Writing to a string cannot fail.
         let _ =
@@ -108,7 +158,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(green)
 }
 
-fn suite(tree: &Tree, data: &Path, variant: &Variant, options: &Options) -> Result<(Score, bool)> {
+fn suite(tree: &Tree, data: &Path, variant: &Variant<'_>, options: &Options) -> Result<(Score, bool)> {
     let name = variant.name.replace('/', "_");
     let log = tree.folder().join(format!("cts-{name}.xml"));
     let _ = std::fs::remove_file(&log);

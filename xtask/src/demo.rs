@@ -1,14 +1,20 @@
 //! `cargo xtask demo`: real models on every device, each result checked against numpy, or against IREE's local-sync;
 //! and `cargo xtask replay`, which records and replays them.
 
-use crate::iree::{Flavour, Tree};
+use crate::iree::{Flavour, Plugin, Tree};
 use crate::workspace;
 use anyhow::{Context, Result};
 use std::process::Command;
 
-/// Builds what the demo runs, and runs it.
-pub(crate) fn run() -> Result<bool> {
-    let tree = Tree::configure(Flavour::Plain, None)?;
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    plugin: Plugin,
+}
+
+/// Builds what the demo runs, and runs it: on every device of ours, or on those of a plugin.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
     tree.build(&["iree-run-module", "embed", "overlap"])?;
     tree.build(&["hal_runtime_archives"])?;
     tree.python().networks()?;
@@ -23,6 +29,7 @@ pub(crate) fn run() -> Result<bool> {
         anyhow::bail!("the Rust program that embeds the runtime does not build");
     }
     let status = script(&tree, "demo.py")?
+        .env("HAL_DEMO_DEVICES", options.plugin.driver.join(" "))
         .env("HAL_RUST_EXAMPLE", workspace::target()?.join("debug/examples/embed"))
         .status()
         .context("starting the demo")?;
@@ -52,6 +59,8 @@ fn script(tree: &Tree, name: &str) -> Result<Command> {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProfileOptions {
+    #[command(flatten)]
+    plugin: Plugin,
     /// What iree-run-module is given; the demo's transformer block on mock, if nothing is
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -62,7 +71,8 @@ const FAMILIES: &str = "queue-events,dispatch-events,device-queue-events";
 
 /// `cargo xtask profile`: runs a model with profiling and draws what its queues did.
 pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
-    let tree = Tree::configure(Flavour::Plain, None)?;
+    let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
+    let device = options.plugin.driver.first().map_or("mock", String::as_str);
     tree.build(&["iree-run-module", "iree-profile"])?;
     let folder = tree.folder().join("profile");
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -83,8 +93,11 @@ pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
         if !compiled.success() {
             return Ok(false);
         }
-        arguments =
-            vec!["--device=mock".into(), format!("--module={}", module.display()), "--function=main".into()];
+        arguments = vec![
+            format!("--device={device}"),
+            format!("--module={}", module.display()),
+            "--function=main".into(),
+        ];
         let shapes = ["32x64", "64x64", "64x64", "64x64", "64x64", "64x256", "256x64"];
         arguments.extend(shapes.map(|shape| format!("--input={shape}xf32=0.01")));
     }
@@ -108,7 +121,11 @@ pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
         ("the drawing", {
             let mut command = Command::new(tree.python().program("python"));
             command.arg(root.join("xtask/demo/timeline.py")).args([&lines, &picture]);
-            command.arg(if options.arguments.is_empty() { "a transformer block on mock" } else { "a run" });
+            command.arg(if options.arguments.is_empty() {
+                format!("a transformer block on {device}")
+            } else {
+                "a run".into()
+            });
             command
         }),
     ];

@@ -9,11 +9,13 @@ mod hw;
 mod instructions;
 mod iree;
 mod mutants;
+mod new_backend;
 mod programs;
 mod setup;
 mod steps;
 mod test;
 mod third_party;
+mod wheel;
 mod workspace;
 mod worlds;
 
@@ -24,6 +26,7 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask",
+    bin_name = "cargo xtask",
     about = "Builds, runs, tests and measures the drivers of this project",
     disable_help_subcommand = true
 )]
@@ -35,7 +38,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Builds, compiles and runs sample models on every device, and checks the results
-    Demo,
+    Demo(demo::Options),
     /// Everything that a contributor must see green
     Test(test::Options),
     /// Records what models do on one device, and replays it on the others
@@ -48,8 +51,12 @@ enum Command {
     Cts(cts::Options),
     /// The conformance suite, the C examples and the driver's tests with AddressSanitizer and its leak checker
     Asan,
+    /// Makes a driver of your own, outside the repository, that runs at once
+    NewBackend(new_backend::Options),
     /// A driver outside the workspace: made, built, linked into a C program, and run
     ThirdParty,
+    /// The Python package as a wheel
+    Wheel(wheel::Options),
     /// IREE's tools and its conformance suite, with our drivers linked in
     Build(iree::BuildOptions),
     /// Fetches and installs what the other commands need
@@ -72,14 +79,16 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Demo => demo::run(),
+        Command::Demo(options) => demo::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Replay => demo::replay(),
         Command::Run(options) => iree::run(&options),
         Command::Profile(options) => demo::profile(&options),
         Command::Cts(options) => cts::run(&options),
         Command::Asan => asan::run(),
+        Command::NewBackend(options) => new_backend::run(&options),
         Command::ThirdParty => third_party::run(),
+        Command::Wheel(options) => wheel::run(&options),
         Command::Build(options) => iree::build(&options),
         Command::Setup => setup::run(),
         Command::Bench(options) => bench::run(&options),
@@ -112,6 +121,17 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    /// What is shown is what one types.
+    #[test]
+    fn usage_lines_begin_with_cargo_xtask() {
+        let usage = |arguments: &[&str]| Arguments::try_parse_from(arguments).unwrap_err().to_string();
+        assert!(usage(&["xtask", "--help"]).contains("Usage: cargo xtask <COMMAND>"));
+        let run = usage(&["xtask", "run", "--help"]);
+        assert!(run.contains("Usage: cargo xtask run"), "{run}");
+        let unknown = usage(&["xtask", "tset"]);
+        assert!(unknown.contains("Usage: cargo xtask "), "{unknown}");
     }
 
     #[test]

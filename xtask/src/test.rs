@@ -98,6 +98,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         ),
         step("demo", "real models on every device, checked against numpy and local-sync", xtask(&["demo"])),
         step(
+            "python",
+            "the Python package, built as a wheel and judged by IREE's own package on models and networks",
+            xtask(&["wheel", "--test"]),
+        ),
+        step(
             "replay",
             "what models do on one device, recorded and replayed on the others",
             xtask(&["replay"]),
