@@ -151,7 +151,10 @@ mod tests {
     fn a_part_of_a_file_is_found_by_its_address_while_it_is_mapped() {
         let (file, range) = mapped_file("backed", 8192).unwrap();
         let found = of(range.part(4096, 100).unwrap());
-        assert!(matches!(found, Some(Backing::File(ref other, 4096)) if Arc::ptr_eq(other, &file)), "{found:?}");
+        assert!(
+            matches!(found, Some(Backing::File(ref other, 4096)) if Arc::ptr_eq(other, &file)),
+            "{found:?}"
+        );
         let other = HostRange::allocate(64, 8).unwrap();
         assert!(of(other.whole()).is_none());
         let address = range.address() as u64;

@@ -39,12 +39,10 @@ pub(crate) struct Running {
 
 /// Starts a program.
 pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<Running, Refused> {
-    let internal = |what: &str, errno: Errno| Refused {
-        status: OURS,
-        message: format!("{what}: {errno}"),
-    };
+    let internal = |what: &str, errno: Errno| Refused { status: OURS, message: format!("{what}: {errno}") };
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let (ours, theirs) = pair.map_err(|errno| internal("there is no socket for the program's start", errno))?;
+    let (ours, theirs) =
+        pair.map_err(|errno| internal("there is no socket for the program's start", errno))?;
     // Descendants whose parents end become ours, and so stay processes that we may look into.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| internal("this process cannot become the parent of orphans", errno))?;
@@ -68,10 +66,9 @@ pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<Runni
     drop(command);
     let (stage, listener) = hear(ours.as_fd());
     match (started, listener) {
-        (Ok(child), Some(listener)) => Ok(Running {
-            process: i32::try_from(child.id()).unwrap_or(0),
-            listener: Listener::new(listener),
-        }),
+        (Ok(child), Some(listener)) => {
+            Ok(Running { process: i32::try_from(child.id()).unwrap_or(0), listener: Listener::new(listener) })
+        }
         (Ok(_), None) => Err(internal("the program started without a supervisor", Errno::PROTO)),
         (Err(error), _) => Err(refused(stage, program, &error)),
     }
@@ -135,7 +132,9 @@ fn no_filter(error: &io::Error) -> String {
             "the system has no user notifications of seccomp: it takes Linux 5.14 or newer with CONFIG_SECCOMP_FILTER, and no sandbox \
              such as gVisor in between"
         }
-        Some(libc::ENOMEM) => "there is no memory for a filter, or there are too many on this process already",
+        Some(libc::ENOMEM) => {
+            "there is no memory for a filter, or there are too many on this process already"
+        }
         _ => "the system does not say why",
     };
     format!("seccomp(SECCOMP_SET_MODE_FILTER) failed: {error}: {advice}")

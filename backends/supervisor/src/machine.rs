@@ -49,7 +49,9 @@ mod tests {
 
     #[test]
     fn a_uri_names_a_machine_or_is_refused_with_what_would_be_right() {
-        for uri in ["gaudi://emulated", "gaudi://emulated?cards=3&generation=gaudi1", "qaic://emulated?cards=2"] {
+        for uri in
+            ["gaudi://emulated", "gaudi://emulated?cards=3&generation=gaudi1", "qaic://emulated?cards=2"]
+        {
             assert!(open(uri).is_ok(), "{uri}");
         }
         for uri in ["gaudi", "gaudi://0", "gaudi://emulated/1", "mock://emulated", "://emulated"] {

@@ -74,9 +74,7 @@ fn read(arguments: impl Iterator<Item = OsString>) -> Option<Asked> {
     }
     match (uri?, rest.next()) {
         (uri, None) if cost && !report => Some(Asked::Cost { uri }),
-        (uri, Some(program)) if !cost => {
-            Some(Asked::Run { uri, report, program, arguments: rest.collect() })
-        }
+        (uri, Some(program)) if !cost => Some(Asked::Run { uri, report, program, arguments: rest.collect() }),
         _ => None,
     }
 }
@@ -139,7 +137,9 @@ mod tests {
         assert_eq!(asked(&words), Some(run(true, &["--report", "--", "x"])));
         assert_eq!(asked(&["--cost", "a://b"]), Some(Asked::Cost { uri: "a://b".to_owned() }));
         assert_eq!(asked(&["--help"]), Some(Asked::Help));
-        for wrong in [&[][..], &["a://b"], &["--", "ls"], &["a://b", "ls"], &["--colour", "a://b", "--", "ls"]] {
+        for wrong in
+            [&[][..], &["a://b"], &["--", "ls"], &["a://b", "ls"], &["--colour", "a://b", "--", "ls"]]
+        {
             assert_eq!(asked(wrong), None, "{wrong:?}");
         }
     }

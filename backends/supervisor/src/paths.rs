@@ -1,7 +1,7 @@
 //! System calls that take a path, or ask what a descriptor is of.
 
-use crate::serve::{Answer, Supervisor, half};
 use crate::seccomp::Notice;
+use crate::serve::{Answer, Supervisor, half};
 use crate::target::{Plain, Target};
 use crate::tree::Entry;
 use hal_emulation::{Errno, Process};
@@ -14,11 +14,22 @@ use std::path::{Path, PathBuf};
 /// What a call with a path asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Question {
-    Open { flags: u64 },
-    Status { buffer: u64 },
-    ExtendedStatus { buffer: u64 },
-    Access { mode: u64 },
-    Link { buffer: u64, room: u64 },
+    Open {
+        flags: u64,
+    },
+    Status {
+        buffer: u64,
+    },
+    ExtendedStatus {
+        buffer: u64,
+    },
+    Access {
+        mode: u64,
+    },
+    Link {
+        buffer: u64,
+        room: u64,
+    },
     /// Attributes beside those that a status has.
     More,
 }
@@ -61,7 +72,9 @@ fn asked(target: &Target<'_>, notice: &Notice) -> Result<Asked, Errno> {
         libc::SYS_statx => Asked { may_be_empty: empty(c), ..at(Question::ExtendedStatus { buffer: e }) },
         libc::SYS_faccessat | libc::SYS_faccessat2 => at(Question::Access { mode: c }),
         libc::SYS_readlinkat => Asked { may_be_empty: true, ..at(Question::Link { buffer: c, room: d }) },
-        libc::SYS_getxattr | libc::SYS_lgetxattr | libc::SYS_listxattr | libc::SYS_llistxattr => here(Question::More),
+        libc::SYS_getxattr | libc::SYS_lgetxattr | libc::SYS_listxattr | libc::SYS_llistxattr => {
+            here(Question::More)
+        }
         _ => return Err(Errno::NOSYS),
     })
 }
@@ -229,8 +242,10 @@ fn extended(status: &libc::stat) -> libc::statx {
     extended.stx_mode = u16::try_from(status.st_mode).unwrap_or(0);
     extended.stx_ino = status.st_ino;
     extended.stx_size = status.st_size.cast_unsigned();
-    (extended.stx_rdev_major, extended.stx_rdev_minor) = (libc::major(status.st_rdev), libc::minor(status.st_rdev));
-    (extended.stx_dev_major, extended.stx_dev_minor) = (libc::major(status.st_dev), libc::minor(status.st_dev));
+    (extended.stx_rdev_major, extended.stx_rdev_minor) =
+        (libc::major(status.st_rdev), libc::minor(status.st_rdev));
+    (extended.stx_dev_major, extended.stx_dev_minor) =
+        (libc::major(status.st_dev), libc::minor(status.st_dev));
     extended
 }
 

@@ -48,7 +48,10 @@ pub(crate) enum Answer {
     /// The system's own.
     Pass,
     Value(i64),
-    File { file: OwnedFd, cloexec: bool },
+    File {
+        file: OwnedFd,
+        cloexec: bool,
+    },
 }
 
 /// The lower half of an argument, where the system looks at no more.

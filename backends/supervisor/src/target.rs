@@ -185,7 +185,12 @@ struct LentMemory {
 
 impl LentMemory {
     /// Moves bytes, and skips pages that are not there any more.
-    fn each(&self, part: HostPart<'_>, offset: u64, move_some: impl Fn(i32, *mut c_void, usize, i64) -> isize) {
+    fn each(
+        &self,
+        part: HostPart<'_>,
+        offset: u64,
+        move_some: impl Fn(i32, *mut c_void, usize, i64) -> isize,
+    ) {
         let mut done = 0;
         while done < part.length() {
             let at = self.start + offset + done as u64;

@@ -21,9 +21,30 @@ const BY_NUMBER: &str = "/sys/dev/char";
 
 /// Attributes that a program finds in a folder, if the machine has them: of a device, and of its place on the bus.
 const ATTRIBUTES: [&str; 24] = [
-    "dev", "uevent", "pci_addr", "status", "device_type", "dbc0_state", "dbc1_state", "dbc2_state", "dbc3_state",
-    "dbc4_state", "dbc5_state", "dbc6_state", "dbc7_state", "dbc8_state", "dbc9_state", "dbc10_state", "dbc11_state",
-    "dbc12_state", "dbc13_state", "dbc14_state", "dbc15_state", "vendor", "device", "serial",
+    "dev",
+    "uevent",
+    "pci_addr",
+    "status",
+    "device_type",
+    "dbc0_state",
+    "dbc1_state",
+    "dbc2_state",
+    "dbc3_state",
+    "dbc4_state",
+    "dbc5_state",
+    "dbc6_state",
+    "dbc7_state",
+    "dbc8_state",
+    "dbc9_state",
+    "dbc10_state",
+    "dbc11_state",
+    "dbc12_state",
+    "dbc13_state",
+    "dbc14_state",
+    "dbc15_state",
+    "vendor",
+    "device",
+    "serial",
 ];
 
 /// What a path means.
@@ -168,7 +189,8 @@ impl Tree {
         let inside = path.strip_prefix(accel::SYSFS).map_err(|_| Errno::NOENT)?;
         let mut parts = inside.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
         let (device, bus) = (parts.next().ok_or(Errno::NOENT)?, parts.next());
-        let number = device.strip_prefix("accel").and_then(|number| number.parse().ok()).ok_or(Errno::NOENT)?;
+        let number =
+            device.strip_prefix("accel").and_then(|number| number.parse().ok()).ok_or(Errno::NOENT)?;
         if !self.is_listed(number)? {
             return Err(Errno::NOENT);
         }
@@ -249,7 +271,10 @@ mod tests {
         let meant = |path: &str| tree.meant(Path::new(path)).map(|path| path.display().to_string());
         assert_eq!(meant("/dev/accel/accel0").as_deref(), Some("/dev/accel/accel0"));
         assert_eq!(meant("/dev/./shm/../accel//accel0").as_deref(), Some("/dev/accel/accel0"));
-        assert_eq!(meant("/sys/dev/char/261:1/device/vendor").as_deref(), Some("/sys/class/accel/accel1/device/vendor"));
+        assert_eq!(
+            meant("/sys/dev/char/261:1/device/vendor").as_deref(),
+            Some("/sys/class/accel/accel1/device/vendor")
+        );
         assert_eq!(meant("/dev/accelerate"), None);
         assert_eq!(meant("/etc/passwd"), None);
         let folder = tree.root.join("sys/class/accel/accel0/device");
@@ -267,7 +292,9 @@ mod tests {
         assert_eq!(find("/dev/accel/accel_controlD1"), Ok(Entry::Node { major: 234, minor: 3 }));
         assert_eq!(find("/dev/accel/accel2"), Err(Errno::NOENT));
         assert_eq!(find("/dev/accel/emulator"), Ok(Entry::Programs));
-        for folder in ["/dev/accel", "/sys/class/accel", "/sys/class/accel/accel0", "/sys/class/accel/accel0/device"] {
+        for folder in
+            ["/dev/accel", "/sys/class/accel", "/sys/class/accel/accel0", "/sys/class/accel/accel0/device"]
+        {
             assert_eq!(find(folder), Ok(Entry::Folder), "{folder}");
         }
         assert_eq!(find("/sys/class/accel/accel2"), Err(Errno::NOENT));
@@ -276,8 +303,10 @@ mod tests {
         assert_eq!(find("/sys/class/accel/accel0/device/nothing"), Err(Errno::NOENT));
         let names = |path: &str| {
             let folder = tree.folder(Path::new(path)).unwrap();
-            let mut names: Vec<_> =
-                std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            let mut names: Vec<_> = std::fs::read_dir(folder)
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
             names.sort();
             names
         };

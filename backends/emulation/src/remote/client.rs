@@ -40,7 +40,9 @@ impl std::fmt::Debug for Remote {
 }
 
 fn trouble(errno: Errno) -> Failure {
-    let message = format!("the emulator behind {NODE} does not answer as it should: {errno}; both sides must be of one build");
+    let message = format!(
+        "the emulator behind {NODE} does not answer as it should: {errno}; both sides must be of one build"
+    );
     Failure::new(Code::Unavailable, message)
 }
 
@@ -65,8 +67,7 @@ impl Remote {
         };
         let control = Mutex::new(Control { socket, next: 1, keys: HashMap::new() });
         // Made before its threads, so that those that were started end when another one cannot be.
-        let mut made =
-            Self { control, programs: Table::default(), sockets: Vec::new(), threads: Vec::new() };
+        let mut made = Self { control, programs: Table::default(), sockets: Vec::new(), threads: Vec::new() };
         for worker in 0..workers {
             let (socket, _) = open(kernel, |_| Role { session, worker }).map_err(trouble)?;
             let (socket, programs) = (Arc::new(socket), made.programs.clone());
@@ -163,7 +164,13 @@ fn take<T: FromBytes>(bytes: &mut &[u8], count: usize) -> Option<Vec<T>> {
     Some(values)
 }
 
-fn run(call: &Call, mut rest: &[u8], files: &[OwnedFd], programs: &Table, worker: usize) -> Result<(), String> {
+fn run(
+    call: &Call,
+    mut rest: &[u8],
+    files: &[OwnedFd],
+    programs: &Table,
+    worker: usize,
+) -> Result<(), String> {
     let short = || "the call is shorter than it says".to_owned();
     let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let constants: Vec<u32> = take(&mut rest, call.constants as usize).ok_or_else(short)?;
@@ -198,6 +205,7 @@ fn binding(place: &Binding, files: &[OwnedFd]) -> Result<HostRange, String> {
     let file = file.ok_or("a file of a binding did not come along")?;
     let skip = place % PAGE;
     let whole = usize::try_from(skip + length).map_err(|_| "a binding is too long")?;
-    let range = map_shared(file.as_fd(), whole, place - skip).map_err(|errno| format!("a binding cannot be mapped: {errno}"))?;
+    let range = map_shared(file.as_fd(), whole, place - skip)
+        .map_err(|errno| format!("a binding cannot be mapped: {errno}"))?;
     range.slice(skip, length).ok_or_else(|| "a binding is longer than its memory".to_owned())
 }

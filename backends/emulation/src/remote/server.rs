@@ -160,7 +160,9 @@ impl RemoteProgram {
         let mut message = head.as_bytes().to_vec();
         message.extend_from_slice(call.constants.as_bytes());
         message.extend_from_slice(bindings.as_bytes());
-        let gone = |errno| format!("process {}, whose program this is, does not answer: {errno}", self.session.process);
+        let gone = |errno| {
+            format!("process {}, whose program this is, does not answer: {errno}", self.session.process)
+        };
         let slot = self.session.workers.get(worker).ok_or("there is no such worker")?.lock();
         let socket = slot.as_ref().ok_or_else(|| gone(Errno::NOTCONN))?;
         let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();

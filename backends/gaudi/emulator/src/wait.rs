@@ -5,8 +5,8 @@ use crate::fault;
 use crate::machine::{Guard, Machine};
 use hal_emulation::Errno;
 use hal_emulation::Process;
-use hal_emulation::interrupt;
 use hal_emulation::drm::{give, take};
+use hal_emulation::interrupt;
 use hal_gaudi_abi::uapi::{WaitIn, WaitOut, wait};
 use std::time::{Duration, Instant};
 
