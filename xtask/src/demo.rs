@@ -2,12 +2,20 @@
 //! and `cargo xtask replay`, which records and replays them.
 
 use crate::iree::{Flavour, Tree};
+use crate::with;
 use crate::workspace;
 use anyhow::{Context, Result};
 use std::process::Command;
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Only on cards, through the nodes that a supervisor shows, as on a machine that has them
+    #[arg(long)]
+    nodes: bool,
+}
+
 /// Builds what the demo runs, and runs it.
-pub(crate) fn run() -> Result<bool> {
+pub(crate) fn run(options: &Options) -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, None)?;
     tree.build(&["iree-run-module", "embed", "overlap"])?;
     tree.build(&["hal_runtime_archives"])?;
@@ -22,7 +30,11 @@ pub(crate) fn run() -> Result<bool> {
     if !built.success() {
         anyhow::bail!("the Rust program that embeds the runtime does not build");
     }
-    let status = script(&tree, "demo.py")?
+    let mut demo = script(&tree, "demo.py")?;
+    if options.nodes {
+        demo.env("HAL_SUPERVISOR", with::supervisor()?);
+    }
+    let status = demo
         .env("HAL_RUST_EXAMPLE", workspace::target()?.join("debug/examples/embed"))
         .status()
         .context("starting the demo")?;

@@ -14,6 +14,7 @@ mod setup;
 mod steps;
 mod test;
 mod third_party;
+mod with;
 mod workspace;
 mod worlds;
 
@@ -35,7 +36,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Builds, compiles and runs sample models on every device, and checks the results
-    Demo,
+    Demo(demo::Options),
     /// Everything that a contributor must see green
     Test(test::Options),
     /// Records what models do on one device, and replays it on the others
@@ -64,6 +65,8 @@ enum Command {
     Programs(programs::Options),
     /// Wrong lines in the engine, and which test notices
     Mutants(mutants::Options),
+    /// Runs an unmodified program as if emulated cards were in this machine
+    With(with::Options),
     /// Proves a backend on a real device, and says what was proved
     Hw(hw::Options),
     /// What is here, what is missing, what to do
@@ -72,7 +75,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Demo => demo::run(),
+        Command::Demo(options) => demo::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Replay => demo::replay(),
         Command::Run(options) => iree::run(&options),
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::Worlds(options) => worlds::run(&options),
         Command::Programs(options) => programs::run(&options),
         Command::Mutants(options) => mutants::run(&options),
+        Command::With(options) => with::run(&options),
         Command::Hw(options) => hw::run(&options),
         Command::Doctor => doctor::run(),
     };
@@ -121,5 +125,18 @@ mod tests {
         assert_eq!(options.only, ["loom"]);
         assert!(options.keep_going && !options.list);
         assert!(Arguments::try_parse_from(["xtask", "tset"]).is_err());
+    }
+
+    #[test]
+    fn what_a_program_is_given_is_its_own() {
+        let parse = |words: &[&str]| Arguments::try_parse_from(["xtask", "with"].iter().chain(words));
+        let parsed = parse(&["gaudi://emulated", "--", "ls", "--report", "--", "-l"]).unwrap();
+        assert!(
+            format!("{parsed:?}")
+                .contains(r#"report: false, cost: false, program: ["ls", "--report", "--", "-l"]"#)
+        );
+        assert!(parse(&["--cost", "qaic://emulated"]).is_ok());
+        assert!(parse(&["gaudi://emulated"]).is_err() && parse(&["gaudi://emulated", "ls"]).is_err());
+        assert!(parse(&["--cost", "gaudi://emulated", "--", "ls"]).is_err());
     }
 }

@@ -60,8 +60,8 @@ enum Asked {
 
 fn read(arguments: impl Iterator<Item = OsString>) -> Option<Asked> {
     let (mut uri, mut report, mut cost) = (None, false, false);
-    let mut rest = arguments.peekable();
-    while let Some(argument) = rest.next() {
+    let mut rest = arguments;
+    for argument in rest.by_ref() {
         match argument.to_str() {
             Some("--report") => report = true,
             Some("--cost") => cost = true,
@@ -107,6 +107,7 @@ fn run(uri: &str, report: bool, program: &OsString, arguments: &[OsString]) -> R
         .map_err(|error| ours(format!("there is no folder for what programs list: {error}")))?;
     let tree = Tree::new(machine.cards.clone(), machine.driver, &folder);
     let running = launch::launch(program, arguments)?;
+    raise_limit();
     let supervisor = Supervisor::new(running.listener, machine.cards.clone(), tree);
     supervisor.start().map_err(|error| ours(format!("there is no thread to answer with: {error}")))?;
     let status = launch::wait_for_all(running.process);
@@ -114,6 +115,17 @@ fn run(uri: &str, report: bool, program: &OsString, arguments: &[OsString]) -> R
         eprint!("{}", machine.cards.report());
     }
     Ok(status)
+}
+
+/// Lets this process have as many files as it may: it has those of every program's memory and cards. The program keeps
+/// its own limit.
+fn raise_limit() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    // Where that is refused, there are as many as there are.
+    let _ = rustix::process::setrlimit(
+        rustix::process::Resource::Nofile,
+        rustix::process::Rlimit { current: limit.maximum, ..limit },
+    );
 }
 
 #[cfg(test)]

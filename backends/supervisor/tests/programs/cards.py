@@ -84,9 +84,10 @@ def driver(file):
 class Card:
     """A Gaudi card of either generation."""
 
-    def __init__(self, path="/dev/accel/accel0", flags=os.O_CLOEXEC):
-        self.file = os.open(path, os.O_RDWR | flags)
-        assert driver(self.file) == "habanalabs"
+    def __init__(self, path="/dev/accel/accel0", control=False):
+        self.file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        # A control node knows no name.
+        assert control or driver(self.file) == "habanalabs"
         hardware = self.info(0, 304)
         self.dram = int.from_bytes(hardware[8:16], "little")
         self.second = int.from_bytes(hardware[32:36], "little") >= 0x1020
@@ -237,6 +238,11 @@ def transfer():
         request(card.file, 0x41, Buffer(op=1, handle=handle))
         assert view[PAGE] == 5 and refused(lambda: request(card.file, 0x41, Buffer(op=2, handle=handle)), errno.EINVAL)
         view.close()
+    # As many pieces of memory as a program likes, each of its own.
+    pieces = [card.host(b"%d" % number, PAGE) for number in range(1500)]
+    assert card.wait(card.copy(0, pieces[1234][1], device, PAGE)) == 0
+    assert card.up(device, 4) == b"1234"
+    [card.unmap(address) for _, address in pieces]
     # A device still has what a program has lent to it, and gives back without unmapping it from the device.
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -303,6 +309,14 @@ def interrupted():
     assert card.wait(sequence, 0) == 1
 
 
+def waited(card, sequence):
+    """Whether a submission has completed. A wait alone may be ended by a signal."""
+    try:
+        return card.wait(sequence, 1_000_000) == 0
+    except InterruptedError:
+        return False
+
+
 def storm():
     """Signals all the time: every request is made once, neither lost nor repeated."""
     card = Card()
@@ -314,7 +328,7 @@ def storm():
         sequence = card.nothing()
         assert sequence == last + 1, f"{sequence} came after {last}"
         last = sequence
-        while card.wait(sequence, 1_000_000) != 0:
+        while not waited(card, sequence):
             pass
         # The first generation's are unmapped with their views.
         [view.close() for view in card.kept if isinstance(view, mmap.mmap)]
@@ -330,8 +344,22 @@ def asleep():
     card.wait(sequence, 60_000_000)
 
 
+def sees_reset():
+    """Whether the card's control node, which any number of processes may open, tells of a reset soon."""
+    control = Card("/dev/accel/accel_controlD0", control=True)
+    until = time.monotonic() + 20
+    while int.from_bytes(control.info(9, 8)[:4], "little") == 0:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.001)
+    return True
+
+
 def told():
     """A program that wants to be told of errors is told, lets go, and lives. Needs fault=hang:1 and a short timeout."""
+    observer = os.fork()
+    if observer == 0:
+        os._exit(0 if sees_reset() else 1)
     card = Card()
     counter = card.eventfd()
     sequence = card.nothing()
@@ -341,6 +369,7 @@ def told():
     [view.close() for view in card.kept if isinstance(view, mmap.mmap)]
     card.close()
     opened("/dev/accel/accel0", 20).close()
+    assert os.waitpid(observer, 0)[1] == 0, "another process did not see the reset"
 
 
 def untold():
