@@ -205,6 +205,14 @@ def files():
     opened_status = os.fstat(file)
     assert (opened_status.st_dev, opened_status.st_ino) == (status.st_dev, status.st_ino)
     assert os.readlink(f"/proc/self/fd/{file}") == "/dev/accel/accel1"
+    # Who looks for a card's user finds it as in any machine.
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    links = [os.readlink(f"/proc/{child}/fd/{number}") for number in os.listdir(f"/proc/{child}/fd")]
+    assert links.count("/dev/accel/accel1") == 1 and links.count("/dev/accel/accel0") == 1, links
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
     # Everything else is the system's.
     with open("/etc/passwd") as file:
         assert file.read()
