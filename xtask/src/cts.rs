@@ -2,6 +2,7 @@
 
 use crate::iree::{Flavour, Plugin, Tree};
 use crate::setup;
+use crate::with;
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,9 @@ pub(crate) struct Options {
     /// Show every test as it runs
     #[arg(long)]
     verbose: bool,
+    /// Only on emulated cards, through the nodes that a supervisor shows, as on a machine that has them
+    #[arg(long)]
+    nodes: bool,
     /// Run the whole suite this many times, in another order each time
     #[arg(long, default_value_t = 1, value_name = "N")]
     repeat: u32,
@@ -90,6 +94,9 @@ const VARIANTS: [Variant<'static>; 8] = [
 /// How many instances one variant has: what IREE 3.13.0's suite comes to with two executable formats.
 pub(crate) const INSTANCES: usize = 303;
 
+/// How the device of a variant is named that has nodes under a supervisor.
+const EMULATED: &str = "emulated";
+
 /// What one run came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Score {
@@ -134,15 +141,17 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         outside.collect()
     } else {
         let wanted = |variant: &Variant<'_>| {
-            options.backends.is_empty() || options.backends.contains(&backend(variant))
+            (options.backends.is_empty() || options.backends.contains(&backend(variant)))
+                && (!options.nodes || variant.uri.contains(EMULATED))
         };
         VARIANTS.into_iter().filter(wanted).collect()
     };
+    let supervisor = options.nodes.then(with::supervisor).transpose()?;
     let mut total = Score::default();
     let mut table = String::new();
     let mut green = true;
     for variant in &chosen {
-        let (score, ended) = suite(&tree, &data, variant, options)?;
+        let (score, ended) = suite(&tree, &data, variant, supervisor.as_deref(), options)?;
         total.add(score);
         // A suite that ends early has not passed, whatever it printed so far.
         let rounds = options.repeat as usize;
@@ -151,20 +160,45 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             && variant.skips.is_none_or(|skips| score.skipped == skips * rounds)
             && score.passed + score.skipped == INSTANCES * rounds;
         // Writing to a string cannot fail.
-        let _ =
-            writeln!(table, "{}: {score}{}", variant.name, if ended { "" } else { " (did not end well)" });
+        let _ = writeln!(
+            table,
+            "{}: {score}{}",
+            name(variant, options),
+            if ended { "" } else { " (did not end well)" }
+        );
     }
     println!("{table}{total}");
     Ok(green)
 }
 
-fn suite(tree: &Tree, data: &Path, variant: &Variant<'_>, options: &Options) -> Result<(Score, bool)> {
-    let name = variant.name.replace('/', "_");
+/// What a variant is called: another one, where it is on nodes.
+fn name(variant: &Variant<'_>, options: &Options) -> String {
+    if options.nodes { format!("{}/nodes", variant.name) } else { variant.name.to_owned() }
+}
+
+fn suite(
+    tree: &Tree,
+    data: &Path,
+    variant: &Variant<'_>,
+    supervisor: Option<&Path>,
+    options: &Options,
+) -> Result<(Score, bool)> {
+    let shown = name(variant, options);
+    let name = shown.replace('/', "_");
     let log = tree.folder().join(format!("cts-{name}.xml"));
     let _ = std::fs::remove_file(&log);
-    println!("running {INSTANCES} instances on {} ({})", variant.name, variant.uri);
-    let mut command = Command::new(tree.tool("hal_cts"));
-    environment(&mut command, &name, variant.uri, data);
+    println!("running {INSTANCES} instances on {shown} ({})", variant.uri);
+    let program = tree.tool("hal_cts");
+    let mut command = Command::new(supervisor.unwrap_or(&program));
+    if supervisor.is_some() {
+        command.arg(variant.uri).arg("--").arg(&program);
+        // The first card that the nodes show.
+        let node = variant.uri.split(EMULATED).next().unwrap_or_default();
+        environment(&mut command, &name, &format!("{node}0"), data);
+        command.env("HAL_GAUDI_DEFAULT", "0").env("HAL_QAIC_DEFAULT", "0");
+    } else {
+        environment(&mut command, &name, variant.uri, data);
+    }
     command
         .env("HAL_CTS_UNSUPPORTED", variant.unsupported)
         .arg(format!("--gtest_output=xml:{}", log.display()));

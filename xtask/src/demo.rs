@@ -2,6 +2,7 @@
 //! and `cargo xtask replay`, which records and replays them.
 
 use crate::iree::{Flavour, Plugin, Tree};
+use crate::with;
 use crate::workspace;
 use anyhow::{Context, Result};
 use std::process::Command;
@@ -10,6 +11,9 @@ use std::process::Command;
 pub(crate) struct Options {
     #[command(flatten)]
     plugin: Plugin,
+    /// Only on cards, through the nodes that a supervisor shows, as on a machine that has them
+    #[arg(long, conflicts_with = "plugin")]
+    nodes: bool,
 }
 
 /// Builds what the demo runs, and runs it: on every device of ours, or on those of a plugin.
@@ -28,7 +32,11 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if !built.success() {
         anyhow::bail!("the Rust program that embeds the runtime does not build");
     }
-    let status = script(&tree, "demo.py")?
+    let mut demo = script(&tree, "demo.py")?;
+    if options.nodes {
+        demo.env("HAL_SUPERVISOR", with::supervisor()?);
+    }
+    let status = demo
         .env("HAL_DEMO_DEVICES", options.plugin.driver.join(" "))
         .env("HAL_RUST_EXAMPLE", workspace::target()?.join("debug/examples/embed"))
         .status()

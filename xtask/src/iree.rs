@@ -72,7 +72,7 @@ pub(crate) struct Tree {
 }
 
 /// The tools that people run.
-const TOOLS: [&str; 5] =
+pub(crate) const TOOLS: [&str; 5] =
     ["iree-run-module", "iree-dump-module", "iree-profile", "iree-run-replay", "iree-dump-replay"];
 
 impl Tree {

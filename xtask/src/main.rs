@@ -16,6 +16,7 @@ mod steps;
 mod test;
 mod third_party;
 mod wheel;
+mod with;
 mod workspace;
 mod worlds;
 
@@ -71,6 +72,8 @@ enum Command {
     Programs(programs::Options),
     /// Wrong lines in the engine, and which test notices
     Mutants(mutants::Options),
+    /// Runs an unmodified program as if emulated cards were in this machine
+    With(with::Options),
     /// Proves a backend on a real device, and says what was proved
     Hw(hw::Options),
     /// What is here, what is missing, what to do
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Command::Worlds(options) => worlds::run(&options),
         Command::Programs(options) => programs::run(&options),
         Command::Mutants(options) => mutants::run(&options),
+        Command::With(options) => with::run(&options),
         Command::Hw(options) => hw::run(&options),
         Command::Doctor => doctor::run(),
     };
@@ -141,5 +145,18 @@ mod tests {
         assert_eq!(options.only, ["loom"]);
         assert!(options.keep_going && !options.list);
         assert!(Arguments::try_parse_from(["xtask", "tset"]).is_err());
+    }
+
+    #[test]
+    fn what_a_program_is_given_is_its_own() {
+        let parse = |words: &[&str]| Arguments::try_parse_from(["xtask", "with"].iter().chain(words));
+        let parsed = parse(&["gaudi://emulated", "--", "ls", "--report", "--", "-l"]).unwrap();
+        assert!(
+            format!("{parsed:?}")
+                .contains(r#"report: false, cost: false, program: ["ls", "--report", "--", "-l"]"#)
+        );
+        assert!(parse(&["--cost", "qaic://emulated"]).is_ok());
+        assert!(parse(&["gaudi://emulated"]).is_err() && parse(&["gaudi://emulated", "ls"]).is_err());
+        assert!(parse(&["--cost", "gaudi://emulated", "--", "ls"]).is_err());
     }
 }

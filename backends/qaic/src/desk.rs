@@ -104,7 +104,7 @@ impl Desk {
     }
 }
 
-impl crate::executable::Programs for Desk {
+impl hal_emulation::programs::Programs for Desk {
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         let mut state = self.state.lock();
         state.next += 1;

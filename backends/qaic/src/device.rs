@@ -1,6 +1,6 @@
 //! The device: what it is, and its memory, executables and queue for the driver.
 
-use crate::executable::{Executable, FORMAT, Programs};
+use crate::executable::{Executable, FORMAT};
 use crate::kmd::Device as Client;
 use crate::memory::Memory;
 use crate::networks::{Networks, Settings};
@@ -10,6 +10,7 @@ use hal_backend::{
     Loaded, NativeWaits, Properties, Rejected,
 };
 use hal_emulation::clock;
+use hal_emulation::programs::Programs;
 use hal_qaic_abi::uapi::PAGE;
 use std::fmt;
 use std::sync::Arc;

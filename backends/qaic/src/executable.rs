@@ -11,10 +11,10 @@ use crate::blueprint::Blueprint;
 use crate::networks::Key;
 use crate::queue::Queue;
 use hal_backend::{Code, Failure, Function, HostProgram};
+use hal_emulation::programs::Programs;
 use hal_qaic_abi::container::Fault;
 use hal_qaic_abi::container::FaultKind;
 use hal_qaic_abi::container::emulated::Program;
-use hal_qaic_emulator::Emulator;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -27,32 +27,6 @@ const LEAST: u64 = 4096;
 
 /// Up to here sizes are doubled, and from here on rounded to a multiple of this.
 const COARSE: u64 = 1 << 20;
-
-/// Who keeps host executables for a device that is software, and runs them when a network names them.
-pub(crate) trait Programs: Send + Sync {
-    /// Keeps a program: its number.
-    fn load(&self, program: Arc<dyn HostProgram>) -> u64;
-
-    /// Lets go of a program.
-    fn unload(&self, number: u64);
-
-    /// How many threads run programs.
-    fn workers(&self) -> usize;
-}
-
-impl Programs for Emulator {
-    fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
-        Emulator::load(self, program)
-    }
-
-    fn unload(&self, number: u64) {
-        Emulator::unload(self, number);
-    }
-
-    fn workers(&self) -> usize {
-        Emulator::workers(self)
-    }
-}
 
 enum Kind {
     Network(Arc<Blueprint>),

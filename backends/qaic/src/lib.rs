@@ -62,8 +62,9 @@ pub use device::QaicDevice;
 pub use executable::{Executable, FORMAT};
 pub use memory::Memory;
 
-use executable::Programs;
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
+use hal_emulation::programs::Programs;
+use hal_emulation::remote::{self, Remote};
 use hal_qaic_abi::sysfs;
 use hal_qaic_emulator::{Emulator, Options};
 use kmd::{Card, Device as Client, Kernel, Linux, ModuleSettings, Node, Selector, find, nodes};
@@ -126,6 +127,9 @@ impl Driver for Qaic {
 
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
         let mut devices: Vec<DeviceInfo> = nodes(&Linux)?.iter().map(listed).collect();
+        if remote::is_supervised() {
+            devices.iter_mut().for_each(|device| device.name.insert_str(0, "emulated by another process: "));
+        }
         devices.push(DeviceInfo {
             path: EMULATED.to_owned(),
             name: "emulated Cloud AI 100: software behind the kernel driver's interface, no hardware"
@@ -141,7 +145,9 @@ impl Driver for Qaic {
         let Some(number) = emulated(path)? else {
             let kernel: Arc<dyn Kernel> = Arc::new(Linux);
             let node = locate(&*kernel, path)?;
-            return open(kernel, &node, None, &opening);
+            // Where another process emulates the cards, it has our executables run, too.
+            let programs = Remote::connect(&*kernel)?.map(|remote| remote as Arc<dyn Programs>);
+            return open(kernel, &node, programs, &opening);
         };
         let emulator = Emulator::get(&Options::read(parameters)?)?;
         let node = Path::new(sysfs::NODES).join(format!("accel{number}"));

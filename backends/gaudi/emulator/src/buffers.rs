@@ -1,16 +1,15 @@
 //! Command buffers of the kernel: their requests, and how a process gets to see them.
 
 use crate::card::CommandBuffer;
-use crate::machine::Machine;
+use crate::machine::{Cards, Machine};
 use crate::space::{Pool, What};
 use hal_backend::HostRange;
+use hal_emulation::Errno;
 use hal_emulation::PAGE;
 use hal_emulation::drm::{give, take};
-use hal_emulation::file::memory_file;
 use hal_emulation::process::keeping;
-use hal_emulation::{Errno, map_shared};
 use hal_gaudi_abi::uapi::{CbIn, CbOut, cb, handle};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -37,8 +36,10 @@ impl Machine {
     pub(crate) fn command_buffer(&self, number: usize, argument: &mut [u8]) -> Result<(), Errno> {
         let request: CbIn = take(argument)?;
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let Cards { cards, files, .. } = &mut **state;
+        let card = cards.get_mut(number).ok_or(Errno::NODEV)?;
         card.ready()?;
+        let owner = card.owner;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         let found = match request.op {
             cb::CREATE => {
@@ -46,18 +47,17 @@ impl Machine {
                     return Err(Errno::INVAL);
                 }
                 let size = u64::from(request.cb_size).max(1).next_multiple_of(PAGE);
-                let length = usize::try_from(size).map_err(|_| Errno::NOMEM)?;
-                let range = map_shared(memory_file("habanalabs-cb", size)?.as_fd(), length, 0)?;
+                // Far enough apart that what is behind one handle does not reach the next one, read as an offset.
+                let id = context.next_handle;
+                context.next_handle += (u64::from(cb::MAX_SIZE) + 32) / PAGE;
+                let name = handle::COMMAND_BUFFER | id << 12;
+                let range = files.memory(owner.ok_or(Errno::NODEV)?, name, size)?;
                 let mut device_address = None;
                 if request.flags & cb::FLAG_MAP != 0 {
                     let mut space = context.live.space.write();
                     let address = space.map(Pool::Host, range.clone(), 0, None, What::Buffer);
                     device_address = Some(address.ok_or(Errno::NOMEM)?);
                 }
-                // Far enough apart that what is behind one handle does not reach the next one, read as an offset.
-                let id = context.next_handle;
-                context.next_handle += (u64::from(cb::MAX_SIZE) + 32) / PAGE;
-                let name = handle::COMMAND_BUFFER | id << 12;
                 let seen = Arc::new(AtomicBool::new(false));
                 context.buffers.insert(name, CommandBuffer { range, device_address, seen, used: 0 });
                 name

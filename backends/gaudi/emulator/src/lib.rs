@@ -59,6 +59,7 @@
 //! | `engine.rs` | what a worker does with a queue |
 //! | `packets.rs`, `parser.rs` | what packets do, and what is refused before |
 //! | `sysfs.rs` | what the file system shows |
+//! | `supervised.rs` | the same for other processes |
 //!
 //! # What is not modelled
 //!
@@ -86,6 +87,7 @@ mod parser;
 mod request;
 mod space;
 mod submit;
+mod supervised;
 mod sysfs;
 mod wait;
 

@@ -12,8 +12,10 @@ use hal_emulation::claim::Claims;
 use hal_emulation::fault::Faults;
 use hal_emulation::file::OpenFiles;
 use hal_emulation::machine::Later;
+use hal_emulation::supervised::Killer;
 use hal_emulation::{Errno, clock, machine};
 use hal_gaudi_abi::uapi::{TimeoutEvent, event};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -50,6 +52,8 @@ pub(crate) struct Machine {
     pub(crate) hardware: &'static Hardware,
     pub(crate) claims: Claims,
     pub(crate) core: machine::Machine<Cards, Unit>,
+    /// Whom to tell of a card whose users the kernel kills, if anybody wants to know.
+    pub(crate) killer: OnceLock<Killer>,
 }
 
 impl Machine {
@@ -65,6 +69,7 @@ impl Machine {
             hardware: hardware::of(options.generation),
             claims: Claims::new("gaudi", options.execution.machine.clone()),
             core: machine::Machine::new(options.execution.clone(), options.cards, cards),
+            killer: OnceLock::new(),
             options,
         }
     }
@@ -148,7 +153,11 @@ impl Machine {
         let Some(card) = state.cards.get_mut(number) else { return };
         if card.kill.take_if(|at| *at <= now).is_some() {
             // Who has closed meanwhile is spared.
-            card.counts.kills += u64::from(card.context.as_ref().is_some_and(|context| context.killed));
+            let killed = card.context.as_ref().is_some_and(|context| context.killed);
+            card.counts.kills += u64::from(killed);
+            if let Some(killer) = self.killer.get().filter(|_| killed) {
+                killer(number);
+            }
         }
         if card.watchdog.is_some_and(|at| at <= now) {
             self.reset(state, number);

@@ -7,7 +7,8 @@ use crate::card::{Body, Live};
 use crate::engine::{End, Run, Trouble};
 use crate::machine::Machine;
 use crate::space::Piece;
-use hal_backend::HostRange;
+use hal_backend::{HostPart, HostRange};
+use hal_emulation::backing;
 use hal_emulation::share::Dispatch;
 use hal_gaudi_abi::packet::{DISPATCH, dispatch, opcode};
 use std::sync::atomic::Ordering;
@@ -108,6 +109,7 @@ fn fetch(live: &Live, address: u64, mut bytes: &mut [u8]) -> Result<(), Trouble>
     for piece in find(live, address, bytes.len() as u64)? {
         let length = usize::try_from(piece.memory.length()).unwrap_or(usize::MAX);
         let Some((now, rest)) = bytes.split_at_mut_checked(length) else { break };
+        backing::pull(piece.memory.whole());
         let read = piece.memory.read(0, now);
         debug_assert!(read, "a piece has its own length");
         bytes = rest;
@@ -251,7 +253,7 @@ impl Engine<'_> {
             // What nobody has written takes no space, and neither does its copy.
             let sparse = now >= SPARSE && source.is_hole(read, now) && target.punch(written, now);
             let parts = target.memory.part(written, now).zip(source.memory.part(read, now));
-            let copied = sparse || parts.is_some_and(|(target, source)| target.copy_from(source));
+            let copied = sparse || parts.is_some_and(|(target, source)| transfer(target, source));
             debug_assert!(copied, "pieces are as long as they say");
             (read, written, rest) = (read + now, written + now, rest - now);
             if read == source.memory.length() {
@@ -274,7 +276,11 @@ impl Engine<'_> {
                 // The pattern begins with the target, wherever a piece does.
                 let turn = u32::try_from(done % 8 * 8).unwrap_or(0);
                 let bytes = pattern.rotate_right(turn).to_le_bytes();
-                let filled = target.memory.part(written, now).is_some_and(|part| part.fill(&bytes));
+                let filled = target.memory.part(written, now).is_some_and(|part| {
+                    let filled = part.fill(&bytes);
+                    backing::push(part);
+                    filled
+                });
                 debug_assert!(filled, "pieces are as long as they say");
                 written += now;
                 done += now;
@@ -293,6 +299,7 @@ impl Engine<'_> {
             let Some((now, later)) = rest.split_at_checked(length) else { break };
             let written = piece.memory.write(0, now);
             debug_assert!(written, "a piece has its own length");
+            backing::push(piece.memory.whole());
             rest = later;
         }
         Ok(())
@@ -358,6 +365,14 @@ impl Engine<'_> {
             }
         }
     }
+}
+
+/// Copies, to and from what processes have now.
+fn transfer(target: HostPart<'_>, source: HostPart<'_>) -> bool {
+    backing::pull(source);
+    let copied = target.copy_from(source);
+    backing::push(target);
+    copied
 }
 
 /// Eight bytes of a packet, which has them.

@@ -53,6 +53,7 @@
 //! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts, restarts |
 //! | `device/` | the device: its control server, its DMA bridge with semaphores, its networks, its cores and their crashes |
 //! | `fault.rs`, `options.rs` | what a URI asks for |
+//! | `supervised.rs` | the machine for other processes |
 //!
 //! # What is not modelled
 //!
@@ -69,6 +70,7 @@ mod fault;
 mod kernel;
 mod machine;
 mod options;
+mod supervised;
 
 pub use machine::Counts;
 pub use options::{Module, Options};

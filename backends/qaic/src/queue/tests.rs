@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::desk::Desk;
-use crate::executable::Programs;
 use crate::kmd::uapi::Call as Asked;
 use crate::kmd::{Card, Device as Client, Errno, Kernel};
 use crate::memory::Memory;
 use hal_backend::{Function, HostCall, HostProgram, Pattern};
+use hal_emulation::programs::Programs;
 use hal_qaic_abi::container::metadata::{Direction, Request, Space};
 use hal_qaic_abi::container::{Container, Flavour, Network, Segment, qpc};
 use std::ops::Range;
