@@ -21,6 +21,9 @@ pub trait Communicator: Send + Sync {
         operation.check(self.place()?.1)
     }
 
+    /// The rank goes, for this reason, and what the group has in progress ends. Does not wait.
+    fn end(&self, why: &Failure);
+
     /// A group of those that name the same color, in the order of their keys, or of their ranks where the keys are the same.
     /// Every rank calls it, also one that names none and is in no group afterwards. Does not wait.
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>>;

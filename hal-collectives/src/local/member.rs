@@ -54,6 +54,12 @@ impl Communicator for Member {
         Ok(Box::new(entered))
     }
 
+    fn end(&self, why: &Failure) {
+        let (rank, name) = (self.rank, self.group.name());
+        let message = format!("rank {rank} of the group {name:?} has gone: {}", why.message());
+        self.group.fail(&Failure::new(why.code(), message));
+    }
+
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         let pending = Pending::new();
         super::split::call(&self.group, self.rank, (color, key), &pending)?;
@@ -76,7 +82,7 @@ impl Entered {
     fn cut(&self, buffers: &Buffers) -> Result<Buffers> {
         let places = self.operation.places(self.rank, self.group.count());
         let cut = |range: &Option<HostRange>, bytes: Option<u64>, what: &str| {
-            let Some(bytes) = bytes else { return Ok(None) };
+            let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else { return Ok(None) };
             let part = range.as_ref().and_then(|range| range.slice(0, bytes));
             part.map(Some).ok_or_else(|| {
                 let length = range.as_ref().map_or(0, HostRange::length);

@@ -118,6 +118,13 @@ impl Communicator for Arc<Pending> {
         self.member()?.enter(operation)
     }
 
+    fn end(&self, why: &Failure) {
+        let known = self.outcome.lock().0.clone();
+        if let Some(Ok(member)) = known {
+            member.end(why);
+        }
+    }
+
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         self.member()?.split(color, key)
     }
