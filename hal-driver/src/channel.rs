@@ -76,11 +76,19 @@ impl Membership {
     }
 }
 
+/// A group of several devices, and the place of one in it.
+#[derive(Clone, Copy)]
+struct DeviceGroup {
+    /// Where the group's topology and tracker are: no two groups that devices are in have both in common.
+    name: [usize; 2],
+    rank: u32,
+    count: u32,
+}
+
 /// The part of one device in collectives.
 pub(crate) struct Ranks {
     membership: Membership,
-    /// Its place in the last group of several devices, and a number for that group.
-    group: Mutex<Option<(usize, (u32, u32))>>,
+    group: Mutex<Option<DeviceGroup>>,
     /// The id that its provider's ranks have exchanged.
     exchanged: Mutex<Option<Box<[u8]>>>,
 }
@@ -97,18 +105,24 @@ impl Ranks {
         Self { membership, group: Mutex::new(None), exchanged: Mutex::new(None) }
     }
 
-    /// The device is in a group, or in none any more.
+    /// The device is in a group, or in none any more. A group of one device, as every session of IREE's runtime makes
+    /// around what it is given, says nothing of ranks, and what another one has said stays.
     ///
     /// # Safety
     ///
     /// The topology of the information is alive for the call, or null.
     pub(crate) unsafe fn join(&self, info: Option<&sys::iree_hal_device_topology_info_t>) {
-        *self.group.lock() = info.and_then(|info| {
-            // SAFETY: alive or null, as the caller promises.
-            let topology = unsafe { info.topology.as_ref()? };
-            let place = (info.topology_index, topology.device_count);
-            (topology.device_count > 1).then(|| (std::ptr::from_ref(topology).addr(), place))
-        });
+        let Some(info) = info else {
+            *self.group.lock() = None;
+            return;
+        };
+        // SAFETY: alive or null, as the caller promises.
+        let topology = unsafe { info.topology.as_ref() };
+        if let Some(topology) = topology.filter(|topology| topology.device_count > 1) {
+            let name = [std::ptr::from_ref(topology).addr(), info.frontier.tracker.addr()];
+            let (rank, count) = (info.topology_index, topology.device_count);
+            *self.group.lock() = Some(DeviceGroup { name, rank, count });
+        }
     }
 
     /// The provider of the program is another one.
@@ -173,8 +187,8 @@ impl Ranks {
         } else if let Some((provider, (rank, count))) = asked(provider)? {
             let id = if named.is_some() { Vec::new() } else { self.exchange(provider, rank)? };
             Place { rank, count, id }
-        } else if let Some((number, (rank, count))) = group {
-            Place { rank, count, id: key(b'g', &number.to_ne_bytes()) }
+        } else if let Some(DeviceGroup { name, rank, count }) = group {
+            Place { rank, count, id: key(b'g', name.map(usize::to_ne_bytes).as_flattened()) }
         } else {
             Place { rank: 0, count: 1, id: key(b'd', &Arc::as_ptr(device).addr().to_ne_bytes()) }
         };

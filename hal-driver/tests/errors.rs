@@ -162,6 +162,74 @@ fn queries_have_values_or_say_that_they_have_none() {
 fn objects_of_other_drivers_are_recognised() {
     let (device, other) = (Device::open("mock").unwrap(), Device::open_in_group("local-task").unwrap());
     unsafe {
+        let mut commands = null_mut();
+        let once = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT;
+        check(sys::iree_hal_command_buffer_create(other.0, once, u32::MAX, 0, 0, &raw mut commands)).unwrap();
+        check(sys::iree_hal_command_buffer_begin(commands)).unwrap();
+        check(sys::iree_hal_command_buffer_end(commands)).unwrap();
+        let (waits, signals) = (List::none(), device.semaphore(0).at(1));
+        let table = sys::iree_hal_buffer_binding_table_t { count: 0, bindings: std::ptr::null() };
+        let executed = check(sys::iree_hal_device_queue_execute(
+            device.0,
+            u64::MAX,
+            waits.raw(),
+            signals.raw(),
+            commands,
+            table,
+            0,
+        ));
+        refused(executed, Code::InvalidArgument, "belongs to another driver");
+        sys::iree_hal_command_buffer_release(commands);
+    }
+}
+
+#[test]
+fn semaphores_and_buffers_of_another_driver_work() {
+    let (device, other) = (Device::open("mock").unwrap(), Device::open_in_group("local-task").unwrap());
+    let (theirs, ours) = (other.buffer(64), device.buffer(64));
+    let (a, b, c) = (other.semaphore(0), device.semaphore(0), other.semaphore(0));
+    // Submitted back to front: each waits for what the next one signals.
+    other.barrier(&b.at(1), &c.at(1)).unwrap();
+    device.copy(&a.at(1), &b.at(1), &theirs, &ours, 64).unwrap();
+    other.fill(&List::none(), &a.at(1), &theirs, (0, 64), &[42]).unwrap();
+    c.wait(1).unwrap();
+    assert_eq!(ours.read(), [42; 64]);
+    // A failure crosses over with its message.
+    let (broken, failed) = (other.semaphore(0), device.semaphore(0));
+    device.barrier(&broken.at(1), &failed.at(1)).unwrap();
+    broken.fail(Code::DataLoss, "their bank 3");
+    told(&failed.wait(1).unwrap_err(), Code::DataLoss, "their bank 3");
+    // And ours signals theirs.
+    let signalled = other.semaphore(0);
+    device.barrier(&List::none(), &signalled.at(7)).unwrap();
+    signalled.wait(7).unwrap();
+}
+
+/// The slots that answer UNIMPLEMENTED. The list only shrinks.
+#[test]
+#[expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "every object is alive, and no slot looks at the nulls"
+)]
+fn what_is_not_there_says_so_by_name() {
+    let device = Device::open("mock").unwrap();
+    let buffer = device.buffer(64);
+    let semaphore = device.semaphore(0);
+    unsafe {
+        let table =
+            &*(*device.0.cast::<sys::iree_hal_resource_t>()).vtable.cast::<sys::iree_hal_device_vtable_t>();
+        let allocator = device.allocator();
+        let memory = &*(*allocator.cast::<sys::iree_hal_resource_t>())
+            .vtable
+            .cast::<sys::iree_hal_allocator_vtable_t>();
+        let timeline = (*semaphore.0.cast::<sys::iree_async_semaphore_t>())
+            .vtable
+            .cast::<sys::iree_hal_semaphore_vtable_t>();
+        let timeline = &*timeline;
+        let unimplemented = |status, name: &str| refused(check(status), Code::Unimplemented, name);
+        let options = std::ptr::null();
+        unimplemented(table.external_capture_begin.unwrap()(device.0, options), "external_capture_begin");
+        unimplemented(table.external_capture_end.unwrap()(device.0), "external_capture_end");
         let point = sys::iree_hal_external_timepoint_t::default();
         unimplemented(timeline.import_timepoint.unwrap()(semaphore.0, 1, 0, point), "import_timepoint");
         unimplemented(

@@ -40,7 +40,15 @@ fn devices_of_a_group_are_its_ranks() {
     let group = tracker.group_of(&devices.each_ref()).unwrap();
     let channels = devices.each_ref().map(|device| device.default_channel().unwrap());
     assert_eq!(channels.each_ref().map(Channel::place), [(0, 3), (1, 3), (2, 3)]);
-    unsafe { sys::iree_hal_device_group_release(group) };
+    // Sessions of IREE's runtime make groups of one device each.
+    let (alone, tracker) = (Tracker::new(), tracker);
+    let own = alone.group(&devices[1]).unwrap();
+    assert_eq!(devices[1].default_channel().unwrap().place(), (1, 3));
+    unsafe {
+        sys::iree_hal_device_group_release(own);
+        sys::iree_hal_device_group_release(group);
+    }
+    drop(tracker);
 }
 
 #[test]
