@@ -10,10 +10,11 @@
 //!
 //! # The order of destruction
 //!
-//! Parked allocations end; the engine takes no more work, cancels what has not begun and waits for the rest; nobody looks for
+//! Parked allocations end; collectives that have begun end, or the device leaves their groups; the engine takes no more work, cancels what has not begun and waits for the rest; nobody looks for
 //! completions any more; host threads end; axes are retired; pools, allocator, and last the proactor pool are let go. What cannot be waited for
 //! within the limit is kept for ever rather than freed under somebody's feet.
 
+mod collective;
 mod loan;
 mod queue;
 mod staged;
@@ -22,6 +23,8 @@ pub(crate) use loan::Loan;
 
 use crate::alloca::ParkingLot;
 use crate::allocator::{Allocator, Memory};
+use crate::channel::{Membership, Ranks};
+use crate::collective::Waiting;
 use crate::completions::{Completions, Looking};
 use crate::executable::{DeviceIdentity, Reflection};
 use crate::frontier::Frontiers;
@@ -71,8 +74,10 @@ pub(crate) struct State<D: Device> {
     pools: Arc<Pools>,
     /// Replaced by `replace_device_allocator` before the device is in use.
     device_allocator: UnsafeCell<Retained<sys::iree_hal_allocator_t>>,
-    /// Kept as IREE asks, and asked for nothing: there are no channels to be made with it.
-    channels: UnsafeCell<Option<Retained<sys::iree_hal_channel_provider_t>>>,
+    /// Replaced by `replace_channel_provider` before the device is in use.
+    provider: UnsafeCell<Option<Retained<sys::iree_hal_channel_provider_t>>>,
+    ranks: Ranks,
+    waiting: Arc<Waiting>,
     frontiers: Arc<Frontiers>,
     /// Whether those who ask how far a semaphore of the device is do well to look for a moment.
     spin: Arc<AdaptiveSpin>,
@@ -99,6 +104,7 @@ impl<D: Device> HalDevice<D> {
         device: D,
         proactors: Lent<'_, sys::iree_async_proactor_pool_t>,
         reflection: Reflection,
+        membership: Membership,
         allocator: HostAllocator,
     ) -> Result<*mut sys::iree_hal_device_t> {
         let device = Arc::new(device);
@@ -110,6 +116,7 @@ impl<D: Device> HalDevice<D> {
         let parking = ParkingLot::new(frontiers.clone(), proactor.clone());
         let pool = Arc::new(HostPool::default());
         let completions = Completions::new(&device, &properties, &proactor);
+        let waiting = Arc::<Waiting>::default();
         let port = Port {
             device: device.clone(),
             spec: properties.queues.clone(),
@@ -117,6 +124,7 @@ impl<D: Device> HalDevice<D> {
             parking: parking.clone(),
             pool: pool.clone(),
             completions: completions.clone(),
+            waiting: waiting.clone(),
         };
         let engine = Engine::new(port).map_err(|error| impossible(&error))?;
         let state = State {
@@ -129,7 +137,9 @@ impl<D: Device> HalDevice<D> {
             pool,
             profiler: Profiler::default(),
             staging: Staging::default(),
-            channels: UnsafeCell::new(None),
+            provider: UnsafeCell::new(None),
+            ranks: Ranks::new(membership),
+            waiting,
             frontiers,
             spin: Arc::default(),
             memory,
@@ -169,9 +179,11 @@ impl<D: Device> State<D> {
     /// Ends everything. Whether it is safe to let go afterwards.
     fn quiesce(&self) -> bool {
         let clock = SystemClock::new();
-        let begin = clock.now();
         let _ = self.profiler.end(&|| self.device.clock());
         let parked = self.parking.close(LIMIT);
+        // Nobody but their groups can end collectives that have begun, and the engine waits for them.
+        self.waiting.finish(GRACE);
+        let begin = clock.now();
         let idle = self.engine.shut_down(&clock, begin + GRACE, begin + LIMIT);
         let unlooked = self.looking.end(LIMIT);
         let quiet = self.pool.stop(LIMIT);
@@ -271,7 +283,7 @@ impl<D: Device> Table<D> {
         topology_info: Some(Self::topology_info),
         refine_topology_edge: Some(refine_topology_edge),
         assign_topology_info: Some(Self::assign_topology_info),
-        create_channel: Some(create_channel),
+        create_channel: Some(Self::create_channel),
         create_command_buffer: Some(Self::create_command_buffer),
         create_event: Some(Self::create_event),
         create_executable_cache: Some(Self::create_executable_cache),
@@ -353,15 +365,17 @@ impl<D: Device> Table<D> {
         });
     }
 
-    /// Keeps the provider, until another comes or as long as the device. That is all: a device here has no channels, and
-    /// `create_channel` says so, whoever would provide them.
     unsafe extern "C" fn replace_channel_provider(
         device: Raw,
         provider: *mut sys::iree_hal_channel_provider_t,
     ) {
         guard_or((), || {
             // SAFETY: C passes a live device of ours that nobody uses, and lends us the provider.
-            unsafe { *HalDevice::<D>::of(device).channels.get() = Retained::retain(provider) };
+            unsafe {
+                let state = HalDevice::<D>::of(device);
+                *state.provider.get() = Retained::retain(provider);
+                state.ranks.forget_provider();
+            }
         });
     }
 
@@ -420,6 +434,8 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours, and information for the call or none.
             let (state, info) = unsafe { (HalDevice::<D>::of(device), info.as_ref()) };
+            // SAFETY: C's group keeps its topology for the call, or has none.
+            unsafe { state.ranks.join(info) };
             match info {
                 // SAFETY: C's group keeps its tracker alive, or has none.
                 Some(info) => unsafe { state.frontiers.join(info) },
@@ -428,6 +444,24 @@ impl<D: Device> Table<D> {
                     Ok(())
                 }
             }
+        })
+    }
+
+    unsafe extern "C" fn create_channel(
+        device: Raw,
+        _affinity: sys::iree_hal_queue_affinity_t,
+        params: sys::iree_hal_channel_params_t,
+        out: *mut *mut sys::iree_hal_channel_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live device of ours, text for the call and where the result goes. The provider is replaced
+            // only while nobody uses the device.
+            unsafe {
+                let (state, out) = (HalDevice::<D>::of(device), Out::new(out));
+                let provider = (*state.provider.get()).as_ref().map(Retained::lend);
+                out.set(state.ranks.create(provider, &state.identity, &params, state.allocator)?);
+            }
+            Ok(())
         })
     }
 
@@ -585,15 +619,6 @@ unsafe extern "C" fn query_semaphore_compatibility(
 ) -> sys::iree_hal_semaphore_compatibility_t {
     // The engine takes semaphores of every driver; those that are not its own go through the host.
     sys::IREE_HAL_SEMAPHORE_COMPATIBILITY_ALL as sys::iree_hal_semaphore_compatibility_t
-}
-
-unsafe extern "C" fn create_channel(
-    _device: Raw,
-    _affinity: sys::iree_hal_queue_affinity_t,
-    _params: sys::iree_hal_channel_params_t,
-    _out: *mut *mut sys::iree_hal_channel_t,
-) -> sys::iree_status_t {
-    guard(|| Err(unimplemented(Missing::Channel)))
 }
 
 unsafe extern "C" fn external_capture_begin(

@@ -37,6 +37,7 @@
 //! | pools, stream-ordered allocation | `pools.rs`, `alloca.rs`; what is allocated in `reservation.rs` and `transient.rs` |
 //! | proactor | `proactor.rs` |
 //! | command buffer, event | `command_buffer.rs`, `record.rs`; captured bytes in `staging.rs` |
+//! | channel | `channel.rs`; collectives in `collective.rs`, command buffers that have some in `device/collective.rs`; what the launcher of many processes says in `launch.rs` |
 //! | executable, executable cache | `executable.rs`; the host's own in `host_program.rs` |
 //! | profiling | `profile.rs` |
 //! | frontiers and axes | `frontier.rs` |
@@ -46,6 +47,8 @@ mod alloca;
 mod allocator;
 mod bounce;
 mod buffer;
+mod channel;
+mod collective;
 mod command_buffer;
 mod completions;
 mod constants;
@@ -56,6 +59,7 @@ mod external;
 mod frontier;
 mod host_pool;
 mod host_program;
+mod launch;
 mod lending;
 mod object;
 mod pools;

@@ -187,8 +187,6 @@ macro_rules! missing {
 }
 
 missing! {
-    Channel => "iree_hal_channel_create",
-    Collective => "iree_hal_command_buffer_collective",
     CaptureBegin => "iree_hal_device_external_capture_begin",
     CaptureEnd => "iree_hal_device_external_capture_end",
     Global => "iree_hal_executable_lookup_global_by_name",
