@@ -31,6 +31,7 @@
 //! | `restart_timeout=SECONDS` | 5 | how long a network waits for a sub-system that restarts before it is given up |
 //! | `channels=N` | 16 | how many networks run at once |
 //! | `elements=N` | as many as needed | how many elements the rings of a channel have |
+//! | `in_flight=N` | as many as the ring takes | how many dispatches of one network are queued at once |
 //!
 //! An emulated card takes those of the [emulator](hal_qaic_emulator) as well.
 //!
@@ -42,7 +43,8 @@
 //! | `memory.rs` | buffer objects, and for what they are sliced |
 //! | `blueprint.rs`, `active.rs`, `networks.rs` | a network before it runs, one that runs, all that run |
 //! | `launch.rs` | one run of a network |
-//! | `executable.rs`, `queue.rs`, `device.rs` | what the driver sees |
+//! | `hazard.rs`, `queue.rs`, `queue/` | what may overlap; the queues and their two threads |
+//! | `executable.rs`, `device.rs` | what the driver sees |
 //!
 //! The bytes of all interfaces are [`hal_qaic_abi`].
 
@@ -52,6 +54,7 @@ mod blueprint;
 mod desk;
 mod device;
 mod executable;
+mod hazard;
 pub mod kmd;
 mod launch;
 mod memory;
@@ -97,9 +100,11 @@ impl Opening {
         let restart_timeout = seconds("restart_timeout", default.restart_timeout, 0)?;
         let control = optional(parameters, "control_timeout", 86_400)?;
         let elements = optional(parameters, "elements", 1 << 15)?;
+        let in_flight = optional(parameters, "in_flight", 1 << 15)?;
         let settings = Settings {
             channels: parameters.number("channels", default.channels, 1, default.channels)?,
             elements,
+            in_flight: in_flight.and_then(|number| usize::try_from(number).ok()),
             execute_timeout,
             restart_timeout,
         };
@@ -173,8 +178,8 @@ impl Driver for Qaic {
 const EMULATED: &str = "emulated";
 
 /// What is true of every device, for `--dump_devices`.
-const COMMON: &str = "- queues: 1, in order\n- parameters: open_timeout, control_timeout, execute_timeout, restart_timeout, \
-                      channels, elements";
+const COMMON: &str = "- queues: 4, in order\n- parameters: open_timeout, control_timeout, execute_timeout, restart_timeout, \
+                      channels, elements, in_flight";
 
 /// Which emulated card a path names, if it names one.
 fn emulated(path: &str) -> Result<Option<usize>, Failure> {

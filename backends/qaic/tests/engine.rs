@@ -112,7 +112,7 @@ impl Bench {
         self.value += 1;
         let signals = [(timeline.clone(), value)];
         let none: [(Semaphore, u64); 0] = [];
-        self.engine.submit(0, Affinity::ANY, &none, &signals, Action::Queue(Some(command))).unwrap();
+        self.engine.submit(0, Affinity::queue(0), &none, &signals, Action::Queue(Some(command))).unwrap();
     }
 
     /// What becomes of a command.

@@ -60,8 +60,8 @@
 //! synchronisation, reports of reliability, single-MSI mode, link errors, linked-list transfers, power states of networks,
 //! resource groups, and anything that takes firmware.
 //!
-//! A network of the emulator has one memory: the inputs of a call overwrite those of the call before. A program that has more than one
-//! call of an activation on its way must know that the first has run.
+//! A network of the emulator has one memory. Calls that are queued behind each other wait for it, by a semaphore of the
+//! network's own, so that what goes in and out of one does not overlap with the next.
 
 mod bus;
 mod device;
