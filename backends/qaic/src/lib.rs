@@ -65,10 +65,11 @@ pub use device::QaicDevice;
 pub use executable::{Executable, FORMAT};
 pub use memory::Memory;
 
+use emulator::{Emulator, Options};
 use executable::Programs;
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
 use hal_qaic_abi::sysfs;
-use hal_qaic_emulator::{Emulator, Options};
+pub use hal_qaic_emulator as emulator;
 use kmd::{Card, Device as Client, Kernel, Linux, ModuleSettings, Node, Selector, find, nodes};
 use networks::Settings;
 use std::path::{Path, PathBuf};
@@ -81,6 +82,32 @@ pub struct Qaic;
 
 /// What a device without a path stands for, if the environment says so.
 const DEFAULT: &str = "HAL_QAIC_DEFAULT";
+
+impl Qaic {
+    /// Opens a node of a kernel other than this system's, such as one that counts or records what it passes on, with the
+    /// parameters that a URI has. `programs` is the emulator behind it, where there is one that runs host executables.
+    pub fn open_on(
+        kernel: Arc<dyn Kernel>,
+        node: &Path,
+        programs: Option<Arc<Emulator>>,
+        parameters: &mut Parameters<'_>,
+    ) -> Result<QaicDevice, Failure> {
+        let programs = programs.map(|emulator| -> Arc<dyn Programs> { emulator });
+        open(kernel, node, programs, &Opening::read(parameters)?)
+    }
+
+    /// Opens what a URI names, such as `qaic://0` or `qaic://emulated?cards=2`, for programs that are no IREE.
+    pub fn open_uri(uri: &str) -> Result<QaicDevice, Failure> {
+        let rest = uri.strip_prefix(Self::NAME).unwrap_or(uri);
+        let rest = rest.strip_prefix("://").unwrap_or(rest);
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let mut parameters = Parameters::new(Self::NAME, pairs);
+        let device = Self.open(path, &mut parameters)?;
+        parameters.finish().map(|()| device)
+    }
+}
 
 /// What the parameters of a URI say.
 struct Opening {
