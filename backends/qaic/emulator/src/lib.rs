@@ -16,6 +16,7 @@
 //! | `dram=SIZE` | 32g | memory of each card; what is not written takes no space |
 //! | `segment=SIZE` | none | the device sees host memory in pieces of this size, as without an IOMMU; each is an element of a ring |
 //! | `crc=on\|off` | on | whether the device wants checksums on its control channel |
+//! | `mitigation=on\|off` | on | off: a kernel that takes every interrupt, for comparison |
 //! | `datapath_polling=on\|off`, `datapath_poll_interval_us=N`, `mhi_timeout_ms=N`, `control_resp_timeout_s=N`, `wait_exec_default_timeout_ms=N` | off, 100, 2000, 60, 5000 | the parameters of the kernel module |
 //! | `fault=…` | none | what goes wrong; may be given several times, see below |
 //!

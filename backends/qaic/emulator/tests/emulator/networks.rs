@@ -178,7 +178,16 @@ fn networks_of_several_users_run_beside_each_other() {
     drop(first);
     let counts = emulator.counts(0);
     let left = Counts { opens: 5, ..Counts::default() };
-    let gone = Counts { messages: 0, requests: 0, bytes_moved: 0, calls: 0, interrupts: 0, ..counts };
+    let gone = Counts {
+        messages: 0,
+        requests: 0,
+        bytes_moved: 0,
+        calls: 0,
+        interrupts: 0,
+        interrupts_taken: 0,
+        responses: 0,
+        ..counts
+    };
     assert_eq!(gone, left);
     assert_eq!(counts.calls, 40);
 }
