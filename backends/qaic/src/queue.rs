@@ -109,7 +109,8 @@ impl Line {
 
     /// Takes the first job that has begun, if it is over.
     fn pop(&mut self) -> Option<Begun> {
-        self.begun.pop_front_if(|begun| begun.job.is_some() && begun.runs == 0)
+        let is_over = self.begun.front().is_some_and(|begun| begun.job.is_some() && begun.runs == 0);
+        if is_over { self.begun.pop_front() } else { None }
     }
 }
 
