@@ -8,8 +8,10 @@
 //! it is first called with such.
 
 use crate::blueprint::Blueprint;
-use crate::networks::Key;
-use crate::queue::Queue;
+use crate::hazard::Access;
+use crate::launch::Binding;
+use crate::networks::{Key, Wanted};
+use crate::queue::Queues;
 use hal_backend::{Code, Failure, Function, HostProgram};
 use hal_emulation::programs::Programs;
 use hal_qaic_abi::container::Fault;
@@ -38,7 +40,7 @@ pub struct Executable {
     number: u64,
     kind: Kind,
     /// Who may still run networks of it.
-    queue: Weak<Queue>,
+    queue: Weak<Queues>,
 }
 
 impl fmt::Debug for Executable {
@@ -69,13 +71,13 @@ pub(crate) fn refused(fault: &Fault) -> Failure {
 }
 
 impl Executable {
-    fn new(kind: Kind, queue: &Arc<Queue>) -> Self {
+    fn new(kind: Kind, queue: &Arc<Queues>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self { number: NEXT.fetch_add(1, Ordering::Relaxed), kind, queue: Arc::downgrade(queue) }
     }
 
     /// A network of a compiler.
-    pub(crate) fn network(bytes: &[u8], queue: &Arc<Queue>) -> Result<Self, Failure> {
+    pub(crate) fn network(bytes: &[u8], queue: &Arc<Queues>) -> Result<Self, Failure> {
         let blueprint = Blueprint::read(bytes.into()).map_err(|fault| refused(&fault))?;
         if blueprint.program.is_some() {
             let text = "it is a network of the emulator's, which names a program of another process";
@@ -88,7 +90,7 @@ impl Executable {
     pub(crate) fn program(
         program: Arc<dyn HostProgram>,
         programs: &Arc<dyn Programs>,
-        queue: &Arc<Queue>,
+        queue: &Arc<Queues>,
     ) -> Self {
         let functions = program.functions().to_vec();
         let number = programs.load(program);
@@ -113,13 +115,19 @@ impl Executable {
         matches!(self.kind, Kind::Network(_))
     }
 
-    /// Which network a call with bindings of these lengths is for.
-    pub(crate) fn key(&self, function: usize, lengths: &[u64]) -> Key {
-        let capacities = match &self.kind {
-            Kind::Network(_) => Vec::new(),
-            Kind::Program { .. } => lengths.iter().map(|&length| capacity(length)).collect(),
-        };
-        Key { executable: self.number, function, capacities }
+    /// What a run does with a binding.
+    pub(crate) fn access(&self, binding: usize) -> Access {
+        match &self.kind {
+            Kind::Network(blueprint) => blueprint.access(binding),
+            // Nobody says which way they go.
+            Kind::Program { .. } => Access::BOTH,
+        }
+    }
+
+    /// The sizes that a network is made for, where it is made for some.
+    fn capacities<'a>(&self, bindings: &'a [Binding]) -> impl Iterator<Item = u64> + 'a {
+        let bindings = if self.is_network() { &[] } else { bindings };
+        bindings.iter().map(|binding| capacity(binding.view.length()))
     }
 
     /// How many constants a function takes.
@@ -134,7 +142,7 @@ impl Executable {
     }
 
     /// The network for a call.
-    pub(crate) fn blueprint(&self, key: &Key) -> Result<Arc<Blueprint>, Failure> {
+    fn blueprint(&self, key: &Key) -> Result<Arc<Blueprint>, Failure> {
         let constants = self.constants(key.function)?;
         match &self.kind {
             Kind::Network(blueprint) => Ok(blueprint.clone()),
@@ -150,6 +158,27 @@ impl Executable {
                 Ok(Arc::new(blueprint))
             }
         }
+    }
+}
+
+/// A function of an executable, for some bindings.
+pub(crate) struct Callee<'a> {
+    pub(crate) executable: &'a Executable,
+    pub(crate) function: usize,
+}
+
+impl Wanted for Callee<'_> {
+    fn is(&self, key: &Key, bindings: &[Binding]) -> bool {
+        key.executable == self.executable.number
+            && key.function == self.function
+            && self.executable.capacities(bindings).eq(key.capacities.iter().copied())
+    }
+
+    fn make(&self, bindings: &[Binding]) -> Result<(Key, Arc<Blueprint>), Failure> {
+        let capacities = self.executable.capacities(bindings).collect();
+        let key = Key { executable: self.executable.number, function: self.function, capacities };
+        let blueprint = self.executable.blueprint(&key)?;
+        Ok((key, blueprint))
     }
 }
 

@@ -31,6 +31,7 @@
 //! | `restart_timeout=SECONDS` | 5 | how long a network waits for a sub-system that restarts before it is given up |
 //! | `channels=N` | 16 | how many networks run at once |
 //! | `elements=N` | as many as needed | how many elements the rings of a channel have |
+//! | `in_flight=N` | as many as the ring takes | how many dispatches of one network are queued at once |
 //!
 //! An emulated card takes those of the [emulator](hal_qaic_emulator) as well.
 //!
@@ -42,7 +43,8 @@
 //! | `memory.rs` | buffer objects, and for what they are sliced |
 //! | `blueprint.rs`, `active.rs`, `networks.rs` | a network before it runs, one that runs, all that run |
 //! | `launch.rs` | one run of a network |
-//! | `executable.rs`, `queue.rs`, `device.rs` | what the driver sees |
+//! | `hazard.rs`, `queue.rs`, `queue/` | what may overlap; the queues and their two threads |
+//! | `executable.rs`, `device.rs` | what the driver sees |
 //!
 //! The bytes of all interfaces are [`hal_qaic_abi`].
 
@@ -52,6 +54,7 @@ mod blueprint;
 mod desk;
 mod device;
 mod executable;
+mod hazard;
 pub mod kmd;
 mod launch;
 mod memory;
@@ -62,11 +65,12 @@ pub use device::QaicDevice;
 pub use executable::{Executable, FORMAT};
 pub use memory::Memory;
 
+use emulator::{Emulator, Options};
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
 use hal_emulation::programs::Programs;
 use hal_emulation::remote::{self, Remote};
 use hal_qaic_abi::sysfs;
-use hal_qaic_emulator::{Emulator, Options};
+pub use hal_qaic_emulator as emulator;
 use kmd::{Card, Device as Client, Kernel, Linux, ModuleSettings, Node, Selector, find, nodes};
 use networks::Settings;
 use std::path::{Path, PathBuf};
@@ -79,6 +83,32 @@ pub struct Qaic;
 
 /// What a device without a path stands for, if the environment says so.
 const DEFAULT: &str = "HAL_QAIC_DEFAULT";
+
+impl Qaic {
+    /// Opens a node of a kernel other than this system's, such as one that counts or records what it passes on, with the
+    /// parameters that a URI has. `programs` is the emulator behind it, where there is one that runs host executables.
+    pub fn open_on(
+        kernel: Arc<dyn Kernel>,
+        node: &Path,
+        programs: Option<Arc<Emulator>>,
+        parameters: &mut Parameters<'_>,
+    ) -> Result<QaicDevice, Failure> {
+        let programs = programs.map(|emulator| -> Arc<dyn Programs> { emulator });
+        open(kernel, node, programs, &Opening::read(parameters)?)
+    }
+
+    /// Opens what a URI names, such as `qaic://0` or `qaic://emulated?cards=2`, for programs that are no IREE.
+    pub fn open_uri(uri: &str) -> Result<QaicDevice, Failure> {
+        let rest = uri.strip_prefix(Self::NAME).unwrap_or(uri);
+        let rest = rest.strip_prefix("://").unwrap_or(rest);
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let mut parameters = Parameters::new(Self::NAME, pairs);
+        let device = Self.open(path, &mut parameters)?;
+        parameters.finish().map(|()| device)
+    }
+}
 
 /// What the parameters of a URI say.
 struct Opening {
@@ -98,9 +128,11 @@ impl Opening {
         let restart_timeout = seconds("restart_timeout", default.restart_timeout, 0)?;
         let control = optional(parameters, "control_timeout", 86_400)?;
         let elements = optional(parameters, "elements", 1 << 15)?;
+        let in_flight = optional(parameters, "in_flight", 1 << 15)?;
         let settings = Settings {
             channels: parameters.number("channels", default.channels, 1, default.channels)?,
             elements,
+            in_flight: in_flight.and_then(|number| usize::try_from(number).ok()),
             execute_timeout,
             restart_timeout,
         };
@@ -179,8 +211,8 @@ impl Driver for Qaic {
 const EMULATED: &str = "emulated";
 
 /// What is true of every device, for `--dump_devices`.
-const COMMON: &str = "- queues: 1, in order\n- parameters: open_timeout, control_timeout, execute_timeout, restart_timeout, \
-                      channels, elements";
+const COMMON: &str = "- queues: 4, in order\n- parameters: open_timeout, control_timeout, execute_timeout, restart_timeout, \
+                      channels, elements, in_flight";
 
 /// Which emulated card a path names, if it names one.
 fn emulated(path: &str) -> Result<Option<usize>, Failure> {

@@ -346,7 +346,8 @@ impl Engine<'_> {
             bindings: memories.into_iter().map(|piece| piece.memory).collect(),
             local_memory: half(dispatch::LOCAL_MEMORY),
         };
-        Ok(self.machine.core.run(dispatch, self.worker).map_err(Trouble::Engine)?)
+        let ran = self.machine.core.run(dispatch, self.worker);
+        Ok(ran.map_err(|failure| Trouble::Engine(failure.to_string()))?)
     }
 
     /// A binding: memory in one piece. Without a length, any address will do.

@@ -49,13 +49,31 @@ pub struct Performance {
     pub device: Duration,
 }
 
-/// A buffer object to queue.
-#[derive(Clone, Copy, Debug)]
-pub struct Queued<'a> {
-    /// Which.
-    pub object: &'a Object,
-    /// How many of its bytes are transferred, from its beginning. All, if this is nothing.
-    pub bytes: Option<u64>,
+/// Buffer objects to queue at once, in their order, as the kernel reads them. Filled again it allocates nothing.
+#[derive(Debug, Default)]
+pub struct Batch {
+    whole: Vec<ExecuteEntry>,
+    /// The same, where at least one is not transferred whole.
+    partial: Vec<PartialExecuteEntry>,
+    is_partial: bool,
+}
+
+impl Batch {
+    /// Empties it.
+    pub fn clear(&mut self) {
+        self.whole.clear();
+        self.partial.clear();
+        self.is_partial = false;
+    }
+
+    /// Adds an object, of which so many bytes are transferred from its beginning; all, if nothing is said.
+    pub fn push(&mut self, object: &Object, bytes: Option<u64>) {
+        let handle = object.number();
+        self.whole.push(ExecuteEntry { handle, dir: 0 });
+        let resize = bytes.unwrap_or(object.length);
+        self.partial.push(PartialExecuteEntry { handle, dir: 0, resize });
+        self.is_partial |= bytes.is_some();
+    }
 }
 
 impl Card {
@@ -127,12 +145,12 @@ impl Card {
     /// Makes a request that does nothing when a signal interrupts it, until none does.
     fn call<T>(&self, call: Call, argument: &mut T) -> Result<(), Error>
     where
-        T: FromBytes + IntoBytes + Immutable + KnownLayout,
+        T: Copy + FromBytes + IntoBytes + Immutable + KnownLayout,
     {
-        let first = argument.as_bytes().to_vec();
+        let first = *argument;
         loop {
             match self.request(call, argument) {
-                Err(Errno::INTR) => argument.as_mut_bytes().copy_from_slice(&first),
+                Err(Errno::INTR) => *argument = first,
                 result => return result.map_err(|errno| Error::of(call, errno)),
             }
         }
@@ -186,21 +204,16 @@ impl Card {
         self.call(Call::DetachSlice, &mut DetachSlice { handle: object.number(), pad: 0 })
     }
 
-    /// Queues objects on a channel, in this order, all or none.
-    pub fn execute(&self, channel: u32, objects: &[Queued<'_>]) -> Result<(), Error> {
-        let hdr = ExecuteHeader { count: u32::try_from(objects.len()).unwrap_or(u32::MAX), dbc_id: channel };
-        if objects.iter().all(|queued| queued.bytes.is_none()) {
-            let entry = |queued: &Queued<'_>| ExecuteEntry { handle: queued.object.number(), dir: 0 };
-            let entries: Vec<ExecuteEntry> = objects.iter().map(entry).collect();
-            return self.call(Call::Execute, &mut Execute { hdr, data: entries.as_ptr() as u64 });
-        }
-        let entry = |queued: &Queued<'_>| PartialExecuteEntry {
-            handle: queued.object.number(),
-            dir: 0,
-            resize: queued.bytes.unwrap_or(queued.object.length),
+    /// Queues objects on a channel, all or none.
+    pub fn execute(&self, channel: u32, objects: &Batch) -> Result<(), Error> {
+        let count = u32::try_from(objects.whole.len()).unwrap_or(u32::MAX);
+        let hdr = ExecuteHeader { count, dbc_id: channel };
+        let (call, data) = if objects.is_partial {
+            (Call::PartialExecute, objects.partial.as_ptr() as u64)
+        } else {
+            (Call::Execute, objects.whole.as_ptr() as u64)
         };
-        let entries: Vec<PartialExecuteEntry> = objects.iter().map(entry).collect();
-        self.call(Call::PartialExecute, &mut Execute { hdr, data: entries.as_ptr() as u64 })
+        self.call(call, &mut Execute { hdr, data })
     }
 
     /// Waits until an object is not queued any more. One that was never queued is not, and whether its transfer went

@@ -19,7 +19,7 @@ mod nodes;
 #[cfg(test)]
 pub(crate) mod scripted;
 
-pub use card::{Card, Object, Performance, Queued};
+pub use card::{Batch, Card, Object, Performance};
 pub use control::Control;
 pub use error::Error;
 pub use hal_emulation::{Errno, Kernel, Linux};

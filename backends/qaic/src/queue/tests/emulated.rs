@@ -120,7 +120,7 @@ fn a_network_that_hangs_is_stopped_and_started_again() {
 fn a_refused_deactivation_is_asked_for_again() {
     let mut machine = Machine::new(&[("fault", "deactivate:1")], Settings::default());
     machine.works();
-    machine.bench.networks.clear();
+    machine.bench.networks().clear();
     let counts = machine.counts();
     assert_eq!((counts.activations, counts.channels, counts.loaded), (0, 0, 0));
 }
