@@ -430,10 +430,24 @@ unsafe extern "C" fn update_buffer(
     // the target asks for.
     unsafe {
         record(base, || {
-            let bytes = slice(source.cast::<u8>().add(source_offset), target.length);
-            Record::update(staging::copy(bytes)?, Reference::new(&target)?)
+            let reference = Reference::new(&target)?;
+            let length = update_length(&reference)?;
+            let bytes = slice(source.cast::<u8>().add(source_offset), length);
+            Record::update(staging::copy(bytes)?, reference)
         })
     }
+}
+
+/// How many bytes the source of an update has. "To the end" is known of a buffer that is named.
+fn update_length(target: &Reference) -> Result<usize> {
+    let length = match target {
+        Reference::Direct(slice) => slice.length,
+        Reference::Slot { length, .. } => *length,
+    };
+    isize::try_from(length).map(isize::unsigned_abs).map_err(|_| {
+        let message = "an update says how many bytes its source has; what a slot will hold is not known when that is captured";
+        Failure::new(Code::OutOfRange, message)
+    })
 }
 
 unsafe extern "C" fn copy_buffer(
