@@ -12,7 +12,8 @@ use common::{Buffer, Device, List, Result, Semaphore, check, reference};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 const WHOLE: usize = usize::MAX;
@@ -394,5 +395,145 @@ fn profiling_is_begun_once_and_ended_at_any_time() {
             let refused = begin(&options).expect_err("nobody can write that");
             assert_ne!(refused.code, Code::Internal, "{uri}: {}", refused.text);
         }
+    }
+}
+
+/// hal/command_buffer.h: a command buffer has room for as many bindings as it is made with, or says that there is none.
+#[test]
+fn command_buffer_for_more_bindings_than_memory_has_room_for_is_refused() {
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        for capacity in [1 << 44, usize::MAX / 2, usize::MAX] {
+            let mut commands = null_mut();
+            let created = unsafe {
+                let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_DEFAULT;
+                check(sys::iree_hal_command_buffer_create(device.0, mode, 3, 1, capacity, &raw mut commands))
+            };
+            let error = created.expect_err("nobody has so much memory");
+            let codes = [Code::ResourceExhausted, Code::OutOfRange, Code::InvalidArgument];
+            assert!(codes.contains(&error.code), "{uri}: {}", error.text);
+            assert!(commands.is_null());
+        }
+    }
+}
+
+/// What a release callback does: it queues more work, imports its memory again, and lets go of the device.
+struct Again {
+    device: Mutex<Option<Device>>,
+    memory: usize,
+    done: Semaphore,
+    told: mpsc::Sender<()>,
+}
+
+/// hal/allocator.h: a release callback tells "when the underlying resource is no longer in use by the HAL", so that the program
+/// can do something with it.
+#[test]
+fn release_callback_may_use_the_memory_and_the_device_again() {
+    unsafe extern "C" fn release(again: *mut std::ffi::c_void, _: *mut sys::iree_hal_buffer_t) {
+        let again = unsafe { &*again.cast::<Again>() };
+        let device = again.device.lock().unwrap().take().unwrap();
+        let buffer = device.import(host(), again.memory as *mut u8, 4096).unwrap();
+        device.fill(&again.done.at(1), &again.done.at(2), &buffer, (0, 64), &[2]).unwrap();
+        drop((buffer, device));
+        again.told.send(()).unwrap();
+    }
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    for uri in DEVICES {
+        let mut page = Box::new(Page([0; 4096]));
+        let device = Device::open(uri).unwrap();
+        let (told, tells) = mpsc::channel();
+        let memory = page.0.as_mut_ptr();
+        let again = Again {
+            device: Mutex::new(Some(device.again())),
+            memory: memory as usize,
+            done: device.semaphore(0),
+            told,
+        };
+        let gate = device.semaphore(0);
+        let callback = sys::iree_hal_buffer_release_callback_t {
+            fn_: Some(release),
+            user_data: std::ptr::from_ref(&again).cast_mut().cast(),
+        };
+        let buffer = device.import_until(host(), memory, 4096, callback).unwrap();
+        device.fill(&gate.at(1), &again.done.at(1), &buffer, (0, 4096), &[1]).unwrap();
+        drop(buffer);
+        gate.signal(1).unwrap();
+        tells.recv_timeout(Duration::from_secs(10)).unwrap();
+        again.done.wait(2).unwrap();
+        drop(device);
+        let expected: Vec<u8> = (0..4096).map(|at| if at < 64 { 2 } else { 1 }).collect();
+        assert_eq!(page.0.to_vec(), expected, "{uri}");
+    }
+}
+
+fn host() -> sys::iree_hal_buffer_params_t {
+    let type_ = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE;
+    sys::iree_hal_buffer_params_t { type_, usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT, ..Default::default() }
+}
+
+/// Everything that needs no order, from several threads, while a chain of work goes on beside it.
+#[test]
+fn threads_call_everything_at_once() {
+    for uri in DEVICES {
+        let device = Device::open_in_group(uri).unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let beside = |call: Box<dyn Fn(&Device) + Send>| {
+                let (device, is_over) = (&device, &is_over);
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        call(device);
+                    }
+                });
+            };
+            beside(Box::new(|device| unsafe {
+                check(sys::iree_hal_device_trim(device.0)).unwrap();
+                check(sys::iree_hal_allocator_trim(device.allocator())).unwrap();
+                let mut statistics = sys::iree_hal_allocator_statistics_t::default();
+                sys::iree_hal_allocator_query_statistics(device.allocator(), &raw mut statistics);
+                assert!(statistics.host_bytes_freed <= statistics.host_bytes_allocated);
+                assert!(statistics.device_bytes_freed <= statistics.device_bytes_allocated);
+            }));
+            beside(Box::new(|device| {
+                let gate = device.semaphore(0);
+                let (there, used) = (device.semaphore(0), device.semaphore(0));
+                let buffer = device.alloca(&gate.at(1), &there.at(1), 4096).unwrap();
+                device.fill(&there.at(1), &used.at(1), &buffer, (0, 4096), &[1]).unwrap();
+                device.dealloca(&used.at(1), &used.at(2), &buffer).unwrap();
+                drop(buffer);
+                gate.signal(1).unwrap();
+                used.wait(2).unwrap();
+            }));
+            beside(Box::new(|device| {
+                let semaphore = device.semaphore(0);
+                device.barrier(&semaphore.at(1), &device.semaphore(0).at(1)).unwrap();
+                semaphore.fail(Code::Aborted, "no more");
+                assert_eq!(semaphore.value().unwrap_err().code, Code::Aborted);
+            }));
+            beside(Box::new(|device| {
+                let usage = sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT;
+                let shared =
+                    device.try_buffer_of(sys::iree_hal_buffer_params_t { usage, ..host() }, 100).unwrap();
+                let commands = device.record(0, |commands| fill_of(commands, reference(&shared), 1)).unwrap();
+                drop(shared);
+                let done = device.semaphore(0);
+                device.execute(1, &List::none(), &done.at(1), &commands, &[]).unwrap();
+                device.host_call(&done.at(1), &done.at(2), 0, Box::new(null_mut)).unwrap();
+                drop(commands);
+                done.wait(2).unwrap();
+            }));
+            let (chain, buffer) = (device.semaphore(0), device.buffer(4096));
+            for step in 0..300 {
+                let byte = [u8::try_from(step % 256).unwrap()];
+                device.fill(&chain.at(step), &chain.at(step + 1), &buffer, (0, 4096), &byte).unwrap();
+                if step % 8 == 0 {
+                    chain.wait(step + 1).unwrap();
+                    assert_eq!(buffer.read(), [byte[0]; 4096], "{uri}");
+                }
+            }
+            chain.wait(300).unwrap();
+            is_over.store(true, Ordering::Relaxed);
+        });
     }
 }
