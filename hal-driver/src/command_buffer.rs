@@ -8,7 +8,7 @@
 
 use crate::buffer::Slice;
 use crate::executable::{DeviceIdentity, is_same_device};
-use crate::object::{HostAllocator, Lent, Out, Retained, allocate, free, slice};
+use crate::object::{HostAllocator, HostMemory, Lent, Out, Retained, allocate, free, slice};
 use crate::record::{Record, Reference, StandIns, Uses};
 use crate::staging;
 use crate::status::{Missing, Result, guard, guard_or, invalid, unimplemented};
@@ -21,6 +21,9 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
 
+/// How many slots a reference can name, of 24 bits as it has for that.
+const SLOTS: usize = 1 << 24;
+
 /// A command buffer of ours.
 #[repr(C)]
 pub(crate) struct CommandBuffer {
@@ -28,7 +31,8 @@ pub(crate) struct CommandBuffer {
     allocator: HostAllocator,
     /// The device that it was made by, and that its executables are for.
     device: DeviceIdentity,
-    validation: Option<Box<[u64]>>,
+    /// What IREE remembers to check by.
+    validation: Option<HostMemory>,
     recording: UnsafeCell<Recording>,
 }
 
@@ -203,18 +207,21 @@ pub(crate) fn create(
     affinity: sys::iree_hal_queue_affinity_t,
     binding_capacity: usize,
 ) -> Result<*mut sys::iree_hal_command_buffer_t> {
+    if binding_capacity > SLOTS {
+        let message = format!("commands name {SLOTS} slots of a binding table, and not {binding_capacity}");
+        return Err(Failure::new(Code::OutOfRange, message));
+    }
     // SAFETY: a question about numbers.
     let state = unsafe { sys::iree_hal_command_buffer_validation_state_size(mode, binding_capacity) };
-    let validation = (state > 0).then(|| vec![0_u64; state.div_ceil(8)].into_boxed_slice());
-    let mut buffer = CommandBuffer {
+    let validation = (state > 0).then(|| HostMemory::zeroed(allocator, state)).transpose()?;
+    let storage = validation.as_ref().map_or(std::ptr::null_mut(), HostMemory::start);
+    let buffer = CommandBuffer {
         base: sys::iree_hal_command_buffer_t::default(),
         allocator,
         device,
         validation,
         recording: UnsafeCell::new(Recording::default()),
     };
-    let storage =
-        buffer.validation.as_mut().map_or(std::ptr::null_mut(), |state| state.as_mut_ptr().cast::<c_void>());
     let buffer = allocate(allocator, buffer)?.as_ptr().cast::<sys::iree_hal_command_buffer_t>();
     // SAFETY: the object is fresh and its base comes first; the validation state stays where it is with the object.
     unsafe {
