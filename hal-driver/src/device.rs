@@ -315,7 +315,7 @@ impl<D: Device> Table<D> {
         create_executable_cache: Some(Self::create_executable_cache),
         import_file: Some(Self::import_file),
         create_semaphore: Some(Self::create_semaphore),
-        query_semaphore_compatibility: Some(query_semaphore_compatibility),
+        query_semaphore_compatibility: Some(Self::query_semaphore_compatibility),
         query_queue_pool_backend: Some(Self::query_queue_pool_backend),
         queue_alloca: Some(Self::queue_alloca),
         queue_dealloca: Some(Self::queue_dealloca),
@@ -555,6 +555,20 @@ impl<D: Device> Table<D> {
         })
     }
 
+    /// The engine takes semaphores of every driver. Those that are not its own go through the host.
+    unsafe extern "C" fn query_semaphore_compatibility(
+        device: Raw,
+        semaphore: *mut sys::iree_hal_semaphore_t,
+    ) -> sys::iree_hal_semaphore_compatibility_t {
+        // SAFETY: C passes a live device of ours and a live semaphore.
+        let is_own = unsafe { Semaphore::is_of(semaphore, &HalDevice::<D>::of(device).frontiers) };
+        if is_own {
+            sys::IREE_HAL_SEMAPHORE_COMPATIBILITY_ALL as sys::iree_hal_semaphore_compatibility_t
+        } else {
+            sys::IREE_HAL_SEMAPHORE_COMPATIBILITY_HOST_ONLY as sys::iree_hal_semaphore_compatibility_t
+        }
+    }
+
     unsafe extern "C" fn query_queue_pool_backend(
         device: Raw,
         _affinity: sys::iree_hal_queue_affinity_t,
@@ -606,14 +620,6 @@ unsafe extern "C" fn refine_topology_edge(
 ) -> sys::iree_status_t {
     // What IREE works out from the capabilities is right as it is.
     crate::status::OK
-}
-
-unsafe extern "C" fn query_semaphore_compatibility(
-    _device: Raw,
-    _semaphore: *mut sys::iree_hal_semaphore_t,
-) -> sys::iree_hal_semaphore_compatibility_t {
-    // The engine takes semaphores of every driver; those that are not its own go through the host.
-    sys::IREE_HAL_SEMAPHORE_COMPATIBILITY_ALL as sys::iree_hal_semaphore_compatibility_t
 }
 
 unsafe extern "C" fn create_channel(

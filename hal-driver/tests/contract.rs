@@ -537,3 +537,19 @@ fn threads_call_everything_at_once() {
         });
     }
 }
+
+/// hal/semaphore.h: `DEVICE_WAIT` is "without host involvement", and what goes through the host is `HOST_ONLY`.
+#[test]
+fn semaphore_that_goes_through_the_host_says_so() {
+    let asked = |device: &Device, semaphore: &Semaphore| unsafe {
+        sys::iree_hal_device_query_semaphore_compatibility(device.0, semaphore.0)
+    };
+    for uri in DEVICES {
+        let (device, same) = (Device::open(uri).unwrap(), Device::open(uri).unwrap());
+        let other = Device::open_in_group("local-task").unwrap();
+        assert_eq!(asked(&device, &device.semaphore(0)), sys::IREE_HAL_SEMAPHORE_COMPATIBILITY_ALL, "{uri}");
+        for foreign in [same.semaphore(0), other.semaphore(0)] {
+            assert_eq!(asked(&device, &foreign), sys::IREE_HAL_SEMAPHORE_COMPATIBILITY_HOST_ONLY, "{uri}");
+        }
+    }
+}

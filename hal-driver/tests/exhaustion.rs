@@ -321,8 +321,88 @@ fn files(program: &mut Program, buffer: &Buffer) -> Result {
     }
 }
 
+/// A sink that counts the sessions that are open.
+#[repr(C)]
+struct Sink {
+    resource: sys::iree_hal_resource_t,
+    open: AtomicUsize,
+}
+
+static SINK: sys::iree_hal_profile_sink_vtable_t = sys::iree_hal_profile_sink_vtable_t {
+    destroy: None,
+    begin_session: Some(begin_session),
+    write: Some(write),
+    end_session: Some(end_session),
+};
+
+unsafe extern "C" fn begin_session(
+    sink: *mut sys::iree_hal_profile_sink_t,
+    _: *const sys::iree_hal_profile_chunk_metadata_t,
+) -> sys::iree_status_t {
+    unsafe { (*sink.cast::<Sink>()).open.fetch_add(1, Ordering::Relaxed) };
+    null_mut()
+}
+
+unsafe extern "C" fn write(
+    _: *mut sys::iree_hal_profile_sink_t,
+    _: *const sys::iree_hal_profile_chunk_metadata_t,
+    _: usize,
+    _: *const sys::iree_const_byte_span_t,
+) -> sys::iree_status_t {
+    null_mut()
+}
+
+unsafe extern "C" fn end_session(
+    sink: *mut sys::iree_hal_profile_sink_t,
+    _: *const sys::iree_hal_profile_chunk_metadata_t,
+    _: sys::iree_status_code_t,
+) -> sys::iree_status_t {
+    unsafe { (*sink.cast::<Sink>()).open.fetch_sub(1, Ordering::Relaxed) };
+    null_mut()
+}
+
+fn profiles(program: &mut Program, buffer: &Buffer) -> Result {
+    let resource = sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const SINK).cast() };
+    let mut sink = Sink { resource, open: AtomicUsize::new(0) };
+    let options = sys::iree_hal_device_profiling_options_t {
+        data_families: sys::IREE_HAL_DEVICE_PROFILING_DATA_QUEUE_EVENTS.into(),
+        sink: (&raw mut sink).cast(),
+        ..Default::default()
+    };
+    let device = program.device.again();
+    let begun = unsafe { check(sys::iree_hal_device_profiling_begin(device.0, &raw const options)) };
+    let outcome = begun.and_then(|()| {
+        let done = program.step(|device, waits, signals| device.fill(waits, signals, buffer, (0, 64), &[1]));
+        let flushed = unsafe { check(sys::iree_hal_device_profiling_flush(device.0)) };
+        let ended = unsafe { check(sys::iree_hal_device_profiling_end(device.0)) };
+        done.and(flushed).and(ended)
+    });
+    assert_eq!((sink.open.load(Ordering::Relaxed), sink.resource.ref_count), (0, 1));
+    outcome
+}
+
+/// The driver for C, and the devices that it knows.
+fn lists(uri: &str, allocator: sys::iree_allocator_t) -> Result {
+    let name = uri.split(':').next().unwrap();
+    let (mut driver, mut count, mut infos) = (null_mut(), 0, null_mut());
+    unsafe {
+        let registry = common::registry();
+        check(sys::iree_hal_driver_registry_try_create(registry, view(name), allocator, &raw mut driver))?;
+        let listed = check(sys::iree_hal_driver_query_available_devices(
+            driver,
+            allocator,
+            &raw mut count,
+            &raw mut infos,
+        ));
+        sys::iree_allocator_free(allocator, infos.cast());
+        sys::iree_hal_driver_release(driver);
+        listed
+    }
+}
+
 /// Everything that a device does for a program.
 fn run(uri: &str, lender: &Device, allocator: sys::iree_allocator_t) -> Result {
+    lists(uri, allocator)?;
     let (device, _) = Device::open_with(uri, allocator)?;
     let tracker = Tracker::new();
     let group = tracker.group(&device)?;
@@ -361,6 +441,7 @@ fn steps(program: &mut Program, lender: &Device) -> Result {
     dispatches(program, [&one, &two])?;
     files(program, &one)?;
     files(program, &own)?;
+    profiles(program, &one)?;
     program.step(|device, waits, signals| device.host_call(waits, signals, 0, Box::new(null_mut)))?;
     unsafe { check(sys::iree_hal_device_trim(program.device.0)) }
 }
@@ -368,7 +449,7 @@ fn steps(program: &mut Program, lender: &Device) -> Result {
 #[test]
 fn host_allocator_that_runs_out_leaves_nothing_behind() {
     let lender = Device::open("gaudi://emulated?generation=gaudi2&seed=9901").unwrap();
-    for uri in ["mock", "template", "gaudi://emulated?generation=gaudi2&seed=9902"] {
+    for uri in ["mock", "template", "gaudi://emulated?generation=gaudi2&seed=9902", "qaic://emulated"] {
         let plenty = Scarce::new(usize::MAX, false);
         run(uri, &lender, plenty.raw()).unwrap_or_else(|error| panic!("{uri}: {}", error.text));
         assert_eq!(plenty.left(), [0; 0], "{uri}");
@@ -391,5 +472,4 @@ fn host_allocator_that_runs_out_leaves_nothing_behind() {
             }
         }
     }
-    let _ = view;
 }
