@@ -15,7 +15,7 @@
 use crate::buffer::Slice;
 use crate::collective::CollectiveRecord;
 use crate::executable::{DeviceIdentity, is_same_device};
-use crate::object::{HostAllocator, Lent, Out, Retained, allocate, free, slice, wide};
+use crate::object::{HostAllocator, HostMemory, Lent, Out, Retained, allocate, free, slice, wide};
 use crate::record::{Record, Reference, StandIns, Use, Uses};
 use crate::staging;
 use crate::status::{Result, guard, guard_or, invalid};
@@ -28,6 +28,9 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
 
+/// How many slots a reference can name, of 24 bits as it has for that.
+const SLOTS: usize = 1 << 24;
+
 /// A command buffer of ours.
 #[repr(C)]
 pub(crate) struct CommandBuffer {
@@ -35,7 +38,8 @@ pub(crate) struct CommandBuffer {
     allocator: HostAllocator,
     /// The device that it was made by, and that its executables are for.
     device: DeviceIdentity,
-    validation: Option<Box<[u64]>>,
+    /// What IREE remembers to check by.
+    validation: Option<HostMemory>,
     recording: UnsafeCell<Recording>,
 }
 
@@ -279,18 +283,21 @@ pub(crate) fn create(
     affinity: sys::iree_hal_queue_affinity_t,
     binding_capacity: usize,
 ) -> Result<*mut sys::iree_hal_command_buffer_t> {
+    if binding_capacity > SLOTS {
+        let message = format!("commands name {SLOTS} slots of a binding table, and not {binding_capacity}");
+        return Err(Failure::new(Code::OutOfRange, message));
+    }
     // SAFETY: a question about numbers.
     let state = unsafe { sys::iree_hal_command_buffer_validation_state_size(mode, binding_capacity) };
-    let validation = (state > 0).then(|| vec![0_u64; state.div_ceil(8)].into_boxed_slice());
-    let mut buffer = CommandBuffer {
+    let validation = (state > 0).then(|| HostMemory::zeroed(allocator, state)).transpose()?;
+    let storage = validation.as_ref().map_or(std::ptr::null_mut(), HostMemory::start);
+    let buffer = CommandBuffer {
         base: sys::iree_hal_command_buffer_t::default(),
         allocator,
         device,
         validation,
         recording: UnsafeCell::new(Recording::default()),
     };
-    let storage =
-        buffer.validation.as_mut().map_or(std::ptr::null_mut(), |state| state.as_mut_ptr().cast::<c_void>());
     let buffer = allocate(allocator, buffer)?.as_ptr().cast::<sys::iree_hal_command_buffer_t>();
     // SAFETY: the object is fresh and its base comes first; the validation state stays where it is with the object.
     unsafe {
@@ -503,10 +510,24 @@ unsafe extern "C" fn update_buffer(
     // the target asks for.
     unsafe {
         record(base, || {
-            let bytes = slice(source.cast::<u8>().add(source_offset), target.length);
-            Record::update(staging::copy(bytes)?, Reference::new(&target)?)
+            let reference = Reference::new(&target)?;
+            let length = update_length(&reference)?;
+            let bytes = slice(source.cast::<u8>().add(source_offset), length);
+            Record::update(staging::copy(bytes)?, reference)
         })
     }
+}
+
+/// How many bytes the source of an update has. "To the end" is known of a buffer that is named.
+fn update_length(target: &Reference) -> Result<usize> {
+    let length = match target {
+        Reference::Direct(slice) => slice.length,
+        Reference::Slot { length, .. } => *length,
+    };
+    isize::try_from(length).map(isize::unsigned_abs).map_err(|_| {
+        let message = "an update says how many bytes its source has; what a slot will hold is not known when that is captured";
+        Failure::new(Code::OutOfRange, message)
+    })
 }
 
 unsafe extern "C" fn copy_buffer(

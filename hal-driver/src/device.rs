@@ -13,6 +13,10 @@
 //! Parked allocations end; collectives that have begun end, or the device leaves their groups; the engine takes no more work, cancels what has not begun and waits for the rest; nobody looks for
 //! completions any more; host threads end; axes are retired; pools, allocator, and last the proactor pool are let go. What cannot be waited for
 //! within the limit is kept for ever rather than freed under somebody's feet.
+//!
+//! A call of the program's that is in progress meanwhile has the device from its context, and may retain and release it like
+//! any other object. So the teardown has a reference as long as it runs, and whoever gives up the last one behind it frees the
+//! structure ([`Phase`]).
 
 mod collective;
 mod loan;
@@ -45,6 +49,7 @@ use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How many queues a device may have: an affinity has a bit for each.
@@ -60,7 +65,17 @@ const LIMIT: Duration = Duration::from_secs(20);
 #[repr(C)]
 pub(crate) struct HalDevice<D: Device> {
     resource: sys::iree_hal_resource_t,
+    phase: Phase,
     state: State<D>,
+}
+
+/// How far a device is. Its count of references reaches zero once when the program lets go of it, and again whenever a call that
+/// was in progress then gives back what it took.
+#[derive(Default)]
+struct Phase {
+    is_ending: AtomicBool,
+    /// Nothing runs for it any more.
+    is_over: AtomicBool,
 }
 
 /// A device and everything that serves it. Fields are let go in this order.
@@ -151,7 +166,8 @@ impl<D: Device> HalDevice<D> {
             proactor,
         };
         let memory = state.memory.clone();
-        let object = Self { resource: resource(const { &Table::<D>::VTABLE }), state };
+        let (resource, phase) = (resource(const { &Table::<D>::VTABLE }), Phase::default());
+        let object = Self { resource, phase, state };
         let object = allocate(allocator, object)?.as_ptr().cast();
         // SAFETY: `destroy` forgets it first.
         unsafe { memory.parent.is(object) };
@@ -265,6 +281,28 @@ unsafe impl Sync for NoGroup {}
 // SAFETY: numbers and null pointers.
 static NO_GROUP: NoGroup = NoGroup(unsafe { std::mem::zeroed() });
 
+/// A device on its way out, and a reference to it.
+struct Doomed<D: Device>(*mut HalDevice<D>);
+
+// SAFETY: a device may be used on any thread.
+unsafe impl<D: Device> Send for Doomed<D> {}
+
+impl<D: Device> Doomed<D> {
+    /// Ends everything that runs for the device, and gives the reference up.
+    fn end(self) {
+        // SAFETY: the reference keeps the structure.
+        let device = unsafe { &*self.0 };
+        if device.state.quiesce() {
+            device.phase.is_over.store(true, Ordering::Release);
+            // SAFETY: the reference is ours; `destroy` has taken it.
+            unsafe { sys::iree_hal_device_release(self.0.cast()) };
+        } else {
+            let name = device.state.identifier();
+            eprintln!("hal-driver: device {name:?} still had work after {LIMIT:?}; its memory is kept");
+        }
+    }
+}
+
 struct Table<D>(PhantomData<D>);
 
 type Raw = *mut sys::iree_hal_device_t;
@@ -289,7 +327,7 @@ impl<D: Device> Table<D> {
         create_executable_cache: Some(Self::create_executable_cache),
         import_file: Some(Self::import_file),
         create_semaphore: Some(Self::create_semaphore),
-        query_semaphore_compatibility: Some(query_semaphore_compatibility),
+        query_semaphore_compatibility: Some(Self::query_semaphore_compatibility),
         query_queue_pool_backend: Some(Self::query_queue_pool_backend),
         queue_alloca: Some(Self::queue_alloca),
         queue_dealloca: Some(Self::queue_dealloca),
@@ -311,29 +349,20 @@ impl<D: Device> Table<D> {
 
     unsafe extern "C" fn destroy(device: Raw) {
         guard_or((), || {
-            struct Doomed<D: Device>(*mut HalDevice<D>);
-            // SAFETY: the last reference is gone, so the teardown is the only one that has the object.
-            unsafe impl<D: Device> Send for Doomed<D> {}
-            impl<D: Device> Doomed<D> {
-                fn end(self) {
-                    // SAFETY: as above.
-                    unsafe {
-                        if (*self.0).state.quiesce() {
-                            let allocator = (*self.0).state.allocator;
-                            crate::object::free(allocator, self.0);
-                        } else {
-                            eprintln!(
-                                "hal-driver: device {:?} still had work after {LIMIT:?}; its memory is kept",
-                                (*self.0).state.identifier()
-                            );
-                        }
-                    }
-                }
+            let object = device.cast::<HalDevice<D>>();
+            // SAFETY: no reference is left. The structure is there, as the teardown has one until the device is over.
+            let (phase, state) = unsafe { (&(*object).phase, &(*object).state) };
+            if phase.is_over.load(Ordering::Acquire) {
+                // SAFETY: nothing runs for the device any more, and nobody has it.
+                return unsafe { crate::object::free(state.allocator, object) };
             }
-            let doomed = Doomed(device.cast::<HalDevice<D>>());
-            // SAFETY: the last reference is gone, and nobody else ends the device.
-            let state = unsafe { &(*doomed.0).state };
+            if phase.is_ending.swap(true, Ordering::AcqRel) {
+                return;
+            }
             state.memory.parent.forget();
+            // SAFETY: the structure is there.
+            unsafe { sys::iree_hal_device_retain(device) };
+            let doomed = Doomed::<D>(object);
             let away = state.proactor.may_be_polled_here();
             teardown::run(away, move || doomed.end());
         });
@@ -560,6 +589,20 @@ impl<D: Device> Table<D> {
         })
     }
 
+    /// The engine takes semaphores of every driver. Those that are not its own go through the host.
+    unsafe extern "C" fn query_semaphore_compatibility(
+        device: Raw,
+        semaphore: *mut sys::iree_hal_semaphore_t,
+    ) -> sys::iree_hal_semaphore_compatibility_t {
+        // SAFETY: C passes a live device of ours and a live semaphore.
+        let is_own = unsafe { Semaphore::is_of(semaphore, &HalDevice::<D>::of(device).frontiers) };
+        if is_own {
+            sys::IREE_HAL_SEMAPHORE_COMPATIBILITY_ALL as sys::iree_hal_semaphore_compatibility_t
+        } else {
+            sys::IREE_HAL_SEMAPHORE_COMPATIBILITY_HOST_ONLY as sys::iree_hal_semaphore_compatibility_t
+        }
+    }
+
     unsafe extern "C" fn query_queue_pool_backend(
         device: Raw,
         _affinity: sys::iree_hal_queue_affinity_t,
@@ -611,14 +654,6 @@ unsafe extern "C" fn refine_topology_edge(
 ) -> sys::iree_status_t {
     // What IREE works out from the capabilities is right as it is.
     crate::status::OK
-}
-
-unsafe extern "C" fn query_semaphore_compatibility(
-    _device: Raw,
-    _semaphore: *mut sys::iree_hal_semaphore_t,
-) -> sys::iree_hal_semaphore_compatibility_t {
-    // The engine takes semaphores of every driver; those that are not its own go through the host.
-    sys::IREE_HAL_SEMAPHORE_COMPATIBILITY_ALL as sys::iree_hal_semaphore_compatibility_t
 }
 
 unsafe extern "C" fn external_capture_begin(

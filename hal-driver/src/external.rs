@@ -15,6 +15,9 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+/// The number of the file system that dma-bufs are in, as the kernel's `linux/magic.h` has it.
+const DMA_BUF_MAGIC: rustix::fs::FsWord = 0x444d_4142;
+
 /// Memory behind a descriptor, mapped.
 ///
 /// # Invariants
@@ -57,25 +60,11 @@ impl SharedMemory {
 
     /// Memory that the program has a descriptor of, which stays the program's.
     pub(crate) fn open(descriptor: BorrowedFd<'_>, length: u64) -> Result<Arc<Self>> {
-        let unknown = |errno: Errno| {
-            let message = format!("the descriptor says nothing of its memory: {errno}");
-            Failure::new(Code::InvalidArgument, message)
-        };
-        let size = size_of(descriptor).map_err(unknown)?;
+        let size = lasting_size(descriptor)?;
         if length == 0 || size < length {
             let message =
                 format!("the descriptor has {size} bytes of memory, of which {length} cannot be taken");
             return Err(Failure::new(Code::OutOfRange, message));
-        }
-        match rustix::fs::fcntl_get_seals(descriptor) {
-            Ok(seals) if seals.contains(SealFlags::SHRINK) => {}
-            // What is no file of shared memory has no seals; a dma-buf needs none.
-            Err(_) if is_dma_buf(descriptor) => {}
-            Ok(_) | Err(_) => {
-                let message = "the descriptor's memory could be cut off while it is used; seal it with F_SEAL_SHRINK, or map it \
-                               and import the mapping";
-                return Err(Failure::new(Code::FailedPrecondition, message));
-            }
         }
         let own = descriptor.try_clone_to_owned().map_err(|error| {
             let message = format!("the descriptor cannot be kept: {error}");
@@ -115,18 +104,31 @@ impl SharedMemory {
     }
 }
 
-/// How much memory there is. Where its file is at is the program's business, so it is moved only where that is the way to ask:
-/// a dma-buf has no place that it could be at, and tells its size in no other way on older kernels.
-fn size_of(descriptor: BorrowedFd<'_>) -> std::result::Result<u64, Errno> {
-    match u64::try_from(rustix::fs::fstat(descriptor)?.st_size) {
-        Ok(0) | Err(_) => rustix::fs::seek(descriptor, SeekFrom::End(0)),
-        Ok(size) => Ok(size),
+/// How many bytes a descriptor has for good. Asked in this order, as another process may cut the memory off until it is sealed.
+fn lasting_size(descriptor: BorrowedFd<'_>) -> Result<u64> {
+    let unknown = |errno: Errno| {
+        let message = format!("the descriptor says nothing of its memory: {errno}");
+        Failure::new(Code::InvalidArgument, message)
+    };
+    match rustix::fs::fcntl_get_seals(descriptor) {
+        Ok(seals) if seals.contains(SealFlags::SHRINK) => {
+            // Its end could be sought as well, but where the descriptor stands is the program's.
+            let size = rustix::fs::fstat(descriptor).map_err(unknown)?.st_size;
+            Ok(u64::try_from(size).unwrap_or(0))
+        }
+        // What is no file of shared memory has no seals; a dma-buf needs none, and stands nowhere.
+        Err(_) if is_dma_buf(descriptor) => rustix::fs::seek(descriptor, SeekFrom::End(0)).map_err(unknown),
+        Ok(_) | Err(_) => {
+            // A pipe, say, has no end to be at; a number that is no descriptor has nothing.
+            rustix::fs::seek(descriptor, SeekFrom::Current(0)).map_err(unknown)?;
+            let message = "the descriptor's memory could be cut off while it is used; seal it with F_SEAL_SHRINK, or map it \
+                           and import the mapping";
+            Err(Failure::new(Code::FailedPrecondition, message))
+        }
     }
 }
 
-/// Whether a descriptor is of a dma-buf. Only such a file says so there.
+/// Whether a descriptor is of a dma-buf: those have a file system of their own, and anybody can name a file like them.
 fn is_dma_buf(descriptor: BorrowedFd<'_>) -> bool {
-    use std::os::fd::AsRawFd;
-    let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
-    std::fs::read_link(link).is_ok_and(|name| name.to_string_lossy().starts_with("/dmabuf"))
+    rustix::fs::fstatfs(descriptor).is_ok_and(|of| of.f_type == DMA_BUF_MAGIC)
 }

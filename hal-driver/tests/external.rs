@@ -23,6 +23,7 @@ const DEVICES: [&str; 4] = [
 ];
 
 const LENGTH: usize = 5000;
+const ROUNDS: usize = 20_000;
 const EXPORTABLE: u32 = sys::IREE_HAL_BUFFER_COMPATIBILITY_EXPORTABLE;
 
 fn host(usage: sys::iree_hal_buffer_usage_t) -> sys::iree_hal_buffer_params_t {
@@ -202,6 +203,101 @@ fn a_descriptor_is_taken_if_its_memory_stays() {
         refused(import(&device, -1, LENGTH, counting(&RELEASED)), Code::InvalidArgument, "-1 is no");
         // Of memory that was not taken nobody is told that it is free.
         assert_eq!(RELEASED.load(Ordering::SeqCst), 0, "{uri}");
+    }
+}
+
+/// "An imported one stays the program's", and so does where it stands in it: whoever reads on reads on there.
+#[test]
+fn a_descriptor_is_left_where_the_program_had_it() {
+    use rustix::fs::SeekFrom;
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        let sealed = memory(8192, SealFlags::SHRINK);
+        rustix::fs::seek(&sealed, SeekFrom::Start(100)).unwrap();
+        drop(import(&device, sealed.as_raw_fd(), LENGTH, nobody()).unwrap());
+        assert_eq!(rustix::fs::seek(&sealed, SeekFrom::Current(0)), Ok(100), "{uri}");
+        refused(import(&device, sealed.as_raw_fd(), 9000, nobody()), Code::OutOfRange, "8192 bytes");
+        assert_eq!(rustix::fs::seek(&sealed, SeekFrom::Current(0)), Ok(100), "{uri}");
+        let buffer = device.try_buffer_of(shared(), LENGTH).unwrap();
+        let (exported, _) = export(&device, &buffer).unwrap();
+        assert_eq!(rustix::fs::seek(&exported, SeekFrom::Current(0)), Ok(0), "{uri}");
+    }
+}
+
+/// Another process may cut the memory off and then seal it, while it is looked at: what was taken is there.
+#[test]
+fn memory_that_shrinks_while_it_is_taken_is_refused_or_whole() {
+    let device = Device::open("mock").unwrap();
+    let mut taken = 0;
+    for round in 0..ROUNDS {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let descriptor = rustix::fs::memfd_create("external", flags).unwrap();
+        rustix::fs::ftruncate(&descriptor, 8192).unwrap();
+        let begin = std::sync::Barrier::new(2);
+        let buffer = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begin.wait();
+                (0..round % 64).for_each(|_| std::hint::spin_loop());
+                rustix::fs::ftruncate(&descriptor, 0).unwrap();
+                rustix::fs::fcntl_add_seals(&descriptor, SealFlags::SHRINK).unwrap();
+            });
+            begin.wait();
+            import(&device, descriptor.as_raw_fd(), 8192, nobody()).ok()
+        });
+        if buffer.is_some() {
+            assert!(rustix::fs::fstat(&descriptor).unwrap().st_size >= 8192, "in round {round}");
+            taken += 1;
+        }
+    }
+    assert_eq!(taken, 0, "unsealed memory is not taken, and sealed memory has nothing in it");
+}
+
+/// How many descriptors of shared memory this process has.
+fn open_descriptors() -> usize {
+    let is_memory = |name: std::path::PathBuf| {
+        let name = name.to_string_lossy().into_owned();
+        name.contains("memfd:iree-hal-buffer") || name.contains("memfd:leaks")
+    };
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|name| is_memory(name.clone()))
+        .count()
+}
+
+/// Alone in its process, as it counts.
+#[test]
+fn no_descriptor_is_left_open() {
+    const ALONE: &str = "EXTERNAL_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["no_descriptor_is_left_open", "--exact"])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        return;
+    }
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        for seals in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SHRINK | SealFlags::WRITE] {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let descriptor = rustix::fs::memfd_create("leaks", flags).unwrap();
+            rustix::fs::ftruncate(&descriptor, 8192).unwrap();
+            rustix::fs::fcntl_add_seals(&descriptor, seals).unwrap();
+            for size in [0, 100, 8192, 9000] {
+                drop(import(&device, descriptor.as_raw_fd(), size, nobody()));
+            }
+            let buffer = device.try_buffer_of(shared(), LENGTH).unwrap();
+            let exported = [export(&device, &buffer).unwrap(), export(&device, &buffer).unwrap()];
+            let again = import(&device, exported[0].0.as_raw_fd(), LENGTH, nobody()).unwrap();
+            fill(&device, &again, (0, 10), 1);
+        }
+        drop(device);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while open_descriptors() > 0 && std::time::Instant::now() < until {
+            std::thread::yield_now();
+        }
+        assert_eq!(open_descriptors(), 0, "{uri}");
     }
 }
 

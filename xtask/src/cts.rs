@@ -25,7 +25,7 @@ pub(crate) struct Options {
     #[arg(long)]
     verbose: bool,
     /// Only on emulated cards, through the nodes that a supervisor shows, as on a machine that has them
-    #[arg(long)]
+    #[arg(long, conflicts_with = "plugin")]
     nodes: bool,
     /// Run the whole suite this many times, in another order each time
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -41,6 +41,7 @@ impl Options {
             device: None,
             unsupported: Vec::new(),
             verbose: false,
+            nodes: false,
             repeat: 1,
         }
     }

@@ -71,6 +71,7 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
         REGISTER.call_once(|| {
             check(hal_driver::iree_hal_mock_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_gaudi_driver_module_register(registry)).unwrap();
+            check(hal_driver::iree_hal_qaic_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_template_driver_module_register(registry)).unwrap();
             check(iree_hal_local_task_driver_module_register(registry)).unwrap();
             check(iree_hal_local_sync_driver_module_register(registry)).unwrap();
@@ -96,15 +97,19 @@ impl Device {
 
     /// A device, and the proactor that it alone keeps.
     pub(crate) fn open_polled(uri: &str) -> Result<(Self, Proactor)> {
+        Self::open_with(uri, unsafe { sys::iree_allocator_system() })
+    }
+
+    /// The same, of a driver and a device in memory of an allocator.
+    pub(crate) fn open_with(uri: &str, allocator: sys::iree_allocator_t) -> Result<(Self, Proactor)> {
         unsafe {
             let (mut pool, mut proactor) = (null_mut(), null_mut());
             let options = sys::iree_async_proactor_pool_options_default();
-            let allocator = sys::iree_allocator_system();
             check(sys::iree_async_proactor_pool_create(
                 1,
                 std::ptr::null(),
                 options,
-                allocator,
+                sys::iree_allocator_system(),
                 &raw mut pool,
             ))?;
             check(sys::iree_async_proactor_pool_get(pool, 0, &raw mut proactor))?;
