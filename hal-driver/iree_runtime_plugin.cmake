@@ -1,12 +1,12 @@
 # Adds the drivers of this repository to a build of IREE:
 #
-#   cmake … -DIREE_CMAKE_PLUGIN_PATHS=<this folder> -DIREE_EXTERNAL_HAL_DRIVERS="gaudi;mock;qaic"
+#   cmake … -DIREE_CMAKE_PLUGIN_PATHS=<this folder> -DIREE_EXTERNAL_HAL_DRIVERS="gaudi;mock;qaic;tenstorrent"
 #
 # The static library is built by cargo, against the headers of the IREE that is being built. bindgen needs libclang:
 # LIBCLANG_PATH names its folder where it is not found by itself.
 
 set(_HAL_DRIVER_DIR "${CMAKE_CURRENT_LIST_DIR}")
-set(HAL_DRIVER_FEATURES "gaudi;mock;qaic" CACHE STRING "The backends that are built into the static library.")
+set(HAL_DRIVER_FEATURES "gaudi;mock;qaic;tenstorrent" CACHE STRING "The backends that are built into the static library.")
 set(HAL_DRIVER_PROFILE "release" CACHE STRING "The cargo profile that the static library is built with.")
 set(HAL_DRIVER_TARGET_DIR "${CMAKE_BINARY_DIR}/hal-driver" CACHE PATH "Where cargo builds the static library.")
 set(HAL_DRIVER_RUSTFLAGS "" CACHE STRING "Flags for rustc, such as those of a sanitizer.")
@@ -79,7 +79,7 @@ target_link_libraries(hal_drivers INTERFACE
 # IREE exports its own targets, and with them what they link.
 iree_install_targets(TARGETS hal_drivers COMPONENT IREEDevLibraries-Runtime EXPORT_SET Runtime)
 
-foreach(_NAME IN ITEMS gaudi mock qaic template)
+foreach(_NAME IN ITEMS gaudi mock qaic template tenstorrent)
   if(_NAME IN_LIST HAL_DRIVER_FEATURES)
     iree_register_external_hal_driver(
       NAME ${_NAME}

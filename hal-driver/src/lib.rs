@@ -104,3 +104,6 @@ export_driver!(iree_hal_qaic_driver_module_register, hal_qaic::Qaic);
 
 #[cfg(feature = "template")]
 export_driver!(iree_hal_template_driver_module_register, hal_template::Template);
+
+#[cfg(feature = "tenstorrent")]
+export_driver!(iree_hal_tenstorrent_driver_module_register, hal_tenstorrent::Tenstorrent);

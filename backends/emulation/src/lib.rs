@@ -37,6 +37,6 @@ pub mod process;
 pub mod share;
 pub mod threads;
 
-pub use kernel::{Errno, Kernel, borrow, clock, identity};
-pub use linux::{Linux, map_shared};
+pub use kernel::{DeviceRange, Errno, Kernel, borrow, clock, identity};
+pub use linux::{Linux, MappedRange, map_shared};
 pub use process::{Own, PAGE, Process};

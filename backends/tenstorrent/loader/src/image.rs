@@ -2,7 +2,7 @@
 
 use crate::bytes::{part, put_u32};
 use crate::elf::{self, ElfError};
-use crate::scan::{Cores, Unfit, scan};
+use crate::scan::{Cores, Unfit, scan, stores_narrowly};
 use crate::veneer;
 use thiserror::Error;
 
@@ -51,6 +51,7 @@ pub struct Image {
     base: u32,
     query: u32,
     replaced: usize,
+    narrow_stores: bool,
 }
 
 impl Image {
@@ -69,6 +70,11 @@ impl Image {
         self.query
     }
 
+    /// Whether its code stores bytes or halves anywhere but on its stack. What does not changes whole words.
+    pub fn has_narrow_stores(&self) -> bool {
+        self.narrow_stores
+    }
+
     /// How many instructions were replaced.
     pub fn replaced(&self) -> usize {
         self.replaced
@@ -84,6 +90,7 @@ pub fn load(file: &[u8], target: Target) -> Result<Image, LoadError> {
     let elf = elf::read(file, room)?;
     let mut bytes = vec![0; elf.length as usize];
     let mut sites = Vec::new();
+    let mut narrow_stores = false;
     for segment in &elf.segments {
         let outside = ElfError::Outside("a segment");
         let contents = part(file, segment.file_offset, segment.file_length).ok_or(outside.clone())?;
@@ -91,6 +98,7 @@ pub fn load(file: &[u8], target: Target) -> Result<Image, LoadError> {
         place.ok_or(outside)?.copy_from_slice(contents);
         if segment.executable {
             sites.extend(scan(contents, segment.address, cores)?);
+            narrow_stores |= stores_narrowly(contents);
         }
     }
     for &(at, to) in &elf.relocations {
@@ -110,5 +118,5 @@ pub fn load(file: &[u8], target: Target) -> Result<Image, LoadError> {
             put_u32(&mut bytes, site.at, jump).ok_or(LoadError::TooFar)?;
         }
     }
-    Ok(Image { bytes, base, query: base.wrapping_add(elf.query), replaced: sites.len() })
+    Ok(Image { bytes, base, query: base.wrapping_add(elf.query), replaced: sites.len(), narrow_stores })
 }
