@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use tenstorrent_loader::library::{self, Workgroup};
+use tenstorrent_loader::paging::{ABSENT, ENTRY, PAGE, first_address};
 
 /// How dispatches are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) cores: usize,
     /// How long one may take.
     pub(crate) timeout: Duration,
+    /// Whether pages are brought one by one also where all fit.
+    pub(crate) paged: bool,
 }
 
 /// Everything that runs.
@@ -106,8 +109,10 @@ impl Tiles {
         let tiles: Vec<&Tile> = tiles.collect();
         let share = total.div_ceil(u32::try_from(tiles.len()).unwrap_or(1));
         let cores = self.settings.cores.min(usize::try_from(share).unwrap_or(CORES));
-        let plan = Plan { dispatch, function, workgroups, cores, tiles: tiles.len(), pieces: &pieces };
+        let (tile_count, paged) = (tiles.len(), self.settings.paged);
+        let plan = Plan { dispatch, function, workgroups, cores, tiles: tile_count, pieces: &pieces, paged };
         let layout = plan.layout(&bindings)?;
+        let cores = layout.cores;
         let epoch = self.next_epoch();
         let launched = (0..).zip(&tiles).try_for_each(|(number, tile)| {
             let first = share.saturating_mul(number).min(total);
@@ -168,16 +173,19 @@ struct Plan<'a> {
     cores: usize,
     tiles: usize,
     pieces: &'a [Piece],
+    paged: bool,
 }
 
 /// What every tile of a dispatch has in its memory.
-struct Layout {
+struct Layout<'a> {
     common: Common,
+    /// How many cores of a tile take part.
+    cores: usize,
+    image: &'a [u8],
     /// IREE's state of the dispatch.
     state: Vec<u8>,
-    /// Where pages are in DRAM, and in the tile.
-    list: Vec<u32>,
-    list_at: u32,
+    /// Where pages are, in words, and where that is written to.
+    tables: Vec<(u32, Vec<u32>)>,
     /// Where the first core's workgroup-local memory is, and how much each has.
     local_at: u32,
     local_length: u32,
@@ -196,14 +204,56 @@ impl Cursor {
     }
 }
 
+/// An address in a tile, which was checked to be one.
+fn word(address: u64) -> u32 {
+    u32::try_from(address).unwrap_or(u32::MAX)
+}
+
+/// How many bytes a place for a page has, with that for its copy.
+const PLACE: u64 = 2 * PAGE as u64;
+/// Less places than these are not worth beginning with.
+const LEAST_PLACES: u64 = 4;
+
 impl Plan<'_> {
-    /// Lays everything out.
-    fn layout(&self, bindings: &[Binding]) -> Result<Layout, Error> {
+    /// Lays everything out: all pages at once if they fit, and else a few at a time.
+    fn layout(&self, bindings: &[Binding]) -> Result<Layout<'_>, Error> {
+        if self.paged {
+            return self.paged(bindings);
+        }
+        match self.whole(bindings)? {
+            Some(layout) => Ok(layout),
+            None => self.paged(bindings),
+        }
+    }
+
+    /// How much workgroup-local memory a core has.
+    fn local_length(&self) -> u64 {
+        let length = u64::from(self.function.local_memory) + u64::from(self.dispatch.local_memory);
+        length.next_multiple_of(ALIGNMENT)
+    }
+
+    /// What is the same however memory is laid out.
+    fn common(&self) -> Common {
+        let mut common = Common::default();
+        common
+            .set(common::FUNCTION, self.function.address)
+            .set(common::ARGUMENTS, ENVIRONMENT)
+            .set(common::ARGUMENTS + 4, STATE)
+            .set(common::COUNT_X, self.workgroups[0])
+            .set(common::COUNT_Y, self.workgroups[1])
+            .set(common::BYTES, self.dispatch.executable.has_narrow_stores().into());
+        common
+    }
+
+    /// All pages in the memory of a tile, and a copy of each, if they fit.
+    fn whole(&self, bindings: &[Binding]) -> Result<Option<Layout<'_>>, Error> {
         let executable: &Executable = &self.dispatch.executable;
         let cores = self.cores as u64;
-        let local_length = u64::from(self.function.local_memory) + u64::from(self.dispatch.local_memory);
-        let local_length = local_length.next_multiple_of(ALIGNMENT);
+        let local_length = self.local_length();
         let staged: u64 = self.pieces.iter().map(Piece::length).sum();
+        if staged > u64::from(L1) {
+            return Ok(None);
+        }
         let entries: usize = {
             let pages = |piece: &Piece| Ok(piece.range()?.pieces(piece.start, piece.length()).count());
             self.pieces.iter().map(pages).sum::<Result<usize, Error>>()?
@@ -215,10 +265,8 @@ impl Plan<'_> {
         let pieces_at = cursor.take(staged);
         let copies_at = cursor.take(staged);
         if cursor.0 > u64::from(L1) {
-            return Err(self.too_large(staged, cursor.0));
+            return Ok(None);
         }
-        // Everything is below the end of a tile's memory from here on.
-        let word = |address: u64| u32::try_from(address).unwrap_or(u32::MAX);
         let mut list = Vec::new();
         let mut locals = Vec::new();
         let mut at = pieces_at;
@@ -229,27 +277,72 @@ impl Plan<'_> {
             }
             at += piece.length();
         }
-        let pointer = |binding: &Binding| {
-            let start = locals.get(binding.piece).copied().unwrap_or(pieces_at);
-            (word(start + binding.offset), word(binding.length))
-        };
-        let pointers: Vec<(u32, u32)> = bindings.iter().map(pointer).collect();
-        let mut common = Common::default();
+        let mut common = self.common();
         common
-            .set(common::FUNCTION, self.function.address)
-            .set(common::ARGUMENTS, ENVIRONMENT)
-            .set(common::ARGUMENTS + 4, STATE)
-            .set(common::COUNT_X, self.workgroups[0])
-            .set(common::COUNT_Y, self.workgroups[1])
             .set(common::LIST, word(list_at))
             .set(common::LIST_LENGTH, word(entries as u64))
-            .set(common::COPY, word(copies_at - pieces_at))
-            .set(common::BYTES, executable.has_narrow_stores().into());
+            .set(common::COPY, word(copies_at - pieces_at));
+        Ok(Some(Layout {
+            common,
+            cores: self.cores,
+            image: executable.image(),
+            state: self.state(bindings, &locals, self.cores)?,
+            tables: vec![(word(list_at), list)],
+            local_at: word(local_at),
+            local_length: word(local_length),
+            stacks_at: word(stacks_at),
+        }))
+    }
+
+    /// A table of all pages, and places for as many as fit, for one core.
+    fn paged(&self, bindings: &[Binding]) -> Result<Layout<'_>, Error> {
+        let executable: &Executable = &self.dispatch.executable;
+        let image = executable.paged()?;
+        let local_length = self.local_length();
+        let page = u64::from(PAGE);
+        let span = |piece: &Piece| piece.start / page..piece.end.div_ceil(page);
+        let pages: u64 = self.pieces.iter().map(|piece| span(piece).count() as u64).sum();
+        let mut cursor = Cursor(u64::from(IMAGE) + image.len() as u64);
+        let stacks_at = cursor.take(u64::from(STACK));
+        let local_at = cursor.take(local_length);
+        let table_at = cursor.take(u64::from(ENTRY) * pages);
+        let origins_at = cursor.take(u64::from(ENTRY) * pages);
+        let left = u64::from(L1).saturating_sub(cursor.0 + 2 * ALIGNMENT);
+        let places = left / (PLACE + 4);
+        if places < LEAST_PLACES {
+            return Err(self.too_large(pages, cursor.0, image.len()));
+        }
+        let holders_at = cursor.take(4 * places);
+        let places_at = cursor.take(places * PLACE);
+        let mut origins = Vec::new();
+        let mut locals = Vec::new();
+        let mut next = u64::from(first_address(word(table_at)));
+        for piece in self.pieces {
+            locals.push(next + piece.start % page);
+            for number in span(piece) {
+                for part in piece.range()?.pieces(number * page, page) {
+                    origins.extend([part.bank.bits(), word(part.address)]);
+                }
+                next += page;
+            }
+        }
+        let mut common = self.common();
+        common
+            .set(common::PLACES, word(places))
+            .set(common::PLACES_AT, word(places_at))
+            .set(common::HOLDERS, word(holders_at))
+            .set(common::ORIGIN, word(origins_at - table_at));
+        let count = |number: u64| usize::try_from(number).unwrap_or(0);
         Ok(Layout {
             common,
-            state: self.state(&pointers)?,
-            list,
-            list_at: word(list_at),
+            cores: 1,
+            image,
+            state: self.state(bindings, &locals, 1)?,
+            tables: vec![
+                (word(table_at), vec![ABSENT; 2 * count(pages)]),
+                (word(origins_at), origins),
+                (word(holders_at), vec![0; count(places)]),
+            ],
             local_at: word(local_at),
             local_length: word(local_length),
             stacks_at: word(stacks_at),
@@ -257,13 +350,18 @@ impl Plan<'_> {
     }
 
     /// IREE's state of the dispatch.
-    fn state(&self, pointers: &[(u32, u32)]) -> Result<Vec<u8>, Error> {
+    fn state(&self, bindings: &[Binding], pieces: &[u64], cores: usize) -> Result<Vec<u8>, Error> {
+        let pointer = |binding: &Binding| {
+            let start = pieces.get(binding.piece).copied().unwrap_or(0);
+            (word(start + binding.offset), word(binding.length))
+        };
+        let pointers: Vec<(u32, u32)> = bindings.iter().map(pointer).collect();
         let state = library::Dispatch {
             workgroup_size: self.dispatch.workgroup_size,
             workgroup_count: self.workgroups,
-            concurrency: u8::try_from(self.tiles * self.cores).unwrap_or(u8::MAX),
+            concurrency: u8::try_from(self.tiles * cores).unwrap_or(u8::MAX),
             constants: &self.dispatch.constants,
-            bindings: pointers,
+            bindings: &pointers,
         };
         let room = (IMAGE - STATE) as usize;
         state.encode(STATE).filter(|state| state.len() <= room).ok_or_else(|| {
@@ -276,28 +374,29 @@ impl Plan<'_> {
         })
     }
 
-    /// Why a dispatch does not fit into a tile.
-    fn too_large(&self, staged: u64, needed: u64) -> Error {
+    /// Why a dispatch does not fit into a tile, not even a few pages at a time.
+    fn too_large(&self, pages: u64, needed: u64, code: usize) -> Error {
         let message = format!(
-            "function {:?} needs {needed} bytes of a tile's {L1}: its bindings have {staged} bytes, which are there twice, the code {}, \
-             {} cores {STACK} each for their stacks",
+            "function {:?} does not fit into a tile's {L1} bytes: {needed} are taken before there is a place for a page of its \
+             bindings, by its code ({code}), its stack ({STACK}), workgroup-local memory ({}) and the table of the {pages} pages \
+             that its bindings have ({}); bind less, or compile for smaller workgroups",
             self.function.name,
-            self.dispatch.executable.image().len(),
-            self.cores,
+            self.local_length(),
+            2 * u64::from(ENTRY) * pages,
         );
         Failure::new(Code::ResourceExhausted, message).into()
     }
 
     /// Writes everything to a tile, with these workgroups.
-    fn fill(&self, tile: &Tile, layout: &Layout, workgroups: std::ops::Range<u32>) -> Result<(), Error> {
+    fn fill(&self, tile: &Tile, layout: &Layout<'_>, workgroups: std::ops::Range<u32>) -> Result<(), Error> {
         tile.prepare()?;
-        tile.write(IMAGE, self.dispatch.executable.image())?;
+        tile.write(IMAGE, layout.image)?;
         tile.write(STATE, &layout.state)?;
-        tile.write_words(layout.list_at, &layout.list)?;
-        let cores = u32::try_from(self.cores).unwrap_or(1);
-        let share = workgroups.len().div_ceil(self.cores);
+        layout.tables.iter().try_for_each(|(at, words)| tile.write_words(*at, words))?;
+        let cores = u32::try_from(layout.cores).unwrap_or(1);
+        let share = workgroups.len().div_ceil(layout.cores);
         let share = u32::try_from(share).unwrap_or(u32::MAX);
-        for (core, number) in (0..self.cores).zip(0..cores) {
+        for (core, number) in (0..layout.cores).zip(0..cores) {
             let first = workgroups.start.saturating_add(share.saturating_mul(number)).min(workgroups.end);
             let end = first.saturating_add(share).min(workgroups.end);
             let stack_end = layout.stacks_at + STACK * (number + 1);

@@ -1,7 +1,7 @@
 //! Executables: what IREE's compiler makes for 32-bit RISC-V, as it will be in a tile's memory.
 
 use crate::kmd::Error;
-use crate::stub::{ENVIRONMENT, IMAGE, L1, STACK, common};
+use crate::stub::{ENVIRONMENT, IMAGE, L1, STACK, Stub, common};
 use crate::tile::{Common, Patience, Tile, wait};
 use hal_backend::{Code, Failure, Function, Inferred, LoadRequest};
 use tenstorrent_loader::library::{self, VERSION};
@@ -17,6 +17,8 @@ const REST: u32 = 512 << 10;
 #[derive(Debug)]
 pub struct Executable {
     image: Vec<u8>,
+    /// The same for more memory than a tile has, or why there is no such.
+    paged: Result<Vec<u8>, Failure>,
     functions: Vec<library::Function>,
     narrow_stores: bool,
 }
@@ -30,14 +32,20 @@ impl Executable {
         patience: Patience<'_>,
     ) -> Result<Self, Error> {
         let target = Target { cores: Cores::Blackhole, base: IMAGE, room: L1 - IMAGE - REST };
-        let image = load(request.data, target).map_err(refused)?;
+        let image = load(request.data, target).map_err(|error| unfit(&error))?;
         let library = query(tile, image.query(), image.bytes(), epoch, patience)?;
         // The tables of a library may be written by its own code: they are read where that ran.
         let mut memory = vec![0; image.bytes().len()];
         tile.read(IMAGE, &mut memory)?;
         let functions = library::functions(&memory, IMAGE, library)
             .map_err(|error| Failure::new(Code::Incompatible, error.to_string()))?;
-        Ok(Self { image: image.bytes().to_vec(), functions, narrow_stores: image.has_narrow_stores() })
+        let paged = image.paged(Stub::new().bringers, L1 - IMAGE - REST);
+        Ok(Self {
+            paged: paged.map(|paged| paged.bytes().to_vec()).map_err(|error| unfit(&error)),
+            image: image.bytes().to_vec(),
+            functions,
+            narrow_stores: image.has_narrow_stores(),
+        })
     }
 
     /// Its functions, as a program sees them.
@@ -65,18 +73,23 @@ impl Executable {
         &self.image
     }
 
+    /// What is to be there where it works on more memory than a tile has.
+    pub(crate) fn paged(&self) -> Result<&[u8], Failure> {
+        self.paged.as_deref().map_err(Clone::clone)
+    }
+
     /// Whether it stores less than whole words.
     pub(crate) fn has_narrow_stores(&self) -> bool {
         self.narrow_stores
     }
 }
 
-fn refused(error: LoadError) -> Error {
+fn unfit(error: &LoadError) -> Failure {
     let code = match error {
         LoadError::File(_) | LoadError::Code(_) => Code::Incompatible,
         _ => Code::ResourceExhausted,
     };
-    Failure::new(code, error.to_string()).into()
+    Failure::new(code, error.to_string())
 }
 
 /// Has a tile call an executable's query function, and says what that returned.
@@ -84,7 +97,7 @@ fn query(tile: &Tile, function: u32, image: &[u8], epoch: u32, patience: Patienc
     tile.prepare()?;
     tile.write(IMAGE, image)?;
     tile.write_words(crate::stub::core_block(0), &[L1, 0, 0, 0, 0, 0])?;
-    debug_assert!(STACK < REST);
+    const { assert!(STACK < REST, "a stack at the end of memory is not in an executable's image") };
     let mut words = Common::default();
     words
         .set(common::FUNCTION, function)

@@ -26,6 +26,7 @@
 //! | `dispatch_timeout=SECONDS` | 600 | how long a dispatch may take; then its tiles are stopped, and it fails |
 //! | `tiles=N` | all but one; of an emulated card as many as it has workers | on how many tiles a dispatch runs, at most |
 //! | `cores=N` | 5; of an emulated card 1 | on how many cores of each tile |
+//! | `paging=auto\|always` | auto | whether a dispatch brings pages one by one also where all of them fit into a tile |
 //!
 //! An emulated card takes those of the [emulator](hal_tenstorrent_emulator) as well.
 //!
@@ -78,7 +79,7 @@ const MOST_TILES: usize = 256;
 
 /// What is true of every device, for `--dump_devices`.
 const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32\n- parameters: \
-                      open_timeout, dispatch_timeout, tiles, cores";
+                      open_timeout, dispatch_timeout, tiles, cores, paging";
 
 /// What the parameters of a URI say.
 #[derive(Debug, PartialEq, Eq)]
@@ -87,6 +88,7 @@ struct Opening {
     timeout: Duration,
     tiles: Option<usize>,
     cores: Option<usize>,
+    paged: bool,
 }
 
 impl Opening {
@@ -103,6 +105,7 @@ impl Opening {
             timeout: seconds(parameters.number("dispatch_timeout", 600, 1, 86_400)?),
             tiles,
             cores,
+            paged: parameters.choice("paging", &["auto", "always"])? == Some("always"),
         })
     }
 
@@ -112,6 +115,7 @@ impl Opening {
             tiles: self.tiles.unwrap_or(tiles),
             cores: self.cores.unwrap_or(cores),
             timeout: self.timeout,
+            paged: self.paged,
         }
     }
 }
@@ -218,11 +222,20 @@ mod tests {
 
     #[test]
     fn parameters_are_what_was_asked_for_or_an_error() {
-        let given = [("open_timeout", "0"), ("dispatch_timeout", "3"), ("tiles", "7"), ("cores", "2")];
+        let given = [
+            ("open_timeout", "0"),
+            ("dispatch_timeout", "3"),
+            ("tiles", "7"),
+            ("cores", "2"),
+            ("paging", "always"),
+        ];
         let settings = opening(&given).unwrap().settings(1, 1);
-        assert_eq!(settings, Settings { tiles: 7, cores: 2, timeout: Duration::from_secs(3) });
+        assert_eq!(settings, Settings { tiles: 7, cores: 2, timeout: Duration::from_secs(3), paged: true });
         let settings = opening(&[]).unwrap().settings(4, 5);
-        assert_eq!(settings, Settings { tiles: 4, cores: 5, timeout: Duration::from_secs(600) });
+        assert_eq!(
+            settings,
+            Settings { tiles: 4, cores: 5, timeout: Duration::from_secs(600), paged: false }
+        );
         for pair in [("tiles", "0"), ("tiles", "257"), ("cores", "6"), ("dispatch_timeout", "0")] {
             let refused = opening(&[pair]).unwrap_err();
             assert_eq!(refused.code(), Code::InvalidArgument);

@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// How many bytes of an allocation are together in one bank.
-pub(crate) const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = tenstorrent_loader::paging::PAGE as u64;
 /// How many bytes a bank has.
 const BANK_BYTES: u64 = 0xff00_0000;
 /// Where allocations begin in a bank: what is before is left to firmware.

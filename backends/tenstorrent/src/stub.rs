@@ -12,12 +12,17 @@
 use tenstorrent_loader::encode::{
     Assembler, Label, Reg, When, add, addi, andi, divu, jalr, lbu, lui, lw, remu, sub, sw,
 };
+use tenstorrent_loader::paging::{Bringers, ENTRY, PAGE};
+
+mod paging;
 
 /// How many cores a tile has.
 pub(crate) const CORES: usize = 5;
 
-/// Where the stub is: from address 0 on, where core B starts.
-pub(crate) const CODE: u32 = 0;
+/// Where core B starts: there is a jump to the stub, and from there on the tile's own part of the table of pages, which is zeros.
+pub(crate) const START: u32 = 0;
+/// Where that ends, and the stub begins.
+pub(crate) const CODE: u32 = L1 / PAGE * ENTRY;
 /// Where the words for all cores are.
 pub(crate) const COMMON: u32 = 0x2000;
 /// Where the words for the first core are.
@@ -65,8 +70,20 @@ pub(crate) mod common {
     pub(crate) const EPOCH: i32 = 52;
     /// Where to say it.
     pub(crate) const DONE: i32 = 56;
+    /// How many places for pages there are, each with one for its copy behind it, where not all pages are brought at once; none, otherwise.
+    pub(crate) const PLACES: i32 = 60;
+    /// Where the first of them is.
+    pub(crate) const PLACES_AT: i32 = 64;
+    /// Where it is kept which page is in each: a word, the address of its entry in the table of pages.
+    pub(crate) const HOLDERS: i32 = 68;
+    /// Which of them has its turn.
+    pub(crate) const HAND: i32 = 72;
+    /// How far it is from an entry of the table of pages to where its page is in DRAM, two words as in the list.
+    pub(crate) const ORIGIN: i32 = 76;
+    /// Such an entry of the list as is made for a page that is written back.
+    pub(crate) const SCRATCH: i32 = 80;
     /// How many words there are.
-    pub(crate) const WORDS: usize = 15;
+    pub(crate) const WORDS: usize = 24;
 }
 
 /// Words for one core, as offsets from its first.
@@ -139,8 +156,10 @@ const SOFT_RESET: u32 = 0xffb1_21b0;
 pub(crate) struct Stub {
     /// Its code, from [`CODE`] on.
     pub(crate) words: Vec<u32>,
-    /// Where each core starts.
+    /// Where each core starts; the first by way of [`START`].
     pub(crate) starts: [u32; CORES],
+    /// Who brings pages.
+    pub(crate) bringers: Bringers,
 }
 
 impl Stub {
@@ -151,6 +170,7 @@ impl Stub {
             workgroups: asm.label(),
             write_back: asm.label(),
             write_run: asm.label(),
+            evict: asm.label(),
         };
         let mut starts = [CODE; CORES];
         first_core(&mut asm, &routines);
@@ -162,12 +182,19 @@ impl Stub {
         workgroups(&mut asm, routines.workgroups);
         write_back(&mut asm, &routines);
         write_run(&mut asm, &routines);
-        Self { words: asm.finish(), starts }
+        paging::evict(&mut asm, &routines);
+        let here = |asm: &Assembler| CODE + u32::try_from(asm.length()).unwrap_or(u32::MAX);
+        let load = here(&asm);
+        paging::bring(&mut asm, &routines, false);
+        let store = here(&asm);
+        paging::bring(&mut asm, &routines, true);
+        Self { words: asm.finish(), starts, bringers: Bringers { load, store } }
     }
 }
 
 struct Routines {
     transfer: Label,
+    evict: Label,
     workgroups: Label,
     write_back: Label,
     write_run: Label,
@@ -189,7 +216,7 @@ fn finish(asm: &mut Assembler, offset: i32, base: Reg) {
 
 fn first_core(asm: &mut Assembler, routines: &Routines) {
     enter(asm, 0);
-    let [stage, staged, alone, wait, next_other, all_done, back, next, end] =
+    let [stage, staged, alone, wait, next_other, all_done, next, places, end] =
         std::array::from_fn(|_| asm.label());
     // Each page, and a copy of it.
     asm.emit_all([lw(S[1], common::LIST, S[0]), lw(S[2], common::LIST_LENGTH, S[0])]);
@@ -223,14 +250,20 @@ fn first_core(asm: &mut Assembler, routines: &Routines) {
     asm.jump(ZERO, next_other);
     asm.bind(all_done);
     // What has changed goes back.
-    asm.bind(back);
     asm.emit_all([lw(S[1], common::LIST, S[0]), lw(S[2], common::LIST_LENGTH, S[0])]);
     asm.emit(lw(S[8], common::COPY, S[0]));
     asm.bind(next);
-    asm.branch(When::Eq, S[2], ZERO, end);
+    asm.branch(When::Eq, S[2], ZERO, places);
     asm.jump(RA, routines.write_back);
     asm.emit_all([addi(S[1], S[1], 16), addi(S[2], S[2], -1)]);
     asm.jump(ZERO, next);
+    // And of the pages that were brought one by one.
+    asm.bind(places);
+    asm.emit(lw(T[0], common::PLACES, S[0]));
+    asm.branch(When::Eq, T[0], ZERO, end);
+    asm.emit_all([addi(T[0], T[0], -1), sw(T[0], common::PLACES, S[0]), sw(T[0], common::HAND, S[0])]);
+    asm.jump(RA, routines.evict);
+    asm.jump(ZERO, places);
     asm.bind(end);
     finish(asm, common::DONE, S[0]);
 }

@@ -4,13 +4,14 @@
 //! as soon as it has said that it is done, or has not in time.
 
 use crate::kmd::{ALL_HELD, Card, Error, Place, SOFT_RESET};
-use crate::stub::{self, CODE, COMMON, CORES, ENVIRONMENT, RESET_BITS, Stub, common};
+use crate::stub::{self, CODE, COMMON, CORES, ENVIRONMENT, RESET_BITS, START, Stub, common};
 use hal_backend::{Code, Failure};
 use hal_emulation::clock;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tenstorrent_loader::encode::{Reg, jal};
 use tenstorrent_loader::library::ENVIRONMENT_LENGTH;
 
 /// Registers that say where a tile's cores start.
@@ -100,6 +101,11 @@ impl Tile {
             return Ok(());
         }
         let stub = Stub::new();
+        let mut start = vec![0; ((CODE - START) / 4) as usize];
+        if let (Some(first), Some(jump)) = (start.first_mut(), jal(Reg::ZERO, (CODE - START).cast_signed())) {
+            *first = jump;
+        }
+        self.write_words(START, &start)?;
         self.write_words(CODE, &stub.words)?;
         self.write(ENVIRONMENT, &[0; ENVIRONMENT_LENGTH as usize])?;
         let [_, t0, t1, t2, nc] = stub.starts;

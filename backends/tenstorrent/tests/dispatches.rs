@@ -1,12 +1,16 @@
 //! IREE's kernels on the tiles of an emulated card: results, however the work is divided and wherever its memory is.
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
 
 mod support;
 
 use hal_backend::{Code, Device, HostRange};
 use hal_tenstorrent::Executable;
-use std::sync::Arc;
-use support::compiler::{FLOATS, compile};
+use std::sync::{Arc, OnceLock};
+use support::compiler::{FLOATS, INTEGERS, compile};
 use support::{Bench, bytes_of, call, floats_of, host, numbers, span, whole};
 
 /// `multiply_add`, a thousand elements: two inputs, one output.
@@ -14,8 +18,9 @@ const MULTIPLY_ADD: usize = 0;
 const SOFTMAX: usize = 2;
 const DIVIDE: usize = 3;
 
-fn floats(bench: &Bench, test: &str) -> Arc<Executable> {
-    bench.load(&compile(test, "floats.mlir", &FLOATS)).unwrap()
+fn floats(bench: &Bench) -> Arc<Executable> {
+    static KERNELS: OnceLock<Vec<u8>> = OnceLock::new();
+    bench.load(KERNELS.get_or_init(|| compile("dispatches", "floats.mlir", &FLOATS))).unwrap()
 }
 
 /// A product of 128 by 64 and 64 by 128, in doubles.
@@ -40,15 +45,22 @@ fn workgroups_are_shared_by_tiles_and_cores() {
     let file = compile("shared", "distributed.mlir", &FLOATS);
     let (a, b) = (numbers(128 * 64, 3), numbers(64 * 128, 9));
     let expected = product(&a, &b);
-    for (tiles, cores) in [("1", "1"), ("1", "5"), ("3", "2"), ("200", "5")] {
-        let bench = Bench::new(&[("tiles", tiles), ("cores", cores), ("dispatch_timeout", "30")]);
+    for (tiles, cores, paging) in [
+        ("1", "1", "auto"),
+        ("1", "5", "auto"),
+        ("3", "2", "auto"),
+        ("200", "5", "auto"),
+        ("1", "1", "always"),
+        ("3", "1", "always"),
+    ] {
+        let bench = Bench::new(&[("tiles", tiles), ("cores", cores), ("paging", paging)]);
         let executable = bench.load(&file).unwrap();
         let (left, right) = (bench.memory(&bytes_of(&a)), bench.memory(&bytes_of(&b)));
         let result = bench.memory(&vec![0xff; 128 * 128 * 4]);
         let bindings = [span(&left, 0, 32_768), span(&right, 0, 32_768), span(&result, 0, 65_536)];
         // Eight rows each.
         let outcome = bench.run(call(&executable, 0, [16, 1, 1], &bindings));
-        assert!(outcome.is_ok(), "{tiles} tiles, {cores} cores: {outcome:?}");
+        assert!(outcome.is_ok(), "{tiles} tiles, {cores} cores, paging {paging}: {outcome:?}");
         let found = floats_of(&bench.read(&result, 0, 65_536));
         assert_near(&found, &expected, 1e-3);
     }
@@ -57,7 +69,7 @@ fn workgroups_are_shared_by_tiles_and_cores() {
 #[test]
 fn bindings_are_anywhere_and_may_be_the_same() {
     let bench = Bench::new(&[]);
-    let executable = floats(&bench, "anywhere");
+    let executable = floats(&bench);
     let (x, y) = (numbers(1000, 5), numbers(1000, 7));
     let expected: Vec<f64> =
         x.iter().zip(&y).map(|(x, y)| f64::from(*x) * f64::from(*y) + f64::from(*x)).collect();
@@ -101,7 +113,7 @@ fn bindings_are_anywhere_and_may_be_the_same() {
 #[test]
 fn what_the_cores_lack_is_there() {
     let bench = Bench::new(&[]);
-    let executable = floats(&bench, "lacking");
+    let executable = floats(&bench);
     let (x, y) = (numbers(64, 5), numbers(64, 7));
     let (left, right, result) =
         (bench.memory(&bytes_of(&x)), bench.memory(&bytes_of(&y)), bench.memory(&[0; 256]));
@@ -124,7 +136,7 @@ fn what_the_cores_lack_is_there() {
 #[test]
 fn a_call_with_less_than_its_function_takes_is_refused() {
     let bench = Bench::new(&[]);
-    let executable = floats(&bench, "refused");
+    let executable = floats(&bench);
     let memory = bench.memory(&[0; 4000]);
     let refused =
         bench.run(call(&executable, MULTIPLY_ADD, [1, 1, 1], &[span(&memory, 0, 4000)])).unwrap_err();
@@ -140,4 +152,40 @@ fn a_call_with_less_than_its_function_takes_is_refused() {
     let refused = bench.load(b"not an executable").unwrap_err();
     assert_eq!(refused.code(), Code::Incompatible);
     assert_eq!(bench.device.properties().queues.queues, 2);
+}
+
+#[test]
+fn tiles_that_store_bytes_do_not_undo_each_others() {
+    // The bytes that each tile stores are not whole words, and not on its own pages.
+    let input: Vec<u8> = (0..777_u32).map(|at| u8::try_from(at % 256).unwrap()).collect();
+    let expected: Vec<u8> = input.iter().map(|byte| byte / 2).collect();
+    let file = compile("bytes", "bytes.mlir", &INTEGERS);
+    for paging in ["auto", "always"] {
+        let bench = Bench::new(&[("tiles", "7"), ("paging", paging)]);
+        let executable = bench.load(&file).unwrap();
+        let (source, target) = (bench.memory(&input), bench.memory(&[0xee; 777]));
+        let bindings = [span(&source, 0, 777), span(&target, 0, 777)];
+        bench.run(call(&executable, 0, [1, 1, 1], &bindings)).unwrap();
+        assert_eq!(bench.read(&target, 0, 777), expected);
+    }
+}
+
+#[test]
+fn bindings_that_do_not_fit_into_a_tile_are_brought_page_by_page() {
+    // Three times 8 MB.
+    const COUNT: usize = 2_000_000;
+    let bench = Bench::new(&[("tiles", "2")]);
+    let executable = bench.load(&compile("large", "large.mlir", &FLOATS)).unwrap();
+    let (x, y) = (numbers(COUNT, 5), numbers(COUNT, 7));
+    let (left, right) = (bench.memory(&bytes_of(&x)), bench.memory(&bytes_of(&y)));
+    let length = 4 * COUNT as u64;
+    let result = bench.memory(&vec![0xff; 4 * COUNT]);
+    let bindings = [span(&left, 0, length), span(&right, 0, length), span(&result, 0, length)];
+    bench.run(call(&executable, 0, [1, 1, 1], &bindings)).unwrap();
+    let found = floats_of(&bench.read(&result, 0, length));
+    // One workgroup does some of it, from the beginning on, and nothing else is written.
+    let done = found.iter().position(|value| value.is_nan()).unwrap_or(COUNT);
+    assert!(done > 0 && found[done..].iter().all(|value| value.to_bits() == u32::MAX), "{done} elements");
+    let expected: Vec<f64> = x.iter().zip(&y).map(|(x, y)| f64::from(*x) * f64::from(*y)).collect();
+    assert_near(&found[..done], &expected[..done], 1e-5);
 }

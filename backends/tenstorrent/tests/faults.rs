@@ -1,12 +1,23 @@
 //! Every fault of an emulated card, as a program sees it.
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
 
 mod support;
 
 use hal_backend::{Code, Command, Device, Failure, Pattern};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use support::compiler::{FLOATS, compile};
 use support::{Bench, COMPUTE, TRANSFER, bytes_of, call, floats_of, numbers, open, span, until_known};
+
+/// Compiled once, for all tests.
+fn kernels() -> &'static [u8] {
+    static KERNELS: OnceLock<Vec<u8>> = OnceLock::new();
+    KERNELS.get_or_init(|| compile("faults", "floats.mlir", &FLOATS))
+}
 
 fn fill(
     memory: &std::sync::Arc<hal_tenstorrent::Memory>,
@@ -19,7 +30,7 @@ fn fill(
 fn a_kernel_that_never_ends_is_stopped_in_time_and_others_run() {
     // The first call is the question for functions.
     let bench = Bench::new(&[("fault", "hang:2"), ("dispatch_timeout", "1"), ("tiles", "1")]);
-    let executable = bench.load(&compile("hang", "floats.mlir", &FLOATS)).unwrap();
+    let executable = bench.load(kernels()).unwrap();
     let x = numbers(1000, 1);
     let memory = bench.memory(&bytes_of(&x));
     let all = span(&memory, 0, 4000);
@@ -36,7 +47,7 @@ fn a_kernel_that_never_ends_is_stopped_in_time_and_others_run() {
 #[test]
 fn transfers_go_on_while_tiles_run() {
     let bench = Bench::new(&[("fault", "hang:2"), ("dispatch_timeout", "2"), ("tiles", "1")]);
-    let executable = bench.load(&compile("overlap", "floats.mlir", &FLOATS)).unwrap();
+    let executable = bench.load(kernels()).unwrap();
     let (memory, other) = (bench.memory(&[0; 4000]), bench.memory(&[0; 4000]));
     let all = span(&memory, 0, 4000);
     let hanging = bench.submit(COMPUTE, call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all]));
@@ -53,7 +64,7 @@ fn transfers_go_on_while_tiles_run() {
 #[test]
 fn a_reset_under_a_running_kernel_loses_the_device_with_one_cause() {
     let bench = Bench::new(&[("fault", "reset:2"), ("tiles", "1")]);
-    let executable = bench.load(&compile("reset", "floats.mlir", &FLOATS)).unwrap();
+    let executable = bench.load(kernels()).unwrap();
     let memory = bench.memory(&[0; 4000]);
     let all = span(&memory, 0, 4000);
     let lost = bench.run(call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap_err();
@@ -90,9 +101,9 @@ fn anything(fault: &str, executable: &[u8]) -> Option<Failure> {
 
 #[test]
 fn a_tile_that_is_fused_off_loses_the_device() {
-    let executable = compile("harvested", "floats.mlir", &FLOATS);
+    let executable = kernels();
     let failures: Vec<Failure> =
-        (1..150).step_by(7).filter_map(|at| anything(&format!("harvested:{at}"), &executable)).collect();
+        (1..150).step_by(7).filter_map(|at| anything(&format!("harvested:{at}"), executable)).collect();
     assert!(failures.len() > 15, "it struck {} times", failures.len());
     for failure in failures {
         assert_eq!(failure.code(), Code::Unavailable, "{failure}");
@@ -109,7 +120,7 @@ fn few_windows_are_enough() {
         [("fault", "windows:1"), ("board", "p100a")],
     ] {
         let bench = Bench::new(&faults);
-        let executable = bench.load(&compile("windows", "floats.mlir", &FLOATS)).unwrap();
+        let executable = bench.load(kernels()).unwrap();
         let memory = bench.memory(&expected);
         assert_eq!(bench.read(&memory, 0, 20_000), expected, "{faults:?}");
         let all = span(&memory, 0, 4000);
@@ -129,9 +140,9 @@ fn a_flipped_bit_in_what_is_read_is_one_bit_of_the_result() {
 
 #[test]
 fn a_card_that_is_pulled_out_is_lost() {
-    let executable = compile("unplug", "floats.mlir", &FLOATS);
+    let executable = kernels();
     let failures: Vec<Failure> =
-        (1..240).step_by(9).filter_map(|at| anything(&format!("unplug:{at}"), &executable)).collect();
+        (1..240).step_by(9).filter_map(|at| anything(&format!("unplug:{at}"), executable)).collect();
     assert!(failures.len() > 15, "it struck {} times", failures.len());
     for failure in failures {
         assert_eq!(failure.code(), Code::Unavailable, "{failure}");
@@ -171,7 +182,7 @@ fn memory_that_is_not_there_is_said_with_who_has_it() {
 #[test]
 fn a_queue_that_hangs_does_not_keep_a_device_that_ends() {
     let bench = Bench::new(&[("fault", "hang:2"), ("tiles", "1")]);
-    let executable = bench.load(&compile("ends", "floats.mlir", &FLOATS)).unwrap();
+    let executable = bench.load(kernels()).unwrap();
     let memory = bench.memory(&[0; 4000]);
     let all = span(&memory, 0, 4000);
     let hanging = bench.submit(COMPUTE, call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all]));

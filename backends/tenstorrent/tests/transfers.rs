@@ -1,5 +1,9 @@
 //! Transfers of an emulated card, against plain bytes.
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
 
 mod support;
 
