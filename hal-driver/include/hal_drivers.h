@@ -32,6 +32,10 @@ iree_status_t iree_hal_qaic_driver_module_register(
 iree_status_t iree_hal_template_driver_module_register(
     iree_hal_driver_registry_t* registry);
 
+// tenstorrent://  Tenstorrent Blackhole, and tenstorrent://emulated; see docs/tenstorrent.md.
+iree_status_t iree_hal_tenstorrent_driver_module_register(
+    iree_hal_driver_registry_t* registry);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

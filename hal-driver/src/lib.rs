@@ -137,4 +137,5 @@ drivers! {
     "mock": iree_hal_mock_driver_module_register, hal_mock::Mock;
     "qaic": iree_hal_qaic_driver_module_register, hal_qaic::Qaic;
     "template": iree_hal_template_driver_module_register, hal_template::Template;
+    "tenstorrent": iree_hal_tenstorrent_driver_module_register, hal_tenstorrent::Tenstorrent;
 }

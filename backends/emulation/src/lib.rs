@@ -47,6 +47,6 @@ pub mod supervised;
 pub mod threads;
 pub mod view;
 
-pub use kernel::{Errno, Kernel, borrow, clock, identity};
-pub use linux::{Linux, map_shared};
+pub use kernel::{DeviceRange, Errno, Kernel, borrow, clock, identity};
+pub use linux::{Linux, MappedRange, map_shared};
 pub use process::{Own, PAGE, Process};

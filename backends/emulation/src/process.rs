@@ -4,7 +4,7 @@
 //! the system that answer `EFAULT` for what is not there, and memory that the device shall use is pinned, which finds out
 //! that it is there and may be written.
 //!
-//! This and [`map_shared`](crate::map_shared) are the places of this crate with unsafe code.
+//! This and `linux.rs` are the places of this crate with unsafe code.
 
 use crate::file::Identity;
 use crate::kernel::Errno;
