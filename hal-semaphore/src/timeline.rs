@@ -15,7 +15,7 @@
 use crate::engine::{CallbackRecord, Entry, Slot, Target};
 use crate::error::SignalError;
 use crate::failure::Failure;
-use crate::ids::{Point, TimelineKey};
+use crate::ids::{MAX_VALUE, Point, TimelineKey};
 use crate::port::Port;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -76,7 +76,8 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// Signals or fails a timeline that is not the calling engine's: whatever that takes where it belongs. A signal
     /// that the timeline refuses (it is there already, or has failed) is dropped. Called without a lock held, never on
     /// a thread that is submitting something, and for each timeline by one thread at a time, in the order in which the
-    /// engine's operations have ended.
+    /// engine's operations have ended. So whoever is called back from in here holds up the next step of this timeline, and
+    /// waits for ever if that is what it waits for.
     fn deliver(&self, state: Result<u64, &Failure>);
 
     /// Calls `watcher` once, on any thread and possibly before this returns, when `value` is reached or the timeline
@@ -230,7 +231,10 @@ impl Registration {
         let record = Arc::new(CallbackRecord::new(Box::new(callback)));
         self.port.count_callback(true);
         match slot.wait_for(value, Target::Callback(record.clone())) {
-            Ok(order) => {
+            Ok((order, large)) => {
+                if large {
+                    self.port.remember_large(slot);
+                }
                 let parked = Parked { slot: slot.clone(), value, order, record };
                 Subscription { port: Arc::downgrade(&self.port), parked: Some(parked) }
             }
@@ -311,7 +315,8 @@ impl Watcher {
         let (Some(port), Some(slot)) = (self.port.upgrade(), self.slot.upgrade()) else { return };
         let mut entry = Entry::new(&*port);
         match state {
-            Ok(value) => drop(slot.reach(value, || None, entry.agenda())),
+            // Nobody waits for more than the largest value, whatever the other driver counts.
+            Ok(value) => drop(slot.reach(value.min(MAX_VALUE), || None, entry.agenda())),
             Err(failure) => drop(slot.fail(&failure, |_| None, entry.agenda())),
         }
     }

@@ -343,3 +343,41 @@ fn large_timelines_that_are_gone_leave_nothing_behind() {
     let ((), allocated) = counted(|| (0..300).for_each(|_| large()));
     assert!(allocated.kept < SLACK, "{allocated:?}");
 }
+
+/// A hundred thousand jobs in a row signal one timeline, which then remembers as many signals under way. That memory can be
+/// given back, too (S7).
+#[test]
+fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_signals() {
+    let engine = Engine::new(Polled::default()).unwrap();
+    let x = Semaphore::new(&engine, 0).unwrap();
+    let ((), allocated) = counted(|| {
+        for value in 1..=100_000 {
+            let nothing: [(Semaphore, u64); 0] = [];
+            let signals = [(x.clone(), value)];
+            engine.submit(0, Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
+        }
+        engine.poll();
+        engine.trim();
+    });
+    assert_eq!(x.query().unwrap(), 100_000);
+    assert!(allocated.kept < SLACK, "{allocated:?}");
+}
+
+/// The same for a burst of callbacks, whether they were called or given up. The thread that called them keeps nothing of
+/// them either (S7).
+#[test]
+fn nothing_stays_of_a_burst_of_callbacks() {
+    for called in [false, true] {
+        let rig = Rig::new(1, NativeWaits::None);
+        let x = rig.semaphore();
+        let ((), allocated) = counted(|| {
+            let subscriptions: Vec<_> = (0..100_000).map(|_| x.subscribe(1, |_| ())).collect();
+            if called {
+                x.signal(1).unwrap();
+            }
+            drop(subscriptions);
+            rig.engine.trim();
+        });
+        assert!(allocated.kept < SLACK, "called: {called}, {allocated:?}");
+    }
+}
