@@ -363,8 +363,29 @@ fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_signals() {
     assert!(allocated.kept < SLACK, "{allocated:?}");
 }
 
-/// The same for a burst of callbacks, whether they were called or given up. The thread that called them keeps nothing of
-/// them either (S7).
+/// The host overtakes the signals that are under way, again and again. Those are not remembered for that (S7).
+#[test]
+fn signals_that_the_host_overtakes_leave_nothing_behind() {
+    let engine = Engine::new(Polled::default()).unwrap();
+    let x = Semaphore::new(&engine, 0).unwrap();
+    let rounds = |from: u64, to: u64| {
+        for value in (from..to).map(|round| round * 10) {
+            for signal in 1..=10 {
+                let nothing: [(Semaphore, u64); 0] = [];
+                let signals = [(x.clone(), value + signal)];
+                engine.submit(0, Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
+            }
+            x.signal(value + 10).unwrap();
+            engine.poll();
+        }
+    };
+    rounds(0, 100);
+    let ((), allocated) = counted(|| rounds(100, 5_000));
+    assert!(allocated.kept < SLACK, "{allocated:?}");
+}
+
+/// A burst of callbacks leaves nothing behind once the engine was trimmed, whether they were called or given up. The thread
+/// that called them keeps nothing of them either (S7).
 #[test]
 fn nothing_stays_of_a_burst_of_callbacks() {
     for called in [false, true] {

@@ -7,7 +7,7 @@
 #![expect(clippy::indexing_slicing, reason = "a wrong queue number is a mistake of the test")]
 
 use hal_semaphore::backend::{
-    Batch, Completer, Completion, DeviceSpec, Ended, NativeWait, NativeWaits, Submitted,
+    Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWait, NativeWaits, Submitted,
 };
 use hal_semaphore::timeline::{Registration, Watcher};
 use hal_semaphore::*;
@@ -48,8 +48,12 @@ struct State {
     reclaimed: Vec<u32>,
     /// How many pieces the next submissions take.
     takes: VecDeque<usize>,
+    /// What the next submission answers, which then takes nothing.
+    answer: Option<Submitted>,
     /// Runs when the next submission comes.
     when_submitted: Option<Box<dyn FnOnce() + Send>>,
+    /// Runs as the next operation of the host.
+    when_run: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// One device, whose queues share its room.
@@ -101,6 +105,9 @@ impl Backend for Card {
             hook();
         }
         let mut state = self.state();
+        if let Some(answer) = state.answer.take() {
+            return answer;
+        }
         let takes = state.takes.pop_front().unwrap_or(usize::MAX);
         for (count, piece) in batch.iter().enumerate() {
             let taken: usize = state.queues.iter().map(VecDeque::len).sum();
@@ -112,6 +119,14 @@ impl Backend for Card {
             state.queues[queue.index()].push_back(piece);
         }
         Submitted::all()
+    }
+
+    fn run(&self, task: HostTask, _work: u32) {
+        let hook = self.state().when_run.take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        task.finish(Ok(()));
     }
 
     fn reclaim(&self, ended: Ended<u32>) {
@@ -151,8 +166,16 @@ impl Desk {
         self.0.submit(0, Affinity::queue(queue), &owned(waits), &owned(signals), action).unwrap()
     }
 
+    fn completer(&self) -> &Completer {
+        self.card().completer.get().unwrap()
+    }
+
     fn report(&self, queue: usize, epoch: u64) {
-        self.card().completer.get().unwrap().complete(self.0.queue(0, queue).unwrap(), epoch).unwrap();
+        self.completer().complete(self.0.queue(0, queue).unwrap(), epoch).unwrap();
+    }
+
+    fn report_failed(&self, queue: usize, epoch: u64, failure: &Failure) {
+        self.completer().fail(self.0.queue(0, queue).unwrap(), epoch, failure.clone()).unwrap();
     }
 
     /// The oldest piece of a queue begins, ends and is reported. Says whether there was one.
@@ -194,7 +217,10 @@ fn queues_of_a_full_device_share_its_room() {
         }
     }
     for _ in 0..300 {
-        (0..3).for_each(|queue| drop(desk.step(queue)));
+        for queue in 0..3 {
+            // At first one of them has all the room.
+            let _ = desk.step(queue);
+        }
     }
     let began = desk.card().state().began.clone();
     for queue in 0..3 {
@@ -216,7 +242,7 @@ fn room_that_is_made_by_word_of_it_is_shared() {
     for _ in 0..800 {
         let began = (0..2).find_map(|queue| Some((queue, desk.card().begin(queue)?)));
         running.extend(began);
-        desk.card().completer.get().unwrap().unblock(0).unwrap();
+        desk.completer().unblock(0).unwrap();
         if running.len() > 2 {
             let (queue, epoch) = running.pop_front().unwrap();
             desk.report(queue, epoch);
@@ -329,6 +355,147 @@ fn slow_driver_keeps_only_the_work_that_it_is_told_of() {
         desk.report(0, 2);
         assert_eq!(receiver.recv().unwrap(), [2]);
         assert_eq!(desk.card().state().reclaimed, [2, 1]);
+    });
+}
+
+/// Two queues signal one timeline of another engine. The thread that tells it of the first signal is kept there, and then
+/// tells it of the second; the work of the second comes back after that (S5).
+#[test]
+fn work_comes_back_after_its_signal_though_another_thread_delivers_it() {
+    within(|| {
+        let (desk, other) = (Desk::new(2, NativeWaits::None, 9), Desk::new(1, NativeWaits::None, 9));
+        let far = other.semaphore();
+        desk.submit(0, &[], &[(&far, 1)], Action::Queue(1));
+        desk.submit(1, &[], &[(&far, 2)], Action::Queue(2));
+        let ((goes_on, waits), (sender, inside)) = (mpsc::channel::<()>(), mpsc::channel());
+        let _first = far.subscribe(1, move |_| {
+            sender.send(()).unwrap();
+            waits.recv().unwrap();
+        });
+        let (sender, receiver) = mpsc::channel();
+        let _second = far.subscribe(2, {
+            let desk = desk.clone();
+            move |_| sender.send(desk.card().state().reclaimed.clone()).unwrap()
+        });
+        let first = desk.clone();
+        let reports = std::thread::spawn(move || assert!(first.step(0)));
+        inside.recv().unwrap();
+        assert!(desk.step(1));
+        assert_eq!(desk.card().state().reclaimed, []);
+        goes_on.send(()).unwrap();
+        reports.join().unwrap();
+        assert_eq!(receiver.recv().unwrap(), [1]);
+        assert_eq!(desk.card().state().reclaimed, [1, 2]);
+    });
+}
+
+/// A queue's work has been reported before what it waited for. More work comes to that queue, which will signal the same
+/// timeline. What was waited for ends, and the queue goes on (S6).
+#[test]
+fn later_signal_of_a_gated_queue_does_not_keep_it() {
+    let desk = Desk::new(2, NativeWaits::Epochs, 9);
+    let (x, y) = (desk.semaphore(), desk.semaphore());
+    desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
+    desk.submit(1, &[(&x, 1)], &[(&y, 1)], Action::Queue(2));
+    assert!(desk.step(1));
+    assert_eq!(y.query().unwrap(), 0, "its cause is not seen yet");
+    desk.submit(1, &[], &[(&x, 2)], Action::Queue(3));
+    assert!(desk.step(0));
+    assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
+    assert!(desk.step(1));
+    assert_eq!(x.query().unwrap(), 2);
+}
+
+/// A full queue has one piece on the device, which ends before what it waited for. When that has ended, too, the queue has
+/// room for the next (S13).
+#[test]
+fn queue_that_was_kept_by_another_has_room_when_that_has_ended() {
+    let desk = Desk::new(2, NativeWaits::Epochs, 2);
+    let x = desk.semaphore();
+    desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
+    desk.submit(1, &[(&x, 1)], &[], Action::Queue(2));
+    desk.submit(1, &[], &[], Action::Queue(3));
+    let (cause, effect) = (desk.card().begin(0).unwrap(), desk.card().begin(1).unwrap());
+    desk.report(1, effect);
+    desk.report(0, cause);
+    assert!(desk.step(1), "the device is empty, and a piece of work is left");
+    assert_eq!(desk.0.occupancy().operations, 0);
+}
+
+/// What an operation waited for has failed, and so has the operation by itself. Its own failure is what its signals say (S3).
+#[test]
+fn own_failure_counts_before_that_of_what_was_waited_for() {
+    let desk = Desk::new(2, NativeWaits::Epochs, 9);
+    let (x, y) = (desk.semaphore(), desk.semaphore());
+    desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
+    desk.submit(1, &[(&x, 1)], &[(&y, 1)], Action::Queue(2));
+    let [cause, own] = ["the cause", "its own"].map(|words| Failure::new(Code::DataLoss, words));
+    desk.report_failed(0, desk.card().begin(0).unwrap(), &cause);
+    desk.report_failed(1, desk.card().begin(1).unwrap(), &own);
+    assert!(x.query().unwrap_err().same_root(&cause));
+    assert!(y.query().unwrap_err().same_root(&own));
+}
+
+/// A device is lost while it looks at an operation that it cannot take at all. The operation fails with the reason that the
+/// backend gave for it, and what comes later with the loss (S3).
+#[test]
+fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
+    let desk = Desk::new(1, NativeWaits::None, 9);
+    let (x, y) = (desk.semaphore(), desk.semaphore());
+    let [refusal, loss] = ["too wide", "unplugged"].map(|words| Failure::new(Code::Unavailable, words));
+    let mut state = desk.card().state();
+    state.answer = Some(Submitted::failed(0, refusal.clone()));
+    state.when_submitted = Some(Box::new({
+        let (desk, loss) = (desk.clone(), loss.clone());
+        move || desk.completer().lose(0, loss).unwrap()
+    }));
+    drop(state);
+    desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
+    desk.submit(0, &[], &[(&y, 1)], Action::Queue(2));
+    assert!(x.query().unwrap_err().same_root(&refusal));
+    assert!(y.query().unwrap_err().same_root(&loss));
+}
+
+/// Many operations wait for one value. The first that goes on fails the timeline. Its value had come before, so that the
+/// others go on as well, however many they are (S1).
+#[test]
+fn failure_after_the_value_spares_those_that_were_not_released_yet() {
+    const MANY: u64 = 500;
+    let desk = Desk::new(1, NativeWaits::None, 9);
+    let x = desk.semaphore();
+    desk.card().state().when_run = Some(Box::new({
+        let x = x.clone();
+        move || assert!(x.fail(Failure::new(Code::Aborted, "after the value")))
+    }));
+    for _ in 0..MANY {
+        desk.submit(0, &[(&x, 1)], &[], Action::Host(1));
+    }
+    x.signal(1).unwrap();
+    assert!(x.query().is_err());
+    let stats = desk.0.stats();
+    assert_eq!((stats.succeeded, stats.failed), (MANY, 0));
+}
+
+/// A program holds a lock while it cancels an operation, and a callback of the operation's wants it, too (S8).
+#[test]
+fn program_may_hold_its_lock_while_it_cancels() {
+    within(|| {
+        let desk = Desk::new(1, NativeWaits::None, 9);
+        let (gate, ended) = (desk.semaphore(), desk.semaphore());
+        let ticket = desk.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1)).ticket;
+        let lock = Arc::new(Mutex::new(()));
+        let (sender, called) = mpsc::channel();
+        let _subscription = ended.subscribe(1, {
+            let lock = lock.clone();
+            move |_| {
+                drop(lock.lock().unwrap());
+                sender.send(()).unwrap();
+            }
+        });
+        let held = lock.lock().unwrap();
+        assert_eq!(desk.0.cancel(ticket), Cancel::Cancelled);
+        drop(held);
+        called.recv_timeout(LIMIT).unwrap();
     });
 }
 

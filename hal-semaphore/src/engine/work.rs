@@ -261,10 +261,11 @@ impl<B: Backend> Shared<B> {
                     shared.tell(publication);
                 }
                 if let Some(parting) = parting {
+                    // Its last letter gives back what it keeps: this thread may go on with those of others.
+                    shared.part(&parting);
                     for identity in letters {
                         shared.tell_foreign(identity);
                     }
-                    shared.part(&parting);
                 }
                 shared.reclaim_all(reclaims_late);
             };
