@@ -20,7 +20,8 @@ use crate::port::Port;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// A handle on one timeline. Clones are handles on the same one.
+/// A handle on one timeline. Clones are handles on the same one, and are made under a lock of the engine: cloning must be no
+/// more than counting.
 pub trait Timeline: Clone + Send + Sync + 'static {
     /// What [`watch`](Timeline::watch) returns; dropping it ends the watch. `()` where nothing is ever foreign.
     type Watch: Send + 'static;
@@ -54,7 +55,7 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     }
 
     /// The failure that this timeline, one of the engine's own, has had elsewhere, if the engine may not have been told yet:
-    /// an operation that comes now and waits for the timeline comes after it.
+    /// an operation that comes now and waits for the timeline comes after it. Asked under a lock: this must be a read.
     fn failed_before(&self) -> Option<Failure> {
         None
     }
@@ -87,7 +88,8 @@ pub trait Timeline: Clone + Send + Sync + 'static {
 
 /// Some timelines and a value for each: what an operation waits for, or what it signals.
 ///
-/// A slice of pairs is the natural form in Rust; a pair of slices is the form a C ABI has at hand.
+/// A slice of pairs is the natural form in Rust; a pair of slices is the form a C ABI has at hand. The engine reads it more than
+/// once, also under a lock, and relies on reading the same each time.
 pub trait Points<T> {
     /// How many there are.
     fn len(&self) -> usize;

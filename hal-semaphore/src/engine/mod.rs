@@ -195,7 +195,8 @@ pub struct Occupancy {
     pub callbacks: usize,
 }
 
-/// Counts since the engine was made. All grow only.
+/// Counts since the engine was made. All grow only. What a wait cost is counted when its operation is handed to the device, and
+/// again if the device had no room and the operation is handed to it later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Operations accepted.
@@ -204,7 +205,7 @@ pub struct Stats {
     pub succeeded: u64,
     /// Operations that ended otherwise.
     pub failed: u64,
-    /// Waits that were reached when their operation was submitted or issued.
+    /// Waits that were reached when their operation was submitted.
     pub reached: u64,
     /// Waits that queue order took care of.
     pub same_queue: u64,
@@ -558,7 +559,10 @@ impl<B: Backend> Engine<B> {
 
     /// Takes no more work, cancels what has not begun, and waits for the rest: until `grace` by itself, then, asked to
     /// stop by [`Backend::abort`], until `limit`. What has not ended by then loses its signals, which fail, and keeps
-    /// its resources until it ends. Both are moments of `clock`.
+    /// its resources until it ends. Both are moments of `clock`, not lengths.
+    ///
+    /// Callbacks that become due run on other threads, and are waited for like the rest. Those that no thread has begun by
+    /// `limit` run here. A callback that shuts its own engine down waits for itself until `limit`.
     pub fn shut_down(&self, clock: &dyn Clock, grace: Time, limit: Time) -> Result<(), Unfinished> {
         self.shared().shut_down(clock, grace, limit)
     }
