@@ -14,7 +14,7 @@ use hal_semaphore::*;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a test waits for what should happen at once.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -186,11 +186,32 @@ impl Desk {
         }
         began.is_some()
     }
+}
 
-    fn shut_down_soon(&self) -> (Result<(), Unfinished>, Duration) {
-        let (clock, begin) = (SystemClock::new(), Instant::now());
-        let ended = self.0.shut_down(&clock, Duration::from_millis(50), Duration::from_millis(200));
-        (ended, begin.elapsed())
+/// A clock by which it is late as soon as a callback has begun.
+#[derive(Clone, Default)]
+struct LateOnceCalled(Arc<AtomicBool>);
+
+impl LateOnceCalled {
+    const LATE: Duration = Duration::from_secs(1);
+
+    /// The callback begins.
+    fn call(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    fn shut_down(&self, desk: &Desk) -> Result<(), Unfinished> {
+        desk.0.shut_down(self, Duration::ZERO, Self::LATE)
+    }
+}
+
+impl Clock for LateOnceCalled {
+    fn now(&self) -> Duration {
+        if self.0.load(Ordering::SeqCst) { Self::LATE } else { Duration::ZERO }
+    }
+
+    fn sleep(&self, pending: &Pending, _until: Option<Duration>) {
+        pending.sleep_unless(|| false, Some(Duration::from_millis(1)));
     }
 }
 
@@ -511,20 +532,25 @@ fn shutdown_does_not_wait_for_a_slow_callback_past_its_limit() {
             desk.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1));
             let (goes_on, waits) = mpsc::channel::<()>();
             let (sender, called) = mpsc::channel();
-            let _subscription = ended.subscribe(1, move |state| {
-                let _ = waits.recv_timeout(LIMIT);
-                sender.send(state).unwrap();
+            let clock = LateOnceCalled::default();
+            let _subscription = ended.subscribe(1, {
+                let clock = clock.clone();
+                move |state| {
+                    clock.call();
+                    let _ = waits.recv();
+                    sender.send(state).unwrap();
+                }
             });
-            let (result, took) = desk.shut_down_soon();
-            assert!(took < LIMIT / 2, "{took:?}");
-            assert_eq!(result, Err(Unfinished { in_flight: 0, host: 0 }), "a callback is still at it");
+            let shut_down = clock.shut_down(&desk);
+            assert_eq!(shut_down, Err(Unfinished { in_flight: 0, host: 0 }), "a callback is still at it");
             drop(goes_on);
             assert_eq!(called.recv_timeout(LIMIT).unwrap().unwrap_err().origin(), Origin::Shutdown);
         });
     }
 }
 
-/// A program shuts its engine down under a lock that a callback wants, too. The shutdown does not call it on this thread (S8).
+/// A program shuts its engine down under a lock that a callback wants, too. Another thread calls it, and the shutdown ends at its
+/// limit (S10).
 #[test]
 fn program_may_hold_its_lock_while_it_shuts_down() {
     within(|| {
@@ -533,16 +559,18 @@ fn program_may_hold_its_lock_while_it_shuts_down() {
         desk.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1));
         let lock = Arc::new(Mutex::new(()));
         let (sender, called) = mpsc::channel();
+        let clock = LateOnceCalled::default();
         let _subscription = ended.subscribe(1, {
-            let lock = lock.clone();
+            let (lock, clock) = (lock.clone(), clock.clone());
             move |_| {
+                clock.call();
                 drop(lock.lock().unwrap());
                 sender.send(()).unwrap();
             }
         });
         let held = lock.lock().unwrap();
-        let (_, took) = desk.shut_down_soon();
-        assert!(took < LIMIT / 2, "{took:?}");
+        let shut_down = clock.shut_down(&desk);
+        assert_eq!(shut_down, Err(Unfinished { in_flight: 0, host: 0 }), "a callback is still at it");
         drop(held);
         called.recv_timeout(LIMIT).unwrap();
     });
