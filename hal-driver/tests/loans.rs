@@ -448,25 +448,6 @@ fn part_that_its_owner_refuses_fails_the_operation() {
     }
 }
 
-/// Pieces that come back in several command buffers are all there when the last one is, whichever queue of the owner each takes.
-#[test]
-fn pieces_come_back_in_order_where_queues_overtake_each_other() {
-    const MUCH: usize = 40_000;
-    let owner = Device::open("mock://0?heaps=2&queues=4&waits=none&fault=jitter&seed=12").unwrap();
-    let worker = card(1);
-    let executable = steps(&worker);
-    for round in 0..5 {
-        let buffer = filled(&owner, MUCH, 1);
-        let done = worker.semaphore(0);
-        let stripe = Step::Stripe { target: 0, length: u32::try_from(MUCH).unwrap(), addend: 4 };
-        let work = Work::Dispatch(&executable, vec![stripe], vec![(&buffer, 0, MUCH)]);
-        perform(&worker, Way::Queue, 1, &List::none(), &done.at(1), &[work]).unwrap();
-        done.wait(1).unwrap_or_else(|failed| panic!("{round}: {}", failed.text));
-        let expected: Vec<u8> = (0..MUCH).map(|at| if at % 2 == 0 { 5 } else { 1 }).collect();
-        assert!(read(&owner, &buffer) == expected, "{round}");
-    }
-}
-
 #[test]
 fn loss_on_either_side_is_told_and_both_can_be_destroyed() {
     // The owner is lost when it fetches, and when it takes back.
