@@ -205,7 +205,8 @@ impl<D: Device> Poller<D> {
     }
 }
 
-#[cfg(all(test, feature = "mock"))]
+#[cfg(test)]
+#[cfg(feature = "mock")]
 mod tests {
     use super::*;
     use hal_backend::{Driver, Parameters};
