@@ -252,16 +252,33 @@ fn memory_that_shrinks_while_it_is_taken_is_refused_or_whole() {
     assert_eq!(taken, 0, "unsealed memory is not taken, and sealed memory has nothing in it");
 }
 
-/// How many descriptors of shared memory this process has.
+/// Whoever has a descriptor of a buffer's can neither make it shorter nor longer, nor seal it so that nobody else can map it.
+#[test]
+fn what_is_exported_is_sealed_for_good() {
+    let device = Device::open("mock").unwrap();
+    let buffer = device.try_buffer_of(shared(), LENGTH).unwrap();
+    let (descriptor, _) = export(&device, &buffer).unwrap();
+    for length in [0, 1 << 20] {
+        assert_eq!(rustix::fs::ftruncate(&descriptor, length), Err(rustix::io::Errno::PERM));
+    }
+    let sealed = rustix::fs::fcntl_add_seals(&descriptor, SealFlags::FUTURE_WRITE);
+    assert_eq!(sealed, Err(rustix::io::Errno::PERM));
+}
+
+/// How many descriptors of shared memory this process has. None of them reaches a program that it becomes.
 fn open_descriptors() -> usize {
-    let is_memory = |name: std::path::PathBuf| {
-        let name = name.to_string_lossy().into_owned();
+    let is_memory = |entry: &std::fs::DirEntry| {
+        let link = std::fs::read_link(entry.path()).unwrap_or_default();
+        let name = link.to_string_lossy();
         name.contains("memfd:iree-hal-buffer") || name.contains("memfd:leaks")
     };
-    let all = std::fs::read_dir("/proc/self/fd").unwrap();
-    all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
-        .filter(|name| is_memory(name.clone()))
-        .count()
+    let closes = |entry: &std::fs::DirEntry| {
+        let number: RawFd = entry.file_name().to_str().unwrap().parse().unwrap();
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        rustix::io::fcntl_getfd(descriptor).unwrap().contains(FdFlags::CLOEXEC)
+    };
+    let all = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
+    all.filter(is_memory).inspect(|entry| assert!(closes(entry), "{entry:?}")).count()
 }
 
 /// Alone in its process, as it counts.
@@ -291,6 +308,7 @@ fn no_descriptor_is_left_open() {
             let exported = [export(&device, &buffer).unwrap(), export(&device, &buffer).unwrap()];
             let again = import(&device, exported[0].0.as_raw_fd(), LENGTH, nobody()).unwrap();
             fill(&device, &again, (0, 10), 1);
+            assert!(open_descriptors() > 4, "{uri}: the driver's and the program's");
         }
         drop(device);
         let until = std::time::Instant::now() + std::time::Duration::from_secs(5);

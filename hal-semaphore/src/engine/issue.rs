@@ -168,7 +168,7 @@ impl<B: Backend> Turn<'_, B> {
         let most = self.state.room.batch();
         if most == 0 {
             // Something of the queue's own has yet to end, and makes room.
-            self.sleep_for_room();
+            self.device.add_full(self.index);
             self.tell_ready_of_failures();
             return;
         }
@@ -489,11 +489,6 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// The queue is among those that look again when something of the device ends.
-    pub(super) fn sleep_for_room(&self) {
-        self.device.add_full(self.index, self.state.room.taken() == 0);
-    }
-
     /// The device has no room. Something of it that ends makes room; if nothing can end any more, the next piece of
     /// work is what it cannot take.
     fn wait_for_room(&mut self, reports: Option<u64>) {
@@ -503,7 +498,7 @@ impl<B: Backend> Turn<'_, B> {
             device.count_reports();
             return;
         }
-        self.sleep_for_room();
+        device.add_full(self.index);
         self.state.room.refused();
         fence(Ordering::SeqCst);
         // Before the reports: what ends in between has been reported then.

@@ -344,13 +344,11 @@ impl Device {
         self.counts_reports.store(1, Ordering::Release);
     }
 
-    /// A queue waits for room from now on. One of which the device has nothing (`starves`) comes before the others: else
-    /// who has most would be the first to have more.
-    fn add_full(&self, queue: u32, starves: bool) {
+    /// A queue waits for room from now on.
+    fn add_full(&self, queue: u32) {
         let mut full = self.full.lock();
         if !full.contains(&queue) {
-            let place = if starves { 0 } else { full.len() };
-            full.insert(place, queue);
+            full.push(queue);
         }
         self.any_full.store(1, Ordering::Release);
     }

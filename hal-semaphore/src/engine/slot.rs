@@ -386,7 +386,12 @@ impl Slot {
             // An operation that names a signal twice makes it once. A promise is found again by its rank.
             return false;
         }
-        state.promises.insert(at, promise);
+        if at == state.promises.len() {
+            // A ring that is empty stays at its front.
+            state.promises.push_back(promise);
+        } else {
+            state.promises.insert(at, promise);
+        }
         let large = state.becomes_large();
         if !state.lists.release_of(promise.queue, promise.value) {
             return large;

@@ -112,7 +112,7 @@ impl<B: Backend> Turn<'_, B> {
             (Target::Gate(_), _) => self.state.gated = false,
             (Target::Room { asked, .. }, _) => {
                 if !self.state.room.resume(asked) && self.state.room.is_full() {
-                    self.sleep_for_room();
+                    self.device.add_full(self.index);
                 }
             }
             (Target::Covered { .. } | Target::Wait(..) | Target::Callback(_), _) => {}
