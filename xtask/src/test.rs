@@ -108,11 +108,6 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             xtask(&["hw", "gaudi", "--device", "gaudi://emulated"]),
         ),
         step(
-            "nodes",
-            "the conformance suite through the nodes of emulated cards, as on a machine that has them",
-            xtask(&["cts", "--nodes"]),
-        ),
-        step(
             "memory",
             "allocations, bytes and stack at full size, optimised",
             cargo(&["test", "-p", engine, "--release", "--test", "steady_state"]),
