@@ -112,6 +112,8 @@ fn run(uri: &str, report: bool, program: &OsString, arguments: &[OsString]) -> R
     supervisor.start().map_err(|error| ours(format!("there is no thread to answer with: {error}")))?;
     let status = launch::wait_for_all(running.process);
     if report {
+        // Nobody is left who could have anything.
+        machine.cards.reap();
         eprint!("{}", machine.cards.report());
     }
     Ok(status)

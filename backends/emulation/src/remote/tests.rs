@@ -75,10 +75,8 @@ impl HostProgram for Add {
         let part = bytes.len() / 4;
         for group in groups {
             let at = usize::try_from(group).unwrap() * part;
-            let sum: Vec<u8> = bytes[at..at + part]
-                .iter()
-                .map(|&byte| byte + u8::try_from(call.constants[0]).unwrap())
-                .collect();
+            let sum: Vec<u8> =
+                bytes[at..at + part].iter().map(|&byte| byte + call.constants[0].to_le_bytes()[0]).collect();
             assert!(call.bindings[1].part(at as u64, part as u64).unwrap().write(&sum));
         }
         Ok(())

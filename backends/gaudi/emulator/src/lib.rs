@@ -68,7 +68,8 @@
 //! device in creation, and anything that takes firmware. Requests for these are refused. Of packets, writes to
 //! registers have no effect, and fences are an unknown operation.
 //!
-//! Processes that share a machine's name see that a card is taken, and nothing else of each other: not a reset, and not
+//! A supervisor (`backends/supervisor`) gives one machine to many processes, each as far as it is its own. Without one,
+//! processes that share a machine's name see that a card is taken, and nothing else of each other: not a reset, and not
 //! that a dma-buf holds a card whose process has ended.
 
 mod buffers;
