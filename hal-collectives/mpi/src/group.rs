@@ -16,6 +16,11 @@ use std::time::{Duration, Instant};
 /// The groups of this process, by their numbers, which are the same in all processes.
 static GROUPS: Mutex<BTreeMap<u32, Weak<Group>>> = Mutex::new(BTreeMap::new());
 
+/// Whether this process is in any group.
+pub(crate) fn any() -> bool {
+    GROUPS.lock().values().any(|group| group.strong_count() > 0)
+}
+
 /// Ranks of the job that talk to each other.
 pub(crate) struct Group {
     pub(crate) engine: Arc<Engine>,
@@ -82,10 +87,13 @@ impl Group {
         rank: u32,
         timeout: Duration,
     ) -> Arc<Self> {
+        // The end of a group looks at the table too, so that none ends under its lock: this is dropped behind the lock.
+        let known;
         let mut groups = GROUPS.lock();
         groups.retain(|_, group| group.strong_count() > 0);
-        let known = groups.get(&number).and_then(Weak::upgrade).filter(|group| group.failure().is_none());
-        known.unwrap_or_else(|| {
+        known = groups.get(&number).and_then(Weak::upgrade);
+        let works = known.as_ref().filter(|group| group.failure().is_none()).cloned();
+        works.unwrap_or_else(|| {
             let state = Mutex::default();
             let group = Arc::new(Self { engine, number, name, members, rank, timeout, state });
             groups.insert(number, Arc::downgrade(&group));
@@ -134,10 +142,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let is_last = !GROUPS.lock().values().any(|group| group.strong_count() > 0);
-        if is_last && !self.engine.owned {
-            self.engine.wait_for(Command::Rest);
-        }
+        crate::progress::rest();
     }
 }
 

@@ -34,3 +34,8 @@ pub fn place() -> Result<(u32, u32)> {
 pub fn join(id: &[u8], name: &str, timeout: Duration) -> Result<Box<dyn Communicator>> {
     group::join(id, name, timeout)
 }
+
+/// Returns when MPI is left alone, if this process is in no group any more and MPI is the program's: it may end it then.
+pub fn rest() {
+    progress::rest();
+}

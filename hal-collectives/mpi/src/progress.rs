@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// How long the thread looks without a pause after anything has moved.
@@ -35,6 +36,8 @@ pub(crate) struct Engine {
     pub(crate) size: u32,
     /// Whether MPI was begun here. Otherwise the program ends it, and may do so when it has let go of all groups.
     pub(crate) owned: bool,
+    /// The thread that talks to MPI, which cannot wait for itself.
+    thread: OnceLock<ThreadId>,
     commands: Mutex<Vec<Command>>,
     news: Condvar,
 }
@@ -73,6 +76,16 @@ extern "C" fn quit() {
     }
 }
 
+/// Waits until MPI is left alone, if it is somebody else's to end and there is no group any more.
+pub(crate) fn rest() {
+    if let Some(Ok(engine)) = ENGINE.get()
+        && !engine.owned
+        && !crate::group::any()
+    {
+        engine.wait_for(Command::Rest);
+    }
+}
+
 /// The engine of this process, with its library, which is loaded the first time.
 pub(crate) fn engine() -> Result<Arc<Engine>> {
     ENGINE
@@ -81,7 +94,8 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
             at_exit(quit);
             let (rank, size, owned) = (library.rank, library.size, library.owned);
             let (commands, news) = (Mutex::default(), Condvar::new());
-            let engine = Arc::new(Engine { rank, size, owned, commands, news });
+            let thread = OnceLock::new();
+            let engine = Arc::new(Engine { rank, size, owned, thread, commands, news });
             let served = engine.clone();
             let thread = std::thread::Builder::new().name("hal-mpi".into());
             thread.spawn(move || Progress::new(library, served).serve()).map_err(|error| {
@@ -102,6 +116,9 @@ impl Engine {
     pub(crate) fn wait_for(&self, command: impl FnOnce(Sender<()>) -> Command) {
         let (tell, told) = channel();
         self.send(command(tell));
+        if self.thread.get() == Some(&std::thread::current().id()) {
+            return;
+        }
         // Whoever does not answer in time is held up by ranks that are gone.
         let _ = told.recv_timeout(PATIENCE);
     }
@@ -161,6 +178,7 @@ impl Progress {
     }
 
     fn serve(mut self) {
+        let _ = self.engine.thread.set(std::thread::current().id());
         let mut moved = Instant::now();
         loop {
             let commands = std::mem::take(&mut *self.engine.commands.lock());
@@ -257,8 +275,9 @@ impl Progress {
             match outcome {
                 Ok(true) => {
                     let active = self.active.swap_remove(at);
-                    let Started { done, buffers, .. } = active.started;
-                    drop((buffers, active.after));
+                    let Started { done, buffers, group, .. } = active.started;
+                    // Whoever is told may let go of the group, and count on that being the last.
+                    drop((buffers, active.after, group));
                     done(Ok(()));
                     continue;
                 }
@@ -345,7 +364,9 @@ impl Progress {
             self.library.cancel(&mut request);
             self.abandoned.push(request);
         }
-        (started.done)(Err(failure.clone()));
+        let Started { done, buffers, group, .. } = started;
+        drop((buffers, group));
+        done(Err(failure.clone()));
     }
 }
 
