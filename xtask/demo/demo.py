@@ -11,6 +11,7 @@ import sys
 
 import networks
 import numpy as np
+import sharded
 from rig import CARDS, DEVICES, EXAMPLES, LLVM_CPU, LOCAL, MODELS, OURS, OUT, TOOLS, VMVX
 from rig import Failed, attempt, check, compile_model, invoke, note, run, summary
 
@@ -87,6 +88,7 @@ def main():
     simple("convolution", [network], convolution, LLVM_CPU)
     block = random((32, 64), (64, 64), (64, 64), (64, 64), (64, 64), (64, 256), (256, 64), scale=0.1)
     simple("transformer", [block], transformer, LLVM_CPU)
+    sharded.run_all(block, transformer(*block))
 
     weights, bias, x = random((256, 128), (128,), (8, 256), scale=0.2)
     file = OUT / "model.safetensors"

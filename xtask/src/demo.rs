@@ -2,14 +2,15 @@
 //! and `cargo xtask replay`, which records and replays them.
 
 use crate::iree::{Flavour, Tree};
-use crate::workspace;
+use crate::{setup, workspace};
 use anyhow::{Context, Result};
 use std::process::Command;
 
 /// Builds what the demo runs, and runs it.
 pub(crate) fn run() -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, None)?;
-    tree.build(&["iree-run-module", "embed", "overlap"])?;
+    tree.build(&["iree-run-module", "embed", "overlap", "ranks"])?;
+    setup::mpi()?;
     tree.build(&["hal_runtime_archives"])?;
     tree.python().networks()?;
     let root = workspace::root()?;

@@ -180,9 +180,23 @@ pub(crate) fn valgrind() -> Result<PathBuf> {
     program("valgrind", "valgrind", "counting instructions")
 }
 
-/// Where the launcher of jobs of several processes is, with the MPI that they talk by.
+/// Where the launcher of jobs of several processes is, with the MPI that they talk by. IREE's tools load that by the name
+/// that it has where its headers are installed too.
 pub(crate) fn mpi() -> Result<PathBuf> {
-    program("mpirun", "openmpi-bin", "testing collectives between processes")
+    let launcher = program("mpirun", "openmpi-bin", "running collectives between processes")?;
+    let is_named = || {
+        let known = Command::new("ldconfig").arg("-p").output();
+        known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains("libmpi.so "))
+    };
+    if !is_named() {
+        println!("installing libopenmpi-dev");
+        if !debian(&["libopenmpi-dev"]) || !is_named() {
+            bail!(
+                "running IREE's tools under mpirun needs libmpi.so\n  Debian and Ubuntu: sudo apt-get install libopenmpi-dev"
+            );
+        }
+    }
+    Ok(launcher)
 }
 
 /// What the conformance suite is written with; installed if it is missing and we may.
