@@ -27,7 +27,7 @@ mod reduce;
 
 pub use communicator::{Buffers, Communicator, Done, Entry, Job};
 pub use element::{Element, Reduction};
-pub use operation::{Kind, Operation, Places};
+pub use operation::{ENCODED, Kind, Line, Operation, Places, RECEIVER, SENDER, Side};
 pub use reduce::reduce;
 
 /// What nearly everything here returns.

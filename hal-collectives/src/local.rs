@@ -1,14 +1,13 @@
 //! Groups within this process: threads or devices whose memory the host can see.
 //!
-//! A [`Group`](group::Group) is a table of *meetings*. Each rank counts its operations, so the n-th one of a rank meets the
+//! A group is a table of *meetings*. Each rank counts its operations, so the n-th one of a rank meets the
 //! n-th ones of the others; what goes between two ranks is counted for each pair and direction apart. The rank that starts
 //! last gets the job of moving everybody's bytes, straight from where they are to where they belong.
 //!
 //! # Who tells whom
 //!
 //! Entering, giving up and dropping never call anybody back: a program may do any of it under a lock. How an operation went
-//! is told by the thread that did the job, and that it failed by one thread of this module, which also keeps the time
-//! ([`watch`]).
+//! is told by the thread that did the job, and that it failed by one thread of this module, which also keeps the time.
 
 mod group;
 mod meeting;

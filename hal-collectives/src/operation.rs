@@ -62,15 +62,24 @@ pub struct Operation {
 
 /// With whom an operation is compared and done: everybody, or one other rank in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Line {
+pub enum Line {
+    /// Everybody.
     Everyone,
-    Pair { from: u32, to: u32 },
+    /// Two ranks.
+    Pair {
+        /// Who sends.
+        from: u32,
+        /// Who receives.
+        to: u32,
+    },
 }
 
 /// Which end of a line: a rank's, of what everybody does; the sender's or the receiver's of what goes between two.
-pub(crate) type Side = u32;
-pub(crate) const SENDER: Side = 0;
-pub(crate) const RECEIVER: Side = 1;
+pub type Side = u32;
+/// The one that sends.
+pub const SENDER: Side = 0;
+/// The one that receives.
+pub const RECEIVER: Side = 1;
 
 /// How many bytes an operation uses of a rank's memory, where it uses any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +138,7 @@ impl Operation {
     }
 
     /// Where it takes a place. None at all is a matter of the rank alone.
-    pub(crate) fn lines(&self, rank: u32) -> SmallVec<[(Line, Side); 2]> {
+    pub fn lines(&self, rank: u32) -> SmallVec<[(Line, Side); 2]> {
         let sends = |to| (Line::Pair { from: rank, to }, SENDER);
         let receives = |from| (Line::Pair { from, to: rank }, RECEIVER);
         match self.kind {
@@ -146,9 +155,67 @@ impl Operation {
     }
 
     /// Whether two ranks that meet in a line mean the same.
-    pub(crate) fn fits(&self, other: &Operation, line: Line) -> bool {
+    pub fn fits(&self, other: &Operation, line: Line) -> bool {
         let sizes = (self.element, self.count) == (other.element, other.count);
         sizes && (line != Line::Everyone || self.kind == other.kind)
+    }
+}
+
+/// How many bytes [`Operation::to_bytes`] has.
+pub const ENCODED: usize = 24;
+
+/// How the ranks are written that are nobody.
+const NOBODY: u32 = u32::MAX;
+
+impl Operation {
+    /// The operation as bytes, for ranks in other processes.
+    pub fn to_bytes(&self) -> [u8; ENCODED] {
+        let (kind, reduction, first, second) = match self.kind {
+            Kind::AllGather => (0, None, 0, 0),
+            Kind::AllReduce(reduction) => (1, Some(reduction), 0, 0),
+            Kind::AllToAll => (2, None, 0, 0),
+            Kind::Broadcast { root } => (3, None, root, 0),
+            Kind::Reduce { reduction, root } => (4, Some(reduction), root, 0),
+            Kind::ReduceScatter(reduction) => (5, Some(reduction), 0, 0),
+            Kind::Send { to } => (6, None, to, 0),
+            Kind::Recv { from } => (7, None, from, 0),
+            Kind::SendRecv { to, from } => (8, None, to.unwrap_or(NOBODY), from.unwrap_or(NOBODY)),
+        };
+        let reduction = reduction.and_then(|how| Reduction::ALL.iter().position(|&one| one == how));
+        let element = Element::ALL.iter().position(|&one| one == self.element);
+        let small =
+            |number: Option<usize>| number.and_then(|number| u8::try_from(number).ok()).unwrap_or(u8::MAX);
+        let mut bytes = [0; ENCODED];
+        let parts = [kind, small(reduction), small(element), 0]
+            .into_iter()
+            .chain(first.to_le_bytes())
+            .chain(second.to_le_bytes())
+            .chain([0; 4])
+            .chain(self.count.to_le_bytes());
+        bytes.iter_mut().zip(parts).for_each(|(byte, part)| *byte = part);
+        bytes
+    }
+
+    /// The operation of some bytes; nothing if they are none.
+    pub fn from_bytes(bytes: &[u8; ENCODED]) -> Option<Self> {
+        let [kind, reduction, element, _, a, b, c, d, e, f, g, h, _, _, _, _, count @ ..] = *bytes;
+        let (first, second) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        let reduction = || Reduction::ALL.get(usize::from(reduction)).copied();
+        let peer = |rank: u32| (rank != NOBODY).then_some(rank);
+        let kind = match kind {
+            0 => Kind::AllGather,
+            1 => Kind::AllReduce(reduction()?),
+            2 => Kind::AllToAll,
+            3 => Kind::Broadcast { root: first },
+            4 => Kind::Reduce { reduction: reduction()?, root: first },
+            5 => Kind::ReduceScatter(reduction()?),
+            6 => Kind::Send { to: first },
+            7 => Kind::Recv { from: first },
+            8 => Kind::SendRecv { to: peer(first), from: peer(second) },
+            _ => return None,
+        };
+        let element = *Element::ALL.get(usize::from(element))?;
+        Some(Self { kind, element, count: u64::from_le_bytes(count) })
     }
 }
 
@@ -170,5 +237,33 @@ impl fmt::Display for Operation {
             }
         }
         write!(f, " of {} {}", self.count, self.element)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_survive_as_bytes() {
+        let mut kinds = vec![
+            Kind::AllGather,
+            Kind::AllToAll,
+            Kind::Broadcast { root: 3 },
+            Kind::Send { to: 70_000 },
+            Kind::Recv { from: 0 },
+            Kind::SendRecv { to: None, from: Some(1) },
+            Kind::SendRecv { to: Some(2), from: None },
+        ];
+        for reduction in Reduction::ALL {
+            kinds.extend([Kind::AllReduce(reduction), Kind::ReduceScatter(reduction)]);
+            kinds.push(Kind::Reduce { reduction, root: 9 });
+        }
+        for (kind, element) in kinds.into_iter().flat_map(|kind| Element::ALL.map(|element| (kind, element)))
+        {
+            let operation = Operation { kind, element, count: u64::MAX - 7 };
+            assert_eq!(Operation::from_bytes(&operation.to_bytes()), Some(operation));
+        }
+        assert_eq!(Operation::from_bytes(&[9; ENCODED]), None);
     }
 }

@@ -120,7 +120,7 @@ static iree_status_t open_devices(char* uris, rank_t* ranks, int* out_count, ire
   iree_status_t status =
       iree_async_frontier_tracker_create(iree_async_frontier_tracker_options_default(), allocator, &tracker);
   iree_hal_device_group_builder_t builder;
-  if (iree_status_is_ok(status)) iree_hal_device_group_builder_initialize(tracker, &builder);
+  if (iree_status_is_ok(status)) iree_hal_device_group_builder_initialize(&builder, tracker);
   for (char* uri = strtok(uris, ","); uri && iree_status_is_ok(status); uri = strtok(NULL, ",")) {
     if (*out_count == MAX_RANKS) {
       status = iree_make_status(IREE_STATUS_OUT_OF_RANGE, "more than %d devices", MAX_RANKS);

@@ -9,11 +9,13 @@
 //!
 //! 1. the device's URI (`collective_rank`, `collective_count`),
 //! 2. the channel provider that the program has given the device,
-//! 3. the device group, if it has several devices: a rank for each,
-//! 4. otherwise the device is alone.
+//! 3. the job, if MPI launched this process beside others,
+//! 4. the device group, if it has several devices: a rank for each,
+//! 5. otherwise the device is alone.
 //!
-//! Groups are told apart by the id and the group that the program names, and without an id by where the rank came from. The
-//! ranks of a group that a provider gave exchange an id first, as IREE's interface has it.
+//! Groups are told apart by the id and the group that the program names, and without an id by where the rank came from. Where
+//! the ranks are the processes of a job of MPI, that is the group and MPI carries it; every other group is within this process.
+//! The ranks of any other provider exchange an id first, as IREE's interface has it.
 
 use crate::executable::{DeviceIdentity, is_same_device};
 use crate::object::{HostAllocator, Lent, Out, allocate, free, resource, slice};
@@ -98,6 +100,8 @@ struct Place {
     rank: u32,
     count: u32,
     id: Vec<u8>,
+    /// The ranks may be the processes of a job.
+    is_job: bool,
 }
 
 impl Ranks {
@@ -149,13 +153,18 @@ impl Ranks {
         let (id, name) = unsafe { (slice(params.id.data, params.id.data_length), text(params.group)) };
         let mut place = self.place(provider, device, id, (params.rank, params.count))?;
         place.id.extend_from_slice(name.as_bytes());
+        let timeout = self.membership.timeout;
+        if place.is_job && hal_collectives_mpi::place()? == (place.rank, place.count) {
+            let communicator = hal_collectives_mpi::join(&place.id, name, timeout)?;
+            return Channel::create(Arc::from(communicator), device.clone(), allocator);
+        }
         let request = Request {
             id: &place.id,
             name,
             rank: place.rank,
             count: place.count,
             owner: Arc::as_ptr(device).addr(),
-            timeout: self.membership.timeout,
+            timeout,
         };
         Channel::create(Arc::from(join(&request)?), device.clone(), allocator)
     }
@@ -178,25 +187,34 @@ impl Ranks {
         };
         let (rank, count) = (given(rank, "rank")?, given(count, "count")?);
         let named = (!id.is_empty()).then(|| key(b'i', id));
+        let launched = hal_collectives_mpi::is_launched();
         if let (Some(rank), Some(count), Some(id)) = (rank, count, &named) {
-            return Ok(Place { rank, count, id: id.clone() });
+            return Ok(Place { rank, count, id: id.clone(), is_job: launched });
         }
         let group = *self.group.lock();
         let mut place = if let Some((rank, count)) = self.membership.place {
-            Place { rank, count, id: key(b'u', &[]) }
+            Place { rank, count, id: key(b'u', &[]), is_job: false }
         } else if let Some((provider, (rank, count))) = asked(provider)? {
-            let id = if named.is_some() { Vec::new() } else { self.exchange(provider, rank)? };
-            Place { rank, count, id }
+            let id = match &named {
+                None if !launched => self.exchange(provider, rank)?,
+                _ => key(b'j', &[]),
+            };
+            Place { rank, count, id, is_job: launched }
+        } else if launched {
+            let (rank, count) = hal_collectives_mpi::place()?;
+            Place { rank, count, id: key(b'j', &[]), is_job: true }
         } else if let Some(DeviceGroup { name, rank, count }) = group {
-            Place { rank, count, id: key(b'g', name.map(usize::to_ne_bytes).as_flattened()) }
+            Place { rank, count, id: key(b'g', name.map(usize::to_ne_bytes).as_flattened()), is_job: false }
         } else {
-            Place { rank: 0, count: 1, id: key(b'd', &Arc::as_ptr(device).addr().to_ne_bytes()) }
+            let id = key(b'd', &Arc::as_ptr(device).addr().to_ne_bytes());
+            Place { rank: 0, count: 1, id, is_job: false }
         };
         // A rank and a count that the program names make a group of their own, whoever's the default is.
         place.rank = rank.unwrap_or(place.rank);
         if let Some(count) = count.filter(|&count| count != place.count) {
             place.count = count;
             place.id = key(b'c', &[]);
+            place.is_job = false;
         }
         place.id = named.unwrap_or(place.id);
         Ok(place)

@@ -326,15 +326,15 @@ impl Waiting {
         Ok(number)
     }
 
+    /// Whoever waits for the end of all may count on their groups having been let go.
     fn leave(&self, number: u64) {
+        let communicators = self.progress.lock().started.get_mut(&number).map(std::mem::take);
+        drop(communicators);
         let mut progress = self.progress.lock();
-        let left = progress.started.remove(&number);
-        let idle = progress.started.is_empty();
-        drop(progress);
-        if idle {
+        progress.started.remove(&number);
+        if progress.started.is_empty() {
             self.idle.notify_all();
         }
-        drop(left);
     }
 
     /// The device goes: waits for what is in progress, and ends what takes longer than `grace` or would start later. What

@@ -204,6 +204,7 @@ impl<D: Device> State<D> {
         let unlooked = self.looking.end(LIMIT);
         let quiet = self.pool.stop(LIMIT);
         self.frontiers.retire();
+        hal_collectives_mpi::rest();
         parked && idle.is_ok() && unlooked && quiet
     }
 

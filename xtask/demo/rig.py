@@ -79,13 +79,18 @@ def through_nodes(arguments):
 
 def run(arguments, timeout=120):
     """Runs a program; how long it took."""
+    return text(arguments, timeout)[1]
+
+
+def text(arguments, timeout=120):
+    """Runs a program; what it printed, and how long it took."""
     arguments = through_nodes([str(argument) for argument in arguments])
     begin = time.perf_counter()
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=timeout)
     took = time.perf_counter() - begin
     if done.returncode != 0:
         raise Failed(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}")
-    return took
+    return done.stdout, took
 
 
 def invoke(module, devices, inputs, extra=("--function=main",)):

@@ -2,8 +2,7 @@
 //! and `cargo xtask replay`, which records and replays them.
 
 use crate::iree::{Flavour, Plugin, Tree};
-use crate::with;
-use crate::workspace;
+use crate::{setup, with, workspace};
 use anyhow::{Context, Result};
 use std::process::Command;
 
@@ -19,7 +18,8 @@ pub(crate) struct Options {
 /// Builds what the demo runs, and runs it: on every device of ours, or on those of a plugin.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
-    tree.build(&["iree-run-module", "embed", "overlap"])?;
+    tree.build(&["iree-run-module", "embed", "overlap", "ranks"])?;
+    setup::mpi()?;
     tree.build(&["hal_runtime_archives"])?;
     tree.python().networks()?;
     let root = workspace::root()?;

@@ -76,6 +76,12 @@ pub(crate) fn run() -> Result<bool> {
             ..required("googletest")
         },
         Item {
+            found: version("mpirun", &["--version"]),
+            advice: "cargo xtask setup as root, or apt-get install openmpi-bin",
+            required: false,
+            ..required("mpirun")
+        },
+        Item {
             found: writable.as_ref().ok().map(|()| "writable".into()),
             advice: "make the target folder writable, or set CARGO_TARGET_DIR",
             ..required("target")

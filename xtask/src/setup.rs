@@ -216,20 +216,44 @@ fn debian(packages: &[&str]) -> bool {
     install() || (apt(&["update", "--quiet"]) && install())
 }
 
-/// Where valgrind is, which counts instructions; installed if it is missing and we may.
-pub(crate) fn valgrind() -> Result<PathBuf> {
+/// Whether a program is here and says its version; installed if it is missing and we may.
+fn program(name: &str, package: &str, purpose: &str) -> Result<PathBuf> {
     let runs = || {
-        let mut command = Command::new("valgrind");
+        let mut command = Command::new(name);
         command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     };
     if !runs() {
-        println!("installing valgrind");
-        if !debian(&["valgrind"]) || !runs() {
-            bail!("counting instructions needs valgrind\n  Debian and Ubuntu: sudo apt-get install valgrind");
+        println!("installing {package}");
+        if !debian(&[package]) || !runs() {
+            bail!("{purpose} needs {name}\n  Debian and Ubuntu: sudo apt-get install {package}");
         }
     }
-    Ok(PathBuf::from("valgrind"))
+    Ok(PathBuf::from(name))
+}
+
+/// Where valgrind is, which counts instructions.
+pub(crate) fn valgrind() -> Result<PathBuf> {
+    program("valgrind", "valgrind", "counting instructions")
+}
+
+/// Where the launcher of jobs of several processes is, with the MPI that they talk by. IREE's tools load that by the name
+/// that it has where its headers are installed too.
+pub(crate) fn mpi() -> Result<PathBuf> {
+    let launcher = program("mpirun", "openmpi-bin", "running collectives between processes")?;
+    let is_named = || {
+        let known = Command::new("ldconfig").arg("-p").output();
+        known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains("libmpi.so "))
+    };
+    if !is_named() {
+        println!("installing libopenmpi-dev");
+        if !debian(&["libopenmpi-dev"]) || !is_named() {
+            bail!(
+                "running IREE's tools under mpirun needs libmpi.so\n  Debian and Ubuntu: sudo apt-get install libopenmpi-dev"
+            );
+        }
+    }
+    Ok(launcher)
 }
 
 /// What the conformance suite is written with; installed if it is missing and we may.
@@ -254,6 +278,7 @@ pub(crate) fn run() -> Result<bool> {
     let source = iree_source()?;
     googletest()?;
     valgrind()?;
+    mpi()?;
     iree::prepare(&Tree::configure(Flavour::Plain, None)?)?;
     println!("python    {}", python.root.display());
     println!("libclang  {}", python.libclang().map_or("missing".into(), |path| path.display().to_string()));

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that a contributor must see green.
 
 use crate::steps::{self, Step};
-use crate::workspace;
+use crate::{setup, workspace};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -34,6 +34,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     chosen.retain(|step| options.only.is_empty() || options.only.iter().any(|only| only == step.name));
     workspace::ensure_writable()?;
     workspace::ensure_fetched()?;
+    if chosen.iter().any(|step| step.name == "unit") {
+        setup::mpi()?;
+    }
     let outcomes = steps::run(chosen, options.keep_going)?;
     println!("\n{}", steps::summary(&outcomes));
     Ok(steps::green(&outcomes))
