@@ -15,6 +15,7 @@ mod setup;
 mod steps;
 mod test;
 mod third_party;
+mod time;
 mod wheel;
 mod workspace;
 mod worlds;
@@ -63,6 +64,8 @@ enum Command {
     Setup,
     /// The same work on IREE's local drivers and on the mock device, side by side
     Bench(bench::Options),
+    /// How long calls of a module take on several devices, side by side
+    Time(time::Options),
     /// What each operation costs in instructions, against a budget
     Instructions,
     /// Random programs on random devices, judged by the engine's rules
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Command::Build(options) => iree::build(&options),
         Command::Setup => setup::run(),
         Command::Bench(options) => bench::run(&options),
+        Command::Time(options) => time::run(&options),
         Command::Instructions => instructions::run(),
         Command::Worlds(options) => worlds::run(&options),
         Command::Programs(options) => programs::run(&options),
