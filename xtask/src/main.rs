@@ -5,6 +5,7 @@ mod bench;
 mod cts;
 mod demo;
 mod doctor;
+mod embedders;
 mod hw;
 mod instructions;
 mod iree;
@@ -58,6 +59,8 @@ enum Command {
     ThirdParty,
     /// The Python package as a wheel
     Wheel(wheel::Options),
+    /// Programs of other people's, in C, C++ and Rust, built and run in a folder outside the repository
+    Embedders,
     /// IREE's tools and its conformance suite, with our drivers linked in
     Build(iree::BuildOptions),
     /// Fetches and installs what the other commands need
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Command::NewBackend(options) => new_backend::run(&options),
         Command::ThirdParty => third_party::run(),
         Command::Wheel(options) => wheel::run(&options),
+        Command::Embedders => embedders::run(),
         Command::Build(options) => iree::build(&options),
         Command::Setup => setup::run(),
         Command::Bench(options) => bench::run(&options),
