@@ -92,11 +92,6 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         ),
         step("third-party", "a driver outside the workspace builds, links and runs", xtask(&["third-party"])),
         step(
-            "embedders",
-            "programs in C, C++ and Rust that embed the runtime, in a folder outside the repository",
-            xtask(&["embedders"]),
-        ),
-        step(
             "asan",
             "the conformance suite, the C examples and the driver's tests with AddressSanitizer, on both sides of the interface",
             xtask(&["asan"]),

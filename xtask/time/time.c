@@ -129,10 +129,14 @@ static iree_status_t at_once(const program_t* program, call_t* calls, int count)
   iree_time_t start = iree_time_now();
   for (int i = 0; i < FLAG_calls; ++i) {
     call_t* call = &calls[i % count];
-    if (i >= count) IREE_RETURN_IF_ERROR(finish(call));
+    if (i >= count) {
+      IREE_RETURN_IF_ERROR(finish(call));
+    }
     IREE_RETURN_IF_ERROR(begin(program, call));
   }
-  for (int i = 0; i < count; ++i) IREE_RETURN_IF_ERROR(finish(&calls[i]));
+  for (int i = 0; i < count; ++i) {
+    IREE_RETURN_IF_ERROR(finish(&calls[i]));
+  }
   printf("at once %d %lld\n", FLAG_calls, (long long)(iree_time_now() - start));
   return iree_ok_status();
 }

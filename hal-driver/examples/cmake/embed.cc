@@ -101,7 +101,9 @@ iree_status_t Run(const char* module, const std::vector<std::string>& uris, int*
   IREE_RETURN_IF_ERROR(iree_runtime_instance_create(&options, iree_allocator_system(), &made));
   Instance instance(made);
   std::vector<Device> devices(uris.size());
-  for (size_t i = 0; i < uris.size(); ++i) IREE_RETURN_IF_ERROR(Open(uris[i], &devices[i]));
+  for (size_t i = 0; i < uris.size(); ++i) {
+    IREE_RETURN_IF_ERROR(Open(uris[i], &devices[i]));
+  }
   const size_t count = devices.size() + 1;
   std::vector<iree_status_t> statuses(count);
   std::vector<int> errors(count);
