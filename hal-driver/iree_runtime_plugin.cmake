@@ -8,6 +8,8 @@
 
 include("${CMAKE_CURRENT_LIST_DIR}/cmake/static_library.cmake")
 
+set(HAL_DRIVER_TARGET_DIR "${CMAKE_BINARY_DIR}/hal-driver" CACHE PATH "Where cargo builds the static library.")
+
 # A driver is a feature of the crate that stands for a backend's crate: NAME = ["dep:hal-NAME"].
 set(_HAL_DRIVERS)
 file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/Cargo.toml" _HAL_LINES REGEX "^[a-z0-9_]+ = .\"dep:hal-")
@@ -31,7 +33,7 @@ if(_HAL_WANTED)
     NO_DEFAULT_FEATURES
     FEATURES ${_HAL_WANTED}
     INCLUDE "${CMAKE_CURRENT_LIST_DIR}/include"
-    TARGET_DIR "${CMAKE_BINARY_DIR}/hal-driver")
+    TARGET_DIR "${HAL_DRIVER_TARGET_DIR}")
 else()
   list(JOIN _HAL_DRIVERS ", " _HAL_SHOWN)
   message(WARNING "${CMAKE_CURRENT_LIST_DIR} adds no driver: -DIREE_EXTERNAL_HAL_DRIVERS names none of ${_HAL_SHOWN}")

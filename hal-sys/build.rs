@@ -72,6 +72,9 @@ fn bind(source: &Path, arguments: &[String], out: &Path) -> Result<(), String> {
         .allowlist_type("iree_.*")
         .allowlist_var("(iree_|IREE_).*")
         .blocklist_type("iree_.*_test_.*")
+        // Inline functions that name variables of IREE's HAL module, which programs without modules do not link, or, for the
+        // executable cache, which nobody defines.
+        .blocklist_function(format!("iree_hal_({MODULE_TYPES})_(type|isa|deref)"))
         .wrap_static_fns(true)
         .wrap_static_fns_path(out.join("inline"))
         .wrap_static_fns_suffix("__inline")
@@ -107,6 +110,10 @@ fn target_folders(out: &Path) -> Result<Vec<PathBuf>, String> {
     let repository = manifest.parent().map(|root| root.join("target"));
     Ok(out.ancestors().map(Path::to_owned).chain(repository).collect())
 }
+
+/// The types of HAL objects in IREE's virtual machine.
+const MODULE_TYPES: &str = "allocator|buffer|buffer_view|channel|command_buffer|device|event|executable|executable_cache|\
+                            fence|file|semaphore";
 
 /// What the linked libraries are built with, as far as a layout depends on it.
 const DEFINES: [&str; 4] =

@@ -58,6 +58,12 @@ function(hal_add_driver_library)
     set(_UNSTABLE "RUSTC_BOOTSTRAP=1")
   endif()
 
+  # Set only where there are any: empty is another build than unset.
+  set(_CFLAGS)
+  if(HAL_DRIVER_CFLAGS)
+    set(_CFLAGS "TARGET_CFLAGS=${HAL_DRIVER_CFLAGS}")
+  endif()
+
   # Cargo knows best what is out of date, so it is always asked.
   list(JOIN _RULE_DRIVERS ", " _SHOWN)
   add_custom_target(${_RULE_NAME}_cargo
@@ -66,7 +72,7 @@ function(hal_add_driver_library)
       "IREE_SOURCE_DIR=${IREE_SOURCE_DIR}"
       "CARGO_TARGET_DIR=${_RULE_TARGET_DIR}"
       "RUSTFLAGS=${HAL_DRIVER_RUSTFLAGS}"
-      "TARGET_CFLAGS=${HAL_DRIVER_CFLAGS}"
+      ${_CFLAGS}
       ${_UNSTABLE}
       "LIBCLANG_PATH=${_LIBCLANG}"
       # The C linker brings the runtime of the build that this is part of.

@@ -107,11 +107,13 @@ macro_rules! drivers {
         )*
 
         /// Adds every driver of this library to a registry: what its features name. Cheap, and touches no hardware. Stops at
-        /// the first that cannot be added, as one that is there already.
+        /// the first that cannot be added, as one that is there already. A library without drivers of its own has no such function, so
+        /// that a program may link it beside this one.
         ///
         /// # Safety
         ///
         /// The registry is alive.
+        #[cfg(any($(feature = $feature),*))]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn hal_drivers_register_all(
             registry: *mut sys::iree_hal_driver_registry_t,
@@ -126,7 +128,6 @@ macro_rules! drivers {
                     }
                 }
             )*
-            let _ = registry;
             std::ptr::null_mut()
         }
     };

@@ -34,11 +34,11 @@ pub(crate) struct Options {
 
 impl Options {
     /// The suite on a plugin's drivers alone.
-    pub(crate) fn outside(plugin: Plugin) -> Self {
+    pub(crate) fn outside(plugin: Plugin, device: String) -> Self {
         Self {
             backends: Vec::new(),
             plugin,
-            device: None,
+            device: Some(device),
             unsupported: Vec::new(),
             verbose: false,
             nodes: false,

@@ -5,6 +5,7 @@ mod bench;
 mod cts;
 mod demo;
 mod doctor;
+mod embedders;
 mod hw;
 mod instructions;
 mod iree;
@@ -15,6 +16,7 @@ mod setup;
 mod steps;
 mod test;
 mod third_party;
+mod time;
 mod wheel;
 mod with;
 mod workspace;
@@ -58,12 +60,16 @@ enum Command {
     ThirdParty,
     /// The Python package as a wheel
     Wheel(wheel::Options),
+    /// Programs of other people's, in C, C++ and Rust, built and run in a folder outside the repository
+    Embedders,
     /// IREE's tools and its conformance suite, with our drivers linked in
     Build(iree::BuildOptions),
     /// Fetches and installs what the other commands need
     Setup,
     /// The same work on IREE's local drivers and on the mock device, side by side
     Bench(bench::Options),
+    /// How long calls of a module take on several devices, side by side
+    Time(time::Options),
     /// What each operation costs in instructions, against a budget
     Instructions,
     /// Random programs on random devices, judged by the engine's rules
@@ -92,9 +98,11 @@ fn main() -> ExitCode {
         Command::NewBackend(options) => new_backend::run(&options),
         Command::ThirdParty => third_party::run(),
         Command::Wheel(options) => wheel::run(&options),
+        Command::Embedders => embedders::run(),
         Command::Build(options) => iree::build(&options),
         Command::Setup => setup::run(),
         Command::Bench(options) => bench::run(&options),
+        Command::Time(options) => time::run(&options),
         Command::Instructions => instructions::run(),
         Command::Worlds(options) => worlds::run(&options),
         Command::Programs(options) => programs::run(&options),

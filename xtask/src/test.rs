@@ -161,6 +161,19 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             "each case runs on IREE's local drivers and on the mock device",
             xtask(&["bench", "--quick"]),
         ),
+        step(
+            "package",
+            "the crates that can be published are whole: each builds from what would be uploaded",
+            cargo(&[&["package", "--quiet", "--allow-dirty", "--offline"], PUBLISHED.as_slice()].concat()),
+        ),
+        Step {
+            missing: msrv_missing(),
+            ..step(
+                "msrv",
+                "everything builds with the oldest compiler that the manifest promises",
+                msrv(root, target),
+            )
+        },
         step("docs", "the documentation builds without a warning", docs),
         Step {
             missing: deny_missing(),
@@ -171,6 +184,31 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             )
         },
     ]
+}
+
+/// The crates that can be published; the others are built against IREE's sources.
+const PUBLISHED: [&str; 8] =
+    ["-p", "hal-semaphore", "-p", "hal-backend", "-p", "hal-mock", "-p", "hal-template"];
+
+/// The toolchain that the manifest promises.
+const MSRV: &str = env!("CARGO_PKG_RUST_VERSION");
+
+/// A check of everything with that toolchain, which keeps its own folder.
+fn msrv(root: &Path, target: &Path) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", MSRV, "cargo", "check", "--workspace", "--all-features", "--locked", "--quiet"]);
+    // This cargo's environment names its own compiler.
+    command.env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
+    command.current_dir(root).env("CARGO_TARGET_DIR", target.join("msrv"));
+    command
+}
+
+fn msrv_missing() -> Option<String> {
+    let mut command = Command::new("rustup");
+    command.args(["run", MSRV, "cargo", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let is_here = command.status().is_ok_and(|status| status.success());
+    (!is_here)
+        .then(|| format!("Rust {MSRV} is not installed: rustup toolchain install {MSRV} --profile minimal"))
 }
 
 fn answers(subcommand: &str) -> bool {

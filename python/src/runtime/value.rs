@@ -115,7 +115,9 @@ unsafe fn object(reference: sys::iree_vm_ref_t) -> Result<Value> {
     }
     // SAFETY: alive, as the caller promises; each cast is checked by its type.
     unsafe {
-        if let Some(view) = Ref::retained(sys::iree_hal_buffer_view_deref(reference)) {
+        if reference.type_ == sys::iree_hal_buffer_view_registration
+            && let Some(view) = Ref::retained(reference.ptr.cast())
+        {
             return Ok(Value::Array(View(view)));
         }
         if let Some(list) = Ref::retained(sys::iree_vm_list_deref(reference)) {
