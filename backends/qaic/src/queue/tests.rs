@@ -492,7 +492,7 @@ fn a_full_ring_is_waited_for_and_one_that_is_too_small_is_replaced() {
 #[test]
 fn a_network_of_a_compiler_works_on_the_programs_own_buffers() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     assert_eq!(executable.functions()[0].bindings, 2);
     let (source, target) = (bench.memory(&[41; 8192]), bench.memory(&[0; 8192]));
     let bindings = [span(&source, 0, 4096), span(&target, 4096, 4096)];
@@ -515,7 +515,7 @@ fn a_network_of_a_compiler_works_on_the_programs_own_buffers() {
 #[test]
 fn what_a_network_cannot_use_in_place_is_copied() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     // One buffer for both, and one that is too short for the slice: both are the network's own objects then.
     let both = bench.memory(&[1; 8192]);
     bench.dispatch(&executable, 0, [1; 3], &[span(&both, 0, 4096), span(&both, 4096, 4096)]).unwrap();
@@ -538,7 +538,7 @@ fn what_a_network_cannot_use_in_place_is_copied() {
 #[test]
 fn a_network_survives_the_loss_of_its_workload_with_the_programs_buffers() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let (source, target) = (bench.memory(&[1; 4096]), bench.memory(&[0; 4096]));
     let bindings = [span(&source, 0, 4096), span(&target, 0, 4096)];
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
@@ -551,7 +551,7 @@ fn a_network_survives_the_loss_of_its_workload_with_the_programs_buffers() {
 #[test]
 fn what_is_no_executable_here_is_refused() {
     let mut bench = Bench::with_channels(16);
-    let refused = |bytes: &[u8]| Executable::network(bytes, &bench.queues).unwrap_err();
+    let refused = |bytes: &[u8]| Executable::network(bytes, false, &bench.queues).unwrap_err();
     assert_eq!(refused(b"\x7fELF").code(), Code::Incompatible);
     let program = hal_qaic_abi::container::emulated::Program {
         program: 1,
@@ -561,7 +561,9 @@ fn what_is_no_executable_here_is_refused() {
     };
     let foreign = refused(&program.container().unwrap());
     assert!(foreign.message().contains("emulator"), "{foreign}");
-    let executable = Arc::new(Executable::network(&container(), &bench.queues).unwrap());
+    let vendors = Executable::network(&container(), true, &bench.queues).unwrap_err();
+    assert!(vendors.message().contains("real cores"), "{vendors}");
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let memory = bench.memory(&[0; 8192]);
     let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
     let failure = bench.dispatch(&executable, 0, [2, 1, 1], &bindings).unwrap_err();
@@ -612,7 +614,7 @@ fn a_device_that_refuses_to_stop_a_network_is_asked_again() {
 #[test]
 fn a_loss_that_is_noticed_when_a_buffer_is_sliced_is_a_loss() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[2; 4096]), bench.memory(&[0; 4096])];
     let [first, second, target] = memories.each_ref().map(|memory| span(memory, 0, 4096));
     bench.dispatch(&executable, 0, [1; 3], &[first, target.clone()]).unwrap();
@@ -627,7 +629,7 @@ fn a_loss_that_is_noticed_when_a_buffer_is_sliced_is_a_loss() {
 #[test]
 fn a_buffer_whose_network_was_lost_goes_to_another_one() {
     let mut bench = Bench::with_channels(16);
-    let network = || Arc::new(Executable::network(&container(), &bench.queues).unwrap());
+    let network = || Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let (one, other) = (network(), network());
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
     let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));

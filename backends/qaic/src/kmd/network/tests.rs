@@ -279,7 +279,11 @@ fn another_major_version_is_refused_and_another_minor_one_is_not() {
         let card = Card::open(Arc::new(kernel), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
         Device::new(card, None)
     };
-    assert_eq!(open(5, 7).unwrap().version(), Version { major: 5, minor: 7 });
+    let newer = open(5, 7).unwrap();
+    assert_eq!(newer.version(), Version { major: 5, minor: 7 });
+    let warning = newer.warning().unwrap();
+    assert!(warning.contains("accel0") && warning.contains("5.7") && warning.contains("5.0"), "{warning}");
+    assert_eq!(open(5, 0).unwrap().warning(), None);
     let refused = open(4, 0).unwrap_err();
     assert_eq!(refused.code(), Code::Incompatible);
     assert!(refused.message().contains("4.0") && refused.message().contains("5.0"), "{refused}");
