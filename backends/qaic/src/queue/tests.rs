@@ -397,6 +397,23 @@ fn the_network_that_was_used_longest_ago_makes_room() {
 }
 
 #[test]
+fn a_network_that_makes_room_leaves_its_large_objects_to_the_next_one() {
+    let mut bench = Bench::new(Desk::new(16, 1), Settings { channels: 1, ..Settings::default() });
+    let executables = [bench.adder(), bench.adder()];
+    let memory = bench.memory(&vec![1; 2 << 20]);
+    let bindings = [span(&memory, 0, 1 << 20), span(&memory, 1 << 20, 1 << 20)];
+    let mut made = |executable| {
+        bench.desk.calls();
+        bench.dispatch(executable, 0, [4, 1, 1], &bindings).unwrap();
+        bench.desk.calls().iter().filter(|call| **call == Asked::CreateBo).count()
+    };
+    assert_eq!(made(&executables[0]), 6, "the call, each binding both ways, the outcome");
+    assert_eq!(made(&executables[1]), 2, "the bindings' are there");
+    assert_eq!(made(&executables[0]), 2);
+    assert_eq!(bytes(&memory, (1 << 20) + 5)[1 << 20..], [6, 6, 6, 6, 1]);
+}
+
+#[test]
 fn what_an_executable_had_goes_with_it() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
@@ -533,6 +550,25 @@ fn what_a_network_cannot_use_in_place_is_copied() {
     expected[4096..4146].fill(8);
     assert_eq!(bytes(&target, 8192), expected);
     assert!(bench.desk.calls().contains(&Asked::PartialExecute));
+}
+
+#[test]
+fn an_object_of_a_run_that_is_over_may_be_on_its_way_for_a_moment_longer() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let memory = bench.memory(&[1; 8192]);
+    let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
+    bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
+    bench.desk.calls();
+    bench.desk.fail(Asked::Execute, Errno::INVAL);
+    bench.desk.fail(Asked::Execute, Errno::INVAL);
+    bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
+    let calls = bench.desk.calls();
+    assert_eq!(calls, [Asked::Execute, Asked::Execute, Asked::Execute, Asked::Wait], "no wait between");
+    // What the kernel never accepts is an error soon.
+    (0..1000).for_each(|_| bench.desk.fail(Asked::Execute, Errno::INVAL));
+    let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
+    assert_eq!(failure.code(), Code::InvalidArgument);
 }
 
 #[test]

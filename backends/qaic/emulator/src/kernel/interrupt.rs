@@ -236,10 +236,7 @@ mod tests {
         let [_, taken, with] = second(true, 5_000);
         println!("with it: {taken} interrupts a second, {with} responses");
         assert_eq!(taken, 1, "the line stays disabled, since each look finds more");
-        assert!(
-            responses - with < 2 * 100 / 5,
-            "as many, but for those of the last look"
-        );
+        assert!(responses - with < 2 * 100 / 5, "as many, but for those of the last look");
         // A workload that is slow enough has its interrupts.
         let [_, taken, responses] = second(true, 5_000_000);
         assert_eq!((taken, responses), (200, 200));

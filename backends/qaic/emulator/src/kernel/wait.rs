@@ -42,11 +42,14 @@ impl Machine {
             // Somebody may wait for the channel to be let go of.
             self.core.wake(number);
             let released = channel.user.is_none();
-            result?;
+            // What has become of the channel is told rather than that a signal came.
+            if result != Err(Errno::INTR) {
+                result?;
+            }
             return match card.restarting {
                 Some(channel) if channel == request.dbc_id => Err(Errno::PIPE),
                 _ if released => Err(Errno::PERM),
-                _ => Ok(()),
+                _ => result,
             };
         }
         result

@@ -21,19 +21,22 @@ const NOWHERE: u64 = 64;
 
 /// A card, real or emulated.
 struct Site {
+    is_real: bool,
     kernel: Arc<dyn Kernel>,
     file: Option<OwnedFd>,
 }
 
 impl Site {
     fn open() -> Self {
-        let (kernel, node): (Arc<dyn Kernel>, PathBuf) = match std::env::var_os("HAL_QAIC_NODE") {
+        let real = std::env::var_os("HAL_QAIC_NODE");
+        let is_real = real.is_some();
+        let (kernel, node): (Arc<dyn Kernel>, PathBuf) = match real {
             Some(node) => (Arc::new(Linux), node.into()),
             None => (Emulator::new(crate::common::options()).unwrap(), "/dev/accel/accel0".into()),
         };
         let file =
             kernel.open(Path::new(&node)).unwrap_or_else(|errno| panic!("{}: {errno}", node.display()));
-        Self { kernel, file: Some(file) }
+        Self { is_real, kernel, file: Some(file) }
     }
 
     fn raw(&self, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
@@ -102,14 +105,16 @@ struct Row {
     name: &'static str,
     ask: fn(&Site) -> Result<(), Errno>,
     says: Result<(), Errno>,
+    /// What an older kernel says.
+    said: Option<Errno>,
 }
 
 const fn refused(name: &'static str, errno: Errno, ask: fn(&Site) -> Result<(), Errno>) -> Row {
-    Row { name, ask, says: Err(errno) }
+    Row { name, ask, says: Err(errno), said: None }
 }
 
 const fn taken(name: &'static str, ask: fn(&Site) -> Result<(), Errno>) -> Row {
-    Row { name, ask, says: Ok(()) }
+    Row { name, ask, says: Ok(()), said: None }
 }
 
 const STATUS: [u32; 2] = [STATUS_FROM_USER, 8];
@@ -158,9 +163,13 @@ const MESSAGES: &[Row] = &[
     refused("an empty transfer", Errno::INVAL, |site| {
         site.manage(&[DMA_TRANSFER_FROM_USER, 32, 0, 0, 64, 0, 0, 0], 32, 1)
     }),
-    refused("a transfer of memory that is not there", Errno::FAULT, |site| {
-        site.manage(&[DMA_TRANSFER_FROM_USER, 32, 0, 0, 64, 0, 64, 0], 32, 1)
-    }),
+    // Until a fix of 2025-10 the kernel put EINVAL in the place of whatever had stopped it in the middle of a message.
+    Row {
+        said: Some(Errno::INVAL),
+        ..refused("a transfer of memory that is not there", Errno::FAULT, |site| {
+            site.manage(&[DMA_TRANSFER_FROM_USER, 32, 0, 0, 64, 0, 64, 0], 32, 1)
+        })
+    },
     refused("a transfer past the end of addresses", Errno::INVAL, |site| {
         site.manage(&[DMA_TRANSFER_FROM_USER, 32, 0, 0, u32::MAX, u32::MAX, 64, 0], 32, 1)
     }),
@@ -267,7 +276,8 @@ fn the_driver_says_what_the_table_has() {
         let said = (row.ask)(&site);
         println!("{:44} {}", row.name, name(&said));
         asked += 1;
-        if said != row.says {
+        let is_older = site.is_real && row.said.is_some_and(|errno| said == Err(errno));
+        if said != row.says && !is_older {
             wrong.push(format!("{}: {} instead of {}", row.name, name(&said), name(&row.says)));
         }
     }
