@@ -42,14 +42,11 @@ impl Machine {
             // Somebody may wait for the channel to be let go of.
             self.core.wake(number);
             let released = channel.user.is_none();
-            // What has become of the channel is told rather than that a signal came.
-            if result != Err(Errno::INTR) {
-                result?;
-            }
+            result?;
             return match card.restarting {
                 Some(channel) if channel == request.dbc_id => Err(Errno::PIPE),
                 _ if released => Err(Errno::PERM),
-                _ => result,
+                _ => Ok(()),
             };
         }
         result
