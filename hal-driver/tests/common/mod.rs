@@ -3,6 +3,8 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object here is alive as long as its wrapper")]
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
+pub(crate) mod chain;
+
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ffi::c_void;
@@ -61,6 +63,7 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
         REGISTER.call_once(|| {
             check(hal_driver::iree_hal_mock_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_gaudi_driver_module_register(registry)).unwrap();
+            check(hal_driver::iree_hal_qaic_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_template_driver_module_register(registry)).unwrap();
             check(iree_hal_local_task_driver_module_register(registry)).unwrap();
             check(iree_hal_local_sync_driver_module_register(registry)).unwrap();
