@@ -116,6 +116,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             xtask(&["hw", "gaudi", "--device", "gaudi://emulated"]),
         ),
         step(
+            "rehearsal-qaic",
+            "what a person with a Cloud AI 100 runs, on an emulated one",
+            xtask(&["hw", "qaic", "--device", "qaic://emulated"]),
+        ),
+        step(
             "memory",
             "allocations, bytes and stack at full size, optimised",
             cargo(&["test", "-p", engine, "--release", "--test", "steady_state"]),

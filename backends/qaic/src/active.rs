@@ -9,7 +9,7 @@
 use crate::blueprint::Blueprint;
 use crate::kmd::{Activation, ConstantsId, Device, Error, NetworkId};
 use crate::launch::{Slot, Target};
-use crate::memory::Channel;
+use crate::memory::{Channel, Spares};
 use hal_qaic_abi::container::qpc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -156,6 +156,14 @@ impl Active {
     /// How many elements its channel's rings have.
     pub(crate) fn elements(&self) -> u32 {
         self.start.elements
+    }
+
+    /// Stops the network, of which nothing is in flight, and gives its objects to others.
+    pub(crate) fn stop(self, spares: &mut Spares) {
+        let Self { slots, loaded, target, .. } = self;
+        // With the channel the kernel ends every slice.
+        drop((loaded, target));
+        spares.keep(slots.into_iter().flat_map(Slot::into_objects));
     }
 
     /// Forgets the activation: the kernel has ended it.

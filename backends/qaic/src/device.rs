@@ -130,7 +130,7 @@ impl Device for QaicDevice {
 
     fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
         let executable = if request.format == FORMAT {
-            Executable::network(request.data, &self.queues)?
+            Executable::network(request.data, self.is_emulated(), &self.queues)?
         } else if let Some(programs) = &self.programs {
             let program = host.load(request, programs.workers())?;
             Executable::program(program, programs, &self.queues)

@@ -76,14 +76,15 @@ impl Executable {
         Self { number: NEXT.fetch_add(1, Ordering::Relaxed), kind, queue: Arc::downgrade(queue) }
     }
 
-    /// A network of a compiler.
-    pub(crate) fn network(bytes: &[u8], queue: &Arc<Queues>) -> Result<Self, Failure> {
+    /// A network of a compiler; for an emulated card, one that names a program which its emulator keeps.
+    pub(crate) fn network(bytes: &[u8], emulated: bool, queue: &Arc<Queues>) -> Result<Self, Failure> {
         let blueprint = Blueprint::read(bytes.into()).map_err(|fault| refused(&fault))?;
-        if blueprint.program.is_some() {
-            let text = "it is a network of the emulator's, which names a program of another process";
-            return Err(Failure::new(Code::Incompatible, format!("{FORMAT} executable: {text}")));
-        }
-        Ok(Self::new(Kind::Network(Arc::new(blueprint)), queue))
+        let text = match (&blueprint.program, emulated) {
+            (Some(_), false) => "it is a network of the emulator's, which no card understands",
+            (None, true) => "it is a network for real cores, and the emulated ones run programs of the host",
+            _ => return Ok(Self::new(Kind::Network(Arc::new(blueprint)), queue)),
+        };
+        Err(Failure::new(Code::Incompatible, format!("{FORMAT} executable: {text}")))
     }
 
     /// A host executable.
@@ -103,7 +104,7 @@ impl Executable {
             Kind::Network(blueprint) => vec![Function {
                 name: blueprint.name.clone(),
                 bindings: u16::try_from(blueprint.bindings).unwrap_or(u16::MAX),
-                constants: 0,
+                constants: blueprint.program.as_ref().map_or(0, |program| program.constants),
                 workgroup_size: [1; 3],
             }],
             Kind::Program { functions, .. } => functions.clone(),

@@ -12,12 +12,12 @@
 
 use crate::blueprint::{Blueprint, Role};
 use crate::kmd::{Batch, Card, Errno, Error, Object};
-use crate::memory::{Bound, Channel, Memory};
+use crate::memory::{Bound, Channel, Memory, Spares};
 use hal_backend::{Code, Failure, HostRange};
 use hal_qaic_abi::container::emulated::{Head, OUTCOME, Outcome};
 use hal_qaic_abi::container::metadata::Direction;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Some bytes that a network works on.
 pub(crate) struct Binding {
@@ -75,14 +75,20 @@ pub(crate) struct Slot {
 
 impl Slot {
     /// Puts everything in its place, so that it can be queued. What was begun is ended by [`end`](Slot::end), on failure too.
-    pub(crate) fn begin(&mut self, target: &Target, head: &Head, constants: &[u32]) -> Result<(), Trouble> {
+    pub(crate) fn begin(
+        &mut self,
+        target: &Target,
+        spares: &mut Spares,
+        head: &Head,
+        constants: &[u32],
+    ) -> Result<(), Trouble> {
         let groups = target.blueprint.plan.groups.len();
         self.objects.resize_with(groups, || None);
         self.batch.clear();
         let lengths = self.bindings.iter().map(|binding| binding.view.length());
         head.write(constants, lengths, &mut self.call);
         for group in 0..groups {
-            let place = self.place(target, group)?;
+            let place = self.place(target, spares, group)?;
             self.places.push(place);
             self.bring(&target.blueprint, group)?;
             let bytes = self.transferred(&target.blueprint, group);
@@ -94,16 +100,16 @@ impl Slot {
 
     /// Queues everything that was put in its place.
     pub(crate) fn queue(&self, target: &Target) -> Result<(), Error> {
-        match target.card.execute(target.channel.number, &self.batch) {
-            // Objects complete in no order: one of the run before, which is over, may still be on its way.
-            Err(Error::Kernel { errno: Errno::INVAL, .. }) => {
-                for group in 0..self.places.len() {
-                    let object = self.object(&target.blueprint, group).ok_or_else(misfit)?;
-                    target.card.wait(object, target.channel.number, STRAGGLER)?;
+        let begin = Instant::now();
+        loop {
+            match target.card.execute(target.channel.number, &self.batch) {
+                // Objects complete in no order: one of a run that is over may be on its way for a moment longer. A wait would
+                // not do, since the kernel has every other object of a refused execution wait for the next one.
+                Err(Error::Kernel { errno: Errno::INVAL, .. }) if begin.elapsed() < STRAGGLER => {
+                    std::thread::sleep(STRAGGLER / 100);
                 }
-                target.card.execute(target.channel.number, &self.batch)
+                result => return result,
             }
-            result => result,
         }
     }
 
@@ -136,8 +142,13 @@ impl Slot {
         self.places.clear();
     }
 
+    /// The slot's own objects, of a network that was stopped.
+    pub(crate) fn into_objects(self) -> impl Iterator<Item = Bound> {
+        self.objects.into_iter().flatten()
+    }
+
     /// Takes an object for a group, sliced: the program's own buffer, if it can be used, or else the slot's.
-    fn place(&mut self, target: &Target, group: usize) -> Result<Place, Error> {
+    fn place(&mut self, target: &Target, spares: &mut Spares, group: usize) -> Result<Place, Error> {
         let plan = target.blueprint.plan.groups.get(group).ok_or_else(misfit)?;
         let own = binding(&self.bindings, &target.blueprint, group)
             .filter(|_| target.blueprint.takes_buffers(group))
@@ -152,7 +163,7 @@ impl Slot {
         let place = self.objects.get_mut(group).ok_or_else(misfit)?;
         let bound = match place {
             Some(bound) => bound,
-            None => place.insert(Bound::new(&target.card, plan.length)?),
+            None => place.insert(spares.take(&target.card, plan.length)?),
         };
         bound.take(&target.channel, group, plan, 0)?;
         Ok(Place::Slot)
@@ -215,7 +226,7 @@ impl Slot {
 }
 
 /// How long an object of a run that is over may still be on its way.
-const STRAGGLER: Duration = Duration::from_secs(5);
+const STRAGGLER: Duration = Duration::from_millis(100);
 
 /// The binding that a group is for.
 fn binding<'a>(bindings: &'a [Binding], blueprint: &Blueprint, group: usize) -> Option<&'a Binding> {

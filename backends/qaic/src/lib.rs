@@ -14,6 +14,7 @@
 //! | `qaic://N` | the card behind `/dev/accel/accelN` |
 //! | `qaic://0000:19:00.0` | the card at a place on the bus |
 //! | `qaic:///dev/accel/accelN` | the card behind a node |
+//! | `qaic://fd/N` | the card that the program itself has opened as descriptor N, and closes |
 //! | `qaic://emulated`, `qaic://emulated/N` | an emulated card; never taken unless it is named |
 //!
 //! What `qaic://` stands for can be said otherwise by the environment: `HAL_QAIC_DEFAULT` is then the path.
@@ -45,6 +46,7 @@
 //! | `launch.rs` | one run of a network |
 //! | `hazard.rs`, `queue.rs`, `queue/` | what may overlap; the queues and their two threads |
 //! | `executable.rs`, `device.rs` | what the driver sees |
+//! | `info.rs` | what an open card says of itself |
 //!
 //! The bytes of all interfaces are [`hal_qaic_abi`].
 
@@ -55,6 +57,7 @@ mod desk;
 mod device;
 mod executable;
 mod hazard;
+mod info;
 pub mod kmd;
 mod launch;
 mod memory;
@@ -63,6 +66,7 @@ mod queue;
 
 pub use device::QaicDevice;
 pub use executable::{Executable, FORMAT};
+pub use info::Info;
 pub use memory::Memory;
 
 use emulator::{Emulator, Options};
@@ -174,6 +178,9 @@ impl Driver for Qaic {
         let opening = Opening::read(parameters)?;
         let default = std::env::var(DEFAULT).unwrap_or_default();
         let path = if path.is_empty() { default.as_str() } else { path };
+        if let Some(number) = path.strip_prefix("fd/") {
+            return adopt(number, &opening);
+        }
         let Some(number) = emulated(path)? else {
             let kernel: Arc<dyn Kernel> = Arc::new(Linux);
             let node = locate(&*kernel, path)?;
@@ -233,8 +240,38 @@ fn open(
     programs: Option<Arc<dyn Programs>>,
     opening: &Opening,
 ) -> Result<QaicDevice, Failure> {
-    let card = Card::open(kernel, node, opening.patience)?;
-    QaicDevice::new(Client::new(card, opening.control)?, programs, opening.settings)
+    device(Card::open(kernel, node, opening.patience)?, programs, opening)
+}
+
+/// The card behind a descriptor of this process.
+fn adopt(number: &str, opening: &Opening) -> Result<QaicDevice, Failure> {
+    let bad = || {
+        let message = format!("qaic://fd/{number} names no open descriptor of this process");
+        Failure::new(Code::InvalidArgument, message)
+    };
+    let number: i32 = number.parse().map_err(|_| bad())?;
+    let file = kmd::borrow(number).ok_or_else(bad)?;
+    let name = format!("descriptor {number}");
+    match Emulator::of(file) {
+        Some(emulator) => {
+            let programs: Arc<dyn Programs> = emulator.clone();
+            device(Card::adopt(emulator, file, name)?, Some(programs), opening)
+        }
+        None => device(Card::adopt(Arc::new(Linux), file, name)?, None, opening),
+    }
+}
+
+fn device(
+    card: Arc<Card>,
+    programs: Option<Arc<dyn Programs>>,
+    opening: &Opening,
+) -> Result<QaicDevice, Failure> {
+    let client = Client::new(card, opening.control)?;
+    if let Some(warning) = client.warning() {
+        // Nothing fails for it, so that there is no status that it could be in.
+        eprintln!("hal-qaic: {warning}");
+    }
+    QaicDevice::new(client, programs, opening.settings)
 }
 
 fn listed(node: &Node) -> DeviceInfo {

@@ -12,7 +12,7 @@
 use crate::kmd::{Card, Errno, Error, Object};
 use hal_backend::HostRange;
 use hal_qaic_abi::container::{Bases, Group};
-use hal_qaic_abi::uapi::SliceEntry;
+use hal_qaic_abi::uapi::{PAGE, SliceEntry};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -123,6 +123,43 @@ impl Drop for Bound {
     fn drop(&mut self) {
         // The kernel keeps an object's memory for as long as it has slices.
         let _ = self.release(&mut self.used.lock().sliced);
+    }
+}
+
+/// Large objects of networks that were stopped, kept for the next ones: to make such an object, and to give it back, costs
+/// more than to use it.
+#[derive(Debug, Default)]
+pub(crate) struct Spares(Vec<Bound>);
+
+/// The least that an object has to be worth keeping, and how much all of them take.
+const LARGE: u64 = 1 << 20;
+const SPARES: u64 = 512 << 20;
+
+impl Spares {
+    /// An object of so many bytes, in whole pages: one that was kept, or a new one.
+    pub(crate) fn take(&mut self, card: &Arc<Card>, length: u64) -> Result<Bound, Error> {
+        let wanted = length.next_multiple_of(PAGE);
+        match self.0.iter().position(|bound| bound.object.length() == wanted) {
+            Some(place) => Ok(self.0.swap_remove(place)),
+            None => Bound::new(card, length),
+        }
+    }
+
+    /// Keeps objects of a network that was stopped, if they are worth it and there is room.
+    pub(crate) fn keep(&mut self, objects: impl Iterator<Item = Bound>) {
+        let mut taken: u64 = self.0.iter().map(|bound| bound.object.length()).sum();
+        for bound in objects.filter(|bound| bound.object.length() >= LARGE) {
+            taken += bound.object.length();
+            if taken > SPARES {
+                return;
+            }
+            self.0.push(bound);
+        }
+    }
+
+    /// Gives them all back.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 

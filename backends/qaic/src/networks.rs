@@ -9,6 +9,7 @@ use crate::active::{Active, Start};
 use crate::blueprint::Blueprint;
 use crate::kmd::{Device, Error};
 use crate::launch::{Binding, Slot, Target, Trouble};
+use crate::memory::Spares;
 use hal_backend::Failure;
 use hal_qaic_abi::container::emulated::Head;
 use hal_qaic_abi::uapi::CHANNELS;
@@ -110,11 +111,19 @@ pub(crate) struct Networks {
     scarce: bool,
     /// Why networks have ended, the latest at the end.
     ended: Vec<(u64, Error)>,
+    spares: Spares,
 }
 
 impl Networks {
     pub(crate) fn new(device: Arc<Device>, settings: Settings) -> Self {
-        Self { device, settings, running: Vec::new(), scarce: false, ended: Vec::new() }
+        Self {
+            device,
+            settings,
+            running: Vec::new(),
+            scarce: false,
+            ended: Vec::new(),
+            spares: Spares::default(),
+        }
     }
 
     /// How many run.
@@ -141,7 +150,7 @@ impl Networks {
                 (key, self.start(&blueprint, elements)?)
             }
         };
-        let mut result = queue(&mut active, head, constants, bindings);
+        let mut result = queue(&mut active, &mut self.spares, head, constants, bindings);
         while let Err(Refusal::Failed(Trouble::Device(Error::Ring))) = result {
             // Nothing is queued. The network gets a channel with larger rings, unless somebody has said how large.
             let elements = active.elements() * 2;
@@ -149,9 +158,9 @@ impl Networks {
                 break;
             }
             let blueprint = active.target.blueprint.clone();
-            drop(active);
+            active.stop(&mut self.spares);
             active = self.start(&blueprint, elements)?;
-            result = queue(&mut active, head, constants, bindings);
+            result = queue(&mut active, &mut self.spares, head, constants, bindings);
         }
         let number = active.number;
         self.running.push((key, active));
@@ -188,7 +197,8 @@ impl Networks {
     /// Stops the network that was used longest ago of those that have nothing in flight.
     fn stop_one(&mut self) -> Result<(), Refusal> {
         let idle = self.running.iter().position(|(_, active)| active.is_idle()).ok_or(Refusal::Busy)?;
-        self.running.remove(idle);
+        let (_, active) = self.running.remove(idle);
+        active.stop(&mut self.spares);
         Ok(())
     }
 
@@ -227,6 +237,7 @@ impl Networks {
     /// Stops everything.
     pub(crate) fn clear(&mut self) {
         self.running.clear();
+        self.spares.clear();
     }
 }
 
@@ -234,6 +245,7 @@ impl Networks {
 /// it is an error only when nothing else is in flight.
 fn queue(
     active: &mut Active,
+    spares: &mut Spares,
     head: &Head,
     constants: &[u32],
     bindings: &mut Vec<Binding>,
@@ -241,7 +253,7 @@ fn queue(
     let mut slot = active.slot().ok_or(Refusal::Busy)?;
     std::mem::swap(&mut slot.bindings, bindings);
     let target = &active.target;
-    let begun = slot.begin(target, head, constants).map_err(Refusal::Failed);
+    let begun = slot.begin(target, spares, head, constants).map_err(Refusal::Failed);
     let refusal = match begun.and_then(|()| Ok(slot.queue(target)?)) {
         Ok(()) => return Ok(Launched { network: active.number, target: target.clone(), slot }),
         Err(Refusal::Failed(Trouble::Device(Error::Full))) if active.is_alone() => {

@@ -3,6 +3,8 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object here is alive as long as its wrapper")]
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
+pub(crate) mod chain;
+
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ffi::c_void;

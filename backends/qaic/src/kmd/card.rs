@@ -13,7 +13,7 @@ use hal_qaic_abi::uapi::{
     PerfStatsHeader, SliceEntry, Wait,
 };
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +27,8 @@ pub struct Card {
     kernel: Arc<dyn Kernel>,
     /// There until it is dropped.
     file: Option<OwnedFd>,
+    /// Whether the program has opened it, and closes it: the file here is another descriptor for it.
+    adopted: bool,
     name: String,
 }
 
@@ -87,7 +89,24 @@ impl Card {
                 Err(errno) => return Err(cannot_open(path, errno, begin.elapsed())),
             }
         };
-        let card = Self { kernel, file: Some(file), name: path.display().to_string() };
+        Self::identified(kernel, file, false, path.display().to_string())
+    }
+
+    /// A device that the program has opened and closes. What is made here goes when the last descriptor for it does.
+    pub fn adopt(kernel: Arc<dyn Kernel>, file: BorrowedFd<'_>, name: String) -> Result<Arc<Self>, Failure> {
+        let file = file.try_clone_to_owned().map_err(|error| {
+            Failure::new(Code::InvalidArgument, format!("{name} cannot be used: {error}"))
+        })?;
+        Self::identified(kernel, file, true, name)
+    }
+
+    fn identified(
+        kernel: Arc<dyn Kernel>,
+        file: OwnedFd,
+        adopted: bool,
+        name: String,
+    ) -> Result<Arc<Self>, Failure> {
+        let card = Self { kernel, file: Some(file), adopted, name };
         // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
         card.identify()?;
         Ok(Arc::new(card))
@@ -256,7 +275,8 @@ impl Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        if let Some(file) = self.file.take() {
+        // Only whoever opened a file tells the kernel that it is closed.
+        if let Some(file) = self.file.take().filter(|_| !self.adopted) {
             self.kernel.close(file);
         }
     }

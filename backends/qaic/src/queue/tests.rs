@@ -398,6 +398,23 @@ fn the_network_that_was_used_longest_ago_makes_room() {
 }
 
 #[test]
+fn a_network_that_makes_room_leaves_its_large_objects_to_the_next_one() {
+    let mut bench = Bench::new(Desk::new(16, 1), Settings { channels: 1, ..Settings::default() });
+    let executables = [bench.adder(), bench.adder()];
+    let memory = bench.memory(&vec![1; 2 << 20]);
+    let bindings = [span(&memory, 0, 1 << 20), span(&memory, 1 << 20, 1 << 20)];
+    let mut made = |executable| {
+        bench.desk.calls();
+        bench.dispatch(executable, 0, [4, 1, 1], &bindings).unwrap();
+        bench.desk.calls().iter().filter(|call| **call == Asked::CreateBo).count()
+    };
+    assert_eq!(made(&executables[0]), 6, "the call, each binding both ways, the outcome");
+    assert_eq!(made(&executables[1]), 2, "the bindings' are there");
+    assert_eq!(made(&executables[0]), 2);
+    assert_eq!(bytes(&memory, (1 << 20) + 5)[1 << 20..], [6, 6, 6, 6, 1]);
+}
+
+#[test]
 fn what_an_executable_had_goes_with_it() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
@@ -493,7 +510,7 @@ fn a_full_ring_is_waited_for_and_one_that_is_too_small_is_replaced() {
 #[test]
 fn a_network_of_a_compiler_works_on_the_programs_own_buffers() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     assert_eq!(executable.functions()[0].bindings, 2);
     let (source, target) = (bench.memory(&[41; 8192]), bench.memory(&[0; 8192]));
     let bindings = [span(&source, 0, 4096), span(&target, 4096, 4096)];
@@ -516,7 +533,7 @@ fn a_network_of_a_compiler_works_on_the_programs_own_buffers() {
 #[test]
 fn what_a_network_cannot_use_in_place_is_copied() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     // One buffer for both, and one that is too short for the slice: both are the network's own objects then.
     let both = bench.memory(&[1; 8192]);
     bench.dispatch(&executable, 0, [1; 3], &[span(&both, 0, 4096), span(&both, 4096, 4096)]).unwrap();
@@ -537,9 +554,28 @@ fn what_a_network_cannot_use_in_place_is_copied() {
 }
 
 #[test]
+fn an_object_of_a_run_that_is_over_may_be_on_its_way_for_a_moment_longer() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let memory = bench.memory(&[1; 8192]);
+    let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
+    bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
+    bench.desk.calls();
+    bench.desk.fail(Asked::Execute, Errno::INVAL);
+    bench.desk.fail(Asked::Execute, Errno::INVAL);
+    bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
+    let calls = bench.desk.calls();
+    assert_eq!(calls, [Asked::Execute, Asked::Execute, Asked::Execute, Asked::Wait], "no wait between");
+    // What the kernel never accepts is an error soon.
+    (0..1000).for_each(|_| bench.desk.fail(Asked::Execute, Errno::INVAL));
+    let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
+    assert_eq!(failure.code(), Code::InvalidArgument);
+}
+
+#[test]
 fn a_network_survives_the_loss_of_its_workload_with_the_programs_buffers() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let (source, target) = (bench.memory(&[1; 4096]), bench.memory(&[0; 4096]));
     let bindings = [span(&source, 0, 4096), span(&target, 0, 4096)];
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
@@ -552,7 +588,7 @@ fn a_network_survives_the_loss_of_its_workload_with_the_programs_buffers() {
 #[test]
 fn what_is_no_executable_here_is_refused() {
     let mut bench = Bench::with_channels(16);
-    let refused = |bytes: &[u8]| Executable::network(bytes, &bench.queues).unwrap_err();
+    let refused = |bytes: &[u8]| Executable::network(bytes, false, &bench.queues).unwrap_err();
     assert_eq!(refused(b"\x7fELF").code(), Code::Incompatible);
     let program = hal_qaic_abi::container::emulated::Program {
         program: 1,
@@ -562,7 +598,9 @@ fn what_is_no_executable_here_is_refused() {
     };
     let foreign = refused(&program.container().unwrap());
     assert!(foreign.message().contains("emulator"), "{foreign}");
-    let executable = Arc::new(Executable::network(&container(), &bench.queues).unwrap());
+    let vendors = Executable::network(&container(), true, &bench.queues).unwrap_err();
+    assert!(vendors.message().contains("real cores"), "{vendors}");
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let memory = bench.memory(&[0; 8192]);
     let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
     let failure = bench.dispatch(&executable, 0, [2, 1, 1], &bindings).unwrap_err();
@@ -613,7 +651,7 @@ fn a_device_that_refuses_to_stop_a_network_is_asked_again() {
 #[test]
 fn a_loss_that_is_noticed_when_a_buffer_is_sliced_is_a_loss() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), &bench.queues).unwrap());
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[2; 4096]), bench.memory(&[0; 4096])];
     let [first, second, target] = memories.each_ref().map(|memory| span(memory, 0, 4096));
     bench.dispatch(&executable, 0, [1; 3], &[first, target.clone()]).unwrap();
@@ -628,7 +666,7 @@ fn a_loss_that_is_noticed_when_a_buffer_is_sliced_is_a_loss() {
 #[test]
 fn a_buffer_whose_network_was_lost_goes_to_another_one() {
     let mut bench = Bench::with_channels(16);
-    let network = || Arc::new(Executable::network(&container(), &bench.queues).unwrap());
+    let network = || Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let (one, other) = (network(), network());
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
     let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));

@@ -12,7 +12,7 @@ struct Runs {
 impl Runs {
     fn new(count: u8, settings: Settings) -> Self {
         let bench = Bench::new(Desk::new(16, 1), settings);
-        let executable = Arc::new(Executable::network(&container(), &bench.queues).unwrap());
+        let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
         let pair = |byte| [bench.memory(&[byte; 4096]), bench.memory(&[0; 4096])];
         let buffers = (0..count).map(pair).collect();
         bench.desk.hold();
@@ -95,7 +95,7 @@ fn networks_work_side_by_side_on_channels_of_their_own() {
     let mut runs = Runs::new(3, Settings::default());
     let mut commands = Vec::new();
     for number in 0..3 {
-        runs.executable = Arc::new(Executable::network(&container(), &runs.bench.queues).unwrap());
+        runs.executable = Arc::new(Executable::network(&container(), false, &runs.bench.queues).unwrap());
         commands.push(runs.command(number));
     }
     let epochs: Vec<u64> =
@@ -187,7 +187,7 @@ fn a_network_that_hangs_takes_what_is_queued_behind_it_along_and_nothing_else() 
     let settings = Settings { execute_timeout: Duration::from_millis(30), ..Settings::default() };
     let mut runs = Runs::new(4, settings);
     let mut commands: Vec<_> = (0..3).map(|number| runs.command(number)).collect();
-    runs.executable = Arc::new(Executable::network(&container(), &runs.bench.queues).unwrap());
+    runs.executable = Arc::new(Executable::network(&container(), false, &runs.bench.queues).unwrap());
     commands.push(runs.command(3));
     let epochs: Vec<u64> = commands
         .iter()
@@ -231,7 +231,7 @@ fn a_loss_that_is_noticed_when_a_run_is_queued_is_the_cause_for_those_in_flight(
 fn a_network_that_is_busy_is_not_stopped_for_another_one() {
     let mut runs = Runs::new(2, Settings { channels: 1, ..Settings::default() });
     let first = runs.command(0);
-    runs.executable = Arc::new(Executable::network(&container(), &runs.bench.queues).unwrap());
+    runs.executable = Arc::new(Executable::network(&container(), false, &runs.bench.queues).unwrap());
     let second = runs.command(1);
     let epochs = [runs.bench.submit(0, &[first]), runs.bench.submit(1, &[second])];
     runs.bench.settle();
@@ -247,12 +247,12 @@ fn a_device_that_has_no_channel_left_is_asked_again_when_a_network_is_idle() {
     // The device has fewer than it may be asked for.
     let mut runs = Runs::new(2, Settings::default());
     runs.bench = Bench::with_channels(1);
-    runs.executable = Arc::new(Executable::network(&container(), &runs.bench.queues).unwrap());
+    runs.executable = Arc::new(Executable::network(&container(), false, &runs.bench.queues).unwrap());
     let pair = |byte| [runs.bench.memory(&[byte; 4096]), runs.bench.memory(&[0; 4096])];
     runs.buffers = vec![pair(1), pair(2)];
     runs.bench.desk.hold();
     let first = runs.command(0);
-    runs.executable = Arc::new(Executable::network(&container(), &runs.bench.queues).unwrap());
+    runs.executable = Arc::new(Executable::network(&container(), false, &runs.bench.queues).unwrap());
     let second = runs.command(1);
     let epochs = [runs.bench.submit(0, &[first]), runs.bench.submit(1, &[second])];
     runs.bench.settle();
