@@ -1,7 +1,8 @@
 //! `cargo xtask hw`: what a person with a device runs, to prove on silicon what the emulators say.
 //!
 //! The same tests run here as everywhere, but on the device that is named; those that ask for faults, which only an
-//! emulator has on request, stay out. `--device gaudi://emulated` rehearses it without a device, and proves nothing.
+//! emulator has on request, stay out. `--device gaudi://emulated` and `--device tenstorrent://emulated` rehearse it without a device, and
+//! prove nothing.
 
 use crate::cts;
 use crate::iree::{Flavour, Tree};
@@ -12,12 +13,41 @@ use std::process::Command;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The backend: gaudi
+    /// The backend: gaudi or tenstorrent
     backend: String,
-    /// The device to prove it on
-    #[arg(long, value_name = "URI", default_value = "gaudi://0")]
-    device: String,
+    /// The device to prove it on; the first of the backend's, if none is named
+    #[arg(long, value_name = "URI")]
+    device: Option<String>,
 }
+
+/// A backend that hardware exists for.
+struct Backend {
+    name: &'static str,
+    /// What comes before the number of a card's node.
+    nodes: &'static str,
+    /// The driver in the kernel.
+    module: &'static str,
+    /// What is built beforehand.
+    tools: &'static [&'static str],
+    steps: fn(&Tree, &str, Option<&str>) -> Result<Vec<Step>>,
+}
+
+const BACKENDS: [Backend; 2] = [
+    Backend {
+        name: "gaudi",
+        nodes: "/dev/accel/accel",
+        module: "habanalabs",
+        tools: &["hal_cts", "overlap"],
+        steps: gaudi,
+    },
+    Backend {
+        name: "tenstorrent",
+        nodes: "/dev/tenstorrent/",
+        module: "tt-kmd",
+        tools: &["hal_cts"],
+        steps: tenstorrent,
+    },
+];
 
 /// The tests that need nothing but a device.
 const TRANSFERS: [&str; 6] = [
@@ -36,24 +66,30 @@ const PROGRAMS: [&str; 4] = [
 ];
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
-    if options.backend != "gaudi" {
-        bail!("there is no backend {:?} that hardware exists for; there is gaudi", options.backend);
-    }
-    let device = &options.device;
-    let Some(path) = device.strip_prefix("gaudi://") else {
-        bail!("{device} is no Gaudi; name one as gaudi://0");
+    let Some(backend) = BACKENDS.iter().find(|backend| backend.name == options.backend) else {
+        let known: Vec<&str> = BACKENDS.iter().map(|backend| backend.name).collect();
+        bail!(
+            "there is no backend {:?} that hardware exists for; there are {}",
+            options.backend,
+            known.join(", ")
+        );
+    };
+    let Backend { name, nodes, module, .. } = *backend;
+    let device = &options.device.clone().unwrap_or_else(|| format!("{name}://0"));
+    let Some(path) = device.strip_prefix(&format!("{name}://")) else {
+        bail!("{device} is no device of {name}; name one as {name}://0");
     };
     let emulated = path.starts_with("emulated");
-    let node = path.parse::<u32>().ok().map(|number| format!("/dev/accel/accel{number}"));
+    let node = path.parse::<u32>().ok().map(|number| format!("{nodes}{number}"));
     if let Some(node) = node.as_ref().filter(|node| !std::path::Path::new(node).exists()) {
         bail!(
-            "there is no {node}: no card, or its driver habanalabs is not loaded; without a card, \
-             --device gaudi://emulated shows what would be done, and proves nothing"
+            "there is no {node}: no card, or its driver {module} is not loaded; without a card, \
+             --device {name}://emulated shows what would be done, and proves nothing"
         );
     }
     let tree = Tree::configure(Flavour::Plain, None)?;
-    tree.build(&["hal_cts", "overlap"])?;
-    let outcomes = steps::run(steps(&tree, device, node.as_deref())?, true)?;
+    tree.build(backend.tools)?;
+    let outcomes = steps::run((backend.steps)(&tree, device, node.as_deref())?, true)?;
     println!("\n{}", steps::summary(&outcomes));
     if emulated {
         println!("this was a rehearsal on {device}: nothing was proved about any hardware");
@@ -63,7 +99,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(steps::green(&outcomes))
 }
 
-fn steps(tree: &Tree, device: &str, node: Option<&str>) -> Result<Vec<Step>> {
+fn gaudi(tree: &Tree, device: &str, node: Option<&str>) -> Result<Vec<Step>> {
     let root = workspace::root()?;
     let cargo = |arguments: &[&str]| {
         let mut command = workspace::cargo();
@@ -114,5 +150,34 @@ fn steps(tree: &Tree, device: &str, node: Option<&str>) -> Result<Vec<Step>> {
             "transfers in flight, throughput, the cost of a poll",
             cargo(&["bench", "--quiet", "-p", "hal-gaudi", "--bench", "transfers", "--", device]),
         ),
+    ])
+}
+
+fn tenstorrent(tree: &Tree, device: &str, _: Option<&str>) -> Result<Vec<Step>> {
+    let root = workspace::root()?;
+    let path = device.trim_start_matches("tenstorrent://");
+    let tests = |file: &str, names: &[&str]| {
+        let mut command = workspace::cargo();
+        command.args(["test", "-p", "hal-tenstorrent", "--test", file, "--"]).args(names);
+        // One test at a time: a card has one user.
+        command.args(["--exact", "--test-threads=1"]).current_dir(&root).env("HAL_TENSTORRENT_CARD", path);
+        command
+    };
+    let mut suite = Command::new(tree.tool("hal_cts"));
+    cts::environment(&mut suite, "tenstorrent", device, &cts::testdata(tree)?);
+    suite.env("HAL_TENSTORRENT_DEFAULT", path).env("HAL_CTS_FORMATS", cts::RISC_V).arg("--gtest_brief=1");
+    let step = |name, about, command| Step { name, about, missing: None, command };
+    Ok(vec![
+        step(
+            "transfers",
+            "large and overlapping transfers over all banks against plain bytes",
+            tests("transfers", &["large_transfers_cover_everything_once"]),
+        ),
+        step(
+            "dispatches",
+            "IREE's kernels, however work is divided and memory lies",
+            tests("dispatches", &[]),
+        ),
+        step("suite", "IREE's conformance suite, with its executables compiled for riscv32", suite),
     ])
 }
