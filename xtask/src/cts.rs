@@ -56,41 +56,73 @@ struct Variant<'a> {
     unsupported: &'a str,
     /// How many instances that leaves out; nothing where nobody has counted.
     skips: Option<usize>,
+    /// What it runs, as the suite is told: formats by the names of the folders with what was compiled. Empty for the host's.
+    formats: &'static str,
 }
 
 /// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work instead. The
 /// others report in the other two ways; one of them has everything besides that a card has: memory that the host cannot map,
 /// native events, and little room.
-const VARIANTS: [Variant<'static>; 8] = [
-    Variant { name: "mock", uri: "mock", unsupported: "", skips: Some(0) },
-    Variant { name: "mock/held", uri: "mock://0?waits=none&queues=3", unsupported: "", skips: Some(0) },
+const VARIANTS: [Variant<'static>; 10] = [
+    Variant { name: "mock", uri: "mock", unsupported: "", skips: Some(0), formats: "" },
+    Variant {
+        name: "mock/held",
+        uri: "mock://0?waits=none&queues=3",
+        unsupported: "",
+        skips: Some(0),
+        formats: "",
+    },
     Variant {
         name: "mock/polled",
         uri: "mock://0?completion=poll&heaps=2&waits=events&depth=4&queues=3",
         unsupported: "",
         skips: Some(0),
+        formats: "",
     },
     Variant {
         name: "mock/descriptor",
         uri: "mock://0?completion=descriptor",
         unsupported: "",
         skips: Some(0),
+        formats: "",
     },
     Variant {
         name: "gaudi/gaudi1",
         uri: "gaudi://emulated?generation=gaudi1",
         unsupported: "",
         skips: Some(0),
+        formats: "",
     },
     Variant {
         name: "gaudi/gaudi2",
         uri: "gaudi://emulated?generation=gaudi2",
         unsupported: "",
         skips: Some(0),
+        formats: "",
     },
-    Variant { name: "qaic", uri: "qaic://emulated", unsupported: "", skips: Some(0) },
-    Variant { name: "template", uri: "template", unsupported: "", skips: Some(0) },
+    Variant { name: "qaic", uri: "qaic://emulated", unsupported: "", skips: Some(0), formats: "" },
+    Variant { name: "template", uri: "template", unsupported: "", skips: Some(0), formats: "" },
+    Variant {
+        name: "tenstorrent/p100a",
+        uri: "tenstorrent://emulated?board=p100a",
+        unsupported: "",
+        skips: Some(0),
+        formats: RISC_V,
+    },
+    Variant {
+        name: "tenstorrent/p150",
+        uri: "tenstorrent://emulated?board=p150",
+        unsupported: "",
+        skips: Some(0),
+        formats: RISC_V,
+    },
 ];
+
+/// What the cores of a Tensix tile run, compiled for as much as they can and for as little as they must.
+pub(crate) const RISC_V: &str = "riscv32_bits=embedded-elf-riscv_32;riscv32_plain=embedded-elf-riscv_32";
+
+/// The drivers whose cards a supervisor shows as nodes.
+const NODES: [&str; 2] = ["gaudi://emulated", "qaic://emulated"];
 
 /// How many instances one variant has: what IREE 3.13.0's suite comes to with two executable formats.
 pub(crate) const INSTANCES: usize = 303;
@@ -137,13 +169,14 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         uri: options.device.as_deref().unwrap_or(driver),
         unsupported: &unsupported,
         skips: if unsupported.is_empty() { Some(0) } else { None },
+        formats: "",
     });
     let chosen: Vec<Variant<'_>> = if options.plugin.plugin.is_some() {
         outside.collect()
     } else {
         let wanted = |variant: &Variant<'_>| {
             (options.backends.is_empty() || options.backends.contains(&backend(variant)))
-                && (!options.nodes || variant.uri.contains(EMULATED))
+                && (!options.nodes || NODES.iter().any(|card| variant.uri.starts_with(card)))
         };
         VARIANTS.into_iter().filter(wanted).collect()
     };
@@ -200,6 +233,9 @@ fn suite(
     } else {
         environment(&mut command, &name, variant.uri, data);
     }
+    if !variant.formats.is_empty() {
+        command.env("HAL_CTS_FORMATS", variant.formats);
+    }
     command
         .env("HAL_CTS_UNSUPPORTED", variant.unsupported)
         .arg(format!("--gtest_output=xml:{}", log.display()));
@@ -246,13 +282,34 @@ pub(crate) fn environment(command: &mut Command, name: &str, uri: &str, data: &P
     // What a test means that opens a device without a path.
     command.env("HAL_GAUDI_DEFAULT", "emulated");
     command.env("HAL_QAIC_DEFAULT", "emulated");
+    command.env("HAL_TENSTORRENT_DEFAULT", "emulated");
     command.env("HAL_CTS_NAME", name).env("HAL_CTS_DEVICE", uri).env("HAL_CTS_TESTDATA", data);
 }
 
 /// How the executables of the suite are compiled: the format's name, and the compiler's flags.
-const FORMATS: [(&str, &[&str]); 2] = [
+const FORMATS: [(&str, &[&str]); 4] = [
     ("llvm_cpu", &["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=generic"]),
     ("vmvx", &["--iree-hal-local-target-device-backends=vmvx"]),
+    (
+        "riscv32_bits",
+        &[
+            "--iree-hal-local-target-device-backends=llvm-cpu",
+            "--iree-llvmcpu-target-triple=riscv32-pc-linux-elf",
+            "--iree-llvmcpu-target-cpu=generic-rv32",
+            "--iree-llvmcpu-target-cpu-features=+m,+f,+zba,+zbb",
+            "--iree-llvmcpu-target-abi=ilp32f",
+        ],
+    ),
+    (
+        "riscv32_plain",
+        &[
+            "--iree-hal-local-target-device-backends=llvm-cpu",
+            "--iree-llvmcpu-target-triple=riscv32-pc-linux-elf",
+            "--iree-llvmcpu-target-cpu=generic-rv32",
+            "--iree-llvmcpu-target-cpu-features=+m",
+            "--iree-llvmcpu-target-abi=ilp32",
+        ],
+    ),
 ];
 
 /// Compiles the executables that the suite runs, each once.

@@ -14,7 +14,7 @@ use std::process::Command;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The backend: gaudi or qaic
+    /// The backend: gaudi, qaic or tenstorrent
     backend: String,
     /// The device to prove it on, such as gaudi://0; the first one, if nothing is said
     #[arg(long, value_name = "URI")]
@@ -27,6 +27,8 @@ pub(crate) struct Options {
 /// What hardware exists for.
 struct Backend {
     name: &'static str,
+    /// What comes before the number of a card's node.
+    nodes: &'static str,
     /// The kernel driver.
     driver: &'static str,
     /// What IREE's build has to give.
@@ -34,14 +36,27 @@ struct Backend {
     steps: fn(&Bench) -> Result<Vec<Step>>,
 }
 
-const BACKENDS: [Backend; 2] = [
-    Backend { name: "gaudi", driver: "habanalabs", targets: &["hal_cts", "overlap"], steps: gaudi },
-    Backend { name: "qaic", driver: "qaic", targets: &["hal_cts"], steps: qaic },
+const BACKENDS: [Backend; 3] = [
+    Backend {
+        name: "gaudi",
+        nodes: "/dev/accel/accel",
+        driver: "habanalabs",
+        targets: &["hal_cts", "overlap"],
+        steps: gaudi,
+    },
+    Backend { name: "qaic", nodes: "/dev/accel/accel", driver: "qaic", targets: &["hal_cts"], steps: qaic },
+    Backend {
+        name: "tenstorrent",
+        nodes: "/dev/tenstorrent/",
+        driver: "tt-kmd",
+        targets: &["hal_cts"],
+        steps: tenstorrent,
+    },
 ];
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let Some(backend) = BACKENDS.iter().find(|backend| backend.name == options.backend) else {
-        let known = BACKENDS.map(|backend| backend.name).join(" and ");
+        let known = BACKENDS.map(|backend| backend.name).join(", ");
         bail!("there is no backend {:?} that hardware exists for; there are {known}", options.backend);
     };
     let name = backend.name;
@@ -51,7 +66,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     };
     // Under a supervisor nodes are emulated, too, and there is one that no system has.
     let emulated = path.starts_with("emulated") || Path::new("/dev/accel/emulator").exists();
-    let node = path.parse::<u32>().ok().map(|number| format!("/dev/accel/accel{number}"));
+    let node = path.parse::<u32>().ok().map(|number| format!("{}{number}", backend.nodes));
     if let Some(node) = node.as_ref().filter(|node| !Path::new(node).exists()) {
         bail!(
             "there is no {node}: no card, or its driver {} is not loaded; without a card, \
@@ -115,13 +130,23 @@ impl Bench {
         command
     }
 
-    /// IREE's suite. What dispatches needs an executable for the card; the emulator alone runs those of the host.
-    fn suite(&self) -> Result<Command> {
+    /// What the suite is run with, and the device that it takes for the backend's default one.
+    fn whole_suite(&self) -> Result<Command> {
         let mut suite = Command::new(self.tree.tool("hal_cts"));
         cts::environment(&mut suite, self.backend, &self.device, &cts::testdata(&self.tree)?);
-        let path = self.device.split_once("://").map_or("", |(_, path)| path);
-        suite.env(self.variable("DEFAULT"), path);
-        suite.args(["--gtest_brief=1", "--gtest_filter=-*llvm_cpu*:*vmvx*"]);
+        suite.env(self.variable("DEFAULT"), self.path()).arg("--gtest_brief=1");
+        Ok(suite)
+    }
+
+    /// What the driver is told of the device.
+    fn path(&self) -> &str {
+        self.device.split_once("://").map_or("", |(_, path)| path)
+    }
+
+    /// IREE's suite. What dispatches needs an executable for the card; the emulator alone runs those of the host.
+    fn suite(&self) -> Result<Command> {
+        let mut suite = self.whole_suite()?;
+        suite.arg("--gtest_filter=-*llvm_cpu*:*vmvx*");
         Ok(suite)
     }
 }
@@ -205,5 +230,20 @@ fn qaic(bench: &Bench) -> Result<Vec<Step>> {
             bench.tests("hal-driver", "qaic", &QAIC_QUEUES),
         ),
         step("suite", "IREE's conformance suite, but for what dispatches", bench.suite()?),
+    ])
+}
+
+fn tenstorrent(bench: &Bench) -> Result<Vec<Step>> {
+    let mut transfers =
+        bench.tests("hal-tenstorrent", "transfers", &["large_transfers_cover_everything_once"]);
+    transfers.env("HAL_TENSTORRENT_CARD", bench.path());
+    let mut dispatches = bench.cargo(&["test", "-p", "hal-tenstorrent", "--test", "dispatches", "--"]);
+    dispatches.arg("--test-threads=1").env("HAL_TENSTORRENT_CARD", bench.path());
+    let mut suite = bench.whole_suite()?;
+    suite.env("HAL_CTS_FORMATS", cts::RISC_V);
+    Ok(vec![
+        step("transfers", "large and overlapping transfers over all banks against plain bytes", transfers),
+        step("dispatches", "IREE's kernels, however work is divided and memory lies", dispatches),
+        step("suite", "IREE's conformance suite, with its executables compiled for riscv32", suite),
     ])
 }

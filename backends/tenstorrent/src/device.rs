@@ -1,11 +1,11 @@
 //! The device: what it is, and its memory, executables and queues for the driver.
 
-use crate::dispatch::{Settings, Tiles};
+use crate::board::Board;
+use crate::dispatch::Settings;
 use crate::executable::{Executable, FORMAT, infer};
 use crate::kmd::Card;
-use crate::memory::{Dram, Memory, PAGE};
+use crate::memory::{Memory, PAGE};
 use crate::queue::{Queue, Shared};
-use crate::tile::Watch;
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Inferred, Job,
     LoadRequest, Loaded, NativeWaits, Properties, Rejected,
@@ -28,28 +28,23 @@ const QUEUES: [&str; 2] = ["tt-compute", "tt-transfer"];
 /// A device.
 pub struct TenstorrentDevice {
     shared: Arc<Shared>,
-    dram: Arc<Dram>,
     queues: Vec<Arc<Queue>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl fmt::Debug for TenstorrentDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TenstorrentDevice").field("card", &self.shared.card.name()).finish_non_exhaustive()
+        f.debug_struct("TenstorrentDevice")
+            .field("card", &self.shared.board.card.name())
+            .finish_non_exhaustive()
     }
 }
 
 impl TenstorrentDevice {
-    /// A device of an open card; with who knows of its cores, if it is software.
-    pub(crate) fn new(
-        card: Card,
-        settings: Settings,
-        watch: Option<Box<dyn Watch>>,
-    ) -> Result<Self, Failure> {
-        let card = Arc::new(card);
-        let dram = Dram::new(card.clone());
-        let shared = Shared::new(card.clone(), Tiles::new(&card, &dram, settings, watch)?);
-        let mut device = Self { shared, dram, queues: Vec::new(), threads: Vec::new() };
+    /// A device of an open card.
+    pub(crate) fn new(board: Arc<Board>, settings: Settings) -> Result<Self, Failure> {
+        let shared = Shared::new(board, settings);
+        let mut device = Self { shared, queues: Vec::new(), threads: Vec::new() };
         for name in QUEUES {
             let queue = Queue::new(device.shared.clone());
             let served = queue.clone();
@@ -65,7 +60,7 @@ impl TenstorrentDevice {
 
     /// The card that it is.
     pub fn card(&self) -> &Card {
-        &self.shared.card
+        &self.shared.board.card
     }
 }
 
@@ -91,7 +86,7 @@ impl Device for TenstorrentDevice {
                     host_visible: false,
                     coherent: false,
                     device_local: true,
-                    max_allocation: self.dram.capacity(),
+                    max_allocation: self.shared.board.dram.capacity(),
                     alignment: PAGE,
                     import_alignment: None,
                 },
@@ -104,7 +99,7 @@ impl Device for TenstorrentDevice {
                     import_alignment: Some(HOST_ALIGNMENT),
                 },
             ],
-            concurrency: self.shared.tiles.concurrency(),
+            concurrency: self.shared.board.tiles.concurrency(self.shared.settings),
             host_processor: false,
         }
     }
@@ -115,7 +110,7 @@ impl Device for TenstorrentDevice {
 
     fn allocate(&self, heap: usize, length: u64) -> Result<Memory, Failure> {
         match heap {
-            DRAM => self.dram.allocate(length).map(Memory::Dram),
+            DRAM => self.shared.board.dram.allocate(length).map(Memory::Dram),
             HOST => HostRange::allocate(length, 64).map(Memory::Host),
             _ => Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}"))),
         }
@@ -148,8 +143,8 @@ impl Device for TenstorrentDevice {
             );
             return Err(Failure::new(Code::Incompatible, message));
         }
-        let executable = self.shared.tiles.load(request);
-        let executable = executable.map_err(|error| error.failure(self.shared.card.name()))?;
+        let executable = self.shared.board.tiles.load(request, self.shared.settings);
+        let executable = executable.map_err(|error| error.failure(self.shared.board.card.name()))?;
         let functions = executable.functions();
         Ok(Loaded { executable, functions })
     }

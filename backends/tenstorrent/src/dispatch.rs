@@ -34,7 +34,6 @@ pub(crate) struct Settings {
 #[derive(Debug)]
 pub(crate) struct Tiles {
     dram: Arc<Dram>,
-    settings: Settings,
     /// Those that run dispatches, one dispatch at a time.
     workers: Mutex<Vec<Tile>>,
     /// How many these are.
@@ -49,7 +48,6 @@ impl Tiles {
     pub(crate) fn new(
         card: &Arc<Card>,
         dram: &Arc<Dram>,
-        settings: Settings,
         watch: Option<Box<dyn Watch>>,
     ) -> Result<Self, Failure> {
         let mut places = card.grid().tiles().to_vec();
@@ -57,11 +55,9 @@ impl Tiles {
             let message = format!("{} has less than two tiles", card.name());
             return Err(Failure::new(Code::FailedPrecondition, message));
         };
-        let workers = places.into_iter().take(settings.tiles).map(|place| Tile::new(card, place));
-        let workers: Vec<Tile> = workers.collect();
+        let workers: Vec<Tile> = places.into_iter().map(|place| Tile::new(card, place)).collect();
         Ok(Self {
             dram: dram.clone(),
-            settings,
             count: workers.len(),
             workers: Mutex::new(workers),
             asker: Mutex::new(Tile::new(card, last)),
@@ -71,12 +67,12 @@ impl Tiles {
     }
 
     /// How many workgroups run at once.
-    pub(crate) fn concurrency(&self) -> usize {
-        self.count * self.settings.cores
+    pub(crate) fn concurrency(&self, settings: Settings) -> usize {
+        self.count.min(settings.tiles) * settings.cores
     }
 
-    fn patience<'a>(&'a self, stop: &'a AtomicBool) -> Patience<'a> {
-        Patience { deadline: self.settings.timeout, stop, watch: self.watch.as_deref() }
+    fn patience<'a>(&'a self, settings: Settings, stop: &'a AtomicBool) -> Patience<'a> {
+        Patience { deadline: settings.timeout, stop, watch: self.watch.as_deref() }
     }
 
     /// A number that no recent call had, and none that a tile that is lost would say.
@@ -85,9 +81,9 @@ impl Tiles {
     }
 
     /// Has a tile ask an executable what it is.
-    pub(crate) fn load(&self, request: &LoadRequest<'_>) -> Result<Executable, Error> {
+    pub(crate) fn load(&self, request: &LoadRequest<'_>, settings: Settings) -> Result<Executable, Error> {
         let never = AtomicBool::new(false);
-        Executable::load(request, &self.asker.lock(), self.next_epoch(), self.patience(&never))
+        Executable::load(request, &self.asker.lock(), self.next_epoch(), self.patience(settings, &never))
     }
 
     /// Runs a dispatch of so many workgroups to its end.
@@ -95,6 +91,7 @@ impl Tiles {
         &self,
         dispatch: &Dispatch<TenstorrentDevice>,
         workgroups: [u32; 3],
+        settings: Settings,
         stop: &AtomicBool,
     ) -> Result<(), Error> {
         let total = count(workgroups)?;
@@ -105,11 +102,11 @@ impl Tiles {
         check(function, dispatch)?;
         let (pieces, bindings) = gather(&self.dram, &dispatch.bindings)?;
         let workers = self.workers.lock();
-        let tiles = workers.iter().take(usize::try_from(total).unwrap_or(usize::MAX));
+        let tiles = workers.iter().take(settings.tiles.min(usize::try_from(total).unwrap_or(usize::MAX)));
         let tiles: Vec<&Tile> = tiles.collect();
         let share = total.div_ceil(u32::try_from(tiles.len()).unwrap_or(1));
-        let cores = self.settings.cores.min(usize::try_from(share).unwrap_or(CORES));
-        let (tile_count, paged) = (tiles.len(), self.settings.paged);
+        let cores = settings.cores.min(usize::try_from(share).unwrap_or(CORES));
+        let (tile_count, paged) = (tiles.len(), settings.paged);
         let plan = Plan { dispatch, function, workgroups, cores, tiles: tile_count, pieces: &pieces, paged };
         let layout = plan.layout(&bindings)?;
         let cores = layout.cores;
@@ -124,7 +121,7 @@ impl Tiles {
             let held = tiles.iter().try_for_each(|tile| tile.hold());
             return held.and(Err(error));
         }
-        wait(&tiles, epoch, self.patience(stop))?;
+        wait(&tiles, epoch, self.patience(settings, stop))?;
         for tile in &tiles {
             let result = tile.result(cores)?;
             if result != 0 {

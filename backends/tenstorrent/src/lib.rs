@@ -16,7 +16,7 @@
 //! | `tenstorrent://emulated`, `tenstorrent://emulated/N` | an emulated card; never taken unless it is named |
 //!
 //! What `tenstorrent://` stands for can be said otherwise by the environment: `HAL_TENSTORRENT_DEFAULT` is then the path. A card that is
-//! named is that card or an error, and is open for one program at a time.
+//! named is that card or an error. It is open for one program at a time, which may have several devices of it.
 //!
 //! # Parameters
 //!
@@ -37,10 +37,12 @@
 //! | `kmd/` | the kernel: nodes, an open card, windows, coordinates, what may go wrong |
 //! | `memory.rs` | DRAM, interleaved over its banks, and transfers |
 //! | `stub.rs`, `tile.rs` | what a tile's cores execute around a function, and how a tile is let go and held |
+//! | `board.rs` | the cards that a program has open, each once |
 //! | `binding.rs`, `dispatch.rs` | the memory that a dispatch works on, and how it is laid out in tiles |
 //! | `executable.rs`, `queue.rs`, `device.rs` | what the driver sees |
 
 mod binding;
+mod board;
 mod device;
 mod dispatch;
 mod executable;
@@ -54,10 +56,11 @@ pub use device::TenstorrentDevice;
 pub use executable::{Executable, FORMAT};
 pub use memory::{DramRange, Memory};
 
+use board::Board;
 use dispatch::Settings;
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
 use hal_tenstorrent_emulator::{Emulator, Options};
-use kmd::{Card, Kernel, Linux, Node, Selector, find, nodes};
+use kmd::{Kernel, Linux, Node, Selector, find, nodes};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,16 +163,19 @@ impl Driver for Tenstorrent {
         let Some(number) = emulated(path)? else {
             let kernel: Arc<dyn Kernel> = Arc::new(Linux);
             let node = locate(&*kernel, path)?;
-            let card = Card::open(kernel, &node, opening.patience)?;
-            return TenstorrentDevice::new(card, opening.settings(MOST_TILES, stub::CORES), None);
+            let board = Board::open(kernel, 0, &node, opening.patience, None)?;
+            return TenstorrentDevice::new(board, opening.settings(MOST_TILES, stub::CORES));
         };
         let options = Options::read(parameters)?;
         // More tiles than threads, or more cores of a tile, would make nothing faster.
         let settings = opening.settings(options.execution.workers, 1);
         let node = Path::new(paths::NODES).join(number.to_string());
         let emulator = Emulator::get(&options)?;
-        let card = Card::open(emulator.clone(), &node, opening.patience)?;
-        TenstorrentDevice::new(card, settings, Some(Box::new(Simulated { emulator, card: number })))
+        // No two machines that are there at the same time are at the same address, and a card keeps its own.
+        let system = Arc::as_ptr(&emulator).addr();
+        let watch = Simulated { emulator: emulator.clone(), card: number };
+        let board = Board::open(emulator, system, &node, opening.patience, Some(Box::new(watch)))?;
+        TenstorrentDevice::new(board, settings)
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {

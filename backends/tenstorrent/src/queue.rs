@@ -5,9 +5,10 @@
 //!
 //! What goes wrong with one job fails that job, and the queue goes on. Only a card that is gone is lost, for both queues.
 
+use crate::board::Board;
 use crate::device::TenstorrentDevice;
-use crate::dispatch::Tiles;
-use crate::kmd::{Card, Error};
+use crate::dispatch::Settings;
+use crate::kmd::Error;
 use crate::memory::{Bytes, Memory, copy, fill};
 use hal_backend::{
     Code, Command, Completer, Dispatch, Failure, Job, Observer, Place, Rejected, Span, Workgroups,
@@ -24,16 +25,16 @@ const DEPTH: usize = 1024;
 /// What the queues of a device share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) card: Arc<Card>,
-    pub(crate) tiles: Tiles,
+    pub(crate) board: Arc<Board>,
+    pub(crate) settings: Settings,
     completer: OnceLock<Completer>,
     /// Why the device is lost, if it is.
     lost: OnceLock<Failure>,
 }
 
 impl Shared {
-    pub(crate) fn new(card: Arc<Card>, tiles: Tiles) -> Arc<Self> {
-        Arc::new(Self { card, tiles, completer: OnceLock::new(), lost: OnceLock::new() })
+    pub(crate) fn new(board: Arc<Board>, settings: Settings) -> Arc<Self> {
+        Arc::new(Self { board, settings, completer: OnceLock::new(), lost: OnceLock::new() })
     }
 
     pub(crate) fn start(&self, completer: Completer) {
@@ -138,6 +139,7 @@ impl Queue {
         if let (true, Err(failure)) = (ends, &outcome)
             && self.shared.lost.set(failure.clone()).is_ok()
         {
+            self.shared.board.lose();
             // Whoever is gone needs no news.
             let _ = completer.lose(queue.device(), failure.clone());
             return;
@@ -157,7 +159,7 @@ impl Queue {
         match (error, aborted) {
             // What was given up ends for the reason that it was given up for.
             (Error::Other(failure), Some(aborted)) if failure.code() == Code::Aborted => aborted,
-            _ => error.failure(self.shared.card.name()),
+            _ => error.failure(self.shared.board.card.name()),
         }
     }
 
@@ -198,7 +200,8 @@ impl Queue {
                 words.map(u32::from_le_bytes)
             }
         };
-        self.shared.tiles.run(dispatch, workgroups, &self.give_up)
+        let Shared { board, settings, .. } = &*self.shared;
+        board.tiles.run(dispatch, workgroups, *settings, &self.give_up)
     }
 }
 

@@ -7,7 +7,10 @@
 
 mod support;
 
-use hal_backend::{Code, Command, Device, Failure, Pattern};
+use hal_backend::{Code, Command, Device, Failure, Parameters, Pattern};
+use hal_emulation::{Errno, Kernel};
+use hal_tenstorrent_emulator::{Emulator, Options};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use support::compiler::{FLOATS, compile};
@@ -151,15 +154,29 @@ fn a_card_that_is_pulled_out_is_lost() {
 }
 
 #[test]
-fn a_card_is_one_programs_at_a_time_and_is_left_with_its_cores_held() {
-    let first = open(&[]).unwrap();
+fn a_card_is_one_programs_which_may_have_several_devices_of_it() {
+    let node = Path::new("/dev/tenstorrent/0");
+    let seed = [("seed", "987654321")];
+    let options = Options::read(&mut Parameters::new("tenstorrent", seed.iter().copied())).unwrap();
+    let machine = Emulator::get(&options).unwrap();
+    // Another program has it.
+    let other = machine.open(node).unwrap();
     let begin = Instant::now();
-    let refused = open(&[("open_timeout", "1")]).unwrap_err();
+    let refused = open(&[seed[0], ("open_timeout", "1")]).unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().contains("has it open"), "{refused}");
     assert!(begin.elapsed() >= Duration::from_secs(1));
-    drop(first);
-    assert!(open(&[("open_timeout", "0")]).is_ok());
+    machine.close(other);
+    // This one has it twice, and the other finds it taken.
+    let (first, second) = (Bench::of(open(&seed).unwrap()), Bench::of(open(&seed).unwrap()));
+    assert_eq!(machine.open(node).unwrap_err(), Errno::AGAIN);
+    let memories = [first.memory(&[1; 4000]), second.memory(&[2; 4000])];
+    let executable = first.load(kernels()).unwrap();
+    drop((first, executable));
+    assert_eq!(second.read(&memories[1], 0, 4000), [2; 4000]);
+    drop((memories, second));
+    assert_eq!(machine.counts(0).released, 0, "every core is held");
+    assert!(machine.open(node).is_ok());
 }
 
 #[test]

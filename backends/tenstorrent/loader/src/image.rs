@@ -58,6 +58,12 @@ pub struct Image {
 }
 
 impl Image {
+    /// One of nothing but code, at address 0.
+    #[cfg(test)]
+    pub(crate) fn of_code(bytes: Vec<u8>, code: Range<u32>) -> Self {
+        Self { bytes, base: 0, code: vec![code], query: 0, replaced: 0, narrow_stores: false }
+    }
+
     /// What is to be in memory from [`Target::base`] on. Some of it is data that the executable writes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes

@@ -132,3 +132,75 @@ impl Image {
         Ok(accesses)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tenstorrent_riscv::{Instruction, Isa, decode};
+
+    proptest! {
+        #[test]
+        fn an_access_keeps_everything_but_its_address(
+            which in 0..8_usize,
+            data in 0..32_u32,
+            base in 0..32_u32,
+            offset in -2048..2048_i32,
+        ) {
+            // lb, lh, lw, lbu, lhu, flw; sb, sw.
+            let (opcode, funct3) =
+                [(0x03, 0), (0x03, 1), (0x03, 2), (0x03, 4), (0x03, 5), (0x07, 2), (0x23, 0), (0x27, 2)][which];
+            let store = opcode & 0x20 != 0;
+            let bits = offset.cast_unsigned() & 0xfff;
+            let place = if store {
+                bits >> 5 << 25 | data << 20 | (bits & 31) << 7
+            } else {
+                bits << 20 | data << 7
+            };
+            let word = place | base << 15 | funct3 << 12 | opcode;
+            let access = Access { at: 0, word, store };
+            let before = decode(word, Isa::Blackhole).unwrap();
+            prop_assert_eq!(access.address(), (Reg::numbered(base), offset));
+            prop_assert_eq!(before.imm, offset);
+            let after = decode(access.by_gp(), Isa::Blackhole).unwrap();
+            // A load has no second operand, and a store no result.
+            let (rd, rs2) = if store { (after.rd, before.rs2) } else { (before.rd, after.rs2) };
+            prop_assert_eq!(after, Instruction { rs1: 3, imm: 0, rd, rs2, ..before });
+        }
+    }
+
+    /// An image of these words alone.
+    fn image(words: &[u32]) -> Image {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let end = u32::try_from(bytes.len()).unwrap();
+        Image::of_code(bytes, 0..end)
+    }
+
+    const BRINGERS: Bringers = Bringers { load: 0x1000, store: 0x1100 };
+
+    #[test]
+    fn accesses_become_jumps_and_nothing_else_changes() {
+        // lw a0, 4(a1); lw a0, 4(sp); add a0, a0, a0; fsw fa0, -8(a2)
+        let words = [0x0045_a503, 0x0041_2503, 0x00a5_0533, 0xfea6_2c27];
+        let paged = image(&words).paged(BRINGERS, 0x1000).unwrap();
+        let word = |at: usize| u32::from_le_bytes(paged.bytes()[4 * at..4 * at + 4].try_into().unwrap());
+        assert_eq!((word(1), word(2)), (words[1], words[2]));
+        let jump = |at: usize| decode(word(at), Isa::Blackhole).unwrap();
+        // Two veneers of nine words, behind the code.
+        assert_eq!((jump(0).imm, jump(3).imm), (16, 40));
+        assert_eq!(paged.bytes().len(), 16 + 2 * 36);
+        assert_eq!((jump(12).imm, jump(21).imm), (4 - 48, 16 - 84));
+    }
+
+    #[test]
+    fn what_cannot_go_by_pages_is_refused_with_the_reason() {
+        for (word, part) in [(0x0000_0193, "gp or tp"), (0x0005_a203, "gp or tp"), (0x00a5_a52f, "atomic")] {
+            let refused = image(&[word]).paged(BRINGERS, 0x1000).unwrap_err();
+            assert!(refused.to_string().contains(part), "{refused}");
+        }
+        let refused = image(&[0x0045_a503]).paged(BRINGERS, 40).unwrap_err();
+        assert!(refused.to_string().contains("there are 40"), "{refused}");
+        let far = Bringers { load: 0x40_0000, store: 0 };
+        assert!(matches!(image(&[0x0045_a503]).paged(far, 0x1000), Err(LoadError::TooFar)));
+    }
+}

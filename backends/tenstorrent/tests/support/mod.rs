@@ -81,10 +81,15 @@ pub(crate) struct Bench {
     engine: Engine<Bridge>,
 }
 
-/// Opens the emulated card of a machine with these parameters.
+/// Parameters that every card takes.
+const COMMON: [&str; 3] = ["tiles", "cores", "paging"];
+
+/// Opens the emulated card of a machine with these parameters, or the card that `HAL_TENSTORRENT_CARD` names with those that it takes.
 pub(crate) fn open(pairs: &[(&str, &str)]) -> Result<TenstorrentDevice, Failure> {
-    let mut parameters = Parameters::new("tenstorrent", pairs.iter().copied());
-    let device = Tenstorrent.open("emulated", &mut parameters)?;
+    let card = std::env::var("HAL_TENSTORRENT_CARD").ok();
+    let taken = pairs.iter().copied().filter(|(name, _)| card.is_none() || COMMON.contains(name));
+    let mut parameters = Parameters::new("tenstorrent", taken);
+    let device = Tenstorrent.open(card.as_deref().unwrap_or("emulated"), &mut parameters)?;
     parameters.finish()?;
     Ok(device)
 }
