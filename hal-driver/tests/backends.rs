@@ -245,9 +245,10 @@ impl Told {
     fn callback(&self) -> sys::iree_hal_buffer_release_callback_t {
         unsafe extern "C" fn told(user_data: *mut c_void, buffer: *mut sys::iree_hal_buffer_t) {
             let told = unsafe { &*user_data.cast::<Told>() };
-            told.times.fetch_add(1, Ordering::SeqCst);
             told.imported.store(IMPORTED.load(Ordering::SeqCst), Ordering::SeqCst);
             told.length.store(unsafe { sys::iree_hal_buffer_byte_length(buffer) }, Ordering::SeqCst);
+            // The last, as it is what the test waits for.
+            told.times.fetch_add(1, Ordering::SeqCst);
         }
         sys::iree_hal_buffer_release_callback_t {
             fn_: Some(told),
