@@ -152,7 +152,7 @@ impl Driver for Gaudi {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        let common = "- queues: 4, in order, waiting for each other on the card\n- parameters: open_timeout, timeout, \
+        let common = "- queues: 2, and 4 on the first generation, in order, waiting for each other on the card\n- parameters: open_timeout, timeout, \
                       in_flight, dmabuf, mapped_dmabuf, dmabuf_cache, max_devices, peer_timeout";
         if info.path == EMULATED {
             return format!(

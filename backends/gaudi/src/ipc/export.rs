@@ -7,7 +7,7 @@ use super::socket::identity;
 use super::{Ipc, PROCESS, Way};
 use crate::dma::Dma;
 use crate::generation::Capabilities;
-use crate::kmd::{Card, Errno};
+use crate::kmd::Card;
 use crate::memory::Memory;
 use hal_backend::{Code, Failure};
 use std::fmt;
@@ -133,17 +133,8 @@ impl Ipc {
             );
             return Err(Failure::new(Code::FailedPrecondition, message));
         }
-        let buffer = card.export(base, length, inside).map_err(|errno| match errno {
-            Errno::PERM => Failure::new(
-                Code::Unimplemented,
-                format!(
-                    "{} cannot be reached by other devices (no peer-to-peer), so nothing of it can be shared",
-                    card.name()
-                ),
-            ),
-            errno => {
-                card.failure(&format!("{length} bytes at {:#x} cannot be exported", base + inside), errno)
-            }
+        let buffer = card.export(base, length, inside).map_err(|errno| {
+            card.failure(&format!("{length} bytes at {:#x} cannot be exported", base + inside), errno)
         })?;
         let (device, inode) = identity(buffer.as_fd())?;
         let exported = Arc::new(Exported { memory: memory.clone(), offset, length, dma: self.dma.clone() });
