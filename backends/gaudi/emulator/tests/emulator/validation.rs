@@ -56,7 +56,7 @@ fn with_buffer(card: &Card, then: impl FnOnce(u64) -> Result<(), Errno>) -> Resu
     result
 }
 
-/// A good submission of a NOP, changed. Whatever is refused must say so in its answer, but for `EAGAIN`.
+/// A good submission of a NOP, changed. Whatever is refused must say so in its answer, but for `EAGAIN`. rule(cs-answer)
 fn submission(card: &Card, change: impl FnOnce(&mut CsIn, &mut Vec<Chunk>)) -> Result<(), Errno> {
     commands(card, &Card::nop(), change)
 }
@@ -271,6 +271,7 @@ static SUBMIT: &[Row] = &[
     row("cs: a good one", ALL, |card| submission(card, |_, _| {}), Ok(())),
     row("cs: padding", ALL, |card| submission(card, |cs, _| cs.pad = 1), INVAL),
     row("cs: no chunks", ALL, |card| submission(card, |_, chunks| chunks.clear()), INVAL),
+    // rule(cs-chunks)
     row(
         "cs: too many chunks",
         ALL,
