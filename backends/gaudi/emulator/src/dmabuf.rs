@@ -7,7 +7,7 @@ use crate::space::{Hint, Pool, What};
 use hal_emulation::file::is_held;
 use hal_emulation::process::keeping;
 use hal_emulation::{Errno, PAGE, Process, dmabuf, map_shared};
-use hal_gaudi_abi::uapi::{MemExport, MemRegister};
+use hal_gaudi_abi::uapi::{Abi, MemExport, MemRegister};
 use rustix::fs::OFlags;
 use rustix::io::FdFlags;
 use std::os::fd::AsFd;
@@ -59,6 +59,8 @@ impl Machine {
             let memory = context.memory.get(&handle).ok_or(Errno::INVAL)?;
             (memory.file.clone(), request.offset, Some(request.addr))
         };
+        // rule(export-offset)
+        let offset = if self.options.abi == Abi::Old && address.is_some() { 0 } else { offset };
         let buffer = dmabuf::export(file.as_fd(), offset, request.mem_size)?;
         context.exports.retain(|export| is_held(export.file.as_fd()));
         context.exports.push(Export { file, address });

@@ -38,6 +38,7 @@
 //! | `eintr:N` | of the waits that would sleep, every N-th is interrupted, with `EINTR` |
 //! | `gone:N` | the outcome of a submission is forgotten after N more |
 //! | `no-multi` | there is no wait for the first of several: `EPERM` |
+//! | `no-signals` | the driver has no signals and waits of its own: `EINVAL` |
 //! | `jitter` | each item of a queue ends up to 500 µs late, so that queues overtake each other |
 //! | `malfunction:N` | two fatal errors come when the N-th submission is about to run; the card stays useless |
 //! | `unplug:N` | the card is pulled out at the N-th request of its compute node: `ENODEV` from there on |

@@ -118,12 +118,13 @@ impl Machine {
         if request.pad != 0 {
             return Err(Errno::INVAL);
         }
-        {
+        let silent = {
             let mut state = self.lock();
             let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
             card.ready()?;
             card.faults.fail(fault::SUBMIT)?;
-        }
+            card.faults.has(fault::NO_SIGNALS)
+        };
         let flags = request.cs_flags;
         // That it is the first or the last of several means nothing of one that is not one of several.
         if flags & cs::STAGED_SUBMISSION != 0 && !self.hardware.staged {
@@ -134,6 +135,10 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let synchronises = kind & (cs::SIGNAL | cs::WAIT | cs::COLLECTIVE_WAIT) != 0;
+        // rule(signals-absent)
+        if synchronises && silent {
+            return Err(Errno::INVAL);
+        }
         let count = request.num_chunks_execute;
         if kind == 0 && count == 0 || synchronises && count != 1 {
             return Err(Errno::INVAL);

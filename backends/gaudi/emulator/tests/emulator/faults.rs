@@ -147,6 +147,15 @@ fn no_multi_has_none() {
     assert_eq!((result, answer.cs_completion_map), (Ok(()), 1));
 }
 
+/// rule(signals-absent)
+#[test]
+fn no_signals_has_none() {
+    let card = card(faulty(SECOND, &["no-signals"]));
+    assert_eq!(card.signal(0).err(), Some(Errno::INVAL));
+    assert_eq!(card.wait_signal(0, 1), Err(Errno::INVAL));
+    assert_eq!(submit(&card), Ok(1), "nothing else is different");
+}
+
 #[test]
 fn jitter_lets_queues_overtake_each_other() {
     let card = card(faulty(SECOND, &["jitter"]));

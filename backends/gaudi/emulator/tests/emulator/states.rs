@@ -497,3 +497,13 @@ fn the_file_system_shows_the_cards() {
         assert_eq!(machine.list(Path::new("/sys/class/drm")), Err(Errno::NOENT));
     }
 }
+
+/// rule(sysfs-old)
+#[test]
+fn older_drivers_have_their_attributes_elsewhere() {
+    let machine = Emulator::new(Options { abi: uapi::Abi::Old, ..options(Generation::Gaudi2) }).unwrap();
+    let read = |name: &str| machine.read(&Path::new("/sys/class/accel/accel1").join(name));
+    assert_eq!(read("device_type").unwrap(), "GAUDI2\n");
+    assert_eq!(read("pci_addr").unwrap(), "0000:11:00.0\n");
+    assert_eq!((read("device/pci_addr"), read("device/vendor")), (Err(Errno::NOENT), Err(Errno::NOENT)));
+}

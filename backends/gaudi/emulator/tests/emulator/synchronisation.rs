@@ -58,7 +58,7 @@ fn monitor(
     (address, word): (u64, u32),
 ) -> Vec<u8> {
     let Place { bases: [base, _], part, .. } = place(generation);
-    let arm = value << 17 | (!(1 << (object % 8)) & 0xFF) << 8 | object / 8;
+    let arm = value << 17 | (!(1 << (object % 8)) & 0xFF) << 8 | (object / 8);
     let words = [(address & 0xFFFF_FFFF) as u32, (address >> 32) as u32, word, arm];
     (0..).zip(words).flat_map(|(row, word)| short(base, row * part + number * 4, word)).collect()
 }
