@@ -19,6 +19,7 @@
 //! Everything here is behind the machine's one lock.
 
 use crate::hardware::Hardware;
+use crate::opener::Opener;
 use crate::space::Space;
 use crate::sync::{Fence, Sync};
 use hal_backend::HostRange;
@@ -120,7 +121,7 @@ pub(crate) struct Card {
     pub(crate) resets: u32,
     /// The descriptor that has it open, and the process that opened it.
     pub(crate) owner: Option<hal_emulation::file::Identity>,
-    pub(crate) opener: u32,
+    pub(crate) opener: Opener,
     pub(crate) context: Option<Context>,
     /// The lock that other processes see, while it is open.
     pub(crate) claim: Option<Claim>,
@@ -159,7 +160,7 @@ impl Card {
             counts: Counts::default(),
             resets: 0,
             owner: None,
-            opener: 0,
+            opener: Opener::default(),
             context: None,
             claim: None,
             running: 0,

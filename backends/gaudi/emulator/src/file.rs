@@ -9,6 +9,7 @@ use crate::card::{Context, Errors, Status};
 use crate::dmabuf;
 use crate::fault;
 use crate::machine::{Guard, Machine, State};
+use crate::opener::Opener;
 use crate::space::{Areas, Space, What};
 use hal_backend::HostRange;
 use hal_emulation::file::{Opened, is_held, mapped_file};
@@ -68,7 +69,7 @@ impl Machine {
             card.context = Some(context);
             card.owner = Some(opened.identity);
             card.claim = claim;
-            card.opener = process.id();
+            card.opener = Opener::new(process.id());
             (card.closed, card.debugging) = (false, false);
             card.errors = Errors::default();
             card.sync.restore(self.hardware);

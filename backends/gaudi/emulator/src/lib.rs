@@ -91,6 +91,7 @@ mod info;
 mod interrupt;
 mod machine;
 mod memory;
+mod opener;
 mod options;
 mod packets;
 mod parser;

@@ -177,7 +177,7 @@ impl Machine {
         }
         if card.looked == 0 {
             card.counts.kills += 1;
-            kill(card.opener);
+            card.opener.kill();
         }
         card.looked += 1;
         if card.looked == TRIALS {
@@ -356,14 +356,5 @@ impl Machine {
         let until = Instant::now() + self.real(RELEASE);
         card.until = Some(until);
         self.wind(state, until);
-    }
-}
-
-/// Kills a process, as the kernel does. The emulator's own lives on, and is counted.
-fn kill(process: u32) {
-    let process = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
-    if let Some(process) = process.filter(|&process| process != rustix::process::getpid()) {
-        // Somebody else may have been quicker.
-        let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
     }
 }
