@@ -1,5 +1,10 @@
 //! Makes the bindings: finds IREE's sources and libclang, runs bindgen, and compiles what C defines inline.
 
+#[path = "build/libclang.rs"]
+mod libclang;
+#[path = "build/runtime.rs"]
+mod runtime;
+
 use std::env;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,10 +14,11 @@ use std::process::Command;
 const VERSION: &str = "3.13.0";
 
 fn main() {
-    for input in ["wrapper.h", "layout.txt", "external_drivers.c", "build.rs"] {
+    for input in ["wrapper.h", "layout.txt", "external_drivers.c", "build.rs", "build"] {
         println!("cargo::rerun-if-changed={input}");
     }
-    for variable in ["IREE_SOURCE_DIR", "IREE_LIB_DIR", "LIBCLANG_PATH"] {
+    // Not LIBCLANG_PATH: any libclang reads the headers alike, and a build of everything for another path would be in vain.
+    for variable in ["IREE_SOURCE_DIR", "IREE_LIB_DIR"] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
     if let Err(error) = build() {
@@ -22,36 +28,20 @@ fn main() {
 
 fn build() -> Result<(), String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
+    let targets = target_folders(&out)?;
     let source = iree_source()?;
-    find_libclang()?;
+    // Before the long work: what is missing is said at once.
+    let runtime = runtime::find(named("IREE_LIB_DIR").as_deref(), &targets)?;
+    let libclang = libclang::find(named("LIBCLANG_PATH").as_deref(), &libclang::candidates(&targets))?;
+    // SAFETY: a build script has one thread.
+    unsafe { env::set_var("LIBCLANG_PATH", libclang) };
     let mut arguments = vec![format!("-I{}", source.join("runtime/src").display())];
     arguments.extend(DEFINES.iter().map(|define| format!("-D{define}")));
     if let Some(builtin) = gcc_headers() {
         arguments.push(format!("-isystem{}", builtin.display()));
     }
 
-    bindgen::Builder::default()
-        .header("wrapper.h")
-        .clang_args(&arguments)
-        .allowlist_function("iree_.*")
-        .allowlist_type("iree_.*")
-        .allowlist_var("(iree_|IREE_).*")
-        .blocklist_type("iree_.*_test_.*")
-        .wrap_static_fns(true)
-        .wrap_static_fns_path(out.join("inline"))
-        .wrap_static_fns_suffix("__inline")
-        .derive_default(true)
-        .generate_comments(false)
-        .prepend_enum_name(false)
-        .layout_tests(true)
-        .merge_extern_blocks(true)
-        .size_t_is_usize(true)
-        .rust_target(bindgen::RustTarget::stable(85, 0).map_err(|error| error.to_string())?)
-        .rust_edition(bindgen::RustEdition::Edition2024)
-        .generate()
-        .map_err(|error| format!("bindgen could not read IREE's headers in {}: {error}", source.display()))?
-        .write_to_file(out.join("bindings.rs"))
-        .map_err(|error| format!("writing the bindings: {error}"))?;
+    bind(&source, &arguments, &out)?;
 
     let layout = layout_tables(&out)?;
     let mut shim = cc::Build::new();
@@ -67,17 +57,71 @@ fn build() -> Result<(), String> {
     }
     shim.flag_if_supported("-fvisibility=hidden");
     shim.try_compile("iree_hal_shim").map_err(|error| error.to_string())?;
-    link();
+    if let Some(folder) = runtime {
+        link(&folder);
+    }
     Ok(())
 }
+
+/// Writes the bindings.
+fn bind(source: &Path, arguments: &[String], out: &Path) -> Result<(), String> {
+    let builder = bindgen::Builder::default()
+        .header("wrapper.h")
+        .clang_args(arguments)
+        .allowlist_function("iree_.*")
+        .allowlist_type("iree_.*")
+        .allowlist_var("(iree_|IREE_).*")
+        .blocklist_type("iree_.*_test_.*")
+        // Inline functions that name variables of IREE's HAL module, which programs without modules do not link, or, for the
+        // executable cache, which nobody defines.
+        .blocklist_function(format!("iree_hal_({MODULE_TYPES})_(type|isa|deref)"))
+        .wrap_static_fns(true)
+        .wrap_static_fns_path(out.join("inline"))
+        .wrap_static_fns_suffix("__inline")
+        .derive_default(true)
+        .generate_comments(false)
+        .prepend_enum_name(false)
+        .layout_tests(true)
+        .merge_extern_blocks(true)
+        .size_t_is_usize(true)
+        .rust_target(bindgen::RustTarget::stable(85, 0).map_err(|error| error.to_string())?)
+        .rust_edition(bindgen::RustEdition::Edition2024);
+    // A libclang that cannot be loaded is a panic of bindgen's: its message is what matters, not where it arose.
+    std::panic::set_hook(Box::new(|_| ()));
+    let generated = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate()));
+    let _ = std::panic::take_hook();
+    generated
+        .map_err(|panic| panic.downcast::<String>().map_or("bindgen panicked".into(), |message| *message))
+        .and_then(|bindings| bindings.map_err(|error| error.to_string()))
+        .map_err(|error| format!("bindgen could not read IREE's headers in {}: {error}", source.display()))?
+        .write_to_file(out.join("bindings.rs"))
+        .map_err(|error| format!("writing the bindings: {error}"))
+}
+
+/// A path that the environment names.
+fn named(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Where the project's own commands put what they build: the target folder of this build, and that of this repository, which
+/// another workspace does not share.
+fn target_folders(out: &Path) -> Result<Vec<PathBuf>, String> {
+    let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets CARGO_MANIFEST_DIR")?);
+    let repository = manifest.parent().map(|root| root.join("target"));
+    Ok(out.ancestors().map(Path::to_owned).chain(repository).collect())
+}
+
+/// The types of HAL objects in IREE's virtual machine.
+const MODULE_TYPES: &str = "allocator|buffer|buffer_view|channel|command_buffer|device|event|executable|executable_cache|\
+                            fence|file|semaphore";
 
 /// What the linked libraries are built with, as far as a layout depends on it.
 const DEFINES: [&str; 4] =
     ["NDEBUG", "IREE_THREADING_ENABLE=1", "IREE_ALLOCATOR_SYSTEM_CTL=iree_allocator_libc_ctl", "_GNU_SOURCE"];
 
 fn iree_source() -> Result<PathBuf, String> {
-    let source = match env::var_os("IREE_SOURCE_DIR").filter(|path| !path.is_empty()) {
-        Some(path) => PathBuf::from(path),
+    let source = match named("IREE_SOURCE_DIR") {
+        Some(path) => path,
         None => packaged_source()?,
     };
     let header = source.join("runtime/src/iree/hal/api.h");
@@ -102,6 +146,10 @@ fn iree_source() -> Result<PathBuf, String> {
 
 /// The folder of the crate that carries IREE's sources, wherever cargo keeps it.
 fn packaged_source() -> Result<PathBuf, String> {
+    if let Some(source) = registry_source() {
+        return Ok(source);
+    }
+    // Cargo knows of vendored sources too; but it answers only when all that the workspace could need is fetched.
     let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["metadata", "--format-version", "1", "--offline"])
         .output()
@@ -114,35 +162,20 @@ fn packaged_source() -> Result<PathBuf, String> {
         .find(|path| path.contains("eerie-sys-"))
         .and_then(|path| Some(Path::new(path).parent()?.join("iree")))
         .ok_or_else(|| {
-            format!(
-                "cargo metadata does not name eerie-sys: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            )
+            "IREE's sources, which come with the crate eerie-sys, are not where cargo keeps crates: run `cargo fetch`, or set \
+             IREE_SOURCE_DIR"
+                .to_owned()
         })
 }
 
-/// bindgen loads libclang when it runs; names the one that the project's own commands install.
-fn find_libclang() -> Result<(), String> {
-    if env::var_os("LIBCLANG_PATH").is_some_and(|path| !path.is_empty()) {
-        return Ok(());
-    }
-    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    for folder in out.ancestors() {
-        let Ok(entries) = std::fs::read_dir(folder.join("python/lib")) else { continue };
-        for entry in entries.flatten() {
-            let native = entry.path().join("site-packages/clang/native");
-            if native.is_dir() {
-                // SAFETY: a build script has one thread.
-                unsafe { env::set_var("LIBCLANG_PATH", native) };
-                return Ok(());
-            }
-        }
-    }
-    let found = Command::new("sh").args(["-c", "ldconfig -p 2>/dev/null | grep -q libclang"]).status();
-    if found.is_ok_and(|status| status.success()) || Path::new("/usr/lib/llvm-14/lib").is_dir() {
-        return Ok(());
-    }
-    Err("libclang is needed to read IREE's headers: run `cargo xtask setup`, or set LIBCLANG_PATH".into())
+/// IREE's sources where cargo unpacks what it fetches.
+fn registry_source() -> Option<PathBuf> {
+    let home = named("CARGO_HOME").or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))?;
+    let registries = std::fs::read_dir(home.join("registry/src")).ok()?;
+    registries
+        .flatten()
+        .map(|registry| registry.path().join("eerie-sys-0.5.0/iree"))
+        .find(|source| source.join("runtime/version.json").is_file())
 }
 
 fn gcc_headers() -> Option<PathBuf> {
@@ -178,18 +211,10 @@ fn layout_tables(out: &Path) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Links the runtime that `cargo xtask build` has built, for Rust programs and tests. A static library for CMake gets
-/// its IREE from there, so nothing of it is bundled.
-fn link() {
-    let named = env::var_os("IREE_LIB_DIR").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let found = named.or_else(|| {
-        let out = PathBuf::from(env::var_os("OUT_DIR")?);
-        out.ancestors()
-            .map(|folder| folder.join("iree/lib"))
-            .find(|lib| lib.join("libiree_hal_runtime.a").is_file())
-    });
-    let Some(folder) = found else { return };
-    println!("cargo::rerun-if-changed={}", folder.join("libiree_hal_runtime.a").display());
+/// Links the runtime that `cargo xtask setup` has built, for Rust programs and tests. A static library for CMake gets its IREE
+/// from there, so nothing of it is bundled.
+fn link(folder: &Path) {
+    println!("cargo::rerun-if-changed={}", folder.join(runtime::ARCHIVE).display());
     println!("cargo::rustc-link-search=native={}", folder.display());
     for library in ["iree_hal_runtime", "flatcc_parsing"] {
         println!("cargo::rustc-link-lib=static:-bundle={library}");

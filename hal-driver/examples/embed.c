@@ -143,13 +143,7 @@ int main(int argc, char** argv) {
 
   iree_status_t status = iree_runtime_instance_create(&options, iree_allocator_system(), &instance);
   if (iree_status_is_ok(status)) {
-    status = iree_hal_mock_driver_module_register(options.driver_registry);
-  }
-  if (iree_status_is_ok(status)) {
-    status = iree_hal_gaudi_driver_module_register(options.driver_registry);
-  }
-  if (iree_status_is_ok(status)) {
-    status = iree_hal_qaic_driver_module_register(options.driver_registry);
+    status = hal_drivers_register_all(options.driver_registry);
   }
   if (iree_status_is_ok(status)) {
     status = open_device(uri, &device);

@@ -12,6 +12,10 @@
 extern "C" {
 #endif  // __cplusplus
 
+// Every driver of this library. Where an application chooses by URI, this is the one to call. Stops at the first that cannot
+// be added.
+iree_status_t hal_drivers_register_all(iree_hal_driver_registry_t* registry);
+
 // gaudi://  Intel Gaudi and Gaudi 2, and gaudi://emulated; see docs/gaudi.md.
 iree_status_t iree_hal_gaudi_driver_module_register(
     iree_hal_driver_registry_t* registry);
@@ -26,6 +30,10 @@ iree_status_t iree_hal_qaic_driver_module_register(
 
 // template://  The backend that others begin with. Only where the library has the feature `template`.
 iree_status_t iree_hal_template_driver_module_register(
+    iree_hal_driver_registry_t* registry);
+
+// tenstorrent://  Tenstorrent Blackhole, and tenstorrent://emulated; see docs/tenstorrent.md.
+iree_status_t iree_hal_tenstorrent_driver_module_register(
     iree_hal_driver_registry_t* registry);
 
 #ifdef __cplusplus

@@ -2,6 +2,7 @@
 
 use crate::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
 use crate::constants::{ACCESS_ALL, ACCESS_ANY, ACCESS_UNALIGNED};
+use crate::external::SharedMemory;
 use crate::object::{HostAllocator, Out, Retained, free, narrow, resource, wide};
 use crate::status::{Result, guard, guard_or, invalid, unavailable};
 use hal_backend::{Device, Heap, HostRange, Properties};
@@ -10,6 +11,7 @@ use hal_sys as sys;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::marker::PhantomData;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
@@ -31,6 +33,7 @@ const SHARING: Usage = (sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT
     | sys::IREE_HAL_BUFFER_USAGE_SHARING_REPLICATE
     | sys::IREE_HAL_BUFFER_USAGE_SHARING_CONCURRENT
     | sys::IREE_HAL_BUFFER_USAGE_SHARING_IMMUTABLE) as Usage;
+const EXPORT: Usage = sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT as Usage;
 const MAPPING: Usage = (sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED
     | sys::IREE_HAL_BUFFER_USAGE_MAPPING_PERSISTENT
     | sys::IREE_HAL_BUFFER_USAGE_MAPPING_OPTIONAL
@@ -311,7 +314,30 @@ impl<D: Device> Memory<D> {
         }
         let memory = self.device.allocate(heap, length.max(1))?;
         let counted = self.statistics.of(kind).add(length);
-        Ok(DeviceMemory::new(self.device.clone(), self.parent.clone(), memory, Some(counted)))
+        Ok(self.backing(memory, None, Some(counted)))
+    }
+
+    /// Memory of a heap that other processes can be given a descriptor of, where the heap takes shared memory of the host's;
+    /// else the backend gives descriptors out, or nobody does.
+    fn allocate_for_export(&self, heap: usize, length: u64) -> Result<Arc<DeviceMemory<D>>> {
+        let takes_shared = |heap: &Heap| {
+            heap.host_visible && heap.import_alignment.is_some() && length <= heap.max_allocation
+        };
+        let Some(kind) = self.properties.heaps.get(heap).filter(|heap| takes_shared(heap)) else {
+            return self.allocate(heap, length);
+        };
+        let shared = SharedMemory::create(length)?;
+        let memory = self.device.import(shared.range(None))?;
+        Ok(self.backing(memory, Some(shared), Some(self.statistics.of(kind).add(length))))
+    }
+
+    fn backing(
+        &self,
+        memory: D::Memory,
+        shared: Option<Arc<SharedMemory>>,
+        counted: Option<Counted>,
+    ) -> Arc<DeviceMemory<D>> {
+        DeviceMemory::new(self.device.clone(), self.parent.clone(), memory, shared, counted)
     }
 
     /// A buffer of its own memory.
@@ -321,7 +347,11 @@ impl<D: Device> Memory<D> {
         length: u64,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
         let (heap, params) = place(&self.properties, params)?;
-        let backing = self.allocate(heap, length)?;
+        let backing = if params.usage & EXPORT != 0 {
+            self.allocate_for_export(heap, length)?
+        } else {
+            self.allocate(heap, length)?
+        };
         let spec =
             BufferSpec { placement: self.placement(&params), params, offset: 0, length, release: None };
         Buffer::create(self.allocator, backing, spec)
@@ -339,19 +369,35 @@ impl<D: Device> Memory<D> {
         external: &sys::iree_hal_external_buffer_t,
         release: sys::iree_hal_buffer_release_callback_t,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
-        if external.type_ != sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION {
-            let (kind, instead) = foreign_kind(external.type_);
-            let message = format!("only host allocations are imported, and this is {kind}; {instead}");
-            return Err(Failure::new(Code::Unavailable, message));
-        }
-        // SAFETY: the type says which member of the union it is.
-        let start: *mut u8 = unsafe { external.handle.host_allocation.ptr.cast() };
-        if start.is_null() && external.size > 0 {
-            return Err(invalid(format!(
-                "there are no {} bytes of host memory at no address",
-                external.size
-            )));
-        }
+        let bytes = match external.type_ {
+            sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION => {
+                // SAFETY: the type says which member of the union it is.
+                let start: *mut u8 = unsafe { external.handle.host_allocation.ptr.cast() };
+                if start.is_null() && external.size > 0 {
+                    let size = external.size;
+                    return Err(invalid(format!("there are no {size} bytes of host memory at no address")));
+                }
+                Brought::Bytes(start)
+            }
+            sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD => {
+                // SAFETY: the type says which member of the union it is.
+                let number = unsafe { external.handle.opaque_fd.fd };
+                if number < 0 {
+                    return Err(invalid(format!("{number} is no file descriptor")));
+                }
+                // SAFETY: the program lends an open descriptor for the call.
+                let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+                Brought::Shared(SharedMemory::open(descriptor, wide(external.size))?)
+            }
+            other => {
+                let kind = foreign_kind(other);
+                let message = format!(
+                    "host allocations and file descriptors of memory are imported, and this is {kind}; allocate a buffer and \
+                     copy into it"
+                );
+                return Err(Failure::new(Code::Unavailable, message));
+            }
+        };
         let (heap, alignment) = find_import_heap(&self.properties, params).ok_or_else(|| {
             let takes_any = self.properties.heaps.iter().any(|heap| heap.import_alignment.is_some());
             let message = if takes_any {
@@ -362,16 +408,24 @@ impl<D: Device> Memory<D> {
             };
             Failure::new(Code::Unavailable, message)
         })?;
-        check_alignment(alignment, params, start as u64)?;
-        let params = granted(heap, params);
-        // SAFETY: the memory is lent until the callback comes, as the caller promises. As long as anybody has the range the callback does not come.
-        let (release, range) = unsafe {
-            let release = Release::new(release);
-            let owner = release.clone().map(|release| release as Arc<dyn Any + Send + Sync>);
-            (release, HostRange::from_raw(start, external.size, owner))
+        // SAFETY: the callback may be made once, as the caller promises.
+        let release = unsafe { Release::new(release) };
+        let owner = release.clone().map(|release| release as Arc<dyn Any + Send + Sync>);
+        let (range, shared) = match bytes {
+            Brought::Bytes(start) => {
+                check_alignment(alignment, params, start as u64)?;
+                // SAFETY: the memory is lent until the callback comes, as the caller promises. As long as anybody has the range
+                // the callback does not come.
+                (unsafe { HostRange::from_raw(start, external.size, owner) }, None)
+            }
+            Brought::Shared(shared) => {
+                let range = shared.range(owner);
+                check_alignment(alignment, params, range.address() as u64)?;
+                (range, Some(shared))
+            }
         };
-        let memory = self.device.import(range)?;
-        let backing = DeviceMemory::new(self.device.clone(), self.parent.clone(), memory, None);
+        let params = granted(heap, params);
+        let backing = self.backing(self.device.import(range)?, shared, None);
         let spec = BufferSpec {
             placement: self.placement(&params),
             params,
@@ -383,18 +437,19 @@ impl<D: Device> Memory<D> {
     }
 }
 
-/// What a kind of external memory is that no device here takes or gives, and what a program that has some can do.
+/// What a program brings.
+enum Brought {
+    Bytes(*mut u8),
+    Shared(Arc<SharedMemory>),
+}
+
+/// What a kind of external memory is that no device here takes or gives.
 #[cold]
-fn foreign_kind(kind: sys::iree_hal_external_buffer_type_t) -> (String, &'static str) {
-    let copy = "allocate a buffer and copy into it";
+fn foreign_kind(kind: sys::iree_hal_external_buffer_type_t) -> String {
     match kind {
-        sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_DEVICE_ALLOCATION => ("a device's pointer".to_owned(), copy),
-        sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD => {
-            let map = "map the descriptor and import the mapping, or allocate a buffer and copy into it";
-            ("an opaque file descriptor".to_owned(), map)
-        }
-        sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_WIN32 => ("a Win32 handle".to_owned(), copy),
-        other => (format!("memory of a kind {other} that is not known"), copy),
+        sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_DEVICE_ALLOCATION => "a device's pointer".to_owned(),
+        sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_WIN32 => "a Win32 handle".to_owned(),
+        other => format!("memory of a kind {other} that is not known"),
     }
 }
 
@@ -536,7 +591,7 @@ impl<D: Device> Table<D> {
         let (memory, params, size) =
             unsafe { (Allocator::<D>::of(allocator), &mut *params, *allocation_size) };
         // IREE asks for each buffer of each command that it validates.
-        let own = find_heap(&memory.properties, params).map(|(_, heap)| heap);
+        let (own_number, own) = find_heap(&memory.properties, params).unzip();
         let imported = find_import_heap(&memory.properties, params);
         let Some(heap) = own.or(imported.map(|(heap, _)| heap)) else { return 0 };
         let mut granted = granted(heap, params);
@@ -547,7 +602,8 @@ impl<D: Device> Table<D> {
         if imported.is_some() {
             bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_IMPORTABLE;
         }
-        if heap.host_visible {
+        let gives_out = own_number.is_some_and(|number| memory.device.exports(number));
+        if heap.host_visible || (gives_out && params.usage & EXPORT != 0) {
             bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_EXPORTABLE;
         }
         if params.type_ & DEVICE_VISIBLE != 0 {
@@ -616,28 +672,34 @@ impl<D: Device> Table<D> {
         out: *mut sys::iree_hal_external_buffer_t,
     ) -> sys::iree_status_t {
         guard(|| {
-            if requested != sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION {
-                let (kind, _) = foreign_kind(requested);
-                let message = format!(
-                    "buffers are exported as host allocations, where the host can map them, and not as {kind}"
-                );
-                return Err(Failure::new(Code::Unavailable, message));
-            }
             // SAFETY: C passes a live buffer.
             let slice = unsafe { Slice::lent(buffer, 0, sys::iree_device_size_t::MAX)? };
-            if !slice.is_host_visible() {
-                let message = "the buffer's memory is the device's alone, so there is nothing to export; copy it into a \
-                               buffer that is HOST_VISIBLE";
-                return Err(Failure::new(Code::Unavailable, message));
-            }
-            let range = slice.map(ACCESS_ANY)?;
             let mut external = sys::iree_hal_external_buffer_t {
                 type_: requested,
                 flags,
                 size: narrow(slice.length),
                 ..Default::default()
             };
-            external.handle.host_allocation.ptr = range.address().cast();
+            match requested {
+                sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION => {
+                    if !slice.is_host_visible() {
+                        let message = "the buffer's memory is the device's alone, so there is no address to export; copy it \
+                                       into a buffer that is HOST_VISIBLE";
+                        return Err(Failure::new(Code::Unavailable, message));
+                    }
+                    external.handle.host_allocation.ptr = slice.map(ACCESS_ANY)?.address().cast();
+                }
+                sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD => {
+                    external.handle.opaque_fd.fd = slice.descriptor()?.into_raw_fd();
+                }
+                other => {
+                    let kind = foreign_kind(other);
+                    let message = format!(
+                        "buffers are exported as host allocations or file descriptors, and not as {kind}"
+                    );
+                    return Err(Failure::new(Code::Unavailable, message));
+                }
+            }
             // SAFETY: C passes where the result goes.
             unsafe { Out::new(out).set(external) };
             Ok(())

@@ -1,8 +1,9 @@
 //! Buffers: memory of a device behind IREE's buffer interface, and any buffer as something a queue can work on.
 
-use crate::allocator::{HOST_VISIBLE, Parent};
+use crate::allocator::{Counted, HOST_VISIBLE, Parent};
 use crate::bounce;
 use crate::constants::{ACCESS_ANY, ACCESS_READ, Access};
+use crate::external::SharedMemory;
 use crate::object::{HostAllocator, Lent, Retained, extent, narrow, wide};
 use crate::status::{Result, check, guard, guard_or, invalid, text};
 use crate::teardown;
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 /// An allocation of some device: what a buffer's slots need of it.
@@ -24,6 +26,8 @@ pub(crate) trait Backing: Send + Sync {
     fn flush(&self, offset: u64, length: u64) -> Result;
     /// Makes the device's writes visible to the host.
     fn invalidate(&self, offset: u64, length: u64) -> Result;
+    /// A descriptor of all of it, for whoever can use such.
+    fn descriptor(&self) -> Result<OwnedFd>;
     /// The device for C that it is of.
     fn parent(&self) -> &Parent;
     /// The allocation itself.
@@ -39,8 +43,10 @@ pub(crate) struct DeviceMemory<D: Device> {
     device: Arc<D>,
     /// The device for C.
     parent: Arc<Parent>,
+    /// What it was imported from, if that has a descriptor.
+    shared: Option<Arc<SharedMemory>>,
     /// What a statistic counts as gone when this is.
-    _counted: Option<crate::allocator::Counted>,
+    _counted: Option<Counted>,
 }
 
 impl<D: Device> DeviceMemory<D> {
@@ -48,9 +54,11 @@ impl<D: Device> DeviceMemory<D> {
         device: Arc<D>,
         parent: Arc<Parent>,
         memory: D::Memory,
-        counted: Option<crate::allocator::Counted>,
+        shared: Option<Arc<SharedMemory>>,
+        counted: Option<Counted>,
     ) -> Arc<Self> {
-        Arc::new(Self { memory: Arc::new(memory), view: OnceLock::new(), device, parent, _counted: counted })
+        let (memory, view) = (Arc::new(memory), OnceLock::new());
+        Arc::new(Self { memory, view, device, parent, shared, _counted: counted })
     }
 }
 
@@ -65,6 +73,13 @@ impl<D: Device> Backing for DeviceMemory<D> {
 
     fn invalidate(&self, offset: u64, length: u64) -> Result {
         self.device.invalidate(&self.memory, offset, length)
+    }
+
+    fn descriptor(&self) -> Result<OwnedFd> {
+        match &self.shared {
+            Some(shared) => shared.descriptor(),
+            None => self.device.export(&self.memory),
+        }
     }
 
     fn parent(&self) -> &Parent {
@@ -498,6 +513,26 @@ impl Slice {
             Failure::new(failure.code(), message)
         })?;
         Ok(Span { place: Place::Host(range), length: self.length })
+    }
+
+    /// A descriptor of the memory, which is all of an allocation.
+    pub(crate) fn descriptor(&self) -> Result<OwnedFd> {
+        let (allocation, offset) = self.allocation()?;
+        let Some(buffer) = Buffer::recognise(allocation) else {
+            let message = "memory that is allocated in queue order has no descriptor; allocate the buffer from the device's \
+                           allocator with IREE_HAL_BUFFER_USAGE_SHARING_EXPORT";
+            return Err(Failure::new(Code::Unavailable, message));
+        };
+        // SAFETY: the allocation is lent; its length never changes.
+        let whole = wide(unsafe { (*allocation.get()).byte_length });
+        if (buffer.offset + offset, self.length) != (0, whole) {
+            let message = format!(
+                "a descriptor is of all {whole} bytes of an allocation, and not of {} at {offset}; export the whole buffer",
+                self.length
+            );
+            return Err(Failure::new(Code::InvalidArgument, message));
+        }
+        buffer.backing.descriptor()
     }
 
     /// The bytes as host memory, mapped as long as anybody has the range.

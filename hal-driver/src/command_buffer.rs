@@ -5,13 +5,20 @@
 //! nothing to resolve, the list that a device gets is made once. A queue of
 //! a backend is in order, so events need no machinery: a wait for an event that was signalled earlier in the same
 //! queue is a barrier.
+//!
+//! # Steps
+//!
+//! Most command buffers are one list for the device, and that is one [`Step`]. Collectives are no work of a device, so they
+//! divide it: each step has commands of the device and collectives that nothing orders against each other, and is over when
+//! both are. A step ends where a barrier stands between a collective and what is recorded before or behind it.
 
 use crate::buffer::Slice;
+use crate::collective::CollectiveRecord;
 use crate::executable::{DeviceIdentity, is_same_device};
-use crate::object::{HostAllocator, Lent, Out, Retained, allocate, free, slice};
-use crate::record::{Record, Reference, StandIns, Uses};
+use crate::object::{HostAllocator, HostMemory, Lent, Out, Retained, allocate, free, slice, wide};
+use crate::record::{Record, Reference, StandIns, Use, Uses};
 use crate::staging;
-use crate::status::{Missing, Result, guard, guard_or, invalid, unimplemented};
+use crate::status::{Result, guard, guard_or, invalid};
 use hal_backend::{Command, Commands, Device};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -21,6 +28,9 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
 
+/// How many slots a reference can name, of 24 bits as it has for that.
+const SLOTS: usize = 1 << 24;
+
 /// A command buffer of ours.
 #[repr(C)]
 pub(crate) struct CommandBuffer {
@@ -28,28 +38,51 @@ pub(crate) struct CommandBuffer {
     allocator: HostAllocator,
     /// The device that it was made by, and that its executables are for.
     device: DeviceIdentity,
-    validation: Option<Box<[u64]>>,
+    /// What IREE remembers to check by.
+    validation: Option<HostMemory>,
     recording: UnsafeCell<Recording>,
 }
 
-#[derive(Default)]
 struct Recording {
-    records: Vec<Record>,
-    /// Whether any of them is a dispatch.
+    /// At least one, and one alone where there are no collectives.
+    steps: Vec<Step>,
+    /// A barrier came behind the collectives of the last step.
+    fenced: bool,
+    /// Whether any record is a dispatch.
     dispatches: bool,
     /// What is done with each slot of the binding table, up to the last one that is used.
     slots: SmallVec<[Uses; 8]>,
     /// The devices that alone can use what the commands name themselves.
     owners: SmallVec<[*mut sys::iree_hal_device_t; 1]>,
     state: State,
+}
+
+impl Default for Recording {
+    fn default() -> Self {
+        Self {
+            steps: vec![Step::default()],
+            fenced: false,
+            dispatches: false,
+            slots: SmallVec::new(),
+            owners: SmallVec::new(),
+            state: State::default(),
+        }
+    }
+}
+
+/// Part of a recording that the device does in one go, and the collectives beside it.
+#[derive(Default)]
+pub(crate) struct Step {
+    pub(crate) records: Vec<Record>,
+    pub(crate) collectives: Vec<CollectiveRecord>,
     /// The [`Settled`] commands for the first device that executed it, if its memory was settled.
     settled: OnceLock<Option<Box<dyn Any + Send + Sync>>>,
 }
 
 impl Recording {
-    /// Adds what a record does with slots of the binding table, and whose memory it names.
-    fn note(&mut self, record: &Record) {
-        record.visit(|reference, way| match reference {
+    /// Adds what is done with a slot of the binding table, or whose memory is named.
+    fn note(&mut self, reference: &Reference, way: Use) {
+        match reference {
             Reference::Slot { slot, .. } => {
                 if self.slots.len() <= *slot {
                     self.slots.resize(slot + 1, Uses::default());
@@ -63,7 +96,45 @@ impl Recording {
                     self.owners.push(owner);
                 }
             }
-        });
+        }
+    }
+
+    /// The step that records go to.
+    fn last(&mut self) -> &mut Step {
+        if self.steps.is_empty() {
+            self.steps.push(Step::default());
+        }
+        let last = self.steps.len() - 1;
+        #[expect(clippy::indexing_slicing, reason = "there is at least one")]
+        &mut self.steps[last]
+    }
+
+    /// Begins another step.
+    fn next(&mut self) {
+        self.fenced = false;
+        self.steps.push(Step::default());
+    }
+
+    fn add(&mut self, record: Record) {
+        if matches!(record, Record::Barrier) && !self.last().collectives.is_empty() {
+            self.fenced = true;
+            return;
+        }
+        if self.fenced {
+            self.next();
+        }
+        record.visit(|reference, way| self.note(reference, way));
+        self.dispatches |= matches!(record, Record::Dispatch(_));
+        self.last().records.push(record);
+    }
+
+    fn add_collective(&mut self, record: CollectiveRecord) {
+        let is_behind = self.last().records.iter().any(|record| matches!(record, Record::Barrier));
+        if self.fenced || is_behind {
+            self.next();
+        }
+        record.visit(|reference, way| self.note(reference, way));
+        self.last().collectives.push(record);
     }
 }
 
@@ -82,6 +153,7 @@ struct Settled<D: Device> {
 }
 
 /// A command buffer that is done recording, kept for an execution.
+#[derive(Clone)]
 pub(crate) struct Recorded {
     buffer: Retained<sys::iree_hal_command_buffer_t>,
 }
@@ -127,18 +199,31 @@ impl Recorded {
         unsafe { &*(*self.buffer.get().cast::<CommandBuffer>()).recording.get() }
     }
 
-    /// The commands for a device, with the memory that the buffers have now.
+    /// The steps, in their order.
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.recording().steps
+    }
+
+    /// Whether there are any.
+    pub(crate) fn has_collectives(&self) -> bool {
+        self.steps().iter().any(|step| !step.collectives.is_empty())
+    }
+
+    /// The commands of a step for a device, with the memory that the buffers have now.
     ///
     /// A command buffer that may be executed again and whose memory is settled says the same every time, so that is worked
     /// out once.
     pub(crate) fn resolve<D: Device>(
         &self,
+        step: usize,
         device: &Arc<D>,
         bindings: &[Option<Slice>],
         stand_ins: &StandIns,
     ) -> Result<Commands<D>> {
-        let recording = self.recording();
-        match recording.settled.get() {
+        let Some(step) = self.steps().get(step) else {
+            return Err(Failure::new(Code::Internal, "a command buffer has no such step"));
+        };
+        match step.settled.get() {
             Some(settled) => {
                 let settled = settled.as_ref().and_then(|settled| settled.downcast_ref::<Settled<D>>());
                 if let Some(settled) = settled.filter(|settled| Arc::ptr_eq(&settled.device, device)) {
@@ -146,12 +231,12 @@ impl Recorded {
                 }
             }
             None if self.may_run_again() => {
-                let commands = recording.records.iter().map(|record| record.settled(device).transpose());
+                let commands = step.records.iter().map(|record| record.settled(device).transpose());
                 let commands: Option<Result<Arc<[Command<D>]>>> = commands.collect();
                 let commands = commands.transpose()?;
                 // Whoever is first, for whatever device, is the one that is remembered, also if there is nothing.
                 let settled = commands.clone().map(|commands| Settled { device: device.clone(), commands });
-                let _ = recording.settled.set(settled.map(|settled| Box::new(settled) as _));
+                let _ = step.settled.set(settled.map(|settled| Box::new(settled) as _));
                 if let Some(commands) = commands {
                     return Ok(Commands::Shared(commands));
                 }
@@ -159,18 +244,13 @@ impl Recorded {
             None => {}
         }
         let resolve = |record: &Record| record.resolve(device, bindings, stand_ins);
-        Ok(Commands::Own(recording.records.iter().map(resolve).collect::<Result<_>>()?))
+        Ok(Commands::Own(step.records.iter().map(resolve).collect::<Result<_>>()?))
     }
 
     fn may_run_again(&self) -> bool {
         // SAFETY: alive.
         let mode = unsafe { (*self.buffer.get()).mode };
         mode & sys::iree_hal_command_buffer_mode_t::from(sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT) == 0
-    }
-
-    /// What was recorded.
-    pub(crate) fn records(&self) -> &[Record] {
-        &self.recording().records
     }
 
     /// Its name in a profile.
@@ -203,18 +283,21 @@ pub(crate) fn create(
     affinity: sys::iree_hal_queue_affinity_t,
     binding_capacity: usize,
 ) -> Result<*mut sys::iree_hal_command_buffer_t> {
+    if binding_capacity > SLOTS {
+        let message = format!("commands name {SLOTS} slots of a binding table, and not {binding_capacity}");
+        return Err(Failure::new(Code::OutOfRange, message));
+    }
     // SAFETY: a question about numbers.
     let state = unsafe { sys::iree_hal_command_buffer_validation_state_size(mode, binding_capacity) };
-    let validation = (state > 0).then(|| vec![0_u64; state.div_ceil(8)].into_boxed_slice());
-    let mut buffer = CommandBuffer {
+    let validation = (state > 0).then(|| HostMemory::zeroed(allocator, state)).transpose()?;
+    let storage = validation.as_ref().map_or(std::ptr::null_mut(), HostMemory::start);
+    let buffer = CommandBuffer {
         base: sys::iree_hal_command_buffer_t::default(),
         allocator,
         device,
         validation,
         recording: UnsafeCell::new(Recording::default()),
     };
-    let storage =
-        buffer.validation.as_mut().map_or(std::ptr::null_mut(), |state| state.as_mut_ptr().cast::<c_void>());
     let buffer = allocate(allocator, buffer)?.as_ptr().cast::<sys::iree_hal_command_buffer_t>();
     // SAFETY: the object is fresh and its base comes first; the validation state stays where it is with the object.
     unsafe {
@@ -263,10 +346,7 @@ unsafe fn record(base: Base, make: impl FnOnce() -> Result<Record>) -> sys::iree
     guard(|| {
         // SAFETY: as for `recording`, as the caller promises.
         let recording = unsafe { open(base)? };
-        let record = make()?;
-        recording.note(&record);
-        recording.dispatches |= matches!(record, Record::Dispatch(_));
-        recording.records.push(record);
+        recording.add(make()?);
         Ok(())
     })
 }
@@ -326,7 +406,7 @@ unsafe extern "C" fn end(base: Base) -> sys::iree_status_t {
     guard(|| {
         // SAFETY: C passes a live command buffer of ours.
         let recording = unsafe { open(base)? };
-        recording.records.shrink_to_fit();
+        recording.steps.iter_mut().for_each(|step| step.records.shrink_to_fit());
         recording.state = State::Closed;
         Ok(())
     })
@@ -430,10 +510,24 @@ unsafe extern "C" fn update_buffer(
     // the target asks for.
     unsafe {
         record(base, || {
-            let bytes = slice(source.cast::<u8>().add(source_offset), target.length);
-            Record::update(staging::copy(bytes)?, Reference::new(&target)?)
+            let reference = Reference::new(&target)?;
+            let length = update_length(&reference)?;
+            let bytes = slice(source.cast::<u8>().add(source_offset), length);
+            Record::update(staging::copy(bytes)?, reference)
         })
     }
+}
+
+/// How many bytes the source of an update has. "To the end" is known of a buffer that is named.
+fn update_length(target: &Reference) -> Result<usize> {
+    let length = match target {
+        Reference::Direct(slice) => slice.length,
+        Reference::Slot { length, .. } => *length,
+    };
+    isize::try_from(length).map(isize::unsigned_abs).map_err(|_| {
+        let message = "an update says how many bytes its source has; what a slot will hold is not known when that is captured";
+        Failure::new(Code::OutOfRange, message)
+    })
 }
 
 unsafe extern "C" fn copy_buffer(
@@ -447,15 +541,25 @@ unsafe extern "C" fn copy_buffer(
 }
 
 unsafe extern "C" fn collective(
-    _: Base,
-    _channel: *mut sys::iree_hal_channel_t,
-    _op: sys::iree_hal_collective_op_t,
-    _param: u32,
-    _send: sys::iree_hal_buffer_ref_t,
-    _recv: sys::iree_hal_buffer_ref_t,
-    _element_count: sys::iree_device_size_t,
+    base: Base,
+    channel: *mut sys::iree_hal_channel_t,
+    op: sys::iree_hal_collective_op_t,
+    param: u32,
+    send: sys::iree_hal_buffer_ref_t,
+    recv: sys::iree_hal_buffer_ref_t,
+    element_count: sys::iree_device_size_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented(Missing::Collective)))
+    guard(|| {
+        // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
+        unsafe {
+            let device = &(*base.cast::<CommandBuffer>()).device;
+            let recording = open(base)?;
+            let record =
+                CollectiveRecord::new(device, channel, op, param, [&send, &recv], wide(element_count))?;
+            recording.add_collective(record);
+        }
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn dispatch(

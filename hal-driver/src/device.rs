@@ -10,10 +10,15 @@
 //!
 //! # The order of destruction
 //!
-//! Parked allocations end; the engine takes no more work, cancels what has not begun and waits for the rest; nobody looks for
+//! Parked allocations end; collectives that have begun end, or the device leaves their groups; the engine takes no more work, cancels what has not begun and waits for the rest; nobody looks for
 //! completions any more; host threads end; axes are retired; pools, allocator, and last the proactor pool are let go. What cannot be waited for
 //! within the limit is kept for ever rather than freed under somebody's feet.
+//!
+//! A call of the program's that is in progress meanwhile has the device from its context, and may retain and release it like
+//! any other object. So the teardown has a reference as long as it runs, and whoever gives up the last one behind it frees the
+//! structure ([`Phase`]).
 
+mod collective;
 mod loan;
 mod queue;
 mod staged;
@@ -22,6 +27,8 @@ pub(crate) use loan::Loan;
 
 use crate::alloca::ParkingLot;
 use crate::allocator::{Allocator, Memory};
+use crate::channel::{Membership, Ranks};
+use crate::collective::Waiting;
 use crate::completions::{Completions, Looking};
 use crate::executable::{DeviceIdentity, Reflection};
 use crate::frontier::Frontiers;
@@ -42,6 +49,7 @@ use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How many queues a device may have: an affinity has a bit for each.
@@ -57,7 +65,17 @@ const LIMIT: Duration = Duration::from_secs(20);
 #[repr(C)]
 pub(crate) struct HalDevice<D: Device> {
     resource: sys::iree_hal_resource_t,
+    phase: Phase,
     state: State<D>,
+}
+
+/// How far a device is. Its count of references reaches zero once when the program lets go of it, and again whenever a call that
+/// was in progress then gives back what it took.
+#[derive(Default)]
+struct Phase {
+    is_ending: AtomicBool,
+    /// Nothing runs for it any more.
+    is_over: AtomicBool,
 }
 
 /// A device and everything that serves it. Fields are let go in this order.
@@ -71,8 +89,10 @@ pub(crate) struct State<D: Device> {
     pools: Arc<Pools>,
     /// Replaced by `replace_device_allocator` before the device is in use.
     device_allocator: UnsafeCell<Retained<sys::iree_hal_allocator_t>>,
-    /// Kept as IREE asks, and asked for nothing: there are no channels to be made with it.
-    channels: UnsafeCell<Option<Retained<sys::iree_hal_channel_provider_t>>>,
+    /// Replaced by `replace_channel_provider` before the device is in use.
+    provider: UnsafeCell<Option<Retained<sys::iree_hal_channel_provider_t>>>,
+    ranks: Ranks,
+    waiting: Arc<Waiting>,
     frontiers: Arc<Frontiers>,
     /// Whether those who ask how far a semaphore of the device is do well to look for a moment.
     spin: Arc<AdaptiveSpin>,
@@ -99,6 +119,7 @@ impl<D: Device> HalDevice<D> {
         device: D,
         proactors: Lent<'_, sys::iree_async_proactor_pool_t>,
         reflection: Reflection,
+        membership: Membership,
         allocator: HostAllocator,
     ) -> Result<*mut sys::iree_hal_device_t> {
         let device = Arc::new(device);
@@ -110,6 +131,7 @@ impl<D: Device> HalDevice<D> {
         let parking = ParkingLot::new(frontiers.clone(), proactor.clone());
         let pool = Arc::new(HostPool::default());
         let completions = Completions::new(&device, &properties, &proactor);
+        let waiting = Arc::<Waiting>::default();
         let port = Port {
             device: device.clone(),
             spec: properties.queues.clone(),
@@ -117,19 +139,22 @@ impl<D: Device> HalDevice<D> {
             parking: parking.clone(),
             pool: pool.clone(),
             completions: completions.clone(),
+            waiting: waiting.clone(),
         };
         let engine = Engine::new(port).map_err(|error| impossible(&error))?;
         let state = State {
             pools: Pools::new(&memory, &proactor, &frontiers)?,
             device_allocator: UnsafeCell::new(Allocator::create(memory.clone())?),
-            host: Loaders::new(allocator)?,
+            host: Loaders::shared()?,
             engine,
             looking: completions.begin(&properties.identifier)?,
             parking,
             pool,
             profiler: Profiler::default(),
             staging: Staging::default(),
-            channels: UnsafeCell::new(None),
+            provider: UnsafeCell::new(None),
+            ranks: Ranks::new(membership),
+            waiting,
             frontiers,
             spin: Arc::default(),
             memory,
@@ -141,7 +166,8 @@ impl<D: Device> HalDevice<D> {
             proactor,
         };
         let memory = state.memory.clone();
-        let object = Self { resource: resource(const { &Table::<D>::VTABLE }), state };
+        let (resource, phase) = (resource(const { &Table::<D>::VTABLE }), Phase::default());
+        let object = Self { resource, phase, state };
         let object = allocate(allocator, object)?.as_ptr().cast();
         // SAFETY: `destroy` forgets it first.
         unsafe { memory.parent.is(object) };
@@ -169,13 +195,16 @@ impl<D: Device> State<D> {
     /// Ends everything. Whether it is safe to let go afterwards.
     fn quiesce(&self) -> bool {
         let clock = SystemClock::new();
-        let begin = clock.now();
         let _ = self.profiler.end(&|| self.device.clock());
         let parked = self.parking.close(LIMIT);
+        // Nobody but their groups can end collectives that have begun, and the engine waits for them.
+        self.waiting.finish(GRACE);
+        let begin = clock.now();
         let idle = self.engine.shut_down(&clock, begin + GRACE, begin + LIMIT);
         let unlooked = self.looking.end(LIMIT);
         let quiet = self.pool.stop(LIMIT);
         self.frontiers.retire();
+        hal_collectives_mpi::rest();
         parked && idle.is_ok() && unlooked && quiet
     }
 
@@ -253,6 +282,28 @@ unsafe impl Sync for NoGroup {}
 // SAFETY: numbers and null pointers.
 static NO_GROUP: NoGroup = NoGroup(unsafe { std::mem::zeroed() });
 
+/// A device on its way out, and a reference to it.
+struct Doomed<D: Device>(*mut HalDevice<D>);
+
+// SAFETY: a device may be used on any thread.
+unsafe impl<D: Device> Send for Doomed<D> {}
+
+impl<D: Device> Doomed<D> {
+    /// Ends everything that runs for the device, and gives the reference up.
+    fn end(self) {
+        // SAFETY: the reference keeps the structure.
+        let device = unsafe { &*self.0 };
+        if device.state.quiesce() {
+            device.phase.is_over.store(true, Ordering::Release);
+            // SAFETY: the reference is ours; `destroy` has taken it.
+            unsafe { sys::iree_hal_device_release(self.0.cast()) };
+        } else {
+            let name = device.state.identifier();
+            eprintln!("hal-driver: device {name:?} still had work after {LIMIT:?}; its memory is kept");
+        }
+    }
+}
+
 struct Table<D>(PhantomData<D>);
 
 type Raw = *mut sys::iree_hal_device_t;
@@ -271,13 +322,13 @@ impl<D: Device> Table<D> {
         topology_info: Some(Self::topology_info),
         refine_topology_edge: Some(refine_topology_edge),
         assign_topology_info: Some(Self::assign_topology_info),
-        create_channel: Some(create_channel),
+        create_channel: Some(Self::create_channel),
         create_command_buffer: Some(Self::create_command_buffer),
         create_event: Some(Self::create_event),
         create_executable_cache: Some(Self::create_executable_cache),
         import_file: Some(Self::import_file),
         create_semaphore: Some(Self::create_semaphore),
-        query_semaphore_compatibility: Some(query_semaphore_compatibility),
+        query_semaphore_compatibility: Some(Self::query_semaphore_compatibility),
         query_queue_pool_backend: Some(Self::query_queue_pool_backend),
         queue_alloca: Some(Self::queue_alloca),
         queue_dealloca: Some(Self::queue_dealloca),
@@ -299,29 +350,20 @@ impl<D: Device> Table<D> {
 
     unsafe extern "C" fn destroy(device: Raw) {
         guard_or((), || {
-            struct Doomed<D: Device>(*mut HalDevice<D>);
-            // SAFETY: the last reference is gone, so the teardown is the only one that has the object.
-            unsafe impl<D: Device> Send for Doomed<D> {}
-            impl<D: Device> Doomed<D> {
-                fn end(self) {
-                    // SAFETY: as above.
-                    unsafe {
-                        if (*self.0).state.quiesce() {
-                            let allocator = (*self.0).state.allocator;
-                            crate::object::free(allocator, self.0);
-                        } else {
-                            eprintln!(
-                                "hal-driver: device {:?} still had work after {LIMIT:?}; its memory is kept",
-                                (*self.0).state.identifier()
-                            );
-                        }
-                    }
-                }
+            let object = device.cast::<HalDevice<D>>();
+            // SAFETY: no reference is left. The structure is there, as the teardown has one until the device is over.
+            let (phase, state) = unsafe { (&(*object).phase, &(*object).state) };
+            if phase.is_over.load(Ordering::Acquire) {
+                // SAFETY: nothing runs for the device any more, and nobody has it.
+                return unsafe { crate::object::free(state.allocator, object) };
             }
-            let doomed = Doomed(device.cast::<HalDevice<D>>());
-            // SAFETY: the last reference is gone, and nobody else ends the device.
-            let state = unsafe { &(*doomed.0).state };
+            if phase.is_ending.swap(true, Ordering::AcqRel) {
+                return;
+            }
             state.memory.parent.forget();
+            // SAFETY: the structure is there.
+            unsafe { sys::iree_hal_device_retain(device) };
+            let doomed = Doomed::<D>(object);
             let away = state.proactor.may_be_polled_here();
             teardown::run(away, move || doomed.end());
         });
@@ -353,15 +395,17 @@ impl<D: Device> Table<D> {
         });
     }
 
-    /// Keeps the provider, until another comes or as long as the device. That is all: a device here has no channels, and
-    /// `create_channel` says so, whoever would provide them.
     unsafe extern "C" fn replace_channel_provider(
         device: Raw,
         provider: *mut sys::iree_hal_channel_provider_t,
     ) {
         guard_or((), || {
             // SAFETY: C passes a live device of ours that nobody uses, and lends us the provider.
-            unsafe { *HalDevice::<D>::of(device).channels.get() = Retained::retain(provider) };
+            unsafe {
+                let state = HalDevice::<D>::of(device);
+                *state.provider.get() = Retained::retain(provider);
+                state.ranks.forget_provider();
+            }
         });
     }
 
@@ -420,6 +464,8 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours, and information for the call or none.
             let (state, info) = unsafe { (HalDevice::<D>::of(device), info.as_ref()) };
+            // SAFETY: C's group keeps its topology for the call, or has none.
+            unsafe { state.ranks.join(info) };
             match info {
                 // SAFETY: C's group keeps its tracker alive, or has none.
                 Some(info) => unsafe { state.frontiers.join(info) },
@@ -428,6 +474,24 @@ impl<D: Device> Table<D> {
                     Ok(())
                 }
             }
+        })
+    }
+
+    unsafe extern "C" fn create_channel(
+        device: Raw,
+        _affinity: sys::iree_hal_queue_affinity_t,
+        params: sys::iree_hal_channel_params_t,
+        out: *mut *mut sys::iree_hal_channel_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live device of ours, text for the call and where the result goes. The provider is replaced
+            // only while nobody uses the device.
+            unsafe {
+                let (state, out) = (HalDevice::<D>::of(device), Out::new(out));
+                let provider = (*state.provider.get()).as_ref().map(Retained::lend);
+                out.set(state.ranks.create(provider, &state.identity, &params, state.allocator)?);
+            }
+            Ok(())
         })
     }
 
@@ -526,6 +590,20 @@ impl<D: Device> Table<D> {
         })
     }
 
+    /// The engine takes semaphores of every driver. Those that are not its own go through the host.
+    unsafe extern "C" fn query_semaphore_compatibility(
+        device: Raw,
+        semaphore: *mut sys::iree_hal_semaphore_t,
+    ) -> sys::iree_hal_semaphore_compatibility_t {
+        // SAFETY: C passes a live device of ours and a live semaphore.
+        let is_own = unsafe { Semaphore::is_of(semaphore, &HalDevice::<D>::of(device).frontiers) };
+        if is_own {
+            sys::IREE_HAL_SEMAPHORE_COMPATIBILITY_ALL as sys::iree_hal_semaphore_compatibility_t
+        } else {
+            sys::IREE_HAL_SEMAPHORE_COMPATIBILITY_HOST_ONLY as sys::iree_hal_semaphore_compatibility_t
+        }
+    }
+
     unsafe extern "C" fn query_queue_pool_backend(
         device: Raw,
         _affinity: sys::iree_hal_queue_affinity_t,
@@ -577,23 +655,6 @@ unsafe extern "C" fn refine_topology_edge(
 ) -> sys::iree_status_t {
     // What IREE works out from the capabilities is right as it is.
     crate::status::OK
-}
-
-unsafe extern "C" fn query_semaphore_compatibility(
-    _device: Raw,
-    _semaphore: *mut sys::iree_hal_semaphore_t,
-) -> sys::iree_hal_semaphore_compatibility_t {
-    // The engine takes semaphores of every driver; those that are not its own go through the host.
-    sys::IREE_HAL_SEMAPHORE_COMPATIBILITY_ALL as sys::iree_hal_semaphore_compatibility_t
-}
-
-unsafe extern "C" fn create_channel(
-    _device: Raw,
-    _affinity: sys::iree_hal_queue_affinity_t,
-    _params: sys::iree_hal_channel_params_t,
-    _out: *mut *mut sys::iree_hal_channel_t,
-) -> sys::iree_status_t {
-    guard(|| Err(unimplemented(Missing::Channel)))
 }
 
 unsafe extern "C" fn external_capture_begin(

@@ -1,7 +1,9 @@
 //! The HAL driver and its factory: names, enumeration, and opening devices by path or number.
 
+use crate::channel::Membership;
 use crate::device::HalDevice;
 use crate::executable::Reflection;
+use crate::launch::expand;
 use crate::object::{HostAllocator, Lent, Out, allocate, free, resource, slice};
 use crate::status::{Result, check, guard, guard_or, invalid, text, view};
 use hal_backend::{DeviceInfo, Driver, Parameters};
@@ -43,15 +45,19 @@ impl<R: Driver> HalDriver<R> {
         // SAFETY: the text is valid for the call, as the caller promises, and every reading of the union is a pair of text.
         let pairs = pairs
             .iter()
-            .map(|pair| unsafe { (text(pair.__bindgen_anon_1.first), text(pair.__bindgen_anon_2.second)) });
+            .map(|pair| unsafe { (text(pair.__bindgen_anon_1.first), text(pair.__bindgen_anon_2.second)) })
+            .map(|(key, value)| Ok((key, expand(value)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let pairs = pairs.iter().map(|(key, value)| (*key, &**value));
         let mut parameters = Parameters::new(R::NAME, pairs);
         let reflection = Reflection::take(&mut parameters)?;
-        let device = self.driver.open(path, &mut parameters)?;
+        let membership = Membership::take(&mut parameters)?;
+        let device = self.driver.open(&expand(path)?, &mut parameters)?;
         parameters.finish()?;
         // SAFETY: the pool is alive during the call or null, as the caller promises.
         let proactors =
             unsafe { Lent::required(params.proactor_pool, "device creation needs a proactor pool")? };
-        HalDevice::create(device, proactors, reflection, allocator)
+        HalDevice::create(device, proactors, reflection, membership, allocator)
     }
 
     /// The path of the device with this number; the numbers begin at 1.

@@ -22,6 +22,9 @@ const CAPACITY: usize = 8;
 /// How long the name of a format may be.
 const NAME: usize = 128;
 
+/// The loaders of this process, from the first device that was opened to its end.
+static SHARED: Mutex<Option<Arc<Loaders>>> = Mutex::new(None);
+
 /// All the loaders that IREE was built with.
 pub(crate) struct Loaders {
     loaders: Vec<Retained<sys::iree_hal_executable_loader_t>>,
@@ -29,7 +32,22 @@ pub(crate) struct Loaders {
 }
 
 impl Loaders {
-    pub(crate) fn new(allocator: HostAllocator) -> Result<Arc<Self>> {
+    /// The loaders that all devices share.
+    ///
+    /// The one for bytecode makes an instance of IREE's virtual machine, and each instance that is made clears the names of
+    /// the machine's types, which are the whole process's, before it writes them again: whatever a program runs on another
+    /// thread may read them as missing. So it is made once and never ends.
+    pub(crate) fn shared() -> Result<Arc<Self>> {
+        let mut shared = SHARED.lock();
+        if let Some(loaders) = &*shared {
+            return Ok(loaders.clone());
+        }
+        // SAFETY: the allocator of the process outlives everything in it.
+        let loaders = Self::new(unsafe { HostAllocator::new(sys::iree_allocator_system()) })?;
+        Ok(shared.insert(loaders).clone())
+    }
+
+    fn new(allocator: HostAllocator) -> Result<Arc<Self>> {
         let mut plugins = std::ptr::null_mut();
         let mut loaders = [std::ptr::null_mut(); CAPACITY];
         let mut count = 0;

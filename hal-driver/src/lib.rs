@@ -33,10 +33,11 @@
 //! | driver factory, driver | `driver.rs` |
 //! | device | `device.rs`, queue operations in `device/queue.rs`; files and memory that the host cannot map in `device/staged.rs`, memory of other devices in `device/loan.rs`, which of its bytes in `ranges.rs`; for drivers that map it in `bounce.rs` |
 //! | semaphore | `semaphore.rs`: IREE's structure as a timeline of the engine |
-//! | allocator, buffer | `allocator.rs`, `buffer.rs` |
+//! | allocator, buffer | `allocator.rs`, `buffer.rs`; memory by file descriptors in `external.rs` |
 //! | pools, stream-ordered allocation | `pools.rs`, `alloca.rs`; what is allocated in `reservation.rs` and `transient.rs` |
 //! | proactor | `proactor.rs` |
 //! | command buffer, event | `command_buffer.rs`, `record.rs`; captured bytes in `staging.rs` |
+//! | channel | `channel.rs`; collectives in `collective.rs`, command buffers that have some in `device/collective.rs`; what the launcher of many processes says in `launch.rs` |
 //! | executable, executable cache | `executable.rs`; the host's own in `host_program.rs` |
 //! | profiling | `profile.rs` |
 //! | frontiers and axes | `frontier.rs` |
@@ -46,15 +47,19 @@ mod alloca;
 mod allocator;
 mod bounce;
 mod buffer;
+mod channel;
+mod collective;
 mod command_buffer;
 mod completions;
 mod constants;
 mod device;
 mod driver;
 mod executable;
+mod external;
 mod frontier;
 mod host_pool;
 mod host_program;
+mod launch;
 mod lending;
 mod object;
 mod pools;
@@ -93,14 +98,45 @@ macro_rules! export_driver {
     };
 }
 
-#[cfg(feature = "gaudi")]
-export_driver!(iree_hal_gaudi_driver_module_register, hal_gaudi::Gaudi);
+/// The drivers of this library, each behind the feature of its name.
+macro_rules! drivers {
+    ($($feature:literal: $function:ident, $driver:ty;)*) => {
+        $(
+            #[cfg(feature = $feature)]
+            export_driver!($function, $driver);
+        )*
 
-#[cfg(feature = "mock")]
-export_driver!(iree_hal_mock_driver_module_register, hal_mock::Mock);
+        /// Adds every driver of this library to a registry: what its features name. Cheap, and touches no hardware. Stops at
+        /// the first that cannot be added, as one that is there already. A library without drivers of its own has no such function, so
+        /// that a program may link it beside this one.
+        ///
+        /// # Safety
+        ///
+        /// The registry is alive.
+        #[cfg(any($(feature = $feature),*))]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn hal_drivers_register_all(
+            registry: *mut sys::iree_hal_driver_registry_t,
+        ) -> sys::iree_status_t {
+            $(
+                #[cfg(feature = $feature)]
+                {
+                    // SAFETY: the registry is alive, as the caller promises.
+                    let status = unsafe { $function(registry) };
+                    if !status.is_null() {
+                        return status;
+                    }
+                }
+            )*
+            std::ptr::null_mut()
+        }
+    };
+}
 
-#[cfg(feature = "qaic")]
-export_driver!(iree_hal_qaic_driver_module_register, hal_qaic::Qaic);
-
-#[cfg(feature = "template")]
-export_driver!(iree_hal_template_driver_module_register, hal_template::Template);
+drivers! {
+    "gaudi": iree_hal_gaudi_driver_module_register, hal_gaudi::Gaudi;
+    "mock": iree_hal_mock_driver_module_register, hal_mock::Mock;
+    "qaic": iree_hal_qaic_driver_module_register, hal_qaic::Qaic;
+    "template": iree_hal_template_driver_module_register, hal_template::Template;
+    "tenstorrent": iree_hal_tenstorrent_driver_module_register, hal_tenstorrent::Tenstorrent;
+}

@@ -224,6 +224,39 @@ pub(crate) unsafe fn free<T>(allocator: HostAllocator, object: *mut T) {
     }
 }
 
+/// Memory of the host allocator, zeroed at first.
+pub(crate) struct HostMemory {
+    start: NonNull<c_void>,
+    allocator: HostAllocator,
+}
+
+// SAFETY: an address, and whoever reads or writes there sees to it that it may.
+unsafe impl Send for HostMemory {}
+// SAFETY: as above.
+unsafe impl Sync for HostMemory {}
+
+impl HostMemory {
+    pub(crate) fn zeroed(allocator: HostAllocator, length: usize) -> Result<Self> {
+        let mut memory: *mut c_void = std::ptr::null_mut();
+        // SAFETY: the allocator can be used; the out-parameter is ours.
+        unsafe { check(sys::iree_allocator_malloc(allocator.raw(), length, &raw mut memory))? };
+        let start = NonNull::new(memory).ok_or_else(|| invalid("memory has an address"))?;
+        Ok(Self { start, allocator })
+    }
+
+    /// Where it begins, as long as it lives.
+    pub(crate) fn start(&self) -> *mut c_void {
+        self.start.as_ptr()
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        // SAFETY: from this allocator, given back once.
+        unsafe { sys::iree_allocator_free(self.allocator.raw(), self.start.as_ptr()) };
+    }
+}
+
 /// Where a C caller wants a result: written once, and only on success.
 pub(crate) struct Out<T>(*mut T);
 

@@ -287,16 +287,23 @@ impl About {
             Operation::Record(record) => single(record),
             // Told as the record that it was.
             Operation::Command(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER,
-            Operation::Execute { commands, .. } => {
+            Operation::Execute { commands, step, .. } => {
                 about.command_buffer = commands.profile_id();
-                about.operations = commands.records().len();
-                for (number, record) in commands.records().iter().enumerate() {
+                let records = commands.steps().get(*step).map_or(&[][..], |step| &step.records);
+                about.operations = records.len();
+                for (number, record) in records.iter().enumerate() {
                     if let Record::Dispatch(dispatch) = record {
                         about.dispatches.push(Dispatched::new(number, dispatch));
                         about.executables.push(dispatch.executable.clone());
                     }
                 }
                 about.layout = Some(Layout::new(commands));
+                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_EXECUTE
+            }
+            // IREE's profiles have no kind of their own for it: it is that part of an execution that is not the device's.
+            Operation::Collectives(collectives) => {
+                about.operations = collectives.count();
+                about.payload = collectives.payload();
                 sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_EXECUTE
             }
             Operation::Dealloca(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DEALLOCA,
@@ -361,7 +368,8 @@ impl Layout {
             };
             operation
         };
-        Self { record, operations: commands.records().iter().enumerate().map(operation).collect() }
+        let records = commands.steps().iter().flat_map(|step| &step.records);
+        Self { record, operations: records.enumerate().map(operation).collect() }
     }
 }
 

@@ -46,7 +46,7 @@ impl Reference {
 
     /// Whether the buffer may be used like that, if it is known which it is. Of every buffer of a record it is checked when
     /// the record is made.
-    fn check(&self, way: Use) -> Result {
+    pub(crate) fn check(&self, way: Use) -> Result {
         match self {
             Reference::Direct(slice) => way.check(slice),
             Reference::Slot { .. } => Ok(()),
@@ -126,14 +126,18 @@ pub(crate) enum Use {
     Binding,
     /// A dispatch takes its workgroup count from it.
     Count,
+    /// A collective sends it.
+    Sent,
+    /// A collective receives into all of it.
+    Received,
 }
 
 impl Use {
-    const ALL: [Use; 4] = [Use::Source, Use::Target, Use::Binding, Use::Count];
+    const ALL: [Use; 6] = [Use::Source, Use::Target, Use::Binding, Use::Count, Use::Sent, Use::Received];
 
     /// Whether what was in it before may matter.
     pub(crate) fn reads(self) -> bool {
-        self != Use::Target
+        !matches!(self, Use::Target | Use::Received)
     }
 
     /// The access and the usage that a buffer must have been made with.
@@ -143,6 +147,8 @@ impl Use {
             Use::Target => (ACCESS_WRITE, sys::IREE_HAL_BUFFER_USAGE_TRANSFER_TARGET),
             Use::Binding => (0, sys::IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE),
             Use::Count => (ACCESS_READ, sys::IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS),
+            Use::Sent => (ACCESS_READ, sys::IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE_READ),
+            Use::Received => (ACCESS_WRITE, sys::IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE_WRITE),
         }
     }
 
@@ -153,6 +159,8 @@ impl Use {
             Use::Target => ("the target of a transfer", "WRITE", "TRANSFER_TARGET"),
             Use::Binding => ("a binding of a dispatch", "NONE", "DISPATCH_STORAGE"),
             Use::Count => ("the workgroup count of a dispatch", "READ", "DISPATCH_INDIRECT_PARAMETERS"),
+            Use::Sent => ("what a collective sends", "READ", "DISPATCH_STORAGE_READ"),
+            Use::Received => ("where a collective receives", "WRITE", "DISPATCH_STORAGE_WRITE"),
         }
     }
 

@@ -101,6 +101,21 @@ impl Semaphore {
         }
     }
 
+    /// Whether a semaphore is of the device with these frontiers.
+    ///
+    /// # Safety
+    ///
+    /// The semaphore is alive, or null.
+    pub(crate) unsafe fn is_of(
+        semaphore: *mut sys::iree_hal_semaphore_t,
+        frontiers: &Arc<Frontiers>,
+    ) -> bool {
+        let Some(semaphore) = NonNull::new(semaphore) else { return false };
+        // Only borrowed, for this call.
+        let timeline = std::mem::ManuallyDrop::new(IreeTimeline(semaphore));
+        timeline.ours().is_some_and(|own| Arc::ptr_eq(&own.frontiers, frontiers))
+    }
+
     /// Spins briefly if work that has its place in a queue is about to signal, once for each value that is promised.
     fn look_ahead(&self) {
         let Some(promised) = self.registration.promised() else { return };

@@ -157,10 +157,11 @@ pub(crate) fn guard_or<T>(otherwise: T, slot: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Drops what a panic left behind, whose own drop may panic again.
+/// Drops what a panic left behind, whose own drop may panic again. What goes on like that is left alone.
 fn discard(payload: Box<dyn std::any::Any + Send>) {
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        std::mem::forget(again);
+    let dropped = |payload| catch_unwind(AssertUnwindSafe(|| drop(payload)));
+    if let Err(worst) = dropped(payload).or_else(dropped) {
+        std::mem::forget(worst);
     }
 }
 
@@ -186,8 +187,6 @@ macro_rules! missing {
 }
 
 missing! {
-    Channel => "iree_hal_channel_create",
-    Collective => "iree_hal_command_buffer_collective",
     CaptureBegin => "iree_hal_device_external_capture_begin",
     CaptureEnd => "iree_hal_device_external_capture_end",
     Global => "iree_hal_executable_lookup_global_by_name",

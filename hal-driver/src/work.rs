@@ -2,6 +2,7 @@
 
 use crate::alloca::{Alloca, Dealloca, ParkingLot};
 use crate::buffer::{Opaque, Slice};
+use crate::collective::{Collectives, Waiting};
 use crate::command_buffer::Recorded;
 use crate::completions::Completions;
 use crate::device::Loan;
@@ -34,8 +35,10 @@ pub(crate) enum Operation<D: Device> {
     Record(Record),
     /// The same, where it is known already which memory it works on. Nothing while the device has it.
     Command(Option<Command<D>>),
-    /// A command buffer.
-    Execute { commands: Recorded, bindings: Box<[Option<Slice>]>, stand_ins: StandIns },
+    /// A step of a command buffer.
+    Execute { commands: Recorded, step: usize, bindings: Box<[Option<Slice>]>, stand_ins: StandIns },
+    /// Collectives that are not ordered against each other.
+    Collectives(Box<Collectives>),
     /// Memory is given back.
     Dealloca(Dealloca),
     /// Memory is needed.
@@ -151,6 +154,7 @@ pub(crate) struct Port<D: Device> {
     pub(crate) parking: Arc<ParkingLot>,
     pub(crate) pool: Arc<HostPool>,
     pub(crate) completions: Arc<Completions<D>>,
+    pub(crate) waiting: Arc<Waiting>,
 }
 
 impl<D: Device> Port<D> {
@@ -185,8 +189,8 @@ impl<D: Device> Port<D> {
                         Some(command) => smallvec![command],
                         None => SmallVec::new(),
                     }),
-                    Operation::Execute { commands, bindings, stand_ins } => {
-                        commands.resolve(&self.device, bindings, stand_ins)?
+                    Operation::Execute { commands, step, bindings, stand_ins } => {
+                        commands.resolve(*step, &self.device, bindings, stand_ins)?
                     }
                     Operation::Dealloca(dealloca) => {
                         dealloca.begin(point, &self.frontiers, &self.parking)?;
@@ -196,6 +200,7 @@ impl<D: Device> Port<D> {
                     | Operation::Await(_)
                     | Operation::HostCall(_)
                     | Operation::Transfer(_)
+                    | Operation::Collectives(_)
                     | Operation::Return(_) => {
                         return Err(Failure::new(Code::Internal, "an operation of the host came to a queue"));
                     }
@@ -315,6 +320,15 @@ impl<D: Device> Backend for Port<D> {
                 }
                 task.finish(outcome);
             }),
+            Operation::Collectives(collectives) => {
+                let waiting = self.waiting.clone();
+                collectives.start(&self.pool, &waiting, move |outcome| {
+                    if let Some(trace) = &trace {
+                        trace.done(outcome.as_ref().map(drop));
+                    }
+                    task.finish(outcome);
+                });
+            }
             Operation::Return(loan) => self.pool.run(move || {
                 let outcome = loan.take_back();
                 if let Err(failure) = &outcome {
@@ -342,6 +356,7 @@ impl<D: Device> Backend for Port<D> {
             | Operation::Execute { .. }
             | Operation::HostCall(_)
             | Operation::Transfer(_)
+            | Operation::Collectives(_)
             | Operation::Return(_) => true,
         }
     }
@@ -370,6 +385,11 @@ impl<D: Device> Backend for Port<D> {
                 Operation::Return(loan) => {
                     if let Err(failure) = &ended.outcome {
                         loan.fail(failure);
+                    }
+                }
+                Operation::Collectives(collectives) => {
+                    if let Err(failure) = &ended.outcome {
+                        collectives.give_up(failure);
                     }
                 }
                 _ => {}

@@ -204,7 +204,6 @@ fn what_is_exportable_can_be_exported() {
 fn external_memory_of_other_kinds_is_unavailable_by_name() {
     let kinds = [
         (sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_DEVICE_ALLOCATION, "a device's pointer"),
-        (sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD, "an opaque file descriptor"),
         (sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_WIN32, "a Win32 handle"),
     ];
     for uri in DEVICES {

@@ -256,14 +256,45 @@ impl Told {
     }
 }
 
+/// Shared memory of the program's, as a buffer of the device.
+fn import_descriptor(device: &Device, told: &Told) -> Buffer {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    use std::os::fd::AsRawFd;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let descriptor = rustix::fs::memfd_create("import", flags).unwrap();
+    rustix::fs::ftruncate(&descriptor, 4096).unwrap();
+    rustix::fs::fcntl_add_seals(&descriptor, SealFlags::SHRINK).unwrap();
+    let mut external = sys::iree_hal_external_buffer_t {
+        type_: sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD,
+        size: 4096,
+        ..Default::default()
+    };
+    external.handle.opaque_fd.fd = descriptor.as_raw_fd();
+    let mut buffer = null_mut();
+    unsafe {
+        let (params, release) = (common::params(), told.callback());
+        let (allocator, external) = (device.allocator(), &raw mut external);
+        check(sys::iree_hal_allocator_import_buffer(allocator, params, external, release, &raw mut buffer))
+            .unwrap();
+    }
+    Buffer(buffer)
+}
+
 #[test]
 fn release_callback_comes_once_behind_everything_that_had_the_memory() {
-    let device = open("keeps-imports").unwrap();
     let mut bytes = vec![0_u8; 8192];
     let start = bytes.as_ptr().align_offset(64);
     let memory = bytes[start..].as_mut_ptr();
+    released_last(|device, told| {
+        device.import_until(common::params(), memory, 4096, told.callback()).unwrap()
+    });
+    released_last(import_descriptor);
+}
+
+fn released_last(import: impl FnOnce(&Device, &Told) -> Buffer) {
+    let device = open("keeps-imports").unwrap();
     let told = Told::default();
-    let buffer = device.import_until(common::params(), memory, 4096, told.callback()).unwrap();
+    let buffer = import(&device, &told);
     let done = device.semaphore(0);
     device.fill(&List::none(), &done.at(1), &buffer, (0, 4096), &[1]).unwrap();
     done.wait(1).unwrap();

@@ -125,6 +125,44 @@ fn descriptor_that_hangs_up_is_a_lost_device() {
     assert!(begin.elapsed() < SOON);
 }
 
+/// The device has ended work and hangs up before anybody looks: what it had done is done.
+#[test]
+fn what_was_reported_before_a_descriptor_hung_up_is_taken() {
+    let uri = "mock://0?completion=descriptor&queues=1&fault=hangup:3";
+    let (device, proactor) = Device::open_polled(uri).unwrap();
+    let buffer = device.buffer(64);
+    let (held, holds) = std::sync::mpsc::channel();
+    let (go, goes) = std::sync::mpsc::channel::<()>();
+    proactor.run(move || {
+        held.send(()).unwrap();
+        goes.recv().unwrap();
+    });
+    holds.recv_timeout(SOON).unwrap();
+    let ends: Vec<_> = (0..3).map(|_| device.semaphore(0)).collect();
+    for end in &ends {
+        device.fill(&List::none(), &end.at(1), &buffer, (0, 64), &[7]).unwrap();
+    }
+    // Time enough for all three.
+    std::thread::sleep(Duration::from_millis(200));
+    go.send(()).unwrap();
+    for end in &ends[..2] {
+        end.wait(1).unwrap();
+    }
+    // From then on it is lost.
+    let until = Instant::now() + SOON;
+    let later = || {
+        let end = device.semaphore(0);
+        device.fill(&List::none(), &end.at(1), &buffer, (0, 64), &[7]).and_then(|()| end.wait(1))
+    };
+    let lost = loop {
+        match later() {
+            Err(error) => break error,
+            Ok(()) => assert!(Instant::now() < until, "it hung up"),
+        }
+    };
+    assert_eq!(lost.code, Code::Unavailable, "{}", lost.text);
+}
+
 #[test]
 fn device_goes_with_work_in_flight_whichever_way_it_reports() {
     for way in WAYS {

@@ -16,6 +16,7 @@ use hal_backend::{
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What a device was asked to run: the size of a workgroup, and how many there are or in how many bytes that is written.
 #[derive(Clone, Debug, PartialEq)]
@@ -317,4 +318,34 @@ fn a_dispatch_is_run_as_it_was_asked_for_or_refused() {
     // Without a binding table every buffer is named.
     let missing = Dispatch { binding: sys::iree_hal_buffer_ref_t::default(), ..plain() };
     assert_eq!(missing.queued().unwrap_err().code, Code::InvalidArgument);
+}
+
+/// Whoever makes an instance of IREE's virtual machine clears the names of its types for a moment, for every thread.
+#[test]
+fn a_device_opened_beside_a_bytecode_executable_that_runs_does_it_no_harm() {
+    let device = Device::open("mock").unwrap();
+    let bytes = common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
+    let executable = device.load("vmvx-bytecode-fb", &bytes).unwrap();
+    let buffers = [device.buffer(16), device.buffer(16)];
+    let (done, constants) = (device.semaphore(0), [1, 2]);
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| {
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_secs(2) {
+                Device::open("mock")?;
+            }
+            Ok::<(), common::Error>(())
+        });
+        for point in 0_u64.. {
+            if opened.is_finished() {
+                break;
+            }
+            let (waits, signals) = (done.at(point), done.at(point + 1));
+            device
+                .dispatch(1, &waits, &signals, &executable, &constants, &[&buffers[0], &buffers[1]])
+                .unwrap();
+            done.wait(point + 1).unwrap();
+        }
+        opened.join().unwrap().unwrap();
+    });
 }

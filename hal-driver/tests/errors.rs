@@ -227,25 +227,9 @@ fn what_is_not_there_says_so_by_name() {
             .cast::<sys::iree_hal_semaphore_vtable_t>();
         let timeline = &*timeline;
         let unimplemented = |status, name: &str| refused(check(status), Code::Unimplemented, name);
-        let channel = sys::iree_hal_channel_params_t::default();
-        unimplemented(
-            table.create_channel.unwrap()(device.0, 0, channel, null_mut()),
-            "iree_hal_channel_create",
-        );
         let options = std::ptr::null();
         unimplemented(table.external_capture_begin.unwrap()(device.0, options), "external_capture_begin");
         unimplemented(table.external_capture_end.unwrap()(device.0), "external_capture_end");
-        let mut commands = null_mut();
-        let once = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT;
-        check(sys::iree_hal_command_buffer_create(device.0, once, u32::MAX, 0, 0, &raw mut commands))
-            .unwrap();
-        let recorder = (*commands.cast::<sys::iree_hal_resource_t>()).vtable;
-        let recorder = &*recorder.cast::<sys::iree_hal_command_buffer_vtable_t>();
-        let none = sys::iree_hal_buffer_ref_t::default();
-        let operation = sys::iree_hal_collective_op_t::default();
-        let collective = recorder.collective.unwrap()(commands, null_mut(), operation, 0, none, none, 0);
-        unimplemented(collective, "iree_hal_command_buffer_collective");
-        sys::iree_hal_command_buffer_release(commands);
         let point = sys::iree_hal_external_timepoint_t::default();
         unimplemented(timeline.import_timepoint.unwrap()(semaphore.0, 1, 0, point), "import_timepoint");
         unimplemented(
@@ -296,8 +280,6 @@ fn nothing_else_is_unimplemented() {
         entries.map(count).sum()
     }
     let pinned = [
-        "iree_hal_channel_create",
-        "iree_hal_command_buffer_collective",
         "iree_hal_device_external_capture_begin",
         "iree_hal_device_external_capture_end",
         "iree_hal_executable_lookup_global_by_name",

@@ -409,6 +409,45 @@ fn bindings_that_share_some_bytes_are_one_memory() {
     }
 }
 
+/// What a dispatch may write is compared where it is, though what is lent begins before that.
+#[test]
+fn binding_behind_the_begin_of_what_is_lent_comes_back_where_it_was() {
+    for way in [Way::Named, Way::Table] {
+        let (owner, worker) = (card(0), card(1));
+        let executable = steps(&worker);
+        let (buffer, own) = (filled(&owner, LENGTH, 1), filled(&worker, LENGTH, 2));
+        let done = worker.semaphore(0);
+        let work = [
+            Work::Copy((&buffer, 0, 200), (&own, 0, 200)),
+            Work::Dispatch(
+                &executable,
+                vec![Step::Add { target: (0, 5), source: (0, 0), addend: 10 }],
+                vec![(&buffer, 100, 400)],
+            ),
+        ];
+        perform(&worker, way, 1, &List::none(), &done.at(1), &work).unwrap();
+        done.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
+        let mut expected = vec![1; LENGTH];
+        expected[105] = 11;
+        assert!(read(&owner, &buffer) == expected, "{way:?}");
+        assert_eq!(read(&worker, &own)[..201], [vec![1; 200], vec![2]].concat(), "{way:?}");
+    }
+}
+
+/// A wait that no semaphore can reach is refused by the owner, when the operation was accepted already.
+#[test]
+fn part_that_its_owner_refuses_fails_the_operation() {
+    for way in WAYS {
+        let (owner, worker) = (card(0), card(1));
+        let (buffer, own) = (filled(&owner, LENGTH, 1), filled(&worker, LENGTH, 2));
+        let (never, done) = (worker.semaphore(0), worker.semaphore(0));
+        let work = [Work::Copy((&buffer, 0, LENGTH), (&own, 0, LENGTH))];
+        let outcome = perform(&worker, way, 1, &never.at(1 << 40), &done.at(1), &work);
+        let error = outcome.and_then(|()| done.wait(1)).unwrap_err();
+        assert_eq!(error.code, Code::OutOfRange, "{way:?}: {}", error.text);
+    }
+}
+
 #[test]
 fn loss_on_either_side_is_told_and_both_can_be_destroyed() {
     // The owner is lost when it fetches, and when it takes back.

@@ -7,6 +7,7 @@ mod common;
 use common::{Device, List, check, failure};
 use hal_semaphore::Code;
 use hal_sys as sys;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A sink that fails at one of its writes.
@@ -17,6 +18,29 @@ struct Sink {
     begun: AtomicUsize,
     written: AtomicUsize,
     ended: AtomicUsize,
+    /// What else it does when it is written to.
+    works: Option<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Sink {
+    fn new(fails_at: usize, works: Option<Box<dyn Fn() + Send + Sync>>) -> Self {
+        Self {
+            resource: sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const VTABLE).cast() },
+            fails_at,
+            begun: AtomicUsize::new(0),
+            written: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
+            works,
+        }
+    }
+
+    fn options(&mut self) -> sys::iree_hal_device_profiling_options_t {
+        sys::iree_hal_device_profiling_options_t {
+            data_families: sys::IREE_HAL_DEVICE_PROFILING_DATA_QUEUE_EVENTS.into(),
+            sink: std::ptr::from_mut(self).cast(),
+            ..Default::default()
+        }
+    }
 }
 
 static VTABLE: sys::iree_hal_profile_sink_vtable_t = sys::iree_hal_profile_sink_vtable_t {
@@ -45,6 +69,9 @@ unsafe extern "C" fn write(
     _: *const sys::iree_const_byte_span_t,
 ) -> sys::iree_status_t {
     let sink = unsafe { &*sink.cast::<Sink>() };
+    if let Some(works) = &sink.works {
+        works();
+    }
     if sink.written.fetch_add(1, Ordering::Relaxed) == sink.fails_at {
         return failure(Code::DataLoss, "the disk is full");
     }
@@ -65,18 +92,8 @@ fn a_session_that_could_not_begin_is_ended_and_forgotten() {
     let device = Device::open("mock").unwrap();
     let (buffer, mut refused) = (device.buffer(64), 0);
     for fails_at in 0..12 {
-        let mut sink = Sink {
-            resource: sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const VTABLE).cast() },
-            fails_at,
-            begun: AtomicUsize::new(0),
-            written: AtomicUsize::new(0),
-            ended: AtomicUsize::new(0),
-        };
-        let options = sys::iree_hal_device_profiling_options_t {
-            data_families: sys::IREE_HAL_DEVICE_PROFILING_DATA_QUEUE_EVENTS.into(),
-            sink: (&raw mut sink).cast(),
-            ..Default::default()
-        };
+        let mut sink = Sink::new(fails_at, None);
+        let options = sink.options();
         let begun = unsafe { check(sys::iree_hal_device_profiling_begin(device.0, &raw const options)) };
         if begun.is_ok() {
             let done = device.semaphore(0);
@@ -92,4 +109,36 @@ fn a_session_that_could_not_begin_is_ended_and_forgotten() {
         assert_eq!(sink.resource.ref_count, 1, "references, with failure {fails_at}");
     }
     assert!(refused > 2, "metadata and the first look at the clock are written at the beginning");
+}
+
+/// hal/device.h: "Sink callbacks may block or allocate", and no lock is held then that the end of work needs.
+#[test]
+fn a_sink_may_wait_for_work_of_the_device() {
+    for uri in ["mock", "template", "gaudi://emulated?generation=gaudi2&seed=9601", "qaic://emulated"] {
+        let device = Arc::new(Device::open(uri).unwrap());
+        let buffer = device.buffer(64);
+        let works = {
+            let device = device.clone();
+            let buffer = device.buffer(64);
+            move || {
+                let done = device.semaphore(0);
+                device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[2]).unwrap();
+                done.wait(1).unwrap();
+            }
+        };
+        let mut sink = Sink::new(usize::MAX, Some(Box::new(works)));
+        let options = sink.options();
+        unsafe { check(sys::iree_hal_device_profiling_begin(device.0, &raw const options)) }.unwrap();
+        let done = device.semaphore(0);
+        for step in 0..20 {
+            device.fill(&done.at(step), &done.at(step + 1), &buffer, (0, 64), &[1]).unwrap();
+        }
+        done.wait(20).unwrap();
+        let before = sink.written.load(Ordering::Relaxed);
+        unsafe { check(sys::iree_hal_device_profiling_flush(device.0)) }.unwrap();
+        assert!(sink.written.load(Ordering::Relaxed) > before, "{uri}: what was done is written");
+        unsafe { check(sys::iree_hal_device_profiling_end(device.0)) }.unwrap();
+        assert_eq!(sink.ended.load(Ordering::Relaxed), 1, "{uri}");
+        sink.works = None;
+    }
 }

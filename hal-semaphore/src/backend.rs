@@ -190,7 +190,8 @@ pub(crate) struct Item<B: Backend> {
 pub struct Submission<'a, B: Backend> {
     /// Its place in the queue: how its completion is reported.
     pub epoch: u64,
-    /// What to do; nothing means to wait, record and complete.
+    /// What to do; nothing means to wait, record and complete. The engine keeps it until it has ended. A device that has to have
+    /// the work itself makes it an `Option` that it takes from, a count or an index.
     pub work: Option<&'a mut B::Work>,
     /// What to wait for first, at most one point of each other queue.
     pub waits: &'a [NativeWait<B::Event>],
@@ -254,7 +255,9 @@ impl Submitted {
     }
 
     /// The first `accepted` pieces are on the queue and there is no room for more until something of this device
-    /// completes or the backend [says so](Completer::unblock). The engine keeps the rest.
+    /// completes or the backend [says so](Completer::unblock). The engine keeps the rest, and offers it again then. If nothing of
+    /// this device is in flight, nothing can complete: then the first piece of the rest is what the device cannot take, and
+    /// fails.
     pub fn full(accepted: usize) -> Self {
         Self { accepted, stop: Some(Stop::Full) }
     }

@@ -18,6 +18,86 @@
 //! - `docs/engine.md` in the repository: owners, locks, the states of an operation and of a timepoint, and why each wait
 //!   is correct.
 //!
+//! # A device of your own
+//!
+//! All that a device has to bring is here: a thread for each queue, which runs closures and reports them. It needs no native
+//! waits and never is full; [`backend`] says what a device that can do more may tell the engine.
+//!
+//! ```
+//! use hal_semaphore::backend::{Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
+//! use hal_semaphore::{Action, Affinity, Backend, Clock, Engine, QueueId, Semaphore, SystemClock, WaitMode};
+//! use std::sync::{Arc, OnceLock, mpsc};
+//! use std::time::Duration;
+//!
+//! /// The engine keeps the work until it has ended, so the device takes out what it runs.
+//! type Work = Option<Box<dyn FnOnce() + Send>>;
+//!
+//! struct Threads {
+//!     queues: Vec<mpsc::Sender<(QueueId, u64, Work)>>,
+//!     /// Where they report, as soon as there is an engine. It does not keep the engine alive.
+//!     completer: Arc<OnceLock<Completer>>,
+//! }
+//!
+//! impl Threads {
+//!     fn new(count: usize) -> Self {
+//!         let completer = Arc::new(OnceLock::<Completer>::new());
+//!         let start = |_| {
+//!             let (queue, pieces) = mpsc::channel::<(QueueId, u64, Work)>();
+//!             let completer = completer.clone();
+//!             // Ends when the backend is dropped, which is when the engine is gone.
+//!             std::thread::spawn(move || {
+//!                 for (queue, epoch, work) in pieces {
+//!                     work.into_iter().for_each(|work| work());
+//!                     completer.get().map(|completer| completer.complete(queue, epoch));
+//!                 }
+//!             });
+//!             queue
+//!         };
+//!         Self { queues: (0..count).map(start).collect(), completer: completer.clone() }
+//!     }
+//! }
+//!
+//! impl Backend for Threads {
+//!     type Timeline = Semaphore;
+//!     type Work = Work;
+//!     type Event = ();
+//!
+//!     fn devices(&self) -> Vec<DeviceSpec> {
+//!         let (queues, native_waits) = (self.queues.len(), NativeWaits::None);
+//!         vec![DeviceSpec { queues, native_waits, peers: vec![], completion: Completion::Callback }]
+//!     }
+//!
+//!     fn start(&self, completer: Completer) {
+//!         let _ = self.completer.set(completer);
+//!     }
+//!
+//!     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+//!         for piece in batch.iter().filter(|piece| !piece.rides) {
+//!             let work = piece.work.and_then(Option::take);
+//!             let _ = self.queues[queue.index()].send((queue, piece.epoch, work));
+//!         }
+//!         Submitted::all()
+//!     }
+//! }
+//!
+//! let engine = Engine::new(Threads::new(2))?;
+//! let (input, output) = (Semaphore::new(&engine, 0)?, Semaphore::new(&engine, 0)?);
+//! let work: Work = Some(Box::new(|| println!("the input is there")));
+//! let (waits, signals) = ([(input.clone(), 1)], [(output.clone(), 1)]);
+//! engine.submit(0, Affinity::queue(1), &waits, &signals, Action::Queue(work))?;
+//! input.signal(1)?;
+//!
+//! // A deadline is a moment of the clock that is given with it.
+//! let clock = SystemClock::new();
+//! engine.wait(WaitMode::All, &signals, &clock, Some(clock.now() + Duration::from_secs(5)))?;
+//! let (grace, limit) = (clock.now() + Duration::from_secs(1), clock.now() + Duration::from_secs(2));
+//! engine.shut_down(&clock, grace, limit)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A device that has to be asked ([`Completion::Poll`](backend::Completion)) is asked by threads that wait, and by
+//! [`Engine::poll`]. One that reports by descriptor is asked by whoever watches that; the feature `reactor` has a thread for it.
+//!
 //! # From the design to the code
 //!
 //! The design is that of IREE's CUDA driver rewrite. Each structure it names, and where it is:

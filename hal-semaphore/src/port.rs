@@ -27,6 +27,8 @@ pub(crate) trait Port: Send + Sync {
     fn run(&self, agenda: &mut Agenda);
     /// A slot has lost its registration.
     fn retire_slot(&self, slot: Arc<Slot>);
+    /// A slot has memory to give back one day.
+    fn remember_large(&self, slot: &Arc<Slot>);
     /// One callback more or less waits for its timeline.
     fn count_callback(&self, more: bool);
     fn complete(&self, queue: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError>;

@@ -15,12 +15,13 @@
 use crate::engine::{CallbackRecord, Entry, Slot, Target};
 use crate::error::SignalError;
 use crate::failure::Failure;
-use crate::ids::{Point, TimelineKey};
+use crate::ids::{MAX_VALUE, Point, TimelineKey};
 use crate::port::Port;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// A handle on one timeline. Clones are handles on the same one.
+/// A handle on one timeline. Clones are handles on the same one, and are made under a lock of the engine: cloning must be no
+/// more than counting.
 pub trait Timeline: Clone + Send + Sync + 'static {
     /// What [`watch`](Timeline::watch) returns; dropping it ends the watch. `()` where nothing is ever foreign.
     type Watch: Send + 'static;
@@ -54,7 +55,7 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     }
 
     /// The failure that this timeline, one of the engine's own, has had elsewhere, if the engine may not have been told yet:
-    /// an operation that comes now and waits for the timeline comes after it.
+    /// an operation that comes now and waits for the timeline comes after it. Asked under a lock: this must be a read.
     fn failed_before(&self) -> Option<Failure> {
         None
     }
@@ -76,7 +77,8 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// Signals or fails a timeline that is not the calling engine's: whatever that takes where it belongs. A signal
     /// that the timeline refuses (it is there already, or has failed) is dropped. Called without a lock held, never on
     /// a thread that is submitting something, and for each timeline by one thread at a time, in the order in which the
-    /// engine's operations have ended.
+    /// engine's operations have ended. So whoever is called back from in here holds up the next step of this timeline, and
+    /// waits for ever if that is what it waits for.
     fn deliver(&self, state: Result<u64, &Failure>);
 
     /// Calls `watcher` once, on any thread and possibly before this returns, when `value` is reached or the timeline
@@ -86,7 +88,8 @@ pub trait Timeline: Clone + Send + Sync + 'static {
 
 /// Some timelines and a value for each: what an operation waits for, or what it signals.
 ///
-/// A slice of pairs is the natural form in Rust; a pair of slices is the form a C ABI has at hand.
+/// A slice of pairs is the natural form in Rust; a pair of slices is the form a C ABI has at hand. The engine reads it more than
+/// once, also under a lock, and relies on reading the same each time.
 pub trait Points<T> {
     /// How many there are.
     fn len(&self) -> usize;
@@ -230,7 +233,10 @@ impl Registration {
         let record = Arc::new(CallbackRecord::new(Box::new(callback)));
         self.port.count_callback(true);
         match slot.wait_for(value, Target::Callback(record.clone())) {
-            Ok(order) => {
+            Ok((order, large)) => {
+                if large {
+                    self.port.remember_large(slot);
+                }
                 let parked = Parked { slot: slot.clone(), value, order, record };
                 Subscription { port: Arc::downgrade(&self.port), parked: Some(parked) }
             }
@@ -311,7 +317,8 @@ impl Watcher {
         let (Some(port), Some(slot)) = (self.port.upgrade(), self.slot.upgrade()) else { return };
         let mut entry = Entry::new(&*port);
         match state {
-            Ok(value) => drop(slot.reach(value, || None, entry.agenda())),
+            // Nobody waits for more than the largest value, whatever the other driver counts.
+            Ok(value) => drop(slot.reach(value.min(MAX_VALUE), || None, entry.agenda())),
             Err(failure) => drop(slot.fail(&failure, |_| None, entry.agenda())),
         }
     }

@@ -343,3 +343,62 @@ fn large_timelines_that_are_gone_leave_nothing_behind() {
     let ((), allocated) = counted(|| (0..300).for_each(|_| large()));
     assert!(allocated.kept < SLACK, "{allocated:?}");
 }
+
+/// A hundred thousand jobs in a row signal one timeline, which then remembers as many signals under way. That memory can be
+/// given back, too (S7).
+#[test]
+fn trim_gives_back_what_a_timeline_remembered_of_a_burst_of_signals() {
+    let engine = Engine::new(Polled::default()).unwrap();
+    let x = Semaphore::new(&engine, 0).unwrap();
+    let ((), allocated) = counted(|| {
+        for value in 1..=100_000 {
+            let nothing: [(Semaphore, u64); 0] = [];
+            let signals = [(x.clone(), value)];
+            engine.submit(0, Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
+        }
+        engine.poll();
+        engine.trim();
+    });
+    assert_eq!(x.query().unwrap(), 100_000);
+    assert!(allocated.kept < SLACK, "{allocated:?}");
+}
+
+/// The host overtakes the signals that are under way, again and again. Those are not remembered for that (S7).
+#[test]
+fn signals_that_the_host_overtakes_leave_nothing_behind() {
+    let engine = Engine::new(Polled::default()).unwrap();
+    let x = Semaphore::new(&engine, 0).unwrap();
+    let rounds = |from: u64, to: u64| {
+        for value in (from..to).map(|round| round * 10) {
+            for signal in 1..=10 {
+                let nothing: [(Semaphore, u64); 0] = [];
+                let signals = [(x.clone(), value + signal)];
+                engine.submit(0, Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
+            }
+            x.signal(value + 10).unwrap();
+            engine.poll();
+        }
+    };
+    rounds(0, 100);
+    let ((), allocated) = counted(|| rounds(100, 5_000));
+    assert!(allocated.kept < SLACK, "{allocated:?}");
+}
+
+/// A burst of callbacks leaves nothing behind once the engine was trimmed, whether they were called or given up. The thread
+/// that called them keeps nothing of them either (S7).
+#[test]
+fn nothing_stays_of_a_burst_of_callbacks() {
+    for called in [false, true] {
+        let rig = Rig::new(1, NativeWaits::None);
+        let x = rig.semaphore();
+        let ((), allocated) = counted(|| {
+            let subscriptions: Vec<_> = (0..100_000).map(|_| x.subscribe(1, |_| ())).collect();
+            if called {
+                x.signal(1).unwrap();
+            }
+            drop(subscriptions);
+            rig.engine.trim();
+        });
+        assert!(allocated.kept < SLACK, "called: {called}, {allocated:?}");
+    }
+}

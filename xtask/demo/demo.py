@@ -11,7 +11,8 @@ import sys
 
 import networks
 import numpy as np
-from rig import CARDS, DEVICES, EXAMPLES, LLVM_CPU, LOCAL, MODELS, OURS, OUT, TOOLS, VMVX
+import sharded
+from rig import CARDS, DEVICES, EXAMPLES, GIVEN, LLVM_CPU, LOCAL, MODELS, OURS, OUT, SUPERVISOR, TOOLS, VMVX
 from rig import Failed, attempt, check, compile_model, invoke, note, run, summary
 
 def random(*shapes, scale=1.0):
@@ -87,6 +88,9 @@ def main():
     simple("convolution", [network], convolution, LLVM_CPU)
     block = random((32, 64), (64, 64), (64, 64), (64, 64), (64, 64), (64, 256), (256, 64), scale=0.1)
     simple("transformer", [block], transformer, LLVM_CPU)
+    if not GIVEN and not SUPERVISOR:
+        # Of devices of several kinds, and of processes with a machine each.
+        sharded.run_all(block, transformer(*block))
 
     weights, bias, x = random((256, 128), (128,), (8, 256), scale=0.2)
     file = OUT / "model.safetensors"
@@ -121,7 +125,7 @@ def main():
 
     ordinals = [f"--iree-hal-target-device={name}=local[{at}]" for at, name in enumerate(("first", "second", "third"))]
     several = compile_model(MODELS / "devices.mlir", "devices", ordinals + LLVM_CPU)
-    sets = [
+    sets = [["local-task", device, f"{device}://0"] for device in GIVEN] or [
         ["mock://0", "mock://1", "local-task"],
         ["local-task", "mock://1", "mock://0"],
         ["gaudi://emulated/0", "mock://0", "gaudi://emulated/1"],

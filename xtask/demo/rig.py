@@ -6,6 +6,7 @@ Where things are stands in the environment, from `cargo xtask demo`.
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -23,7 +24,8 @@ VMVX = ["--iree-hal-local-target-device-backends=vmvx"]
 LOCAL = ["--iree-hal-target-device=local"]
 
 # Where each model runs. The local driver of IREE's own is here so that a reader sees the same model beside it.
-DEVICES = [
+GIVEN = os.environ.get("HAL_DEMO_DEVICES", "").split()
+DEVICES = [*GIVEN, "local-task"] if GIVEN else [
     "mock",
     "mock://0?queues=4&workers=2&latency=20us",
     "gaudi://emulated?generation=gaudi1",
@@ -32,8 +34,14 @@ DEVICES = [
     "local-task",
 ]
 
-# Those of them that the programs below run on: all but IREE's own.
-OURS = DEVICES[:-1]
+# What shows a program the nodes of emulated cards, if they are to be used through nodes.
+SUPERVISOR = os.environ.get("HAL_SUPERVISOR")
+EMULATED = re.compile(r"(gaudi|qaic)://emulated(?:/(\d+))?(\?\S*)?")
+if SUPERVISOR:
+    DEVICES = [device for device in DEVICES if EMULATED.match(device)]
+
+# Those of them that our own programs register, and so run on: neither IREE's own, nor those of somebody else's drivers.
+OURS = [] if GIVEN else [device for device in DEVICES if not device.startswith("local")]
 CARDS = [device for device in DEVICES if device.startswith("gaudi://")]
 
 
@@ -58,14 +66,31 @@ def compile_model(source, name, flags):
     return target
 
 
+def through_nodes(arguments):
+    """The same program under a supervisor, with the devices behind nodes instead of its own emulator."""
+    machines = {f"{found[1]}://emulated{found[3] or ''}" for text in arguments for found in EMULATED.finditer(text)}
+    if not SUPERVISOR or not machines:
+        return arguments
+    if len(machines) > 1:
+        raise Failed(f"one supervisor has one machine, not {', '.join(sorted(machines))}")
+    arguments = [EMULATED.sub(lambda found: f"{found[1]}://{found[2] or 0}", text) for text in arguments]
+    return [SUPERVISOR, machines.pop(), "--", *arguments]
+
+
 def run(arguments, timeout=120):
     """Runs a program; how long it took."""
+    return text(arguments, timeout)[1]
+
+
+def text(arguments, timeout=120):
+    """Runs a program; what it printed, and how long it took."""
+    arguments = through_nodes([str(argument) for argument in arguments])
     begin = time.perf_counter()
-    done = subprocess.run([str(argument) for argument in arguments], capture_output=True, text=True, timeout=timeout)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=timeout)
     took = time.perf_counter() - begin
     if done.returncode != 0:
-        raise Failed(f"{' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}")
-    return took
+        raise Failed(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}")
+    return done.stdout, took
 
 
 def invoke(module, devices, inputs, extra=("--function=main",)):

@@ -1,22 +1,25 @@
-"""Draws a profile of a device as an SVG: one lane for each queue, what the device did, and when.
+"""Draws a profile of a device, and writes it as a trace: one lane for each queue, what the device did, and when.
 
-    timeline.py PROFILE.jsonl OUT.svg TITLE
+    timeline.py PROFILE.jsonl OUT.svg OUT.json TITLE
 
-The input is what `iree-profile export --format=ireeperf-jsonl` writes.
+The input is what `iree-profile export --format=ireeperf-jsonl` writes. The picture is for a page; the trace is in Chrome's format,
+which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 """
 
+import colorsys
+import html
 import json
 import pathlib
+import re
 import sys
 
-WIDTH, LEFT, LANE, GAP, TOP = 1100, 120, 34, 26, 64
-COLOURS = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#edc948", "#9c755f", "#af7aa1"]
+WIDTH, LEFT, LANE, GAP, TOP = 1100, 130, 34, 34, 84
 INK = "#222"
 
 
 def read(path):
     """The spans of each lane, and when the host handed each operation over."""
-    lanes, ready = {}, []
+    lanes, submitted = {}, []
     for line in pathlib.Path(path).read_text().splitlines():
         record = json.loads(line)
         lane = (record.get("physical_device_ordinal", 0), record.get("queue_ordinal", 0))
@@ -27,62 +30,129 @@ def read(path):
             begin, end = record["start_driver_host_cpu_time_ns"], record["end_driver_host_cpu_time_ns"]
             lanes.setdefault(lane, {}).setdefault("operation", []).append((begin, end, record["op"]))
         elif record["record_type"] == "queue_event":
-            ready.append((record["host_time_ns"], record["ready_host_time_ns"], record["op"], lane))
-    return lanes, ready
-
-
-def draw(lanes, ready, title):
-    """The picture."""
-    times = [time for lane in lanes.values() for spans in lane.values() for span in spans for time in span[:2]]
-    times += [event[0] for event in ready]
-    if not times:
+            submitted.append((record["host_time_ns"], record["ready_host_time_ns"], record["op"], lane))
+    if not lanes:
         raise SystemExit("the profile has no spans: was it taken with queue, dispatch and device queue events?")
-    start, end = min(times), max(times)
+    return lanes, sorted(submitted)
+
+
+def natural(name):
+    """Names in the order in which people count: 2 before 10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def colours(names):
+    """A colour for each name, as far from the one before as can be, and none twice."""
+    found = {}
+    for number, name in enumerate(names):
+        shade = (0.62, 0.48, 0.74)[number // 8 % 3]
+        red, green, blue = colorsys.hls_to_rgb((0.58 + number * 0.618034) % 1.0, shade, 0.55)
+        found[name] = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
+    return found
+
+
+def span_of(lanes):
+    """When the device was first at work, and when last."""
+    times = [time for lane in lanes.values() for spans in lane.values() for span in spans for time in span[:2]]
+    return min(times), max(times)
+
+
+def title_of(text):
+    return f"<title>{html.escape(text)}</title>"
+
+
+def lane_rows(lane, spans, x, y, scale, colour):
+    """The bars of one queue."""
+    yield f'<text x="8" y="{y + 22}" fill="{INK}">device {lane[0]} queue {lane[1]}</text>'
+    for kind, inset, least in (("operation", 0, 1.0), ("dispatch", 5, 0.8)):
+        for begin, finish, name in spans.get(kind, []):
+            width = max(least, (finish - begin) * scale)
+            fill = colour.get(name, "#ddd") if kind == "dispatch" else "#ddd"
+            text = title_of(f"{name}: {(finish - begin) / 1000:.1f} us")
+            box = f'x="{x(begin):.1f}" y="{y + inset}" width="{width:.1f}" height="{LANE - 2 * inset}"'
+            yield f'<rect {box} fill="{fill}">{text}</rect>'
+
+
+def markers(lane, submitted, x, y, start):
+    """A triangle where an operation was submitted, with its name where there is room. What came before the picture stands at its
+    edge."""
+    free = 0.0
+    for time, ready, name, where in submitted:
+        if where != lane:
+            continue
+        place = max(LEFT - 8.0, x(time))
+        early = f"{(start - time) / 1000:.1f} us before the picture begins; " if time < start else ""
+        text = title_of(f"{name}: submitted {early}ready {(ready - time) / 1000:.1f} us later")
+        yield f'<path d="M{place - 4:.1f} {y - 11} h8 l-4 8 z" fill="{INK}">{text}</path>'
+        if place >= free:
+            yield f'<text x="{place - 4:.1f}" y="{y - 14}" fill="{INK}" font-size="10">{html.escape(name)} submitted</text>'
+            free = place + 6 * (len(name) + 11)
+
+
+def axis_rows(start, end, x, axis):
+    """Vertical lines at round times since the picture begins."""
+    step = 10 ** (len(str(max(1, int((end - start) / 8)))) - 1)
+    step *= max(1, round((end - start) / 8 / step))
+    for tick in range(0, int(end - start) + 1, step):
+        yield f'<path d="M{x(start + tick):.1f} {TOP - 4} V{axis}" stroke="#bbb" stroke-width="0.5"/>'
+        yield f'<text x="{x(start + tick):.1f}" y="{axis + 14}" fill="{INK}" text-anchor="middle">{tick / 1000:g} us</text>'
+
+
+def legend_rows(names, colour, row):
+    for number, name in enumerate(names):
+        left, base = LEFT + number % 2 * 480, row + number // 2 * 18
+        yield f'<rect x="{left}" y="{base - 10}" width="12" height="12" fill="{colour[name]}"/>'
+        yield f'<text x="{left + 18}" y="{base}" fill="{INK}">{html.escape(name)}</text>'
+
+
+def draw(lanes, submitted, title):
+    """The picture. It begins a little before the device does: what happened long before is at its left edge."""
+    first, end = span_of(lanes)
+    start = max(min([first, *(event[0] for event in submitted)]), first - (end - first) // 12)
     scale = (WIDTH - LEFT - 20) / max(1, end - start)
 
     def x(time):
         return LEFT + (time - start) * scale
 
-    names = sorted({name for lane in lanes.values() for _, _, name in lane.get("dispatch", [])})
-    colour = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
-    out, y = [], TOP
+    names = sorted({name for lane in lanes.values() for _, _, name in lane.get("dispatch", [])}, key=natural)
+    colour = colours(names)
+    out, y = [], TOP + 16
     for lane in sorted(lanes):
-        out.append(f'<text x="8" y="{y + 22}" fill="{INK}">device {lane[0]} queue {lane[1]}</text>')
-        for begin, finish, name in lanes[lane].get("operation", []):
-            width = max(1.0, (finish - begin) * scale)
-            text = f"{name}: {(finish - begin) / 1000:.1f} us"
-            out.append(f'<rect x="{x(begin):.1f}" y="{y}" width="{width:.1f}" height="{LANE}" fill="#ddd"><title>{text}</title></rect>')
-        for begin, finish, name in lanes[lane].get("dispatch", []):
-            width = max(0.8, (finish - begin) * scale)
-            text = f"{name}: {(finish - begin) / 1000:.1f} us"
-            out.append(f'<rect x="{x(begin):.1f}" y="{y + 5}" width="{width:.1f}" height="{LANE - 10}" fill="{colour[name]}"><title>{text}</title></rect>')
-        for submitted, released, name, where in ready:
-            if where == lane:
-                text = f"{name}: submitted, and ready {(released - submitted) / 1000:.1f} us later"
-                out.append(f'<path d="M{x(submitted):.1f} {y - 10} l4 8 h-8 z" fill="{INK}"><title>{text}</title></path>')
+        out += lane_rows(lane, lanes[lane], x, y, scale, colour)
+        out += markers(lane, submitted, x, y, start)
         y += LANE + GAP
-    axis = y + 4
-    step = 10 ** (len(str(int((end - start) / 8))) - 1)
-    step *= max(1, round((end - start) / 8 / step))
-    for tick in range(0, int(end - start) + 1, step):
-        out.append(f'<path d="M{x(start + tick):.1f} {TOP - 16} V{axis}" stroke="#bbb" stroke-width="0.5"/>')
-        out.append(f'<text x="{x(start + tick):.1f}" y="{axis + 14}" fill="{INK}" text-anchor="middle">{tick / 1000:g} us</text>')
-    row = axis + 40
-    for number, name in enumerate(names):
-        column, line = number % 2, number // 2
-        left, base = LEFT + column * 480, row + line * 18
-        out.append(f'<rect x="{left}" y="{base - 10}" width="12" height="12" fill="{colour[name]}"/>')
-        out.append(f'<text x="{left + 18}" y="{base}" fill="{INK}">{name}</text>')
+    out += axis_rows(start, end, x, y - 12)
+    row = y + 30
+    out += legend_rows(names, colour, row)
     height = row + (len(names) + 1) // 2 * 18 + 10
-    head = f'<text x="8" y="22" fill="{INK}" font-size="15">{title}</text>'
-    note = f'<text x="8" y="40" fill="{INK}">grey: an operation on its queue; colours: its dispatches; triangles: when it was submitted</text>'
+    note = "grey: an operation on its queue; coloured: its dispatches; triangle: when it was submitted; hover for times"
+    head = f'<text x="8" y="22" fill="{INK}" font-size="15">{html.escape(title)}</text><text x="8" y="42" fill="{INK}">{note}</text>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="11">'
-        f'<rect width="100%" height="100%" fill="white"/>{head}{note}{"".join(out)}</svg>\n'
+        f'<rect width="100%" height="100%" fill="white"/>{head}{"".join(out)}</svg>\n'
     )
 
 
+def trace(lanes, submitted, title):
+    """The same in Chrome's trace format: a process for each device, a thread for each queue, microseconds."""
+    events = []
+    for device in sorted({lane[0] for lane in lanes}):
+        events.append({"ph": "M", "name": "process_name", "pid": device, "args": {"name": f"device {device}: {title}"}})
+    for (device, queue), spans in sorted(lanes.items()):
+        place = {"pid": device, "tid": queue}
+        events.append({"ph": "M", "name": "thread_name", **place, "args": {"name": f"queue {queue}"}})
+        for kind in ("operation", "dispatch"):
+            for begin, end, name in spans.get(kind, []):
+                events.append({"ph": "X", "cat": kind, "name": name, "ts": begin / 1000, "dur": (end - begin) / 1000, **place})
+    for time, ready, name, (device, queue) in submitted:
+        waited = {"ready after (us)": (ready - time) / 1000}
+        place = {"pid": device, "tid": queue}
+        events.append({"ph": "i", "s": "t", "cat": "submitted", "name": f"{name} submitted", "ts": time / 1000, **place, "args": waited})
+    return json.dumps({"displayTimeUnit": "ns", "traceEvents": events}, indent=1) + "\n"
+
+
 if __name__ == "__main__":
-    profile, target, title = sys.argv[1:4]
-    lanes, ready = read(profile)
-    pathlib.Path(target).write_text(draw(lanes, ready, title))
+    profile, picture, events, title = sys.argv[1:5]
+    lanes, submitted = read(profile)
+    pathlib.Path(picture).write_text(draw(lanes, submitted, title))
+    pathlib.Path(events).write_text(trace(lanes, submitted, title))

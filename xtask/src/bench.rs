@@ -2,7 +2,7 @@
 //! what an operation costs in the engine alone; or, with `--gaudi`, asynchronous transfers.
 
 use crate::cts;
-use crate::iree::{Flavour, Tree};
+use crate::iree::{Flavour, Plugin, Tree};
 use crate::workspace;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::process::Command;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Fewer rounds of less work: about a minute once everything is built
+    /// Fewer rounds of less work: some minutes once everything is built, in place of half an hour
     #[arg(long)]
     quick: bool,
     /// Only cases with this in their name; with `--engine`, only that part of the table: operations, threads, bursts, holds,
@@ -26,9 +26,17 @@ pub(crate) struct Options {
     /// Asynchronous transfers of a Gaudi card, emulated unless `--device` names one
     #[arg(long)]
     gaudi: bool,
-    /// What to measure beside local-sync and local-task
-    #[arg(long, value_name = "URI", default_value = "mock")]
-    device: String,
+    /// What to measure beside local-sync and local-task: mock, or a plugin's driver, unless one is named
+    #[arg(long, value_name = "URI")]
+    device: Option<String>,
+    #[command(flatten)]
+    plugin: Plugin,
+}
+
+impl Options {
+    fn device(&self) -> &str {
+        self.device.as_deref().or(self.plugin.driver.first().map(String::as_str)).unwrap_or("mock")
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
@@ -57,7 +65,7 @@ fn transfers(options: &Options) -> Result<bool> {
     workspace::ensure_writable()?;
     workspace::ensure_fetched()?;
     let device =
-        if options.device.starts_with("gaudi") { options.device.as_str() } else { "gaudi://emulated" };
+        options.device.as_deref().filter(|uri| uri.starts_with("gaudi")).unwrap_or("gaudi://emulated");
     let mut command = workspace::cargo();
     command.args(["bench", "-p", "hal-gaudi", "--bench", "transfers", "--", device]);
     Ok(command.current_dir(workspace::root()?).status().context("starting cargo")?.success())
@@ -68,7 +76,7 @@ const MODELS: [(&str, &str); 4] =
     [("demo", "elementwise"), ("bench", "mlp"), ("demo", "convolution"), ("demo", "transformer")];
 
 fn devices(options: &Options) -> Result<bool> {
-    let tree = Tree::configure(Flavour::Plain, None)?;
+    let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
     tree.build(&["hal_bench"])?;
     let data = cts::testdata(&tree)?;
     let folder = tree.folder().join("bench");
@@ -95,7 +103,7 @@ fn devices(options: &Options) -> Result<bool> {
         };
         let mut command = Command::new(tree.tool("hal_bench"));
         command.arg(&lines).args([rounds, scale]).arg(&data).arg(&folder);
-        command.args([SYNC, TASK, options.device.as_str()]);
+        command.args([SYNC, TASK, options.device()]);
         let only = options.only.as_deref().or(company.and_then(|company| company.only));
         if let Some(only) = only {
             command.env("HAL_BENCH_ONLY", only);
@@ -109,7 +117,7 @@ fn devices(options: &Options) -> Result<bool> {
         text += &std::fs::read_to_string(&lines).with_context(|| format!("reading {}", lines.display()))?;
     }
     let results = read(&text)?;
-    print!("\n{machine}\n{}", table(&results, &options.device));
+    print!("\n{machine}\n{}", table(&results, options.device()));
     let json = workspace::target()?.join("bench.json");
     let body: Vec<&str> = text.lines().collect();
     std::fs::write(&json, format!("[\n{}\n]\n", body.join(",\n")))

@@ -1,7 +1,8 @@
 //! `cargo xtask cts`: IREE's own conformance suite on every backend.
 
-use crate::iree::{Flavour, Tree};
+use crate::iree::{Flavour, Plugin, Tree};
 use crate::setup;
+use crate::with;
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,47 +11,124 @@ use std::process::Command;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Only these backends
+    #[arg(conflicts_with = "plugin")]
     backends: Vec<String>,
+    #[command(flatten)]
+    plugin: Plugin,
+    /// The plugin's device to test, if not its driver's default one
+    #[arg(long, value_name = "URI", requires = "plugin")]
+    device: Option<String>,
+    /// What the plugin's device cannot do: tests that are left out, and why
+    #[arg(long, value_name = "PATTERN=REASON", requires = "plugin")]
+    unsupported: Vec<String>,
     /// Show every test as it runs
     #[arg(long)]
     verbose: bool,
+    /// Only on emulated cards, through the nodes that a supervisor shows, as on a machine that has them
+    #[arg(long, conflicts_with = "plugin")]
+    nodes: bool,
     /// Run the whole suite this many times, in another order each time
     #[arg(long, default_value_t = 1, value_name = "N")]
     repeat: u32,
 }
 
+impl Options {
+    /// The suite on a plugin's drivers alone.
+    pub(crate) fn outside(plugin: Plugin, device: String) -> Self {
+        Self {
+            backends: Vec::new(),
+            plugin,
+            device: Some(device),
+            unsupported: Vec::new(),
+            verbose: false,
+            nodes: false,
+            repeat: 1,
+        }
+    }
+}
+
 /// A device that the suite runs on.
-struct Variant {
+struct Variant<'a> {
     /// The backend, and the variant where it has several.
-    name: &'static str,
-    uri: &'static str,
+    name: &'a str,
+    uri: &'a str,
     /// What the device says it cannot do, as tests and why.
-    unsupported: &'static str,
-    /// How many instances that leaves out.
-    skips: usize,
+    unsupported: &'a str,
+    /// How many instances that leaves out; nothing where nobody has counted.
+    skips: Option<usize>,
+    /// What it runs, as the suite is told: formats by the names of the folders with what was compiled. Empty for the host's.
+    formats: &'static str,
 }
 
 /// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work instead. The
 /// others report in the other two ways; one of them has everything besides that a card has: memory that the host cannot map,
 /// native events, and little room.
-const VARIANTS: [Variant; 8] = [
-    Variant { name: "mock", uri: "mock", unsupported: "", skips: 0 },
-    Variant { name: "mock/held", uri: "mock://0?waits=none&queues=3", unsupported: "", skips: 0 },
+const VARIANTS: [Variant<'static>; 10] = [
+    Variant { name: "mock", uri: "mock", unsupported: "", skips: Some(0), formats: "" },
+    Variant {
+        name: "mock/held",
+        uri: "mock://0?waits=none&queues=3",
+        unsupported: "",
+        skips: Some(0),
+        formats: "",
+    },
     Variant {
         name: "mock/polled",
         uri: "mock://0?completion=poll&heaps=2&waits=events&depth=4&queues=3",
         unsupported: "",
-        skips: 0,
+        skips: Some(0),
+        formats: "",
     },
-    Variant { name: "mock/descriptor", uri: "mock://0?completion=descriptor", unsupported: "", skips: 0 },
-    Variant { name: "gaudi/gaudi1", uri: "gaudi://emulated?generation=gaudi1", unsupported: "", skips: 0 },
-    Variant { name: "gaudi/gaudi2", uri: "gaudi://emulated?generation=gaudi2", unsupported: "", skips: 0 },
-    Variant { name: "qaic", uri: "qaic://emulated", unsupported: "", skips: 0 },
-    Variant { name: "template", uri: "template", unsupported: "", skips: 0 },
+    Variant {
+        name: "mock/descriptor",
+        uri: "mock://0?completion=descriptor",
+        unsupported: "",
+        skips: Some(0),
+        formats: "",
+    },
+    Variant {
+        name: "gaudi/gaudi1",
+        uri: "gaudi://emulated?generation=gaudi1",
+        unsupported: "",
+        skips: Some(0),
+        formats: "",
+    },
+    Variant {
+        name: "gaudi/gaudi2",
+        uri: "gaudi://emulated?generation=gaudi2",
+        unsupported: "",
+        skips: Some(0),
+        formats: "",
+    },
+    Variant { name: "qaic", uri: "qaic://emulated", unsupported: "", skips: Some(0), formats: "" },
+    Variant { name: "template", uri: "template", unsupported: "", skips: Some(0), formats: "" },
+    Variant {
+        name: "tenstorrent/p100a",
+        uri: "tenstorrent://emulated?board=p100a",
+        unsupported: "",
+        skips: Some(0),
+        formats: RISC_V,
+    },
+    Variant {
+        name: "tenstorrent/p150",
+        uri: "tenstorrent://emulated?board=p150",
+        unsupported: "",
+        skips: Some(0),
+        formats: RISC_V,
+    },
 ];
+
+/// What the cores of a Tensix tile run, compiled for as much as they can and for as little as they must.
+pub(crate) const RISC_V: &str = "riscv32_bits=embedded-elf-riscv_32;riscv32_plain=embedded-elf-riscv_32";
+
+/// The drivers whose cards a supervisor shows as nodes.
+const NODES: [&str; 2] = ["gaudi://emulated", "qaic://emulated"];
 
 /// How many instances one variant has: what IREE 3.13.0's suite comes to with two executable formats.
 pub(crate) const INSTANCES: usize = 303;
+
+/// How the device of a variant is named that has nodes under a supervisor.
+const EMULATED: &str = "emulated";
 
 /// What one run came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,46 +153,89 @@ impl Score {
 }
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
-    let backend = |variant: &Variant| variant.name.split('/').next().unwrap_or(variant.name).to_owned();
+    let backend = |variant: &Variant<'_>| variant.name.split('/').next().unwrap_or(variant.name).to_owned();
     if let Some(unknown) =
         options.backends.iter().find(|name| !VARIANTS.iter().any(|variant| backend(variant) == **name))
     {
         let known: Vec<&str> = VARIANTS.iter().map(|variant| variant.name).collect();
         bail!("there is no backend {unknown}; the suite runs on {}", known.join(", "));
     }
-    let tree = Tree::configure(Flavour::Plain, None)?;
+    let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
     tree.build(&["hal_cts"])?;
     let data = testdata(&tree)?;
+    let unsupported = options.unsupported.join(";");
+    let outside = options.plugin.driver.iter().map(|driver| Variant {
+        name: driver,
+        uri: options.device.as_deref().unwrap_or(driver),
+        unsupported: &unsupported,
+        skips: if unsupported.is_empty() { Some(0) } else { None },
+        formats: "",
+    });
+    let chosen: Vec<Variant<'_>> = if options.plugin.plugin.is_some() {
+        outside.collect()
+    } else {
+        let wanted = |variant: &Variant<'_>| {
+            (options.backends.is_empty() || options.backends.contains(&backend(variant)))
+                && (!options.nodes || NODES.iter().any(|card| variant.uri.starts_with(card)))
+        };
+        VARIANTS.into_iter().filter(wanted).collect()
+    };
+    let supervisor = options.nodes.then(with::supervisor).transpose()?;
     let mut total = Score::default();
     let mut table = String::new();
     let mut green = true;
-    for variant in &VARIANTS {
-        if !options.backends.is_empty() && !options.backends.contains(&backend(variant)) {
-            continue;
-        }
-        let (score, ended) = suite(&tree, &data, variant, options)?;
+    for variant in &chosen {
+        let (score, ended) = suite(&tree, &data, variant, supervisor.as_deref(), options)?;
         total.add(score);
         // A suite that ends early has not passed, whatever it printed so far.
         let rounds = options.repeat as usize;
         green &= ended
             && score.failed == 0
-            && score.skipped == variant.skips * rounds
+            && variant.skips.is_none_or(|skips| score.skipped == skips * rounds)
             && score.passed + score.skipped == INSTANCES * rounds;
         // Writing to a string cannot fail.
-        let _ =
-            writeln!(table, "{}: {score}{}", variant.name, if ended { "" } else { " (did not end well)" });
+        let _ = writeln!(
+            table,
+            "{}: {score}{}",
+            name(variant, options),
+            if ended { "" } else { " (did not end well)" }
+        );
     }
     println!("{table}{total}");
     Ok(green)
 }
 
-fn suite(tree: &Tree, data: &Path, variant: &Variant, options: &Options) -> Result<(Score, bool)> {
-    let name = variant.name.replace('/', "_");
+/// What a variant is called: another one, where it is on nodes.
+fn name(variant: &Variant<'_>, options: &Options) -> String {
+    if options.nodes { format!("{}/nodes", variant.name) } else { variant.name.to_owned() }
+}
+
+fn suite(
+    tree: &Tree,
+    data: &Path,
+    variant: &Variant<'_>,
+    supervisor: Option<&Path>,
+    options: &Options,
+) -> Result<(Score, bool)> {
+    let shown = name(variant, options);
+    let name = shown.replace('/', "_");
     let log = tree.folder().join(format!("cts-{name}.xml"));
     let _ = std::fs::remove_file(&log);
-    println!("running {INSTANCES} instances on {} ({})", variant.name, variant.uri);
-    let mut command = Command::new(tree.tool("hal_cts"));
-    environment(&mut command, &name, variant.uri, data);
+    println!("running {INSTANCES} instances on {shown} ({})", variant.uri);
+    let program = tree.tool("hal_cts");
+    let mut command = Command::new(supervisor.unwrap_or(&program));
+    if supervisor.is_some() {
+        command.arg(variant.uri).arg("--").arg(&program);
+        // The first card that the nodes show.
+        let node = variant.uri.split(EMULATED).next().unwrap_or_default();
+        environment(&mut command, &name, &format!("{node}0"), data);
+        command.env("HAL_GAUDI_DEFAULT", "0").env("HAL_QAIC_DEFAULT", "0");
+    } else {
+        environment(&mut command, &name, variant.uri, data);
+    }
+    if !variant.formats.is_empty() {
+        command.env("HAL_CTS_FORMATS", variant.formats);
+    }
     command
         .env("HAL_CTS_UNSUPPORTED", variant.unsupported)
         .arg(format!("--gtest_output=xml:{}", log.display()));
@@ -161,13 +282,34 @@ pub(crate) fn environment(command: &mut Command, name: &str, uri: &str, data: &P
     // What a test means that opens a device without a path.
     command.env("HAL_GAUDI_DEFAULT", "emulated");
     command.env("HAL_QAIC_DEFAULT", "emulated");
+    command.env("HAL_TENSTORRENT_DEFAULT", "emulated");
     command.env("HAL_CTS_NAME", name).env("HAL_CTS_DEVICE", uri).env("HAL_CTS_TESTDATA", data);
 }
 
 /// How the executables of the suite are compiled: the format's name, and the compiler's flags.
-const FORMATS: [(&str, &[&str]); 2] = [
+const FORMATS: [(&str, &[&str]); 4] = [
     ("llvm_cpu", &["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=generic"]),
     ("vmvx", &["--iree-hal-local-target-device-backends=vmvx"]),
+    (
+        "riscv32_bits",
+        &[
+            "--iree-hal-local-target-device-backends=llvm-cpu",
+            "--iree-llvmcpu-target-triple=riscv32-pc-linux-elf",
+            "--iree-llvmcpu-target-cpu=generic-rv32",
+            "--iree-llvmcpu-target-cpu-features=+m,+f,+zba,+zbb",
+            "--iree-llvmcpu-target-abi=ilp32f",
+        ],
+    ),
+    (
+        "riscv32_plain",
+        &[
+            "--iree-hal-local-target-device-backends=llvm-cpu",
+            "--iree-llvmcpu-target-triple=riscv32-pc-linux-elf",
+            "--iree-llvmcpu-target-cpu=generic-rv32",
+            "--iree-llvmcpu-target-cpu-features=+m",
+            "--iree-llvmcpu-target-abi=ilp32",
+        ],
+    ),
 ];
 
 /// Compiles the executables that the suite runs, each once.

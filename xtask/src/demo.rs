@@ -1,15 +1,25 @@
 //! `cargo xtask demo`: real models on every device, each result checked against numpy, or against IREE's local-sync;
 //! and `cargo xtask replay`, which records and replays them.
 
-use crate::iree::{Flavour, Tree};
-use crate::workspace;
+use crate::iree::{Flavour, Plugin, Tree};
+use crate::{setup, with, workspace};
 use anyhow::{Context, Result};
 use std::process::Command;
 
-/// Builds what the demo runs, and runs it.
-pub(crate) fn run() -> Result<bool> {
-    let tree = Tree::configure(Flavour::Plain, None)?;
-    tree.build(&["iree-run-module", "embed", "overlap"])?;
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    plugin: Plugin,
+    /// Only on cards, through the nodes that a supervisor shows, as on a machine that has them
+    #[arg(long, conflicts_with = "plugin")]
+    nodes: bool,
+}
+
+/// Builds what the demo runs, and runs it: on every device of ours, or on those of a plugin.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
+    tree.build(&["iree-run-module", "embed", "overlap", "ranks"])?;
+    setup::mpi()?;
     tree.build(&["hal_runtime_archives"])?;
     tree.python().networks()?;
     let root = workspace::root()?;
@@ -22,7 +32,12 @@ pub(crate) fn run() -> Result<bool> {
     if !built.success() {
         anyhow::bail!("the Rust program that embeds the runtime does not build");
     }
-    let status = script(&tree, "demo.py")?
+    let mut demo = script(&tree, "demo.py")?;
+    if options.nodes {
+        demo.env("HAL_SUPERVISOR", with::supervisor()?);
+    }
+    let status = demo
+        .env("HAL_DEMO_DEVICES", options.plugin.driver.join(" "))
         .env("HAL_RUST_EXAMPLE", workspace::target()?.join("debug/examples/embed"))
         .status()
         .context("starting the demo")?;
@@ -52,6 +67,8 @@ fn script(tree: &Tree, name: &str) -> Result<Command> {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProfileOptions {
+    #[command(flatten)]
+    plugin: Plugin,
     /// What iree-run-module is given; the demo's transformer block on mock, if nothing is
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -62,12 +79,13 @@ const FAMILIES: &str = "queue-events,dispatch-events,device-queue-events";
 
 /// `cargo xtask profile`: runs a model with profiling and draws what its queues did.
 pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
-    let tree = Tree::configure(Flavour::Plain, None)?;
+    let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
+    let device = options.plugin.driver.first().map_or("mock", String::as_str);
     tree.build(&["iree-run-module", "iree-profile"])?;
     let folder = tree.folder().join("profile");
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    let (bundle, lines, picture) =
-        (folder.join("run.ireeprof"), folder.join("run.jsonl"), folder.join("run.svg"));
+    let (bundle, lines) = (folder.join("run.ireeprof"), folder.join("run.jsonl"));
+    let (picture, trace) = (folder.join("run.svg"), folder.join("run.trace.json"));
     let root = workspace::root()?;
     let mut arguments = options.arguments.clone();
     if arguments.is_empty() {
@@ -83,8 +101,11 @@ pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
         if !compiled.success() {
             return Ok(false);
         }
-        arguments =
-            vec!["--device=mock".into(), format!("--module={}", module.display()), "--function=main".into()];
+        arguments = vec![
+            format!("--device={device}"),
+            format!("--module={}", module.display()),
+            "--function=main".into(),
+        ];
         let shapes = ["32x64", "64x64", "64x64", "64x64", "64x64", "64x256", "256x64"];
         arguments.extend(shapes.map(|shape| format!("--input={shape}xf32=0.01")));
     }
@@ -107,8 +128,12 @@ pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
         }),
         ("the drawing", {
             let mut command = Command::new(tree.python().program("python"));
-            command.arg(root.join("xtask/demo/timeline.py")).args([&lines, &picture]);
-            command.arg(if options.arguments.is_empty() { "a transformer block on mock" } else { "a run" });
+            command.arg(root.join("xtask/demo/timeline.py")).args([&lines, &picture, &trace]);
+            command.arg(if options.arguments.is_empty() {
+                format!("a transformer block on {device}")
+            } else {
+                "a run".into()
+            });
             command
         }),
     ];
@@ -119,10 +144,103 @@ pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
         }
     }
     println!(
-        "timeline: {}\nin words:  {} explain {}",
+        "timeline: {}\ntrace:    {} (open it in ui.perfetto.dev)\nin words: {} explain {}",
         picture.display(),
+        trace.display(),
         tree.tool("iree-profile").display(),
         bundle.display()
     );
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::workspace;
+    use std::process::Command;
+
+    /// A profile of one queue: 12 dispatches of 12 functions in one operation that began a millisecond after it was submitted.
+    fn profile() -> String {
+        let span = |begin: u32, end: u32| {
+            format!(
+                "\"physical_device_ordinal\":0,\"queue_ordinal\":0,\"derived_time_available\":true,\
+                 \"start_driver_host_cpu_time_ns\":{begin},\"end_driver_host_cpu_time_ns\":{end}"
+            )
+        };
+        let mut lines = vec![
+            "{\"record_type\":\"queue_event\",\"op\":\"execute\",\"host_time_ns\":1000,\"ready_host_time_ns\":3000}".to_owned(),
+            format!("{{\"record_type\":\"queue_device_event\",\"op\":\"execute\",{}}}", span(1_000_000, 1_012_000)),
+        ];
+        lines.extend((0..12).map(|number| {
+            let begin = 1_000_000 + number * 1000;
+            format!(
+                "{{\"record_type\":\"dispatch_event\",\"key\":\"f_{number}\",{}}}",
+                span(begin, begin + 900)
+            )
+        }));
+        lines.join("\n")
+    }
+
+    /// What the script makes of a profile: the picture and the trace.
+    fn drawn(name: &str, text: &str) -> Result<(String, String), String> {
+        let folder = std::env::temp_dir().join(format!("timeline-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (lines, picture, trace) = (folder.join("p.jsonl"), folder.join("p.svg"), folder.join("p.json"));
+        std::fs::write(&lines, text).unwrap();
+        let script = workspace::root().unwrap().join("xtask/demo/timeline.py");
+        let output = Command::new("python3")
+            .arg(script)
+            .args([&lines, &picture, &trace])
+            .arg("a <run>")
+            .output()
+            .unwrap();
+        let made = (std::fs::read_to_string(picture), std::fs::read_to_string(trace));
+        std::fs::remove_dir_all(&folder).unwrap();
+        match made {
+            (Ok(picture), Ok(trace)) => Ok((picture, trace)),
+            _ => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+
+    #[test]
+    fn picture_has_a_colour_for_each_name_and_names_in_order() {
+        let (picture, _) = drawn("colours", &profile()).unwrap();
+        let legend: Vec<(&str, &str)> = picture
+            .split("height=\"12\" fill=\"")
+            .skip(1)
+            .filter_map(|rest| {
+                let (colour, rest) = rest.split_once('"')?;
+                Some((colour, rest.split_once("\"#222\">")?.1.split('<').next()?))
+            })
+            .collect();
+        let names: Vec<&str> = legend.iter().map(|(_, name)| *name).collect();
+        let expected: Vec<String> = (0..12).map(|number| format!("f_{number}")).collect();
+        assert_eq!(names, expected);
+        let mut colours: Vec<&str> = legend.iter().map(|(colour, _)| *colour).collect();
+        colours.sort_unstable();
+        colours.dedup();
+        assert_eq!(colours.len(), 12);
+        assert!(picture.contains("a &lt;run&gt;") && picture.contains("execute submitted"));
+    }
+
+    #[test]
+    fn picture_begins_where_the_device_does() {
+        let (picture, _) = drawn("begin", &profile()).unwrap();
+        let first = picture.split("fill=\"#ddd\"").next().unwrap().rsplit("<rect x=\"").next().unwrap();
+        let x: f64 = first.split('"').next().unwrap().parse().unwrap();
+        assert!(x < 130.0 + 970.0 / 8.0, "the first bar begins at {x}");
+    }
+
+    #[test]
+    fn trace_has_each_span_in_microseconds() {
+        let (_, trace) = drawn("trace", &profile()).unwrap();
+        assert_eq!(trace.matches("\"ph\": \"X\"").count(), 13);
+        assert!(trace.contains("\"dur\": 12.0") && trace.contains("\"thread_name\""), "{trace}");
+        assert!(trace.contains("\"execute submitted\""));
+    }
+
+    #[test]
+    fn profile_without_spans_says_what_to_ask_for() {
+        let refused = drawn("empty", "").unwrap_err();
+        assert!(refused.contains("was it taken with"), "{refused}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::{setup, workspace};
 use anyhow::Result;
+use std::path::Path;
 use std::process::Command;
 
 /// Something that the project's commands use.
@@ -16,6 +17,7 @@ struct Item {
 
 pub(crate) fn run() -> Result<bool> {
     let writable = workspace::ensure_writable();
+    let space = workspace::target().ok().and_then(|target| free_gigabytes(&target));
     let items = [
         Item {
             found: version("rustc", &["--version"]).filter(|found| at_least(found, RUST)),
@@ -50,6 +52,17 @@ pub(crate) fn run() -> Result<bool> {
             ..required("python3")
         },
         Item {
+            found: version("python3", &["-m", "pip", "--version"]),
+            advice: "install pip (Debian: apt-get install python3-pip)",
+            ..required("pip")
+        },
+        Item {
+            // What a virtual environment is made with: Debian has both in a package of their own.
+            found: version("python3", &["-c", "import ensurepip, venv; print('ensurepip, venv')"]),
+            advice: "install Python's venv module (Debian: apt-get install python3-venv)",
+            ..required("venv")
+        },
+        Item {
             found: setup::installed().then(|| "in the target folder".into()),
             needed: "3.13.0",
             advice: "cargo xtask setup",
@@ -63,9 +76,23 @@ pub(crate) fn run() -> Result<bool> {
             ..required("googletest")
         },
         Item {
+            found: version("mpirun", &["--version"]),
+            advice: "cargo xtask setup as root, or apt-get install openmpi-bin",
+            required: false,
+            ..required("mpirun")
+        },
+        Item {
             found: writable.as_ref().ok().map(|()| "writable".into()),
             advice: "make the target folder writable, or set CARGO_TARGET_DIR",
             ..required("target")
+        },
+        Item {
+            found: space
+                .filter(|free| setup::installed() || *free >= DISK)
+                .map(|free| format!("{free} GB free")),
+            needed: "8 GB",
+            advice: "free some space where target is, or set CARGO_TARGET_DIR (what is built there: cargo clean)",
+            ..required("disk space")
         },
         Item {
             found: version("cargo", &["deny", "--version"]),
@@ -92,6 +119,21 @@ pub(crate) fn run() -> Result<bool> {
 
 /// The smallest Rust that builds the project.
 const RUST: (u32, u32) = (1, 90);
+
+/// What `cargo xtask test` leaves in the target folder, in gigabytes, and some room.
+const DISK: u64 = 8;
+
+/// How much can be written to the file system that a folder is on.
+fn free_gigabytes(folder: &Path) -> Option<u64> {
+    let output = Command::new("df").arg("-Pk").arg(folder).output().ok()?;
+    available(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// What `df -Pk` says is available: the fourth column of its second line, in kilobytes.
+fn available(text: &str) -> Option<u64> {
+    let kilobytes: u64 = text.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()?;
+    Some(kilobytes / 1_000_000)
+}
 
 fn required(name: &'static str) -> Item {
     Item { name, found: None, needed: "any", advice: "", required: true }
@@ -124,6 +166,14 @@ mod tests {
         assert!(at_least("rustc 2.0.0", (1, 90)));
         assert!(!at_least("rustc 1.9.1", (1, 90)));
         assert!(!at_least("no version here", (1, 90)));
+    }
+
+    #[test]
+    fn free_space_is_what_df_says() {
+        let text = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/vda 264000000 24000000 72000000 26% /\n";
+        assert_eq!(available(text), Some(72));
+        assert_eq!(available("df: no such folder"), None);
+        assert!(free_gigabytes(&std::env::temp_dir()).is_some());
     }
 
     #[test]

@@ -1,22 +1,158 @@
 //! `cargo xtask hw`: what a person with a device runs, to prove on silicon what the emulators say.
 //!
 //! The same tests run here as everywhere, but on the device that is named; those that ask for faults, which only an
-//! emulator has on request, stay out. `--device gaudi://emulated` rehearses it without a device, and proves nothing.
+//! emulator has on request, stay out. `--device NAME://emulated` rehearses it without a device, and proves nothing; so does
+//! `cargo xtask with NAME://emulated -- cargo xtask hw NAME`, through nodes.
 
 use crate::cts;
 use crate::iree::{Flavour, Tree};
 use crate::steps::{self, Step};
 use crate::workspace;
 use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The backend: gaudi
+    /// The backend: gaudi, qaic or tenstorrent
     backend: String,
-    /// The device to prove it on
-    #[arg(long, value_name = "URI", default_value = "gaudi://0")]
+    /// The device to prove it on, such as gaudi://0; the first one, if nothing is said
+    #[arg(long, value_name = "URI")]
+    device: Option<String>,
+    /// A network of the vendor's compiler to load and activate (qaic)
+    #[arg(long, value_name = "FILE")]
+    network: Option<PathBuf>,
+}
+
+/// What hardware exists for.
+struct Backend {
+    name: &'static str,
+    /// What comes before the number of a card's node.
+    nodes: &'static str,
+    /// The kernel driver.
+    driver: &'static str,
+    /// What IREE's build has to give.
+    targets: &'static [&'static str],
+    steps: fn(&Bench) -> Result<Vec<Step>>,
+}
+
+const BACKENDS: [Backend; 3] = [
+    Backend {
+        name: "gaudi",
+        nodes: "/dev/accel/accel",
+        driver: "habanalabs",
+        targets: &["hal_cts", "overlap"],
+        steps: gaudi,
+    },
+    Backend { name: "qaic", nodes: "/dev/accel/accel", driver: "qaic", targets: &["hal_cts"], steps: qaic },
+    Backend {
+        name: "tenstorrent",
+        nodes: "/dev/tenstorrent/",
+        driver: "tt-kmd",
+        targets: &["hal_cts"],
+        steps: tenstorrent,
+    },
+];
+
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let Some(backend) = BACKENDS.iter().find(|backend| backend.name == options.backend) else {
+        let known = BACKENDS.map(|backend| backend.name).join(", ");
+        bail!("there is no backend {:?} that hardware exists for; there are {known}", options.backend);
+    };
+    let name = backend.name;
+    let device = options.device.clone().unwrap_or_else(|| format!("{name}://0"));
+    let Some(path) = device.strip_prefix(&format!("{name}://")) else {
+        bail!("{device} is no device of {name}; name one as {name}://0");
+    };
+    // Under a supervisor nodes are emulated, too, and there is one that no system has.
+    let emulated = path.starts_with("emulated") || Path::new("/dev/accel/emulator").exists();
+    let node = path.parse::<u32>().ok().map(|number| format!("{}{number}", backend.nodes));
+    if let Some(node) = node.as_ref().filter(|node| !Path::new(node).exists()) {
+        bail!(
+            "there is no {node}: no card, or its driver {} is not loaded; without a card, \
+             --device {name}://emulated shows what would be done, and proves nothing",
+            backend.driver
+        );
+    }
+    let tree = Tree::configure(Flavour::Plain, None)?;
+    tree.build(backend.targets)?;
+    let network = options.network.as_ref().map(std::path::absolute).transpose()?;
+    let bench =
+        Bench { backend: name, tree, device: device.clone(), node, network, root: workspace::root()? };
+    let outcomes = steps::run((backend.steps)(&bench)?, true)?;
+    println!("\n{}", steps::summary(&outcomes));
+    if emulated {
+        println!("this was a rehearsal on {device}: nothing was proved about any hardware");
+    } else {
+        println!("this ran on {device}: please report the whole output, also if it failed");
+    }
+    Ok(steps::green(&outcomes))
+}
+
+/// What steps are made of.
+struct Bench {
+    backend: &'static str,
+    tree: Tree,
     device: String,
+    /// The node of a card that was named by its number.
+    node: Option<String>,
+    network: Option<PathBuf>,
+    root: PathBuf,
+}
+
+impl Bench {
+    /// The name of one of the backend's variables.
+    fn variable(&self, name: &str) -> String {
+        format!("HAL_{}_{name}", self.backend.to_uppercase())
+    }
+
+    fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = workspace::cargo();
+        command.args(arguments).current_dir(&self.root).env(self.variable("CARD"), &self.device);
+        command.env("LIBCLANG_PATH", self.tree.python().libclang().unwrap_or_default());
+        command
+    }
+
+    /// Tests by name, one at a time: a card has few users.
+    fn tests(&self, package: &str, file: &str, names: &[&str]) -> Command {
+        let mut command = self.cargo(&["test", "-p", package, "--test", file, "--"]);
+        command.args(names).args(["--exact", "--test-threads=1"]);
+        command
+    }
+
+    /// The table of what the kernel driver must say.
+    fn rules(&self, package: &str) -> Command {
+        let mut command = self.cargo(&["test", "-p", package, "--test", "emulator", "--"]);
+        command.args(["the_driver_says_what_the_table_has", "--nocapture", "--test-threads=1"]);
+        if let Some(node) = &self.node {
+            command.env(self.variable("NODE"), node);
+        }
+        command
+    }
+
+    /// What the suite is run with, and the device that it takes for the backend's default one.
+    fn whole_suite(&self) -> Result<Command> {
+        let mut suite = Command::new(self.tree.tool("hal_cts"));
+        cts::environment(&mut suite, self.backend, &self.device, &cts::testdata(&self.tree)?);
+        suite.env(self.variable("DEFAULT"), self.path()).arg("--gtest_brief=1");
+        Ok(suite)
+    }
+
+    /// What the driver is told of the device.
+    fn path(&self) -> &str {
+        self.device.split_once("://").map_or("", |(_, path)| path)
+    }
+
+    /// IREE's suite. What dispatches needs an executable for the card; the emulator alone runs those of the host.
+    fn suite(&self) -> Result<Command> {
+        let mut suite = self.whole_suite()?;
+        suite.arg("--gtest_filter=-*llvm_cpu*:*vmvx*");
+        Ok(suite)
+    }
+}
+
+fn step(name: &'static str, about: &'static str, command: Command) -> Step {
+    Step { name, about, missing: None, command }
 }
 
 /// The tests that need nothing but a device.
@@ -28,91 +164,86 @@ const TRANSFERS: [&str; 6] = [
     "what_makes_no_sense_is_refused_before_anything_happens",
     "five_gibibytes_are_split_and_arrive",
 ];
-const PROGRAMS: [&str; 4] = [
+const GAUDI_QUEUES: [&str; 4] = [
     "bytes_end_where_plain_memory_has_them",
     "queues_that_wait_for_each_other_before_anything_is_signalled",
     "many_threads_share_a_card",
     "a_file_is_read_into_memory_that_cannot_be_mapped",
 ];
 
-pub(crate) fn run(options: &Options) -> Result<bool> {
-    if options.backend != "gaudi" {
-        bail!("there is no backend {:?} that hardware exists for; there is gaudi", options.backend);
-    }
-    let device = &options.device;
-    let Some(path) = device.strip_prefix("gaudi://") else {
-        bail!("{device} is no Gaudi; name one as gaudi://0");
-    };
-    let emulated = path.starts_with("emulated");
-    let node = path.parse::<u32>().ok().map(|number| format!("/dev/accel/accel{number}"));
-    if let Some(node) = node.as_ref().filter(|node| !std::path::Path::new(node).exists()) {
-        bail!(
-            "there is no {node}: no card, or its driver habanalabs is not loaded; without a card, \
-             --device gaudi://emulated shows what would be done, and proves nothing"
-        );
-    }
-    let tree = Tree::configure(Flavour::Plain, None)?;
-    tree.build(&["hal_cts", "overlap"])?;
-    let outcomes = steps::run(steps(&tree, device, node.as_deref())?, true)?;
-    println!("\n{}", steps::summary(&outcomes));
-    if emulated {
-        println!("this was a rehearsal on {device}: nothing was proved about any hardware");
-    } else {
-        println!("this ran on {device}: please report the whole output, also if it failed");
-    }
-    Ok(steps::green(&outcomes))
-}
-
-fn steps(tree: &Tree, device: &str, node: Option<&str>) -> Result<Vec<Step>> {
-    let root = workspace::root()?;
-    let cargo = |arguments: &[&str]| {
-        let mut command = workspace::cargo();
-        // One test at a time: a card has one user.
-        command.args(arguments).current_dir(&root).env("HAL_GAUDI_CARD", device);
-        command.env("LIBCLANG_PATH", tree.python().libclang().unwrap_or_default());
-        command
-    };
-    let tests = |package: &str, file: &str, names: &[&str]| {
-        let mut command = cargo(&["test", "-p", package, "--test", file, "--"]);
-        command.args(names).args(["--exact", "--test-threads=1"]);
-        command
-    };
-    let mut rules = cargo(&["test", "-p", "hal-gaudi-emulator", "--test", "emulator", "--"]);
-    rules.args(["the_driver_says_what_the_table_has", "--nocapture", "--test-threads=1"]);
-    if let Some(node) = node {
-        rules.env("HAL_GAUDI_NODE", node);
-    }
-    let mut suite = Command::new(tree.tool("hal_cts"));
-    cts::environment(&mut suite, "gaudi", device, &cts::testdata(tree)?);
-    // What dispatches needs an executable for the card; the emulator alone runs those of the host.
-    suite.env("HAL_GAUDI_DEFAULT", device.trim_start_matches("gaudi://"));
-    suite.args(["--gtest_brief=1", "--gtest_filter=-*llvm_cpu*:*vmvx*"]);
-    let mut overlap = Command::new(tree.tool("overlap"));
+fn gaudi(bench: &Bench) -> Result<Vec<Step>> {
+    let device = bench.device.as_str();
+    let mut overlap = Command::new(bench.tree.tool("overlap"));
     overlap.arg(device);
-    let step = |name, about, command| Step { name, about, missing: None, command };
     Ok(vec![
         step(
             "card",
             "what the card says of itself",
-            cargo(&["run", "--quiet", "-p", "hal-gaudi", "--example", "card", "--", device]),
+            bench.cargo(&["run", "--quiet", "-p", "hal-gaudi", "--example", "card", "--", device]),
         ),
-        step("rules", "the kernel driver's rules: each request, and the error that it must give", rules),
+        step(
+            "rules",
+            "the kernel driver's rules: each request, and the error that it must give",
+            bench.rules("hal-gaudi-emulator"),
+        ),
         step(
             "transfers",
             "asynchronous transfers in every direction, and one of 5 GiB",
-            tests("hal-gaudi", "transfers", &TRANSFERS),
+            bench.tests("hal-gaudi", "transfers", &TRANSFERS),
         ),
         step(
             "queues",
             "random transfers over all queues against plain memory",
-            tests("hal-driver", "gaudi", &PROGRAMS),
+            bench.tests("hal-driver", "gaudi", &GAUDI_QUEUES),
         ),
-        step("suite", "IREE's conformance suite, but for what dispatches", suite),
+        step("suite", "IREE's conformance suite, but for what dispatches", bench.suite()?),
         step("overlap", "a C program that computes while bytes move", overlap),
         step(
             "bench",
             "transfers in flight, throughput, the cost of a poll",
-            cargo(&["bench", "--quiet", "-p", "hal-gaudi", "--bench", "transfers", "--", device]),
+            bench.cargo(&["bench", "--quiet", "-p", "hal-gaudi", "--bench", "transfers", "--", device]),
         ),
+    ])
+}
+
+const QAIC_QUEUES: [&str; 4] = [
+    "bytes_end_where_plain_memory_has_them",
+    "queues_that_wait_for_each_other_before_anything_is_signalled",
+    "many_threads_share_a_card",
+    "clients_of_a_card_do_not_notice_each_other",
+];
+
+fn qaic(bench: &Bench) -> Result<Vec<Step>> {
+    let device = bench.device.as_str();
+    let mut card = bench.cargo(&["run", "--quiet", "-p", "hal-qaic", "--example", "card", "--", device]);
+    card.args(&bench.network);
+    Ok(vec![
+        step("card", "what the card says of itself; a network loaded and activated, if one was named", card),
+        step(
+            "rules",
+            "the kernel driver's rules: each request, and the error that it must give",
+            bench.rules("hal-qaic-emulator"),
+        ),
+        step(
+            "queues",
+            "random transfers over all queues against plain memory, of several clients too",
+            bench.tests("hal-driver", "qaic", &QAIC_QUEUES),
+        ),
+        step("suite", "IREE's conformance suite, but for what dispatches", bench.suite()?),
+    ])
+}
+
+fn tenstorrent(bench: &Bench) -> Result<Vec<Step>> {
+    let mut transfers =
+        bench.tests("hal-tenstorrent", "transfers", &["large_transfers_cover_everything_once"]);
+    transfers.env("HAL_TENSTORRENT_CARD", bench.path());
+    let mut dispatches = bench.cargo(&["test", "-p", "hal-tenstorrent", "--test", "dispatches", "--"]);
+    dispatches.arg("--test-threads=1").env("HAL_TENSTORRENT_CARD", bench.path());
+    let mut suite = bench.whole_suite()?;
+    suite.env("HAL_CTS_FORMATS", cts::RISC_V);
+    Ok(vec![
+        step("transfers", "large and overlapping transfers over all banks against plain bytes", transfers),
+        step("dispatches", "IREE's kernels, however work is divided and memory lies", dispatches),
+        step("suite", "IREE's conformance suite, with its executables compiled for riscv32", suite),
     ])
 }

@@ -21,14 +21,48 @@ pub(crate) const ASAN_RUSTFLAGS: &str = "-Zsanitizer=address -Zexternal-clangrt"
 /// What instruments C.
 pub(crate) const ASAN_CFLAGS: &str = "-fsanitize=address -fno-omit-frame-pointer";
 
+/// Drivers from outside the repository, linked into whatever is built beside ours.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Plugin {
+    /// Also link what an IREE runtime CMake plugin has: a folder with an iree_runtime_plugin.cmake
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plugin: Option<PathBuf>,
+    /// A driver that the plugin registers
+    #[arg(long, value_name = "NAME", requires = "plugin")]
+    pub(crate) driver: Vec<String>,
+}
+
+impl Plugin {
+    /// What CMake is told.
+    fn arguments(&self) -> Result<Vec<String>> {
+        let Some(plugin) = &self.plugin else { return Ok(vec!["-UHAL_PLUGIN_*".into()]) };
+        let folder =
+            plugin.canonicalize().with_context(|| format!("there is no folder {}", plugin.display()))?;
+        if !folder.join("iree_runtime_plugin.cmake").is_file() {
+            bail!("{} has no iree_runtime_plugin.cmake", folder.display());
+        }
+        Ok(vec![
+            format!("{PLUGIN_PATHS}{}", folder.display()),
+            format!("-DHAL_PLUGIN_DRIVERS={}", self.driver.join(";")),
+        ])
+    }
+}
+
+/// Which plugin a tree was configured with.
+const PLUGIN_PATHS: &str = "-DHAL_PLUGIN_PATHS=";
+
+/// The plugin that a tree had and will not have any more, if that is what changes.
+fn dropped_plugin<'a>(before: &'a str, wanted: &str) -> Option<&'a str> {
+    if wanted.lines().any(|line| line.starts_with(PLUGIN_PATHS)) {
+        return None;
+    }
+    before.lines().find_map(|line| line.strip_prefix(PLUGIN_PATHS))
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct BuildOptions {
-    /// Also build an IREE runtime CMake plugin: a folder with an iree_runtime_plugin.cmake
-    #[arg(long, value_name = "DIR")]
-    plugin: Option<PathBuf>,
-    /// A driver that the plugin registers, to be linked into the tools
-    #[arg(long, value_name = "NAME", requires = "plugin")]
-    driver: Vec<String>,
+    #[command(flatten)]
+    plugin: Plugin,
 }
 
 /// A build tree that is configured.
@@ -38,12 +72,12 @@ pub(crate) struct Tree {
 }
 
 /// The tools that people run.
-const TOOLS: [&str; 5] =
+pub(crate) const TOOLS: [&str; 5] =
     ["iree-run-module", "iree-dump-module", "iree-profile", "iree-run-replay", "iree-dump-replay"];
 
 impl Tree {
     /// Configures a build, if anything about it has changed.
-    pub(crate) fn configure(flavour: Flavour, plugin: Option<(&Path, &[String])>) -> Result<Self> {
+    pub(crate) fn configure(flavour: Flavour, plugin: Option<&Plugin>) -> Result<Self> {
         let python = setup::python()?;
         let source = setup::iree_source()?;
         setup::googletest()?;
@@ -66,17 +100,7 @@ impl Tree {
             define("HAL_BIN_DIR", &folder.join("tools")),
             define("HAL_LIBCLANG", &libclang),
         ];
-        if let Some((plugin, drivers)) = plugin {
-            let plugin =
-                plugin.canonicalize().with_context(|| format!("there is no folder {}", plugin.display()))?;
-            if !plugin.join("iree_runtime_plugin.cmake").is_file() {
-                bail!("{} has no iree_runtime_plugin.cmake", plugin.display());
-            }
-            arguments.push(define("HAL_PLUGIN_PATHS", &plugin));
-            arguments.push(format!("-DHAL_PLUGIN_DRIVERS={}", drivers.join(";")));
-        } else {
-            arguments.push("-UHAL_PLUGIN_*".into());
-        }
+        arguments.extend(plugin.unwrap_or(&Plugin::default()).arguments()?);
         if flavour == Flavour::Asan {
             arguments.push("-DIREE_ENABLE_ASAN=ON".into());
             arguments.push(format!("-DHAL_DRIVER_RUSTFLAGS={ASAN_RUSTFLAGS}"));
@@ -94,11 +118,16 @@ impl Tree {
         let build = self.folder.join("build");
         let stamp = self.folder.join("configured");
         let wanted = arguments.join("\n");
-        if build.join("build.ninja").is_file()
-            && std::fs::read_to_string(&stamp).is_ok_and(|done| done == wanted)
-        {
+        let before = std::fs::read_to_string(&stamp).unwrap_or_default();
+        if build.join("build.ninja").is_file() && before == wanted {
             return Ok(());
         }
+        if let Some(plugin) = dropped_plugin(&before, &wanted) {
+            println!(
+                "without the plugin of the last build: name it again to have it (--plugin {plugin} --driver NAME)"
+            );
+        }
+        ensure_unmoved(&build)?;
         println!("configuring IREE in {}", build.display());
         std::fs::create_dir_all(&self.folder)
             .with_context(|| format!("creating {}", self.folder.display()))?;
@@ -169,27 +198,49 @@ impl Tree {
     }
 }
 
+/// Says what to remove if a build tree was configured elsewhere: CMake refuses it, with less of a reason.
+fn ensure_unmoved(build: &Path) -> Result<()> {
+    let cache = std::fs::read_to_string(build.join("CMakeCache.txt")).unwrap_or_default();
+    let Some(made_in) = cache.lines().find_map(|line| line.strip_prefix("CMAKE_CACHEFILE_DIR:INTERNAL="))
+    else {
+        return Ok(());
+    };
+    let is_here = Path::new(made_in).canonicalize().ok() == build.canonicalize().ok();
+    if !is_here {
+        bail!(
+            "this checkout was moved: {} was configured as {made_in}\n  remove {}, and run the command again",
+            build.display(),
+            build.parent().unwrap_or(build).display()
+        );
+    }
+    Ok(())
+}
+
+/// Builds what Rust programs and the driver's tests need: the archive of IREE's runtime, and the executables that are
+/// dispatched.
+pub(crate) fn prepare(tree: &Tree) -> Result<()> {
+    tree.build(&["hal_runtime_archives"])?;
+    crate::cts::testdata(tree).map(drop)
+}
+
 /// `cargo xtask build`.
 pub(crate) fn build(options: &BuildOptions) -> Result<bool> {
-    let tree = Tree::configure(
-        Flavour::Plain,
-        options.plugin.as_deref().map(|plugin| (plugin, options.driver.as_slice())),
-    )?;
-    tree.build(&["hal_runtime_archives"])?;
+    let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
+    prepare(&tree)?;
     let mut targets: Vec<&str> = TOOLS.to_vec();
     targets.push("hal_cts");
-    if options.plugin.is_some() {
+    if options.plugin.plugin.is_some() {
         targets.push("hal_plugins");
     }
     tree.build(&targets)?;
-    // What the tests of the driver dispatch, too.
-    crate::cts::testdata(&tree)?;
     println!("tools: {}", tree.folder.join("tools").display());
     Ok(true)
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunOptions {
+    #[command(flatten)]
+    plugin: Plugin,
     /// What iree-run-module is given
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<std::ffi::OsString>,
@@ -197,11 +248,52 @@ pub(crate) struct RunOptions {
 
 /// `cargo xtask run -- ARGS`.
 pub(crate) fn run(options: &RunOptions) -> Result<bool> {
-    let tree = Tree::configure(Flavour::Plain, None)?;
+    let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
     tree.build(&["iree-run-module"])?;
     let status = Command::new(tree.tool("iree-run-module"))
         .args(&options.arguments)
         .status()
         .context("starting iree-run-module")?;
     Ok(status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Plugin, dropped_plugin, ensure_unmoved};
+
+    #[test]
+    fn plugin_that_is_not_named_again_is_told_of() {
+        let with = "-G\n-DHAL_PLUGIN_PATHS=/some/where\n-DHAL_PLUGIN_DRIVERS=acme";
+        assert_eq!(dropped_plugin(with, "-G\n-UHAL_PLUGIN_*"), Some("/some/where"));
+        assert_eq!(dropped_plugin(with, "-G\n-DHAL_PLUGIN_PATHS=/else/where"), None);
+        assert_eq!(dropped_plugin("-G\n-UHAL_PLUGIN_*", "-G\n-UHAL_PLUGIN_*"), None);
+    }
+
+    #[test]
+    fn folder_without_a_plugin_file_is_refused() {
+        let plugin = Plugin { plugin: Some(std::env::temp_dir()), driver: vec!["acme".into()] };
+        let refused = plugin.arguments().unwrap_err().to_string();
+        assert!(refused.contains("iree_runtime_plugin.cmake"), "{refused}");
+    }
+
+    #[test]
+    fn moved_build_tree_says_what_to_remove() {
+        let folder = std::env::temp_dir().join(format!("tree-{}", std::process::id()));
+        let build = folder.join("build");
+        std::fs::create_dir_all(&build).unwrap();
+        ensure_unmoved(&build).unwrap();
+        let cache = |place: &str| {
+            std::fs::write(
+                build.join("CMakeCache.txt"),
+                format!("# cache\nCMAKE_CACHEFILE_DIR:INTERNAL={place}\n"),
+            )
+            .unwrap();
+        };
+        cache(build.to_str().unwrap());
+        ensure_unmoved(&build).unwrap();
+        cache("/no/such/place/build");
+        let moved = ensure_unmoved(&build).unwrap_err().to_string();
+        assert!(moved.contains(&format!("remove {}", folder.display())), "{moved}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

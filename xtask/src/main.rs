@@ -5,15 +5,20 @@ mod bench;
 mod cts;
 mod demo;
 mod doctor;
+mod embedders;
 mod hw;
 mod instructions;
 mod iree;
 mod mutants;
+mod new_backend;
 mod programs;
 mod setup;
 mod steps;
 mod test;
 mod third_party;
+mod time;
+mod wheel;
+mod with;
 mod workspace;
 mod worlds;
 
@@ -24,6 +29,7 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask",
+    bin_name = "cargo xtask",
     about = "Builds, runs, tests and measures the drivers of this project",
     disable_help_subcommand = true
 )]
@@ -35,7 +41,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Builds, compiles and runs sample models on every device, and checks the results
-    Demo,
+    Demo(demo::Options),
     /// Everything that a contributor must see green
     Test(test::Options),
     /// Records what models do on one device, and replays it on the others
@@ -48,14 +54,22 @@ enum Command {
     Cts(cts::Options),
     /// The conformance suite, the C examples and the driver's tests with AddressSanitizer and its leak checker
     Asan,
+    /// Makes a driver of your own, outside the repository, that runs at once
+    NewBackend(new_backend::Options),
     /// A driver outside the workspace: made, built, linked into a C program, and run
     ThirdParty,
+    /// The Python package as a wheel
+    Wheel(wheel::Options),
+    /// Programs of other people's, in C, C++ and Rust, built and run in a folder outside the repository
+    Embedders,
     /// IREE's tools and its conformance suite, with our drivers linked in
     Build(iree::BuildOptions),
     /// Fetches and installs what the other commands need
     Setup,
     /// The same work on IREE's local drivers and on the mock device, side by side
     Bench(bench::Options),
+    /// How long calls of a module take on several devices, side by side
+    Time(time::Options),
     /// What each operation costs in instructions, against a budget
     Instructions,
     /// Random programs on random devices, judged by the engine's rules
@@ -64,6 +78,8 @@ enum Command {
     Programs(programs::Options),
     /// Wrong lines in the engine, and which test notices
     Mutants(mutants::Options),
+    /// Runs an unmodified program as if emulated cards were in this machine
+    With(with::Options),
     /// Proves a backend on a real device, and says what was proved
     Hw(hw::Options),
     /// What is here, what is missing, what to do
@@ -72,21 +88,26 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Demo => demo::run(),
+        Command::Demo(options) => demo::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Replay => demo::replay(),
         Command::Run(options) => iree::run(&options),
         Command::Profile(options) => demo::profile(&options),
         Command::Cts(options) => cts::run(&options),
         Command::Asan => asan::run(),
+        Command::NewBackend(options) => new_backend::run(&options),
         Command::ThirdParty => third_party::run(),
+        Command::Wheel(options) => wheel::run(&options),
+        Command::Embedders => embedders::run(),
         Command::Build(options) => iree::build(&options),
         Command::Setup => setup::run(),
         Command::Bench(options) => bench::run(&options),
+        Command::Time(options) => time::run(&options),
         Command::Instructions => instructions::run(),
         Command::Worlds(options) => worlds::run(&options),
         Command::Programs(options) => programs::run(&options),
         Command::Mutants(options) => mutants::run(&options),
+        Command::With(options) => with::run(&options),
         Command::Hw(options) => hw::run(&options),
         Command::Doctor => doctor::run(),
     };
@@ -114,6 +135,17 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
+    /// What is shown is what one types.
+    #[test]
+    fn usage_lines_begin_with_cargo_xtask() {
+        let usage = |arguments: &[&str]| Arguments::try_parse_from(arguments).unwrap_err().to_string();
+        assert!(usage(&["xtask", "--help"]).contains("Usage: cargo xtask <COMMAND>"));
+        let run = usage(&["xtask", "run", "--help"]);
+        assert!(run.contains("Usage: cargo xtask run"), "{run}");
+        let unknown = usage(&["xtask", "tset"]);
+        assert!(unknown.contains("Usage: cargo xtask "), "{unknown}");
+    }
+
     #[test]
     fn only_and_list_are_understood() {
         let parsed = Arguments::try_parse_from(["xtask", "test", "--only", "loom", "--keep-going"]).unwrap();
@@ -121,5 +153,18 @@ mod tests {
         assert_eq!(options.only, ["loom"]);
         assert!(options.keep_going && !options.list);
         assert!(Arguments::try_parse_from(["xtask", "tset"]).is_err());
+    }
+
+    #[test]
+    fn what_a_program_is_given_is_its_own() {
+        let parse = |words: &[&str]| Arguments::try_parse_from(["xtask", "with"].iter().chain(words));
+        let parsed = parse(&["gaudi://emulated", "--", "ls", "--report", "--", "-l"]).unwrap();
+        assert!(
+            format!("{parsed:?}")
+                .contains(r#"report: false, cost: false, program: ["ls", "--report", "--", "-l"]"#)
+        );
+        assert!(parse(&["--cost", "qaic://emulated"]).is_ok());
+        assert!(parse(&["gaudi://emulated"]).is_err() && parse(&["gaudi://emulated", "ls"]).is_err());
+        assert!(parse(&["--cost", "gaudi://emulated", "--", "ls"]).is_err());
     }
 }

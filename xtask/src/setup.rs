@@ -1,5 +1,6 @@
 //! What the build needs that cargo does not bring: a Python environment of our own, IREE's sources, googletest.
 
+use crate::iree::{self, Flavour, Tree};
 use crate::workspace;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -11,12 +12,20 @@ const REQUIREMENTS: &str = include_str!("../requirements.txt");
 /// The packages with networks of other people's, pinned.
 const NETWORKS: &str = include_str!("../requirements-networks.txt");
 
-/// The environment with cmake, ninja, libclang, IREE's compiler and numpy.
+/// What builds and judges the Python package, pinned.
+const PACKAGE: &str = include_str!("../requirements-package.txt");
+
+/// An environment of Python's under the target folder: for the project's own commands, with cmake, ninja, libclang, IREE's compiler and numpy.
 pub(crate) struct Python {
     root: PathBuf,
 }
 
 impl Python {
+    /// Where it is.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// A program of the environment.
     pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.root.join("bin").join(name)
@@ -36,11 +45,45 @@ impl Python {
         std::fs::read_to_string(self.root.join(file)).is_ok_and(|installed| installed == wanted)
     }
 
+    /// Says what to remove if the environment was made elsewhere: its programs begin with the path of its interpreter.
+    fn ensure_unmoved(&self) -> Result<()> {
+        let pip = std::fs::read(self.program("pip")).unwrap_or_default();
+        let first = pip.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let Some(interpreter) =
+            first.strip_prefix(b"#!").map(|path| String::from_utf8_lossy(path).into_owned())
+        else {
+            return Ok(());
+        };
+        if !Path::new(interpreter.trim()).exists() {
+            bail!(
+                "this checkout was moved: what is installed in {} names {}, which is gone\n  remove {} and {}, and run \
+                 `cargo xtask setup`",
+                self.root.display(),
+                interpreter.trim(),
+                self.root.display(),
+                self.root.with_file_name("iree").display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Makes the environment, with nothing in it.
+    fn create(&self) -> Result<()> {
+        let made = Command::new("python3").args(["-m", "venv"]).arg(&self.root).status();
+        if !made.is_ok_and(|status| status.success()) {
+            bail!(
+                "python3 with its venv module is needed: install Python 3.10 or later (Debian: apt-get install python3-venv)"
+            );
+        }
+        Ok(())
+    }
+
     /// Installs what a file asks for.
     fn install(&self, file: &str, wanted: &str, options: &[&str]) -> Result<()> {
         let requirements = workspace::root()?.join("xtask").join(file);
         let installed = Command::new(self.program("pip"))
-            .args(["install", "--quiet", "--disable-pip-version-check"])
+            // With its lines and its bar: some of these packages are large, and a silent minute looks like a hang.
+            .args(["install", "--disable-pip-version-check"])
             .args(options)
             .arg("--requirement")
             .arg(&requirements)
@@ -72,17 +115,31 @@ impl Python {
 pub(crate) fn python() -> Result<Python> {
     workspace::ensure_writable()?;
     let python = Python { root: workspace::target()?.join("python") };
+    python.ensure_unmoved()?;
     if python.has("requirements.txt", REQUIREMENTS) {
         return Ok(python);
     }
-    println!("installing cmake, ninja, libclang, IREE's compiler and numpy into {}", python.root.display());
-    let made = Command::new("python3").args(["-m", "venv"]).arg(&python.root).status();
-    if !made.is_ok_and(|status| status.success()) {
-        bail!(
-            "python3 with its venv module is needed: install Python 3.10 or later (Debian: apt-get install python3-venv)"
-        );
-    }
+    println!(
+        "installing cmake, ninja, libclang, IREE's compiler and numpy into {}\n  about 250 MB to fetch and 800 MB on disk; \
+         once, unless what is asked for changes",
+        python.root.display()
+    );
+    python.create()?;
     python.install("requirements.txt", REQUIREMENTS, &[])?;
+    Ok(python)
+}
+
+/// The environment that the Python package is built and tested in. Not the one of the commands: that has a compiler whose
+/// folders IREE's runtime package would share.
+pub(crate) fn package() -> Result<Python> {
+    const FILE: &str = "requirements-package.txt";
+    let python = Python { root: workspace::target()?.join("python-package") };
+    python.ensure_unmoved()?;
+    if !python.has(FILE, PACKAGE) {
+        println!("installing maturin, pytest and IREE's runtime package into {}", python.root.display());
+        python.create()?;
+        python.install(FILE, PACKAGE, &[])?;
+    }
     Ok(python)
 }
 
@@ -159,20 +216,44 @@ fn debian(packages: &[&str]) -> bool {
     install() || (apt(&["update", "--quiet"]) && install())
 }
 
-/// Where valgrind is, which counts instructions; installed if it is missing and we may.
-pub(crate) fn valgrind() -> Result<PathBuf> {
+/// Whether a program is here and says its version; installed if it is missing and we may.
+fn program(name: &str, package: &str, purpose: &str) -> Result<PathBuf> {
     let runs = || {
-        let mut command = Command::new("valgrind");
+        let mut command = Command::new(name);
         command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     };
     if !runs() {
-        println!("installing valgrind");
-        if !debian(&["valgrind"]) || !runs() {
-            bail!("counting instructions needs valgrind\n  Debian and Ubuntu: sudo apt-get install valgrind");
+        println!("installing {package}");
+        if !debian(&[package]) || !runs() {
+            bail!("{purpose} needs {name}\n  Debian and Ubuntu: sudo apt-get install {package}");
         }
     }
-    Ok(PathBuf::from("valgrind"))
+    Ok(PathBuf::from(name))
+}
+
+/// Where valgrind is, which counts instructions.
+pub(crate) fn valgrind() -> Result<PathBuf> {
+    program("valgrind", "valgrind", "counting instructions")
+}
+
+/// Where the launcher of jobs of several processes is, with the MPI that they talk by. IREE's tools load that by the name
+/// that it has where its headers are installed too.
+pub(crate) fn mpi() -> Result<PathBuf> {
+    let launcher = program("mpirun", "openmpi-bin", "running collectives between processes")?;
+    let is_named = || {
+        let known = Command::new("ldconfig").arg("-p").output();
+        known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains("libmpi.so "))
+    };
+    if !is_named() {
+        println!("installing libopenmpi-dev");
+        if !debian(&["libopenmpi-dev"]) || !is_named() {
+            bail!(
+                "running IREE's tools under mpirun needs libmpi.so\n  Debian and Ubuntu: sudo apt-get install libopenmpi-dev"
+            );
+        }
+    }
+    Ok(launcher)
 }
 
 /// What the conformance suite is written with; installed if it is missing and we may.
@@ -190,13 +271,15 @@ pub(crate) fn googletest() -> Result<()> {
     )
 }
 
-/// `cargo xtask setup`: everything, so that nothing is fetched later.
+/// `cargo xtask setup`: everything, so that nothing is fetched later and `cargo build` and `cargo test` find what they link.
 pub(crate) fn run() -> Result<bool> {
     let python = python()?;
     python.networks()?;
     let source = iree_source()?;
     googletest()?;
     valgrind()?;
+    mpi()?;
+    iree::prepare(&Tree::configure(Flavour::Plain, None)?)?;
     println!("python    {}", python.root.display());
     println!("libclang  {}", python.libclang().map_or("missing".into(), |path| path.display().to_string()));
     println!("IREE      {}", source.display());
@@ -205,7 +288,22 @@ pub(crate) fn run() -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::check_version;
+    use super::{Python, check_version};
+
+    #[test]
+    fn moved_environment_says_what_to_remove() {
+        let root = std::env::temp_dir().join(format!("moved-{}", std::process::id())).join("python");
+        let python = Python { root: root.clone() };
+        python.ensure_unmoved().unwrap();
+        std::fs::create_dir_all(root.join("bin")).unwrap();
+        std::fs::write(root.join("bin/pip"), "#!/no/such/place/bin/python3\nimport sys\n").unwrap();
+        let moved = python.ensure_unmoved().unwrap_err().to_string();
+        assert!(moved.contains(&format!("remove {}", root.display())), "{moved}");
+        assert!(moved.contains("/no/such/place") && moved.contains("cargo xtask setup"), "{moved}");
+        std::fs::write(root.join("bin/pip"), "#!/bin/sh\n").unwrap();
+        python.ensure_unmoved().unwrap();
+        std::fs::remove_dir_all(root.parent().unwrap()).unwrap();
+    }
 
     #[test]
     fn another_version_of_iree_is_refused_with_what_to_do() {

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that a contributor must see green.
 
 use crate::steps::{self, Step};
-use crate::workspace;
+use crate::{setup, workspace};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -34,6 +34,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     chosen.retain(|step| options.only.is_empty() || options.only.iter().any(|only| only == step.name));
     workspace::ensure_writable()?;
     workspace::ensure_fetched()?;
+    if chosen.iter().any(|step| step.name == "unit") {
+        setup::mpi()?;
+    }
     let outcomes = steps::run(chosen, options.keep_going)?;
     println!("\n{}", steps::summary(&outcomes));
     Ok(steps::green(&outcomes))
@@ -98,6 +101,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         ),
         step("demo", "real models on every device, checked against numpy and local-sync", xtask(&["demo"])),
         step(
+            "python",
+            "the Python package, built as a wheel and judged by IREE's own package on models and networks",
+            xtask(&["wheel", "--test"]),
+        ),
+        step(
             "replay",
             "what models do on one device, recorded and replayed on the others",
             xtask(&["replay"]),
@@ -106,6 +114,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             "rehearsal",
             "what a person with a Gaudi card runs, on an emulated one",
             xtask(&["hw", "gaudi", "--device", "gaudi://emulated"]),
+        ),
+        step(
+            "rehearsal-qaic",
+            "what a person with a Cloud AI 100 runs, on an emulated one",
+            xtask(&["hw", "qaic", "--device", "qaic://emulated"]),
         ),
         step(
             "memory",
@@ -153,6 +166,19 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             "each case runs on IREE's local drivers and on the mock device",
             xtask(&["bench", "--quick"]),
         ),
+        step(
+            "package",
+            "the crates that can be published are whole: each builds from what would be uploaded",
+            cargo(&[&["package", "--quiet", "--allow-dirty", "--offline"], PUBLISHED.as_slice()].concat()),
+        ),
+        Step {
+            missing: msrv_missing(),
+            ..step(
+                "msrv",
+                "everything builds with the oldest compiler that the manifest promises",
+                msrv(root, target),
+            )
+        },
         step("docs", "the documentation builds without a warning", docs),
         Step {
             missing: deny_missing(),
@@ -163,6 +189,31 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             )
         },
     ]
+}
+
+/// The crates that can be published; the others are built against IREE's sources.
+const PUBLISHED: [&str; 8] =
+    ["-p", "hal-semaphore", "-p", "hal-backend", "-p", "hal-mock", "-p", "hal-template"];
+
+/// The toolchain that the manifest promises.
+const MSRV: &str = env!("CARGO_PKG_RUST_VERSION");
+
+/// A check of everything with that toolchain, which keeps its own folder.
+fn msrv(root: &Path, target: &Path) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", MSRV, "cargo", "check", "--workspace", "--all-features", "--locked", "--quiet"]);
+    // This cargo's environment names its own compiler.
+    command.env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
+    command.current_dir(root).env("CARGO_TARGET_DIR", target.join("msrv"));
+    command
+}
+
+fn msrv_missing() -> Option<String> {
+    let mut command = Command::new("rustup");
+    command.args(["run", MSRV, "cargo", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let is_here = command.status().is_ok_and(|status| status.success());
+    (!is_here)
+        .then(|| format!("Rust {MSRV} is not installed: rustup toolchain install {MSRV} --profile minimal"))
 }
 
 fn answers(subcommand: &str) -> bool {

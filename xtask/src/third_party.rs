@@ -1,88 +1,59 @@
-//! A driver of somebody else's: a crate outside the workspace, made, built, linked into a C program, and run.
+//! A driver of somebody else's: a crate outside the workspace, made, tested, linked into a C program, and run through IREE's
+//! conformance suite.
 //!
-//! It is what a reader of `docs/backend.md` does: the template under another name, a static library of its own from
-//! `hal-driver`, and one line that exports the registration function.
+//! It is what a reader of `docs/backend.md` does, with the commands that stand there.
 
-use crate::iree::{Flavour, Tree};
-use crate::setup;
-use crate::workspace;
+use crate::iree::Plugin;
+use crate::new_backend::{self, Place};
+use crate::{cts, iree, setup, workspace};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Command;
 
-const MANIFEST: &str = r#"[package]
-name = "acme-driver"
-version = "0.1.0"
-edition = "2024"
-
-[lib]
-crate-type = ["staticlib"]
-
-[dependencies]
-hal-backend = { path = "@ROOT@/backends/api" }
-hal-driver = { path = "@ROOT@/hal-driver", default-features = false }
-
-[workspace]
-"#;
-
-const EXPORT: &str = "\nhal_driver::export_driver!(iree_hal_acme_driver_module_register, Template);\n";
+/// What the driver is called.
+const NAME: &str = "acme";
 
 pub(crate) fn run() -> Result<bool> {
-    let tree = Tree::configure(Flavour::Plain, None)?;
-    tree.build(&["hal_runtime_archives"])?;
-    let root = workspace::root()?;
-    let folder = workspace::target()?.join("third-party");
-    std::fs::create_dir_all(folder.join("src")).with_context(|| format!("creating {}", folder.display()))?;
-    let manifest = MANIFEST.replace("@ROOT@", &root.display().to_string());
-    write(&folder.join("Cargo.toml"), &manifest)?;
-    let template =
-        std::fs::read_to_string(root.join("backends/template/src/lib.rs")).context("reading the template")?;
-    let renamed = template.replace("\"template\"", "\"acme\"").replace("template://", "acme://");
-    write(&folder.join("src/lib.rs"), &(renamed + EXPORT))?;
-    // The same versions as here, so that nothing has to be fetched.
-    std::fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock")).context("copying Cargo.lock")?;
-
-    println!("building a driver outside the workspace, in {}", folder.display());
-    let built = workspace::cargo()
-        .args(["build", "--release", "--quiet", "--offline"])
-        .current_dir(&folder)
-        .env("CARGO_TARGET_DIR", folder.join("target"))
-        .env("LIBCLANG_PATH", tree.python().libclang().unwrap_or_default())
-        .status()
-        .context("starting cargo")?;
-    if !built.success() {
-        bail!("a driver outside the workspace does not build");
+    iree::prepare(&iree::Tree::configure(iree::Flavour::Plain, None)?)?;
+    let folder = workspace::target()?.join("third-party").join(NAME);
+    println!("making a driver outside the workspace, in {}", folder.display());
+    empty(&folder)?;
+    new_backend::create(NAME, &Place::new(&folder)?)?;
+    step(&folder, workspace::cargo().args(["test", "--quiet", "--offline"]), "does not pass its tests")?;
+    step(&folder, Command::new("make").args(["--silent", "smoke"]), "does not link into a C program")?;
+    step(&folder, Command::new("target/smoke").arg(NAME), "does not run in a C program")?;
+    let plugin = Plugin { plugin: Some(folder), driver: vec![NAME.into()] };
+    // As it comes, and with a queue that is full as soon as it has a job.
+    for device in [NAME.to_owned(), format!("{NAME}://0?depth=1")] {
+        if !cts::run(&cts::Options::outside(plugin.clone(), device))? {
+            return Ok(false);
+        }
     }
-    let program = folder.join("smoke");
-    let library = tree.folder().join("lib");
-    let linked = Command::new("cc")
-        .args(["-std=gnu11", "-O1", "-DREGISTER=iree_hal_acme_driver_module_register"])
-        // As the runtime was built.
-        .args([
-            "-DNDEBUG",
-            "-DIREE_THREADING_ENABLE=1",
-            "-DIREE_ALLOCATOR_SYSTEM_CTL=iree_allocator_libc_ctl",
-        ])
-        .arg("-I")
-        .arg(setup::iree_source()?.join("runtime/src"))
-        .arg(root.join("hal-driver/examples/smoke.c"))
-        .arg(folder.join("target/release/libacme_driver.a"))
-        .arg(library.join("libiree_hal_runtime.a"))
-        .arg(library.join("libflatcc_parsing.a"))
-        .args(["-lm", "-lpthread", "-ldl", "-o"])
-        .arg(&program)
-        .status()
-        .context("starting cc")?;
-    if !linked.success() {
-        bail!("a driver outside the workspace does not link into a C program");
-    }
-    let status = Command::new(&program)
-        .arg("acme")
-        .status()
-        .with_context(|| format!("starting {}", program.display()))?;
-    Ok(status.success())
+    Ok(true)
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+/// Removes what was made before, but for what cargo has built.
+fn empty(folder: &Path) -> Result<()> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
+    for entry in entries.flatten().filter(|entry| entry.file_name() != "target") {
+        let path = entry.path();
+        let removed =
+            if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        removed.with_context(|| format!("removing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn step(folder: &Path, command: &mut Command, wrong: &str) -> Result<()> {
+    let libclang = setup::python()?.libclang().unwrap_or_default();
+    let status = command
+        .current_dir(folder)
+        .env("LIBCLANG_PATH", libclang)
+        .env_remove("CARGO_TARGET_DIR")
+        .status()
+        .with_context(|| format!("starting {:?}", command.get_program()))?;
+    if !status.success() {
+        bail!("a driver outside the workspace {wrong}");
+    }
+    Ok(())
 }

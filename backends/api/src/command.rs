@@ -44,6 +44,15 @@ pub enum Commands<D: Device> {
     Shared(Arc<[Command<D>]>),
 }
 
+impl<D: Device> Clone for Commands<D> {
+    fn clone(&self) -> Self {
+        match self {
+            Commands::Own(commands) => Commands::Own(commands.clone()),
+            Commands::Shared(commands) => Commands::Shared(commands.clone()),
+        }
+    }
+}
+
 impl<D: Device> std::ops::Deref for Commands<D> {
     type Target = [Command<D>];
 

@@ -126,6 +126,22 @@ pub trait Device: Send + Sync + Sized + 'static {
         Err(Failure::new(Code::Unavailable, message))
     }
 
+    /// Whether allocations of the heap with this number can be [exported](Device::export).
+    fn exports(&self, heap: usize) -> bool {
+        let _ = heap;
+        false
+    }
+
+    /// A descriptor of an allocation, whole, that other devices and processes can use: a dma-buf. It is the program's to close.
+    /// Host memory needs none from here: what a heap with an [`import_alignment`](Heap::import_alignment) is to share is shared
+    /// memory, which is imported.
+    fn export(&self, memory: &Self::Memory) -> Result<std::os::fd::OwnedFd, Failure> {
+        let _ = memory;
+        let message = "there is no descriptor of this buffer's memory; ask for IREE_HAL_BUFFER_USAGE_SHARING_EXPORT and \
+                       HOST_VISIBLE memory where it is allocated";
+        Err(Failure::new(Code::Unavailable, message))
+    }
+
     /// The host's view of an allocation of a host-visible heap, whole. Asked for at most once for each allocation, to be
     /// mapped for as long as that lives.
     fn host_view(&self, memory: &Self::Memory) -> Option<HostRange> {

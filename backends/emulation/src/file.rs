@@ -5,8 +5,11 @@
 //! mapping made through one is gone when it gets the lock for itself. So a file is released when a kernel would
 //! release it, also where a program has duplicated it, or has closed it behind the emulator's back.
 
+use crate::backing::{self, Backing};
 use crate::kernel::{Errno, identity};
 use crate::linux::map_shared;
+use crate::process::keeping;
+use crate::view;
 use hal_backend::HostRange;
 use rustix::fs::{FlockOperation, MemfdFlags, SealFlags};
 use rustix::process::{Resource, getrlimit};
@@ -35,7 +38,9 @@ pub fn mapped_file(name: &str, length: u64) -> Result<(Arc<OwnedFd>, HostRange),
     let file = memory_file(name, length)?;
     let size = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
     let range = map_shared(file.as_fd(), size, 0)?;
-    Ok((Arc::new(file), range))
+    let file = Arc::new(file);
+    let registered = backing::register(&range, Backing::File(file.clone(), 0));
+    Ok((file, keeping(range, Box::new(registered))))
 }
 
 /// Another description of an open memory file: with its own position and its own locks.
@@ -84,7 +89,7 @@ impl Opened {
 /// The files of a machine that are open, and what the emulator keeps for each.
 #[derive(Debug)]
 pub struct OpenFiles<T> {
-    files: HashMap<Identity, (OwnedFd, T)>,
+    files: HashMap<Identity, (Arc<OwnedFd>, T)>,
 }
 
 impl<T> Default for OpenFiles<T> {
@@ -96,7 +101,7 @@ impl<T> Default for OpenFiles<T> {
 impl<T> OpenFiles<T> {
     /// Adds an open file, and gives the program's descriptor.
     pub fn insert(&mut self, opened: Opened, what: T) -> OwnedFd {
-        self.files.insert(opened.identity, (opened.watch, what));
+        self.files.insert(opened.identity, (Arc::new(opened.watch), what));
         opened.file
     }
 
@@ -105,13 +110,32 @@ impl<T> OpenFiles<T> {
         self.files.get(&identity).map(|(_, what)| what).ok_or(Errno::NOTTY)
     }
 
+    /// Whether none is open.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// The file of which this is kept.
+    pub fn find(&self, wanted: impl Fn(&T) -> bool) -> Option<Identity> {
+        self.files.iter().find(|(_, (_, what))| wanted(what)).map(|(&identity, _)| identity)
+    }
+
+    /// [Memory](view::memory) at an offset of an open file.
+    pub fn memory(&self, identity: Identity, offset: u64, length: u64) -> Result<HostRange, Errno> {
+        let (file, _) = self.files.get(&identity).ok_or(Errno::NOTTY)?;
+        view::memory(file, offset, length)
+    }
+
     /// Takes out every file that no descriptor and no mapping refers to any more.
     pub fn take_closed(&mut self) -> Vec<(Identity, T)> {
-        let closed = |(&identity, (watch, _)): (&Identity, &(OwnedFd, T))| {
+        let closed = |(&identity, (watch, _)): (&Identity, &(Arc<OwnedFd>, T))| {
             (!is_held(watch.as_fd())).then_some(identity)
         };
         let closed: Vec<Identity> = self.files.iter().filter_map(closed).collect();
-        let taken = closed.into_iter().map(|identity| (identity, self.files.remove(&identity)));
+        let taken = closed.into_iter().map(|identity| {
+            view::forget(identity);
+            (identity, self.files.remove(&identity))
+        });
         taken.filter_map(|(identity, entry)| Some((identity, entry?.1))).collect()
     }
 }

@@ -5,14 +5,23 @@
 
 pub use rustix::io::Errno;
 
+use crate::linux::MappedRange;
 use hal_backend::HostRange;
+use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 /// An operating system with the driver of a device.
 pub trait Kernel: Send + Sync + 'static {
     /// Opens a file for reading and writing.
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno>;
+
+    /// Opens a file for itself alone (`O_EXCL`), where a driver knows what that means, without waiting for others (`O_NONBLOCK`).
+    fn open_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let _ = path;
+        Err(Errno::OPNOTSUPP)
+    }
 
     /// Closes a file. Whoever opened it must come here with it, rather than drop it.
     fn close(&self, file: OwnedFd);
@@ -24,6 +33,17 @@ pub trait Kernel: Send + Sync + 'static {
     /// Maps a piece of a file into this process, shared. It is unmapped when the last clone of the range is gone.
     fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno>;
 
+    /// Maps a piece of a file that is a device's own: registers, or a window into its memory. Unlike [`map`](Kernel::map)ped memory, it
+    /// does something when it is touched.
+    fn map_device(
+        &self,
+        file: BorrowedFd<'_>,
+        length: usize,
+        offset: u64,
+    ) -> Result<Arc<dyn DeviceRange>, Errno> {
+        Ok(Arc::new(MappedRange::new(self.map(file, length, offset)?)))
+    }
+
     /// The text of a small file, such as an attribute in sysfs.
     fn read(&self, path: &Path) -> Result<String, Errno>;
 
@@ -32,6 +52,21 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Who has a file open, for people: nothing, if that cannot be found out.
     fn holder(&self, path: &Path) -> Option<String>;
+}
+
+/// A mapped piece of a device, until it is dropped. Any thread may use it.
+pub trait DeviceRange: Send + Sync + fmt::Debug {
+    /// How many bytes it has.
+    fn length(&self) -> u64;
+
+    /// Reads from the device. Four bytes at a multiple of four are one access, which is how registers are read.
+    ///
+    /// `EFAULT` if not all of it is inside; `ENODEV` where the kernel has taken the mapping back, as after a reset, which on Linux is a
+    /// signal instead.
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Errno>;
+
+    /// Writes to the device; otherwise like [`read`](DeviceRange::read).
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno>;
 }
 
 /// A descriptor of this process by its number, if it is open.

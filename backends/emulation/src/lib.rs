@@ -12,9 +12,13 @@
 //! | [`drm`] | the rules that the kernel's core has for every request, before a driver sees it |
 //! | [`accel`] | the paths where accelerators are listed and opened |
 //! | [`file`](mod@file) | open files, and when the last descriptor and mapping of one is gone |
+//! | [`view`] | memory behind the offsets of open files, which processes map by themselves |
 //! | [`process`] | the process that asks: its memory and descriptors, reached as a kernel reaches them |
 //! | [`claim`] | what another process sees of a device that is in use |
 //! | [`dmabuf`] | memory that goes to other devices and processes |
+//! | [`backing`] | what memory of this process is of: a file, or another process's memory |
+//! | [`programs`], [`remote`] | host executables that a device runs, here and in another process |
+//! | [`supervised`], [`interrupt`] | answering for other processes, as a supervisor does |
 //! | [`machine`] | one lock, workers that execute, a clock, places to sleep |
 //! | [`share`] | host executables: how workers share a dispatch |
 //! | [`threads`] | the threads of a machine, and the machines of a process |
@@ -24,19 +28,25 @@
 //! driver. Each such rule cites the kernel's function; a rule that is not in the kernel's source is not in an emulator.
 
 pub mod accel;
+pub mod backing;
 pub mod claim;
 pub mod dmabuf;
 pub mod drm;
 pub mod fault;
 pub mod file;
+pub mod interrupt;
 mod kernel;
 mod linux;
 pub mod machine;
 pub mod options;
 pub mod process;
+pub mod programs;
+pub mod remote;
 pub mod share;
+pub mod supervised;
 pub mod threads;
+pub mod view;
 
-pub use kernel::{Errno, Kernel, borrow, clock, identity};
-pub use linux::{Linux, map_shared};
+pub use kernel::{DeviceRange, Errno, Kernel, borrow, clock, identity};
+pub use linux::{Linux, MappedRange, map_shared};
 pub use process::{Own, PAGE, Process};

@@ -1,7 +1,7 @@
 //! The boundary as Linux has it.
 
 use crate::claim::printable;
-use crate::kernel::{Errno, Kernel};
+use crate::kernel::{DeviceRange, Errno, Kernel};
 use hal_backend::HostRange;
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -51,9 +51,102 @@ pub fn map_shared(file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<Ho
     Ok(unsafe { HostRange::from_raw(start.cast(), length, Some(owner)) })
 }
 
+/// A piece of a device that is mapped into this process. Every access is one that the device sees, once and with the width that it
+/// has here: words of eight bytes where they are aligned, of four or one at the edges.
+#[derive(Debug)]
+pub struct MappedRange(HostRange);
+
+impl MappedRange {
+    /// A mapping of a device.
+    pub fn new(range: HostRange) -> Self {
+        Self(range)
+    }
+
+    /// Cuts an access into a head of bytes up to a multiple of four, a word of four up to one of eight, words of eight, a word of four
+    /// and a tail of bytes: the offsets between them.
+    fn cuts(address: usize, length: usize) -> [usize; 4] {
+        let head = address.next_multiple_of(4).saturating_sub(address).min(length);
+        let long = address.next_multiple_of(8).saturating_sub(address);
+        let long = if long > length { head } else { long };
+        let end = long + (length - long) / 8 * 8;
+        [head, long, end, end + (length - end) / 4 * 4]
+    }
+
+    /// Where an access begins; `EFAULT` if not all of it is inside.
+    fn at(&self, offset: u64, length: usize) -> Result<*mut u8, Errno> {
+        self.0.part(offset, length as u64).map(|part| part.address()).ok_or(Errno::FAULT)
+    }
+}
+
+/// Copies between a device and memory in volatile accesses of one width.
+///
+/// # Safety
+/// Both are valid for this many bytes, a multiple of the width, and the device's address is aligned to it.
+unsafe fn copy_volatile<T: Copy>(from: *const T, to: *mut T, bytes: usize, device_is_target: bool) {
+    for index in 0..bytes / size_of::<T>() {
+        // SAFETY: inside of both, says the caller; the side that is memory need not be aligned.
+        unsafe {
+            if device_is_target {
+                to.add(index).write_volatile(from.add(index).read_unaligned());
+            } else {
+                to.add(index).write_unaligned(from.add(index).read_volatile());
+            }
+        }
+    }
+}
+
+/// Copies between a device and memory in the widths of [`MappedRange::cuts`].
+///
+/// # Safety
+/// Both are valid for this many bytes.
+unsafe fn copy_device(from: *const u8, to: *mut u8, length: usize, device_is_target: bool) {
+    let device = if device_is_target { to.addr() } else { from.addr() };
+    let [head, long, end, tail] = MappedRange::cuts(device, length);
+    // SAFETY: the cuts are in order and inside; behind the head the device's address is a multiple of four, behind the next cut, if
+    // there is a word of eight, of eight.
+    unsafe {
+        let part = |at: usize| (from.add(at), to.add(at));
+        let (source, target) = part(0);
+        copy_volatile(source, target, head, device_is_target);
+        let (source, target) = part(head);
+        copy_volatile::<u32>(source.cast(), target.cast(), long - head, device_is_target);
+        let (source, target) = part(long);
+        copy_volatile::<u64>(source.cast(), target.cast(), end - long, device_is_target);
+        let (source, target) = part(end);
+        copy_volatile::<u32>(source.cast(), target.cast(), tail - end, device_is_target);
+        let (source, target) = part(tail);
+        copy_volatile(source, target, length - tail, device_is_target);
+    }
+}
+
+impl DeviceRange for MappedRange {
+    fn length(&self) -> u64 {
+        self.0.length()
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        let from = self.at(offset, bytes.len())?;
+        // SAFETY: the mapping has these bytes and lives as long as the range; the target is exclusive.
+        unsafe { copy_device(from, bytes.as_mut_ptr(), bytes.len(), false) };
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let to = self.at(offset, bytes.len())?;
+        // SAFETY: the mapping has these bytes and lives as long as the range; the source does not change meanwhile.
+        unsafe { copy_device(bytes.as_ptr(), to, bytes.len(), true) };
+        Ok(())
+    }
+}
+
 impl Kernel for Linux {
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    fn open_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let alone = OFlags::EXCL | OFlags::NONBLOCK;
+        rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | alone, Mode::empty())
     }
 
     fn close(&self, file: OwnedFd) {
@@ -106,5 +199,45 @@ impl Kernel for Linux {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::mapped_file;
+
+    #[test]
+    fn a_mapping_is_read_and_written_at_any_offset_and_length() {
+        let (_file, range) = mapped_file("device", 64).unwrap();
+        let device = MappedRange::new(range.clone());
+        assert_eq!(device.length(), 64);
+        for offset in 0..17_usize {
+            for length in 0..40 {
+                let bytes: Vec<u8> = (0..length).map(|at| u8::try_from(offset + at + 1).unwrap()).collect();
+                assert!(range.fill(&[0]));
+                device.write(offset as u64, &bytes).unwrap();
+                let mut expected = vec![0; 64];
+                expected[offset..offset + length].copy_from_slice(&bytes);
+                let mut found = vec![0; 64];
+                assert!(range.read(0, &mut found));
+                assert_eq!(found, expected, "{length} bytes at {offset}");
+                let mut back = vec![0; length];
+                device.read(offset as u64, &mut back).unwrap();
+                assert_eq!(back, bytes, "{length} bytes at {offset}");
+            }
+        }
+        assert_eq!(device.read(60, &mut [0; 5]), Err(Errno::FAULT));
+        assert_eq!(device.write(u64::MAX, &[0]), Err(Errno::FAULT));
+    }
+
+    #[test]
+    fn a_register_is_one_access() {
+        // Head, words of four and eight, and tail: an aligned word is nothing but one word.
+        for address in [0x1000, 0x1004] {
+            let [head, long, end, tail] = MappedRange::cuts(address, 4);
+            let words_of_four = [long - head, tail - end];
+            assert_eq!((head, end - long, words_of_four.iter().sum::<usize>()), (0, 0, 4), "{address:#x}");
+        }
     }
 }

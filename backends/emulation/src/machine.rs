@@ -12,7 +12,7 @@
 
 use crate::options::Execution;
 use crate::share::{Dispatch, Share};
-use hal_backend::{HostProgram, scramble};
+use hal_backend::{Failure, HostProgram, scramble};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
@@ -178,7 +178,7 @@ impl<S, U: Copy + Ord> Machine<S, U> {
 
     /// Runs a dispatch on this worker's thread and on those of workers that have nothing to do. Not under the lock. Says
     /// what was wrong with the program, if anything was.
-    pub fn run(&self, dispatch: Dispatch, worker: usize) -> Result<(), String> {
+    pub fn run(&self, dispatch: Dispatch, worker: usize) -> Result<(), Failure> {
         let share = Arc::new(Share::new(dispatch, self.execution.workers));
         if !share.is_shared() {
             share.help(worker);
@@ -379,7 +379,7 @@ mod tests {
             &[]
         }
 
-        fn run(&self, _: &HostCall<'_>, groups: Range<u64>, _: usize) -> Result<(), hal_backend::Failure> {
+        fn run(&self, _: &HostCall<'_>, groups: Range<u64>, _: usize) -> Result<(), Failure> {
             assert!(!self.bad.is_some_and(|bad| groups.contains(&bad)), "on purpose");
             self.groups.fetch_add(groups.end - groups.start, Ordering::Relaxed);
             Ok(())
@@ -410,7 +410,8 @@ mod tests {
                 let result = machine.run(dispatch, 0);
                 machine.offer(&mut machine.lock(), 1);
                 assert_eq!(helper.join().unwrap(), Some(1));
-                assert_eq!(result.err().as_deref(), bad.map(|_| "a program panicked"));
+                let wrong = result.err();
+                assert_eq!(wrong.as_ref().map(Failure::message), bad.map(|_| "a program panicked"));
             });
             let groups = program.groups.load(Ordering::Relaxed);
             match (bad, abort) {

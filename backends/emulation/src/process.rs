@@ -4,8 +4,9 @@
 //! the system that answer `EFAULT` for what is not there, and memory that the device shall use is pinned, which finds out
 //! that it is there and may be written.
 //!
-//! This and [`map_shared`](crate::map_shared) are the places of this crate with unsafe code.
+//! This and `linux.rs` are the places of this crate with unsafe code.
 
+use crate::file::Identity;
 use crate::kernel::Errno;
 use hal_backend::HostRange;
 use std::any::Any;
@@ -36,6 +37,12 @@ pub trait Process: Send + Sync {
 
     /// Its number.
     fn id(&self) -> u32;
+
+    /// Whether it has a file mapped from this offset on, through the system rather than through an emulator.
+    fn has_mapped(&self, file: Identity, offset: u64) -> bool {
+        let _ = (file, offset);
+        false
+    }
 }
 
 /// The process that this runs in.
@@ -89,9 +96,24 @@ impl Own {
     }
 }
 
-/// Whether the list of mappings has all of a range as readable and writable.
+/// Whether memory can be pinned, where it can be found out which pages are there and may be written.
+pub fn pinnable(address: u64, length: u64, writable: impl Fn(u64, u64) -> bool) -> Result<(), Errno> {
+    let end = address.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE));
+    let (start, end) = (address / PAGE * PAGE, end.ok_or(Errno::INVAL)?);
+    if start == 0 || !writable(start, end) {
+        let first = start != 0 && end - start > PAGE && writable(start, start + PAGE);
+        return Err(if first { Errno::NOMEM } else { Errno::FAULT });
+    }
+    Ok(())
+}
+
+/// Whether our list of mappings has all of a range as readable and writable.
 fn listed(start: u64, end: u64) -> Option<bool> {
-    let text = std::fs::read_to_string("/proc/self/maps").ok()?;
+    is_writable(&std::fs::read_to_string("/proc/self/maps").ok()?, start, end)
+}
+
+/// Whether a process's list of mappings, as `/proc/…/maps` has it, has all of a range as readable and writable.
+pub fn is_writable(text: &str, start: u64, end: u64) -> Option<bool> {
     let mut reached = start;
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace();
@@ -124,12 +146,7 @@ impl Process for Own {
     }
 
     fn pin(&self, address: u64, length: u64) -> Result<HostRange, Errno> {
-        let end = address.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE));
-        let (start, end) = (address / PAGE * PAGE, end.ok_or(Errno::INVAL)?);
-        if start == 0 || !Self::writable(start, end) {
-            let first = start != 0 && end - start > PAGE && Self::writable(start, start + PAGE);
-            return Err(if first { Errno::NOMEM } else { Errno::FAULT });
-        }
+        pinnable(address, length, Self::writable)?;
         let size = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
         let at = usize::try_from(address).map_err(|_| Errno::FAULT)?;
         // SAFETY: it is there and writable, as was just found out. That it stays until it is unmapped from the device is
@@ -163,11 +180,27 @@ fn duplicate(number: RawFd) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
+/// Memory of this process at an address that it gave to a device itself; nothing, if there cannot be any. The process keeps it
+/// for as long as it is mapped for the device, as [`Kernel::ioctl`](crate::Kernel::ioctl) has it.
+pub(crate) fn lent(address: u64, length: u64) -> Option<HostRange> {
+    if length == 0 {
+        return HostRange::allocate(0, 8).ok();
+    }
+    let (start, length) = (usize::try_from(address).ok()?, usize::try_from(length).ok()?);
+    start.checked_add(length).filter(|_| start != 0)?;
+    // SAFETY: the process has mapped it for the device, writable, and promised to keep it until that mapping ends, which it
+    // does not before everything that was submitted to the device has.
+    Some(unsafe {
+        HostRange::from_raw(std::ptr::with_exposed_provenance_mut(start), length, Some(Arc::new(())))
+    })
+}
+
 /// The same memory, which keeps something else alive as well.
 pub fn keeping(range: HostRange, other: Box<dyn Any + Send + Sync>) -> HostRange {
     let (start, length) = (range.address(), range.length());
     let length = usize::try_from(length).unwrap_or(0);
-    let owner: Arc<dyn Any + Send + Sync> = Arc::new((range, other));
+    // The other goes first, while the memory is still where it was.
+    let owner: Arc<dyn Any + Send + Sync> = Arc::new((other, range));
     // SAFETY: the range is valid for as long as it lives, and the owner has it.
     unsafe { HostRange::from_raw(start, length, Some(owner)) }
 }

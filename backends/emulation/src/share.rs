@@ -3,7 +3,7 @@
 //! The worker whose item it is takes pieces like the others, and waits for those that others have taken. So the item
 //! has ended when all of its workgroups have, and no worker is at its memory any more.
 
-use hal_backend::{HostCall, HostPart, HostProgram, HostRange};
+use hal_backend::{Code, Failure, HostCall, HostPart, HostProgram, HostRange};
 use parking_lot::{Condvar, Mutex};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(crate) struct Share {
 #[derive(Default)]
 struct Reached {
     done: u64,
-    trouble: Option<String>,
+    trouble: Option<Failure>,
 }
 
 impl Share {
@@ -93,8 +93,8 @@ impl Share {
                 let run = || dispatch.program.run(&call, start..end, worker);
                 trouble = match std::panic::catch_unwind(AssertUnwindSafe(run)) {
                     Ok(Ok(())) => None,
-                    Ok(Err(failure)) => Some(failure.to_string()),
-                    Err(_) => Some("a program panicked".to_owned()),
+                    Ok(Err(failure)) => Some(failure),
+                    Err(_) => Some(Failure::new(Code::Internal, "a program panicked")),
                 };
             }
             done += end - start;
@@ -110,7 +110,7 @@ impl Share {
     }
 
     /// Waits for the pieces that others have taken, and says what was wrong, if anything was.
-    pub(crate) fn finish(&self) -> Result<(), String> {
+    pub(crate) fn finish(&self) -> Result<(), Failure> {
         let mut reached = self.state.lock();
         while reached.done < self.total {
             self.over.wait(&mut reached);

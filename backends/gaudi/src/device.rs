@@ -1,7 +1,6 @@
 //! The device: what it is, and its memory, executables and queues for the driver.
 
 use crate::dma::Dma;
-use crate::emulator::Emulator;
 use crate::executable::{Container, Entry, FORMAT, IDENTIFIER, wrap::wrap};
 use crate::generation::{Capabilities, Generation};
 use crate::ipc::Ipc;
@@ -15,7 +14,9 @@ use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap as HeapInfo, HostLoader, HostRange,
     Inferred, Job, LoadRequest, Loaded, NativeWaits, Properties, Rejected,
 };
+use hal_emulation::programs::Programs;
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -47,7 +48,8 @@ pub struct GaudiDevice {
     ipc: Ipc,
     dma: Arc<Dma>,
     queues: Arc<Queues>,
-    emulator: Option<Arc<Emulator>>,
+    /// Who runs host executables, if the card is software.
+    programs: Option<Arc<dyn Programs>>,
     threads: Vec<JoinHandle<()>>,
     // Closed behind everything that uses it.
     card: Arc<Card>,
@@ -60,10 +62,10 @@ impl fmt::Debug for GaudiDevice {
 }
 
 impl GaudiDevice {
-    /// A device of an open card; with the emulator, if that is what it is a card of.
+    /// A device of an open card; with who runs host executables for it, if it is software.
     pub(crate) fn new(
         shared: &Arc<Shared>,
-        emulator: Option<Arc<Emulator>>,
+        programs: Option<Arc<dyn Programs>>,
         settings: &Settings,
     ) -> Result<Self, Failure> {
         let Shared { card, device, host, .. } = &**shared;
@@ -71,7 +73,7 @@ impl GaudiDevice {
         let submitter = Arc::new(Submitter::new(shared, settings.in_flight, settings.timeout));
         let planner = Planner { card: card.clone(), host: host.clone(), device: device.clone() };
         let queues = Queues::new(planner, submitter.clone())?;
-        let emulated = emulator.is_some();
+        let emulated = programs.is_some();
         let generation = card.generation();
         let mut aliases = vec![format!("gaudi-{}", settings.number), name(generation).to_owned()];
         if emulated {
@@ -105,7 +107,7 @@ impl GaudiDevice {
         let dma = Arc::new(Dma::new(shared, submitter));
         let ipc = Ipc::new(dma.clone(), device.clone(), settings.ipc.clone());
         let mut made =
-            Self { properties, device, host, ipc, dma, queues, emulator, threads: Vec::new(), card };
+            Self { properties, device, host, ipc, dma, queues, programs, threads: Vec::new(), card };
         // Made before its threads, so that those that were started end when another one cannot be.
         made.start_thread(format!("gaudi-{}", settings.number), Queues::serve)?;
         made.start_thread(format!("gaudi-{}-errors", settings.number), Queues::heed)?;
@@ -129,7 +131,7 @@ impl GaudiDevice {
 
     /// Whether it is software.
     pub fn is_emulated(&self) -> bool {
-        self.emulator.is_some()
+        self.programs.is_some()
     }
 
     /// Transfers beside the queues.
@@ -165,13 +167,13 @@ pub struct Executable {
 
 /// A host executable that an emulator runs.
 struct Program {
-    emulator: Arc<Emulator>,
+    keeper: Arc<dyn Programs>,
     number: u64,
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        self.emulator.unload(self.number);
+        self.keeper.unload(self.number);
     }
 }
 
@@ -205,7 +207,7 @@ impl Executable {
 impl GaudiDevice {
     /// Loads a container, and puts into device memory what it keeps there.
     fn install(&self, bytes: &[u8], program: Option<Program>) -> Result<Loaded<Executable>, Failure> {
-        let container = Container::read(bytes, self.card.generation(), self.emulator.is_some())?;
+        let container = Container::read(bytes, self.card.generation(), self.programs.is_some())?;
         let (mut data, mut memories) = (Vec::new(), Vec::new());
         for segment in &container.data {
             let length = segment.bytes.len() as u64;
@@ -268,12 +270,20 @@ impl Device for GaudiDevice {
         Ok(Memory::whole(region))
     }
 
+    fn exports(&self, heap: usize) -> bool {
+        heap == DEVICE_HEAP && self.ipc.settings().dmabuf
+    }
+
+    fn export(&self, memory: &Memory) -> Result<OwnedFd, Failure> {
+        self.ipc.descriptor(memory)
+    }
+
     fn host_view(&self, memory: &Memory) -> Option<HostRange> {
         memory.host_view()
     }
 
     fn supports(&self, format: &str, host: &dyn HostLoader) -> bool {
-        format == FORMAT || (self.emulator.is_some() && host.supports(format))
+        format == FORMAT || (self.programs.is_some() && host.supports(format))
     }
 
     fn infer_format(&self, data: &[u8]) -> Option<Inferred> {
@@ -286,7 +296,7 @@ impl Device for GaudiDevice {
         if request.format == FORMAT {
             return self.install(request.data, None);
         }
-        let Some(emulator) = &self.emulator else {
+        let Some(programs) = &self.programs else {
             let message = format!(
                 "a card runs executables of format {FORMAT}, not {:?}, which only an emulated one does",
                 request.format
@@ -294,10 +304,10 @@ impl Device for GaudiDevice {
             return Err(Failure::new(Code::Incompatible, message));
         };
         // A host executable takes the way of every other: a container, whose packets name the program.
-        let executable = host.load(request, emulator.workers())?;
+        let executable = host.load(request, programs.workers())?;
         let container = wrap(executable.functions(), self.card.generation())?;
-        let number = emulator.load(executable);
-        let program = Program { emulator: emulator.clone(), number };
+        let number = programs.load(executable);
+        let program = Program { keeper: programs.clone(), number };
         self.install(&container.write(), Some(program))
     }
 

@@ -69,6 +69,8 @@ pub use info::Info;
 use device::Settings;
 use emulator::{Emulator, Options};
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
+use hal_emulation::programs::Programs;
+use hal_emulation::remote::{self, Remote};
 use kmd::{Kernel, Linux, Node, nodes};
 use shared::{Key, Shared, key_of_node};
 use std::path::PathBuf;
@@ -120,6 +122,9 @@ impl Driver for Gaudi {
 
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
         let mut devices: Vec<DeviceInfo> = nodes(&Linux)?.iter().map(listed).collect();
+        if remote::is_supervised() {
+            devices.iter_mut().for_each(|device| device.name.insert_str(0, "emulated by another process: "));
+        }
         devices.push(DeviceInfo {
             path: EMULATED.to_owned(),
             name: "emulated Gaudi 2: software behind the kernel driver's interface, no hardware".to_owned(),
@@ -141,7 +146,7 @@ impl Driver for Gaudi {
         let path = if path.is_empty() { default.as_str() } else { path };
         if let Some(number) = path.strip_prefix("fd/") {
             let (card, emulator) = adopt(number)?;
-            return GaudiDevice::new(&card, emulator, &settings);
+            return GaudiDevice::new(&card, programs(emulator)?, &settings);
         }
         let (node, emulator) = locate(path, parameters)?;
         let digits = node.to_string_lossy();
@@ -152,7 +157,7 @@ impl Driver for Gaudi {
             None => key_of_node(&node),
         };
         let card = Shared::open(kernel(emulator.as_ref()), key, &node, patience)?;
-        GaudiDevice::new(&card, emulator, &settings)
+        GaudiDevice::new(&card, programs(emulator)?, &settings)
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
@@ -221,6 +226,15 @@ fn locate(path: &str, parameters: &mut Parameters<'_>) -> Result<(PathBuf, Optio
         }
         None if path.starts_with('/') => Ok((PathBuf::from(path), None)),
         None => Ok((find(&nodes(&Linux)?, path)?.path(), None)),
+    }
+}
+
+/// Who runs host executables for a card that is software: the machine that it is in, or the process that emulates all
+/// cards of this system. Nobody, where cards are what they seem.
+fn programs(emulator: Option<Arc<Emulator>>) -> Result<Option<Arc<dyn Programs>>, Failure> {
+    match emulator {
+        Some(emulator) => Ok(Some(emulator)),
+        None => Ok(Remote::connect(&Linux)?.map(|remote| remote as Arc<dyn Programs>)),
     }
 }
 

@@ -3,17 +3,23 @@
 //! Constants, network, activation: each step is undone when this is dropped, in the opposite order, as far as it was taken.
 //! A network whose channel the kernel has taken away is not deactivated again; what it was loaded from still is.
 //!
-//! Objects for what no buffer of the program is used in place for are made when they are first needed, and kept.
+//! Runs of it are queued behind each other, as many as its ring takes: each has a [slot](Slot), made when it is first needed
+//! and kept. Those of a network that works on much memory are few, since a slot has objects for most of it.
 
 use crate::blueprint::Blueprint;
-use crate::kmd::{Activation, Card, ConstantsId, Device, Error, NetworkId, Queued};
-use crate::memory::{Bound, Channel};
+use crate::kmd::{Activation, ConstantsId, Device, Error, NetworkId};
+use crate::launch::{Slot, Target};
+use crate::memory::{Channel, Spares};
 use hal_qaic_abi::container::qpc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often a device is asked to stop a network that it refuses to stop.
 const DEACTIVATIONS: usize = 3;
+
+/// How much memory the slots of a network take, but for the first one.
+const SPARE: u64 = 64 << 20;
 
 /// How a network is started.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +28,8 @@ pub(crate) struct Start {
     pub(crate) elements: u32,
     /// How long its sub-system may take to restart.
     pub(crate) patience: Duration,
+    /// How many runs of it may be in flight; as many as its ring takes, if nothing is said.
+    pub(crate) in_flight: Option<usize>,
 }
 
 /// What a device has of a network, given back in the opposite order when this is dropped.
@@ -59,11 +67,17 @@ impl Loaded {
 
 /// A network that runs.
 pub(crate) struct Active {
-    pub(crate) blueprint: Arc<Blueprint>,
-    pub(crate) channel: Arc<Channel>,
-    /// An object for each group, where one was needed.
-    objects: Vec<Option<Bound>>,
+    /// Its number among all that were ever started.
+    pub(crate) number: u64,
+    pub(crate) target: Target,
     start: Start,
+    /// What runs that are over have left for the next ones.
+    slots: Vec<Slot>,
+    /// How many runs may be in flight.
+    limit: usize,
+    in_flight: usize,
+    /// Whether a run is known to fit into the ring.
+    fits: bool,
     loaded: Loaded,
 }
 
@@ -74,6 +88,7 @@ impl Active {
         blueprint: &Arc<Blueprint>,
         start: Start,
     ) -> Result<Self, Error> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let container = blueprint.container()?;
         let mut loaded = Loaded { device: device.clone(), constants: None, network: None, activation: None };
         if let Some(constants) = container.constants()? {
@@ -85,40 +100,57 @@ impl Active {
         loaded.network = Some(network);
         let activation = device.activate(network, loaded.constants, start.elements, start.patience)?;
         loaded.activation = Some(activation);
-        let groups = blueprint.plan.groups.len();
+        let channel = Arc::new(Channel { number: activation.channel, bases: activation.bases });
+        let spare = usize::try_from(SPARE / blueprint.memory()).unwrap_or(usize::MAX).max(1);
         Ok(Self {
-            blueprint: blueprint.clone(),
-            channel: Arc::new(Channel { number: activation.channel, bases: activation.bases }),
-            objects: (0..groups).map(|_| None).collect(),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            target: Target { card: device.card().clone(), channel, blueprint: blueprint.clone() },
             start,
+            slots: Vec::new(),
+            limit: start.in_flight.unwrap_or(usize::MAX).min(spare),
+            in_flight: 0,
+            fits: false,
             loaded,
         })
     }
 
-    /// The object that a group has when no buffer of the program is used for it, with slices.
-    pub(crate) fn prepare(&mut self, group: usize) -> Result<(), Error> {
-        let plan = self.blueprint.plan.groups.get(group);
-        let (Some(plan), Some(place)) = (plan, self.objects.get_mut(group)) else { return Ok(()) };
-        if place.is_none() {
-            let bound = Bound::new(self.loaded.device.card(), plan.length)?;
-            bound.slice(&self.channel, group, plan, 0)?;
-            *place = Some(bound);
+    /// A slot for one more run; nothing, while as many are in flight as may be.
+    pub(crate) fn slot(&mut self) -> Option<Slot> {
+        if self.in_flight >= self.limit {
+            return None;
         }
-        Ok(())
+        self.in_flight += 1;
+        Some(self.slots.pop().unwrap_or_default())
     }
 
-    /// The object that was prepared for a group.
-    pub(crate) fn object(&self, group: usize) -> Option<&Bound> {
-        self.objects.get(group).and_then(Option::as_ref)
+    /// A run is over, or was not begun. Its slot has nothing of the program's any more.
+    pub(crate) fn give_back(&mut self, slot: Slot) {
+        self.slots.push(slot);
+        self.in_flight -= 1;
     }
 
-    /// Refuses a set of objects that the ring can never take at once: the kernel only says that it is full.
-    pub(crate) fn check_ring(&self, set: &[Queued<'_>]) -> Result<(), Error> {
-        let objects: Vec<_> = set.iter().map(|queued| queued.object).collect();
-        let performance = self.loaded.device.card().performance(self.channel.number, &objects)?;
-        let needed: u64 = performance.iter().map(|one| u64::from(one.elements)).sum();
-        // One element always stays free, so that a full ring is told from an empty one.
-        if needed < u64::from(self.start.elements) { Ok(()) } else { Err(Error::Ring) }
+    /// The ring had no room for one more run than are in flight now: no more are begun at a time from here on.
+    pub(crate) fn fill(&mut self) {
+        self.limit = self.in_flight;
+    }
+
+    /// Whether the run that has begun is the only one.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.in_flight == 1
+    }
+
+    /// Whether nothing is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// Whether the ring can take the objects of a run when it is empty: the kernel only says that it is full. Asked once.
+    pub(crate) fn can_fit(&mut self, slot: &Slot) -> Result<bool, Error> {
+        if !self.fits {
+            // One element always stays free, so that a full ring is told from an empty one.
+            self.fits = slot.elements(&self.target)? < u64::from(self.start.elements);
+        }
+        Ok(self.fits)
     }
 
     /// How many elements its channel's rings have.
@@ -126,9 +158,12 @@ impl Active {
         self.start.elements
     }
 
-    /// The device that it runs on.
-    pub(crate) fn card(&self) -> &Arc<Card> {
-        self.loaded.device.card()
+    /// Stops the network, of which nothing is in flight, and gives its objects to others.
+    pub(crate) fn stop(self, spares: &mut Spares) {
+        let Self { slots, loaded, target, .. } = self;
+        // With the channel the kernel ends every slice.
+        drop((loaded, target));
+        spares.keep(slots.into_iter().flat_map(Slot::into_objects));
     }
 
     /// Forgets the activation: the kernel has ended it.

@@ -1,7 +1,10 @@
 //! A network before it runs: a container, read, and what each of its buffers is for.
 
+use crate::hazard::Access;
 use hal_qaic_abi::container::emulated::Program;
-use hal_qaic_abi::container::{Container, Fault, Network, Plan};
+use hal_qaic_abi::container::metadata::Direction;
+use hal_qaic_abi::container::{Container, Fault, Group, Network, Plan};
+use hal_qaic_abi::uapi::{PAGE, sem};
 use std::sync::Arc;
 
 /// What the buffer of a group is for.
@@ -29,6 +32,22 @@ pub(crate) struct Blueprint {
     pub(crate) roles: Vec<Role>,
     /// How many bindings it takes.
     pub(crate) bindings: usize,
+    /// The groups whose objects are waited for: when they are complete, so is the run.
+    pub(crate) waited: Vec<usize>,
+}
+
+/// The groups that are complete last. What comes out says that what went in was used; of several that come out, one with a
+/// fence has those before it behind itself.
+fn waited(groups: &[Group]) -> Vec<usize> {
+    let fenced = |group: &Group| {
+        let mut commands = group.requests.iter().flat_map(|request| &request.semaphores);
+        commands.any(|command| command.flags & sem::OUT_SYNC_FENCE != 0)
+    };
+    let out = |group: &Group| group.direction == Direction::Out;
+    let last_fence = groups.iter().rposition(|group| out(group) && fenced(group)).unwrap_or(0);
+    let outputs = groups.iter().enumerate().skip(last_fence);
+    let outputs: Vec<usize> = outputs.filter(|(_, group)| out(group)).map(|(number, _)| number).collect();
+    if outputs.is_empty() { (0..groups.len()).collect() } else { outputs }
 }
 
 impl Blueprint {
@@ -53,12 +72,36 @@ impl Blueprint {
             }
         };
         let roles = plan.groups.iter().map(|group| role(group.buffer, group.length)).collect();
-        Ok(Self { name: network.name, plan, program, roles, bindings, bytes: bytes.clone() })
+        let waited = waited(&plan.groups);
+        Ok(Self { name: network.name, plan, program, roles, bindings, waited, bytes: bytes.clone() })
+    }
+
+    /// How much memory the objects of a run take, where none is the program's own.
+    pub(crate) fn memory(&self) -> u64 {
+        self.plan.groups.iter().map(|group| group.length.next_multiple_of(PAGE).max(PAGE)).sum()
+    }
+
+    /// Whether a run reads and writes a binding.
+    pub(crate) fn access(&self, binding: usize) -> Access {
+        match self.plan.buffers.get(binding).and_then(|buffer| buffer.direction) {
+            _ if self.program.is_some() => Access::BOTH,
+            Some(Direction::In) => Access { reads: true, writes: false },
+            Some(Direction::Out) => Access { reads: false, writes: true },
+            None => Access { reads: false, writes: false },
+        }
     }
 
     /// The container again.
     pub(crate) fn container(&self) -> Result<Container<'_>, Fault> {
         Container::read(&self.bytes)
+    }
+
+    /// The group that brings in what another one brings out, if what comes out went in before.
+    pub(crate) fn counterpart(&self, group: usize) -> Option<usize> {
+        let role = self.roles.get(group)?;
+        let goes_in = |other: &Group| other.direction == Direction::In;
+        let groups = self.plan.groups.iter().zip(&self.roles);
+        groups.into_iter().position(|(other, found)| found == role && goes_in(other))
     }
 
     /// Whether a group's object may be the program's own buffer: the only object of a buffer that goes one way.
@@ -72,6 +115,8 @@ impl Blueprint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hal_qaic_abi::container::metadata::{Request, Space};
+    use hal_qaic_abi::uapi::Semaphore;
 
     #[test]
     fn a_program_has_a_call_bindings_both_ways_and_an_outcome() {
@@ -81,8 +126,38 @@ mod tests {
         let expected = [Role::Call, binding(0), binding(1), binding(0), binding(1), Role::Outcome];
         assert_eq!(blueprint.roles, expected);
         assert_eq!((blueprint.bindings, blueprint.program.as_ref()), (2, Some(&program)));
+        assert_eq!(blueprint.waited, [5], "the outcome has a fence");
         let taken = (0..6).filter(|&group| blueprint.takes_buffers(group)).count();
         assert_eq!(taken, 0, "each goes both ways");
+    }
+
+    #[test]
+    fn what_is_complete_last_is_waited_for() {
+        let group = |direction, flags| {
+            let command = Semaphore { flags, ..Semaphore::default() };
+            let request = Request {
+                buffer: 0,
+                direction,
+                host_offset: 0,
+                device_offset: 0,
+                size: 1,
+                space: Space::Ddr,
+                semaphores: vec![command],
+                doorbell: None,
+            };
+            Group { buffer: 0, direction, length: 1, requests: vec![request] }
+        };
+        let (input, output) = (group(Direction::In, 0), group(Direction::Out, 0));
+        let fenced = group(Direction::Out, sem::OUT_SYNC_FENCE);
+        // A fence of transfers in says nothing about what comes out.
+        let other = group(Direction::In, sem::OUT_SYNC_FENCE);
+        let of = |groups: &[&Group]| waited(&groups.iter().map(|&group| group.clone()).collect::<Vec<_>>());
+        assert_eq!(of(&[&input, &output]), [1]);
+        assert_eq!(of(&[&output, &input, &output]), [0, 2], "they are complete in no order");
+        assert_eq!(of(&[&output, &fenced, &input, &output]), [1, 3]);
+        assert_eq!(of(&[&output, &output, &fenced]), [2]);
+        assert_eq!(of(&[&output, &other, &output]), [0, 2]);
+        assert_eq!(of(&[&input, &input]), [0, 1], "nothing comes out");
     }
 
     #[test]

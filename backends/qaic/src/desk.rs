@@ -1,7 +1,7 @@
 //! A kernel and a device for tests, as honest as the tests of a queue need them: objects, slices, channels, two networks.
 //!
-//! It does everything at once, when it is queued, and checks of a request what the tests are about. The emulator is what
-//! shows the rules of the kernel.
+//! It does everything at once, when it is queued, unless it is told to [hold](Desk::hold) what is queued, and checks of a
+//! request what the tests are about. The emulator is what shows the rules of the kernel.
 
 use crate::kmd::{Errno, Kernel};
 use hal_backend::{HostCall, HostProgram, HostRange};
@@ -33,7 +33,12 @@ struct Object {
     view: HostRange,
     /// The channel, the direction and the slices.
     sliced: Option<(u32, u32, Vec<SliceEntry>)>,
+    /// Whether it is queued.
+    queued: bool,
 }
+
+/// An execution that is held: its channel and its objects.
+type Held = (u32, Vec<(u32, u64)>);
 
 /// A channel, and the network behind it.
 struct Channel {
@@ -54,6 +59,10 @@ struct State {
     calls: Vec<Call>,
     /// Whether transfers fail, which the kernel does not say.
     failing: bool,
+    /// Whether executions stay in the ring.
+    holding: bool,
+    /// Those that do, in order.
+    held: Vec<Held>,
     /// What calls fail with, each once. With `EPIPE` comes the crash that it stands for.
     faults: Vec<(Call, Errno)>,
 }
@@ -82,6 +91,28 @@ impl Desk {
         self.state.lock().faults.push((call, errno));
     }
 
+    /// From here on executions stay in their rings.
+    pub(crate) fn hold(&self) {
+        self.state.lock().holding = true;
+    }
+
+    /// How many executions are in each ring.
+    pub(crate) fn held(&self) -> BTreeMap<u32, usize> {
+        let mut rings = BTreeMap::new();
+        for (channel, _) in &self.state.lock().held {
+            *rings.entry(*channel).or_insert(0) += 1;
+        }
+        rings
+    }
+
+    /// The oldest execution of a channel goes on.
+    pub(crate) fn release(&self, channel: u32) {
+        let mut state = self.state.lock();
+        let place = state.held.iter().position(|(held, _)| *held == channel).unwrap();
+        let (_, queued) = state.held.remove(place);
+        state.perform(channel, &queued);
+    }
+
     /// From here on all transfers fail, and the kernel says that they have ended.
     pub(crate) fn fail_transfers(&self) {
         self.state.lock().failing = true;
@@ -104,7 +135,7 @@ impl Desk {
     }
 }
 
-impl crate::executable::Programs for Desk {
+impl hal_emulation::programs::Programs for Desk {
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         let mut state = self.state.lock();
         state.next += 1;
@@ -140,7 +171,8 @@ impl State {
     /// The sub-system of every channel crashes: they are taken away, and their objects have no slices any more.
     fn crash(&mut self) {
         self.channels.clear();
-        self.objects.values_mut().for_each(|object| object.sliced = None);
+        self.held.clear();
+        self.objects.values_mut().for_each(|object| (object.sliced, object.queued) = (None, false));
     }
 
     fn number(&mut self) -> u32 {
@@ -181,17 +213,33 @@ impl State {
 
     fn execute(&mut self, channel: u32, queued: &[(u32, u64)], elements: u32) -> Result<(), Errno> {
         let found = self.channels.get(&channel).ok_or(Errno::PERM)?;
-        let needed = elements * u32::try_from(queued.len()).unwrap();
-        if needed >= found.elements {
+        let in_ring = self.held.iter().filter(|(held, _)| *held == channel).map(|(_, queued)| queued.len());
+        let count = in_ring.sum::<usize>() + queued.len();
+        if elements * u32::try_from(count).unwrap() >= found.elements {
             return Err(Errno::AGAIN);
         }
         let sliced = |handle: &u32| self.objects[handle].sliced.as_ref().map(|sliced| sliced.0);
-        if queued.iter().any(|(handle, _)| sliced(handle) != Some(channel)) {
+        let is_bad = |handle| sliced(handle) != Some(channel) || self.objects[handle].queued;
+        if queued.iter().any(|(handle, _)| is_bad(handle)) {
             return Err(Errno::INVAL);
         }
-        if self.failing {
-            return Ok(());
+        if self.holding {
+            for (handle, _) in queued {
+                self.objects.get_mut(handle).unwrap().queued = true;
+            }
+            self.held.push((channel, queued.to_vec()));
+        } else if !self.failing {
+            self.perform(channel, queued);
         }
+        Ok(())
+    }
+
+    /// Does what was queued.
+    fn perform(&mut self, channel: u32, queued: &[(u32, u64)]) {
+        for (handle, _) in queued {
+            self.objects.get_mut(handle).unwrap().queued = false;
+        }
+        let found = &self.channels[&channel];
         let ddr = found.ddr.clone();
         let program = Program::read(&found.image).unwrap();
         self.transfer(queued, TO_DEVICE, &ddr);
@@ -205,7 +253,6 @@ impl State {
             }
         }
         self.transfer(queued, hal_qaic_abi::uapi::FROM_DEVICE, &ddr);
-        Ok(())
     }
 
     fn call(&self, program: &Program, ddr: &HostRange) {
@@ -299,8 +346,11 @@ impl State {
                         Some(gone) => assert_ne!(gone.activation, 0),
                         None => return (reply, Err(Errno::PERM)),
                     }
+                    self.held.retain(|(held, _)| held != channel);
                     for object in self.objects.values_mut() {
-                        object.sliced.take_if(|sliced| sliced.0 == *channel);
+                        if object.sliced.take_if(|sliced| sliced.0 == *channel).is_some() {
+                            object.queued = false;
+                        }
                     }
                     say(DeactivateResponse::default().as_bytes());
                 }
@@ -366,7 +416,7 @@ impl Kernel for Desk {
                 let create: CreateBo = take(argument);
                 let handle = state.number();
                 let view = HostRange::allocate(create.size.next_multiple_of(4096), 4096).unwrap();
-                state.objects.insert(handle, Object { view, sliced: None });
+                state.objects.insert(handle, Object { view, sliced: None, queued: false });
                 argument.copy_from_slice(CreateBo { handle, ..create }.as_bytes());
                 Ok(())
             }
@@ -379,6 +429,9 @@ impl Kernel for Desk {
             Call::DetachSlice => {
                 let detach: DetachSlice = take(argument);
                 let object = state.objects.get_mut(&detach.handle).ok_or(Errno::NOENT)?;
+                if object.queued {
+                    return Err(Errno::BUSY);
+                }
                 object.sliced.take().map(drop).ok_or(Errno::INVAL)
             }
             Call::Execute => {
@@ -397,7 +450,11 @@ impl Kernel for Desk {
             }
             Call::Wait => {
                 let wait: Wait = take(argument);
-                if state.channels.contains_key(&wait.dbc_id) { Ok(()) } else { Err(Errno::PERM) }
+                match state.objects.get(&wait.handle) {
+                    _ if !state.channels.contains_key(&wait.dbc_id) => Err(Errno::PERM),
+                    Some(object) if object.queued => Err(Errno::TIMEDOUT),
+                    _ => Ok(()),
+                }
             }
             Call::PerfStats => {
                 let stats: PerfStats = take(argument);

@@ -1,15 +1,16 @@
 //! The device: what it is, and its memory, executables and queue for the driver.
 
-use crate::executable::{Executable, FORMAT, Programs};
+use crate::executable::{Executable, FORMAT};
 use crate::kmd::Device as Client;
 use crate::memory::Memory;
 use crate::networks::{Networks, Settings};
-use crate::queue::Queue;
+use crate::queue::{Completions, QUEUES, Queues, Submissions};
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Job, LoadRequest,
     Loaded, NativeWaits, Properties, Rejected,
 };
 use hal_emulation::clock;
+use hal_emulation::programs::Programs;
 use hal_qaic_abi::uapi::PAGE;
 use std::fmt;
 use std::sync::Arc;
@@ -21,9 +22,9 @@ const LARGEST: u64 = 32 << 30;
 /// A device.
 pub struct QaicDevice {
     client: Arc<Client>,
-    queue: Arc<Queue>,
+    queues: Arc<Queues>,
     programs: Option<Arc<dyn Programs>>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl fmt::Debug for QaicDevice {
@@ -40,13 +41,24 @@ impl QaicDevice {
         settings: Settings,
     ) -> Result<Self, Failure> {
         let client = Arc::new(client);
-        let queue = Queue::new(client.card().name());
-        let (served, networks) = (queue.clone(), Networks::new(client.clone(), settings));
-        let builder = std::thread::Builder::new().name("qaic".to_owned());
-        let thread = builder.spawn(move || served.serve(networks, settings)).map_err(|error| {
-            Failure::new(Code::ResourceExhausted, format!("the device has no thread: {error}"))
+        let queues = Queues::new(client.card().name());
+        let networks = Networks::new(client.clone(), settings);
+        let submissions = Submissions::new(&queues, networks, settings);
+        let completions = Completions::new(&queues, settings.execute_timeout);
+        let mut device = Self { client, queues, programs, threads: Vec::new() };
+        // Each that was started ends when the device is dropped, on error too.
+        device.spawn("qaic", || submissions.serve())?;
+        device.spawn("qaic-ended", || completions.serve())?;
+        Ok(device)
+    }
+
+    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(|error| {
+            let message = format!("{}: it has no thread {name:?}: {error}", self.client.card().name());
+            Failure::new(Code::ResourceExhausted, message)
         })?;
-        Ok(Self { client, queue, programs, thread: Some(thread) })
+        self.threads.push(thread);
+        Ok(())
     }
 
     /// The client that it is.
@@ -72,7 +84,7 @@ impl Device for QaicDevice {
             identifier: "qaic".to_owned(),
             aliases,
             queues: DeviceSpec {
-                queues: 1,
+                queues: QUEUES,
                 // The kernel shows no semaphore of the device's to programs.
                 native_waits: NativeWaits::None,
                 peers: Vec::new(),
@@ -93,7 +105,7 @@ impl Device for QaicDevice {
     }
 
     fn start(&self, completer: Completer) {
-        self.queue.start(completer);
+        self.queues.start(Box::new(completer));
     }
 
     fn allocate(&self, heap: usize, length: u64) -> Result<Memory, Failure> {
@@ -118,10 +130,10 @@ impl Device for QaicDevice {
 
     fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
         let executable = if request.format == FORMAT {
-            Executable::network(request.data, &self.queue)?
+            Executable::network(request.data, self.is_emulated(), &self.queues)?
         } else if let Some(programs) = &self.programs {
             let program = host.load(request, programs.workers())?;
-            Executable::program(program, programs, &self.queue)
+            Executable::program(program, programs, &self.queues)
         } else {
             let message = format!(
                 "a card runs networks of format {FORMAT}, not {:?}, which only an emulated one does",
@@ -134,11 +146,11 @@ impl Device for QaicDevice {
     }
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
-        self.queue.submit(job)
+        self.queues.submit(job)
     }
 
     fn abort(&self, why: &Failure) {
-        self.queue.abort(why);
+        self.queues.abort(why);
     }
 
     fn clock(&self) -> Option<u64> {
@@ -148,10 +160,14 @@ impl Device for QaicDevice {
 
 impl Drop for QaicDevice {
     fn drop(&mut self) {
-        self.queue.stop();
+        self.queues.stop();
         let me = std::thread::current().id();
-        // The last reference may be dropped from inside a completion, on the device's own thread.
-        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != me) {
+        // The last reference may be dropped from inside a completion, on one of the device's own threads. The other one may
+        // need this one to come to its end.
+        if self.threads.iter().any(|thread| thread.thread().id() == me) {
+            return;
+        }
+        for thread in self.threads.drain(..) {
             // A thread that panicked has nothing left to say.
             let _ = thread.join();
         }

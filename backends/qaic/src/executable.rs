@@ -8,13 +8,15 @@
 //! it is first called with such.
 
 use crate::blueprint::Blueprint;
-use crate::networks::Key;
-use crate::queue::Queue;
+use crate::hazard::Access;
+use crate::launch::Binding;
+use crate::networks::{Key, Wanted};
+use crate::queue::Queues;
 use hal_backend::{Code, Failure, Function, HostProgram};
+use hal_emulation::programs::Programs;
 use hal_qaic_abi::container::Fault;
 use hal_qaic_abi::container::FaultKind;
 use hal_qaic_abi::container::emulated::Program;
-use hal_qaic_emulator::Emulator;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -28,32 +30,6 @@ const LEAST: u64 = 4096;
 /// Up to here sizes are doubled, and from here on rounded to a multiple of this.
 const COARSE: u64 = 1 << 20;
 
-/// Who keeps host executables for a device that is software, and runs them when a network names them.
-pub(crate) trait Programs: Send + Sync {
-    /// Keeps a program: its number.
-    fn load(&self, program: Arc<dyn HostProgram>) -> u64;
-
-    /// Lets go of a program.
-    fn unload(&self, number: u64);
-
-    /// How many threads run programs.
-    fn workers(&self) -> usize;
-}
-
-impl Programs for Emulator {
-    fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
-        Emulator::load(self, program)
-    }
-
-    fn unload(&self, number: u64) {
-        Emulator::unload(self, number);
-    }
-
-    fn workers(&self) -> usize {
-        Emulator::workers(self)
-    }
-}
-
 enum Kind {
     Network(Arc<Blueprint>),
     Program { number: u64, functions: Vec<Function>, programs: Arc<dyn Programs> },
@@ -64,7 +40,7 @@ pub struct Executable {
     number: u64,
     kind: Kind,
     /// Who may still run networks of it.
-    queue: Weak<Queue>,
+    queue: Weak<Queues>,
 }
 
 impl fmt::Debug for Executable {
@@ -95,26 +71,27 @@ pub(crate) fn refused(fault: &Fault) -> Failure {
 }
 
 impl Executable {
-    fn new(kind: Kind, queue: &Arc<Queue>) -> Self {
+    fn new(kind: Kind, queue: &Arc<Queues>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self { number: NEXT.fetch_add(1, Ordering::Relaxed), kind, queue: Arc::downgrade(queue) }
     }
 
-    /// A network of a compiler.
-    pub(crate) fn network(bytes: &[u8], queue: &Arc<Queue>) -> Result<Self, Failure> {
+    /// A network of a compiler; for an emulated card, one that names a program which its emulator keeps.
+    pub(crate) fn network(bytes: &[u8], emulated: bool, queue: &Arc<Queues>) -> Result<Self, Failure> {
         let blueprint = Blueprint::read(bytes.into()).map_err(|fault| refused(&fault))?;
-        if blueprint.program.is_some() {
-            let text = "it is a network of the emulator's, which names a program of another process";
-            return Err(Failure::new(Code::Incompatible, format!("{FORMAT} executable: {text}")));
-        }
-        Ok(Self::new(Kind::Network(Arc::new(blueprint)), queue))
+        let text = match (&blueprint.program, emulated) {
+            (Some(_), false) => "it is a network of the emulator's, which no card understands",
+            (None, true) => "it is a network for real cores, and the emulated ones run programs of the host",
+            _ => return Ok(Self::new(Kind::Network(Arc::new(blueprint)), queue)),
+        };
+        Err(Failure::new(Code::Incompatible, format!("{FORMAT} executable: {text}")))
     }
 
     /// A host executable.
     pub(crate) fn program(
         program: Arc<dyn HostProgram>,
         programs: &Arc<dyn Programs>,
-        queue: &Arc<Queue>,
+        queue: &Arc<Queues>,
     ) -> Self {
         let functions = program.functions().to_vec();
         let number = programs.load(program);
@@ -127,7 +104,7 @@ impl Executable {
             Kind::Network(blueprint) => vec![Function {
                 name: blueprint.name.clone(),
                 bindings: u16::try_from(blueprint.bindings).unwrap_or(u16::MAX),
-                constants: 0,
+                constants: blueprint.program.as_ref().map_or(0, |program| program.constants),
                 workgroup_size: [1; 3],
             }],
             Kind::Program { functions, .. } => functions.clone(),
@@ -139,13 +116,19 @@ impl Executable {
         matches!(self.kind, Kind::Network(_))
     }
 
-    /// Which network a call with bindings of these lengths is for.
-    pub(crate) fn key(&self, function: usize, lengths: &[u64]) -> Key {
-        let capacities = match &self.kind {
-            Kind::Network(_) => Vec::new(),
-            Kind::Program { .. } => lengths.iter().map(|&length| capacity(length)).collect(),
-        };
-        Key { executable: self.number, function, capacities }
+    /// What a run does with a binding.
+    pub(crate) fn access(&self, binding: usize) -> Access {
+        match &self.kind {
+            Kind::Network(blueprint) => blueprint.access(binding),
+            // Nobody says which way they go.
+            Kind::Program { .. } => Access::BOTH,
+        }
+    }
+
+    /// The sizes that a network is made for, where it is made for some.
+    fn capacities<'a>(&self, bindings: &'a [Binding]) -> impl Iterator<Item = u64> + 'a {
+        let bindings = if self.is_network() { &[] } else { bindings };
+        bindings.iter().map(|binding| capacity(binding.view.length()))
     }
 
     /// How many constants a function takes.
@@ -160,7 +143,7 @@ impl Executable {
     }
 
     /// The network for a call.
-    pub(crate) fn blueprint(&self, key: &Key) -> Result<Arc<Blueprint>, Failure> {
+    fn blueprint(&self, key: &Key) -> Result<Arc<Blueprint>, Failure> {
         let constants = self.constants(key.function)?;
         match &self.kind {
             Kind::Network(blueprint) => Ok(blueprint.clone()),
@@ -176,6 +159,27 @@ impl Executable {
                 Ok(Arc::new(blueprint))
             }
         }
+    }
+}
+
+/// A function of an executable, for some bindings.
+pub(crate) struct Callee<'a> {
+    pub(crate) executable: &'a Executable,
+    pub(crate) function: usize,
+}
+
+impl Wanted for Callee<'_> {
+    fn is(&self, key: &Key, bindings: &[Binding]) -> bool {
+        key.executable == self.executable.number
+            && key.function == self.function
+            && self.executable.capacities(bindings).eq(key.capacities.iter().copied())
+    }
+
+    fn make(&self, bindings: &[Binding]) -> Result<(Key, Arc<Blueprint>), Failure> {
+        let capacities = self.executable.capacities(bindings).collect();
+        let key = Key { executable: self.executable.number, function: self.function, capacities };
+        let blueprint = self.executable.blueprint(&key)?;
+        Ok((key, blueprint))
     }
 }
 

@@ -1,8 +1,8 @@
-//! One run of a network: inputs in, everything queued at once, waits, outputs out.
+//! One run of a network: inputs in, everything queued at once, and once it is over outputs out.
 //!
-//! A buffer of the program is used in place where the network takes it one way only and the buffer is an object of its own;
-//! where it goes both ways, or does not fit, the network has objects, and bytes are copied. Either way all that the kernel
-//! is asked, once everything is in its place, is to queue the objects and to wait for each.
+//! A buffer of the program is used in place where the network takes it one way only, the buffer is an object of its own, and
+//! no other run has it; where it goes both ways, or does not fit, the run has objects, and bytes are copied. Either way all
+//! that the kernel is asked, once everything is in its place, is to queue the objects and to wait for what is complete last.
 //!
 //! A binding that comes out again is compared with what went in, and only what the network has changed is written: others
 //! may write other parts of the same buffer meanwhile.
@@ -10,22 +10,14 @@
 //! The kernel does not say whether a transfer or a program went well; a network that says so itself (those of the emulator)
 //! is asked.
 
-use crate::active::Active;
-use crate::blueprint::Role;
-use crate::kmd::{Error, Queued};
-use crate::memory::{Bound, Memory};
+use crate::blueprint::{Blueprint, Role};
+use crate::kmd::{Batch, Card, Errno, Error, Object};
+use crate::memory::{Bound, Channel, Memory, Spares};
 use hal_backend::{Code, Failure, HostRange};
-use hal_qaic_abi::container::emulated::{self, OUTCOME, Outcome};
+use hal_qaic_abi::container::emulated::{Head, OUTCOME, Outcome};
 use hal_qaic_abi::container::metadata::Direction;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// How long a wait of the kernel is at most, so that a device that is to stop does.
-const SLICE: Duration = Duration::from_millis(100);
-
-/// How long to sleep when a ring is full: at first, and at most.
-const BACK_OFF: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
 /// Some bytes that a network works on.
 pub(crate) struct Binding {
@@ -35,19 +27,8 @@ pub(crate) struct Binding {
     pub(crate) memory: Option<(Arc<Memory>, u64)>,
 }
 
-/// What a network is run with.
-pub(crate) struct Run<'a> {
-    pub(crate) bindings: &'a [Binding],
-    /// For the emulator's networks.
-    pub(crate) call: emulated::Call,
-    /// How long it may take.
-    pub(crate) timeout: Duration,
-    /// Whether the device is to stop.
-    pub(crate) stop: &'a AtomicBool,
-}
-
 /// Why a run failed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Trouble {
     /// The device or the kernel.
     Device(Error),
@@ -61,148 +42,180 @@ impl From<Error> for Trouble {
     }
 }
 
-impl Run<'_> {
-    /// Runs a network.
-    pub(crate) fn on(&self, active: &mut Active) -> Result<(), Trouble> {
-        let blueprint = active.blueprint.clone();
-        let mut in_place = Vec::new();
-        for group in 0..blueprint.plan.groups.len() {
-            let bound = self.in_place(active, group, &in_place)?;
-            if bound.is_none() {
-                active.prepare(group)?;
+/// The network that a run is of.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) card: Arc<Card>,
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) blueprint: Arc<Blueprint>,
+}
+
+/// Where the bytes of a group are in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the slot's own object.
+    Slot,
+    /// In the program's buffer, from this offset.
+    Buffer(u64),
+}
+
+/// What one run of a network takes besides the network: objects, and what is said of them to the kernel. It is kept for the
+/// next run, so that one in the steady state allocates nothing.
+#[derive(Default)]
+pub(crate) struct Slot {
+    /// The slot's own objects by group, where one was needed so far.
+    objects: Vec<Option<Bound>>,
+    /// Where each group's bytes are.
+    places: Vec<Place>,
+    /// What the network works on.
+    pub(crate) bindings: Vec<Binding>,
+    call: Vec<u8>,
+    batch: Batch,
+}
+
+impl Slot {
+    /// Puts everything in its place, so that it can be queued. What was begun is ended by [`end`](Slot::end), on failure too.
+    pub(crate) fn begin(
+        &mut self,
+        target: &Target,
+        spares: &mut Spares,
+        head: &Head,
+        constants: &[u32],
+    ) -> Result<(), Trouble> {
+        let groups = target.blueprint.plan.groups.len();
+        self.objects.resize_with(groups, || None);
+        self.batch.clear();
+        let lengths = self.bindings.iter().map(|binding| binding.view.length());
+        head.write(constants, lengths, &mut self.call);
+        for group in 0..groups {
+            let place = self.place(target, spares, group)?;
+            self.places.push(place);
+            self.bring(&target.blueprint, group)?;
+            let bytes = self.transferred(&target.blueprint, group);
+            let object = bound(&self.objects, &self.places, &self.bindings, &target.blueprint, group);
+            self.batch.push(object.ok_or_else(misfit)?.object(), bytes);
+        }
+        Ok(())
+    }
+
+    /// Queues everything that was put in its place.
+    pub(crate) fn queue(&self, target: &Target) -> Result<(), Error> {
+        let begin = Instant::now();
+        loop {
+            match target.card.execute(target.channel.number, &self.batch) {
+                // Objects complete in no order: one of a run that is over may be on its way for a moment longer. A wait would
+                // not do, since the kernel has every other object of a refused execution wait for the next one.
+                Err(Error::Kernel { errno: Errno::INVAL, .. }) if begin.elapsed() < STRAGGLER => {
+                    std::thread::sleep(STRAGGLER / 100);
+                }
+                result => return result,
             }
-            in_place.push(bound);
-        }
-        let places: Vec<Place<'_>> = (0..in_place.len())
-            .filter_map(|group| {
-                let own = in_place.get(group).and_then(Option::as_ref);
-                let (bound, offset) = match own {
-                    Some((memory, offset)) => (memory.bound()?, Some(*offset)),
-                    None => (active.object(group)?, None),
-                };
-                Some(Place { group, bound, own: offset })
-            })
-            .collect();
-        for place in &places {
-            self.bring(active, place)?;
-        }
-        let set: Vec<Queued<'_>> = places.iter().map(|place| self.queued(active, place)).collect();
-        let end = Instant::now() + self.timeout;
-        self.queue(active, &set, end)?;
-        for queued in &set {
-            self.wait(active, queued, end)?;
-        }
-        places.iter().try_for_each(|place| self.take(active, place, &places))
-    }
-
-    fn binding(&self, active: &Active, group: usize) -> Option<&Binding> {
-        match active.blueprint.roles.get(group) {
-            Some(Role::Binding(number)) => self.bindings.get(*number),
-            _ => None,
         }
     }
 
-    /// The program's own buffer for a group, sliced, and where in it the bytes begin; nothing if it cannot be used.
-    fn in_place(
-        &self,
-        active: &Active,
-        group: usize,
-        used: &[Option<(Arc<Memory>, u64)>],
-    ) -> Result<Option<(Arc<Memory>, u64)>, Error> {
-        let Some(binding) = self.binding(active, group).filter(|_| active.blueprint.takes_buffers(group))
-        else {
-            return Ok(None);
+    /// The object of a group in this run.
+    pub(crate) fn object(&self, blueprint: &Blueprint, group: usize) -> Option<&Object> {
+        bound(&self.objects, &self.places, &self.bindings, blueprint, group).map(Bound::object)
+    }
+
+    /// How many elements of a ring the objects take together.
+    pub(crate) fn elements(&self, target: &Target) -> Result<u64, Error> {
+        let groups = 0..self.places.len();
+        let objects: Vec<&Object> =
+            groups.filter_map(|group| self.object(&target.blueprint, group)).collect();
+        let performance = target.card.performance(target.channel.number, &objects)?;
+        Ok(performance.iter().map(|one| u64::from(one.elements)).sum())
+    }
+
+    /// Takes what came out of a run that is over.
+    pub(crate) fn take(&self, blueprint: &Blueprint) -> Result<(), Trouble> {
+        (0..self.places.len()).try_for_each(|group| self.take_group(blueprint, group))
+    }
+
+    /// Gives back the objects that [`begin`](Slot::begin) has taken: nothing is queued any more.
+    pub(crate) fn end(&mut self, blueprint: &Blueprint) {
+        for (group, _) in self.places.iter().enumerate() {
+            if let Some(bound) = bound(&self.objects, &self.places, &self.bindings, blueprint, group) {
+                bound.give_back();
+            }
+        }
+        self.places.clear();
+    }
+
+    /// The slot's own objects, of a network that was stopped.
+    pub(crate) fn into_objects(self) -> impl Iterator<Item = Bound> {
+        self.objects.into_iter().flatten()
+    }
+
+    /// Takes an object for a group, sliced: the program's own buffer, if it can be used, or else the slot's.
+    fn place(&mut self, target: &Target, spares: &mut Spares, group: usize) -> Result<Place, Error> {
+        let plan = target.blueprint.plan.groups.get(group).ok_or_else(misfit)?;
+        let own = binding(&self.bindings, &target.blueprint, group)
+            .filter(|_| target.blueprint.takes_buffers(group))
+            .and_then(|binding| binding.memory.as_ref())
+            .and_then(|(memory, offset)| Some((memory.bound()?, *offset)));
+        if let Some((bound, offset)) = own
+            && offset.checked_add(plan.length).is_some_and(|end| end <= bound.object().length())
+            && bound.take(&target.channel, group, plan, offset)?
+        {
+            return Ok(Place::Buffer(offset));
+        }
+        let place = self.objects.get_mut(group).ok_or_else(misfit)?;
+        let bound = match place {
+            Some(bound) => bound,
+            None => place.insert(spares.take(&target.card, plan.length)?),
         };
-        let plan = active.blueprint.plan.groups.get(group);
-        let (Some((memory, offset)), Some(plan)) = (&binding.memory, plan) else { return Ok(None) };
-        let Some(bound) = memory.bound() else { return Ok(None) };
-        let fits = offset.checked_add(plan.length).is_some_and(|end| end <= bound.object().length());
-        // The kernel queues an object once.
-        let taken = used.iter().flatten().any(|(other, _)| Arc::ptr_eq(other, memory));
-        if !fits || taken {
-            return Ok(None);
-        }
-        bound.slice(&active.channel, group, plan, *offset)?;
-        Ok(Some((memory.clone(), *offset)))
+        bound.take(&target.channel, group, plan, 0)?;
+        Ok(Place::Slot)
     }
 
     /// Puts what goes in where the network reads it.
-    fn bring(&self, active: &Active, place: &Place<'_>) -> Result<(), Trouble> {
-        let target = place.bound.object().view();
-        let Some(group) = active.blueprint.plan.groups.get(place.group) else { return Ok(()) };
-        let fitted = match active.blueprint.roles.get(place.group) {
-            Some(Role::Call) => target.write(0, &self.call.write()),
+    fn bring(&self, blueprint: &Blueprint, group: usize) -> Result<(), Trouble> {
+        let plan = blueprint.plan.groups.get(group).ok_or_else(misfit)?;
+        let target = self.object(blueprint, group).ok_or_else(misfit)?.view();
+        let is_own = self.places.get(group) == Some(&Place::Slot);
+        let fitted = match blueprint.roles.get(group) {
+            Some(Role::Call) => target.write(0, &self.call),
             Some(Role::Outcome) => target.write(0, &Outcome::UNKNOWN),
-            Some(Role::Binding(_)) if place.own.is_none() && group.direction == Direction::In => {
-                let Some(binding) = self.binding(active, place.group) else { return Err(misfit().into()) };
-                let length = binding.view.length().min(group.length);
-                copy(&binding.view, target, 0, length)
+            Some(Role::Binding(_)) if is_own && plan.direction == Direction::In => {
+                let binding = binding(&self.bindings, blueprint, group).ok_or_else(misfit)?;
+                copy(&binding.view, target, 0, binding.view.length().min(plan.length))
             }
             _ => true,
         };
         fitted.then_some(()).ok_or_else(|| misfit().into())
     }
 
-    /// An object, and how much of it is transferred: all, unless the binding is shorter than the network's buffer.
-    fn queued<'a>(&self, active: &Active, place: &Place<'a>) -> Queued<'a> {
-        let length = active.blueprint.plan.groups.get(place.group).map_or(0, |group| group.length);
-        let given = self.binding(active, place.group).map_or(length, |binding| binding.view.length());
+    /// How much of an object is transferred: all, unless the binding is shorter than the network's buffer.
+    fn transferred(&self, blueprint: &Blueprint, group: usize) -> Option<u64> {
+        let length = blueprint.plan.groups.get(group)?.length;
+        let given = binding(&self.bindings, blueprint, group)?.view.length();
         // Counted from the beginning of the object. Nothing at all is nothing, wherever it begins.
-        let begin = place.own.filter(|_| given > 0).unwrap_or(0);
-        Queued { object: place.bound.object(), bytes: (given < length).then_some(begin + given) }
+        let begin = match self.places.get(group) {
+            Some(&Place::Buffer(offset)) if given > 0 => offset,
+            _ => 0,
+        };
+        (given < length).then_some(begin + given)
     }
 
-    /// Queues everything, and waits while the ring is full.
-    fn queue(&self, active: &Active, set: &[Queued<'_>], end: Instant) -> Result<(), Error> {
-        let (mut pause, most) = BACK_OFF;
-        let mut checked = false;
-        loop {
-            match active.card().execute(active.channel.number, set) {
-                Err(Error::Full) if !checked => {
-                    active.check_ring(set)?;
-                    checked = true;
-                }
-                Err(Error::Full) if Instant::now() < end && !self.stop.load(Ordering::Relaxed) => {
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(most);
-                }
-                result => return result,
-            }
-        }
-    }
-
-    fn wait(&self, active: &Active, queued: &Queued<'_>, end: Instant) -> Result<(), Error> {
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            match active.card().wait(queued.object, active.channel.number, left.min(SLICE)) {
-                Err(Error::TimedOut) if !left.is_zero() && !self.stop.load(Ordering::Relaxed) => {}
-                result => return result,
-            }
-        }
-    }
-
-    /// Takes what came out.
-    fn take(&self, active: &Active, place: &Place<'_>, places: &[Place<'_>]) -> Result<(), Trouble> {
-        let view = place.bound.object().view();
-        let Some(group) = active.blueprint.plan.groups.get(place.group) else { return Ok(()) };
-        let role = active.blueprint.roles.get(place.group);
+    fn take_group(&self, blueprint: &Blueprint, group: usize) -> Result<(), Trouble> {
+        let plan = blueprint.plan.groups.get(group).ok_or_else(misfit)?;
+        let view = self.object(blueprint, group).ok_or_else(misfit)?.view();
+        let role = blueprint.roles.get(group);
         if role == Some(&Role::Outcome) {
             return outcome(view);
         }
-        let Some(binding) = self.binding(active, place.group) else { return Ok(()) };
-        if group.direction == Direction::In || place.own.is_some() {
+        let is_own = self.places.get(group) == Some(&Place::Slot);
+        let Some(binding) =
+            binding(&self.bindings, blueprint, group).filter(|_| is_own && plan.direction == Direction::Out)
+        else {
             return Ok(());
-        }
-        let before = places.iter().find(|other| {
-            let goes_in = active.blueprint.plan.groups.get(other.group).map(|group| group.direction);
-            other.own.is_none()
-                && goes_in == Some(Direction::In)
-                && active.blueprint.roles.get(other.group) == role
-        });
-        let length = binding.view.length().min(group.length);
-        let fitted = match before {
-            Some(before) => write_changes(before.bound.object().view(), view, &binding.view, length),
-            None => group.requests.iter().all(|request| {
+        };
+        let length = binding.view.length().min(plan.length);
+        let went_in = blueprint.counterpart(group).and_then(|other| self.object(blueprint, other));
+        let fitted = match went_in {
+            Some(before) => write_changes(before.view(), view, &binding.view, length),
+            None => plan.requests.iter().all(|request| {
                 let end = request.host_offset.saturating_add(u64::from(request.size)).min(length);
                 let count = end.saturating_sub(request.host_offset);
                 count == 0 || copy(view, &binding.view, request.host_offset, count)
@@ -212,12 +225,29 @@ impl Run<'_> {
     }
 }
 
-/// Where a group's bytes are in this run.
-struct Place<'a> {
+/// How long an object of a run that is over may still be on its way.
+const STRAGGLER: Duration = Duration::from_millis(100);
+
+/// The binding that a group is for.
+fn binding<'a>(bindings: &'a [Binding], blueprint: &Blueprint, group: usize) -> Option<&'a Binding> {
+    match blueprint.roles.get(group) {
+        Some(Role::Binding(number)) => bindings.get(*number),
+        _ => None,
+    }
+}
+
+/// The object of a group, whoever's it is.
+fn bound<'a>(
+    objects: &'a [Option<Bound>],
+    places: &[Place],
+    bindings: &'a [Binding],
+    blueprint: &Blueprint,
     group: usize,
-    bound: &'a Bound,
-    /// Where they begin, if the object is the program's own buffer.
-    own: Option<u64>,
+) -> Option<&'a Bound> {
+    match places.get(group)? {
+        Place::Slot => objects.get(group)?.as_ref(),
+        Place::Buffer(_) => binding(bindings, blueprint, group)?.memory.as_ref()?.0.bound(),
+    }
 }
 
 /// Copies bytes to the same place elsewhere.
@@ -239,7 +269,8 @@ fn write_changes(before: &HostRange, after: &HostRange, target: &HostRange, leng
         if !before.read(at, old) || !after.read(at, new) {
             return false;
         }
-        let mut rest = 0;
+        // Most pieces of a large buffer are as they were, and comparing them whole is quicker than byte by byte.
+        let mut rest = if old == new { count } else { 0 };
         while let Some((begin, end)) = next_change(old, new, rest) {
             let Some(bytes) = new.get(begin..end) else { return false };
             if !target.write(at + begin as u64, bytes) {

@@ -14,6 +14,7 @@
 //! | `qaic://N` | the card behind `/dev/accel/accelN` |
 //! | `qaic://0000:19:00.0` | the card at a place on the bus |
 //! | `qaic:///dev/accel/accelN` | the card behind a node |
+//! | `qaic://fd/N` | the card that the program itself has opened as descriptor N, and closes |
 //! | `qaic://emulated`, `qaic://emulated/N` | an emulated card; never taken unless it is named |
 //!
 //! What `qaic://` stands for can be said otherwise by the environment: `HAL_QAIC_DEFAULT` is then the path.
@@ -31,6 +32,7 @@
 //! | `restart_timeout=SECONDS` | 5 | how long a network waits for a sub-system that restarts before it is given up |
 //! | `channels=N` | 16 | how many networks run at once |
 //! | `elements=N` | as many as needed | how many elements the rings of a channel have |
+//! | `in_flight=N` | as many as the ring takes | how many dispatches of one network are queued at once |
 //!
 //! An emulated card takes those of the [emulator](hal_qaic_emulator) as well.
 //!
@@ -42,7 +44,9 @@
 //! | `memory.rs` | buffer objects, and for what they are sliced |
 //! | `blueprint.rs`, `active.rs`, `networks.rs` | a network before it runs, one that runs, all that run |
 //! | `launch.rs` | one run of a network |
-//! | `executable.rs`, `queue.rs`, `device.rs` | what the driver sees |
+//! | `hazard.rs`, `queue.rs`, `queue/` | what may overlap; the queues and their two threads |
+//! | `executable.rs`, `device.rs` | what the driver sees |
+//! | `info.rs` | what an open card says of itself |
 //!
 //! The bytes of all interfaces are [`hal_qaic_abi`].
 
@@ -52,6 +56,8 @@ mod blueprint;
 mod desk;
 mod device;
 mod executable;
+mod hazard;
+mod info;
 pub mod kmd;
 mod launch;
 mod memory;
@@ -60,12 +66,15 @@ mod queue;
 
 pub use device::QaicDevice;
 pub use executable::{Executable, FORMAT};
+pub use info::Info;
 pub use memory::Memory;
 
-use executable::Programs;
+use emulator::{Emulator, Options};
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
+use hal_emulation::programs::Programs;
+use hal_emulation::remote::{self, Remote};
 use hal_qaic_abi::sysfs;
-use hal_qaic_emulator::{Emulator, Options};
+pub use hal_qaic_emulator as emulator;
 use kmd::{Card, Device as Client, Kernel, Linux, ModuleSettings, Node, Selector, find, nodes};
 use networks::Settings;
 use std::path::{Path, PathBuf};
@@ -78,6 +87,32 @@ pub struct Qaic;
 
 /// What a device without a path stands for, if the environment says so.
 const DEFAULT: &str = "HAL_QAIC_DEFAULT";
+
+impl Qaic {
+    /// Opens a node of a kernel other than this system's, such as one that counts or records what it passes on, with the
+    /// parameters that a URI has. `programs` is the emulator behind it, where there is one that runs host executables.
+    pub fn open_on(
+        kernel: Arc<dyn Kernel>,
+        node: &Path,
+        programs: Option<Arc<Emulator>>,
+        parameters: &mut Parameters<'_>,
+    ) -> Result<QaicDevice, Failure> {
+        let programs = programs.map(|emulator| -> Arc<dyn Programs> { emulator });
+        open(kernel, node, programs, &Opening::read(parameters)?)
+    }
+
+    /// Opens what a URI names, such as `qaic://0` or `qaic://emulated?cards=2`, for programs that are no IREE.
+    pub fn open_uri(uri: &str) -> Result<QaicDevice, Failure> {
+        let rest = uri.strip_prefix(Self::NAME).unwrap_or(uri);
+        let rest = rest.strip_prefix("://").unwrap_or(rest);
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let mut parameters = Parameters::new(Self::NAME, pairs);
+        let device = Self.open(path, &mut parameters)?;
+        parameters.finish().map(|()| device)
+    }
+}
 
 /// What the parameters of a URI say.
 struct Opening {
@@ -97,9 +132,11 @@ impl Opening {
         let restart_timeout = seconds("restart_timeout", default.restart_timeout, 0)?;
         let control = optional(parameters, "control_timeout", 86_400)?;
         let elements = optional(parameters, "elements", 1 << 15)?;
+        let in_flight = optional(parameters, "in_flight", 1 << 15)?;
         let settings = Settings {
             channels: parameters.number("channels", default.channels, 1, default.channels)?,
             elements,
+            in_flight: in_flight.and_then(|number| usize::try_from(number).ok()),
             execute_timeout,
             restart_timeout,
         };
@@ -126,6 +163,9 @@ impl Driver for Qaic {
 
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
         let mut devices: Vec<DeviceInfo> = nodes(&Linux)?.iter().map(listed).collect();
+        if remote::is_supervised() {
+            devices.iter_mut().for_each(|device| device.name.insert_str(0, "emulated by another process: "));
+        }
         devices.push(DeviceInfo {
             path: EMULATED.to_owned(),
             name: "emulated Cloud AI 100: software behind the kernel driver's interface, no hardware"
@@ -138,10 +178,15 @@ impl Driver for Qaic {
         let opening = Opening::read(parameters)?;
         let default = std::env::var(DEFAULT).unwrap_or_default();
         let path = if path.is_empty() { default.as_str() } else { path };
+        if let Some(number) = path.strip_prefix("fd/") {
+            return adopt(number, &opening);
+        }
         let Some(number) = emulated(path)? else {
             let kernel: Arc<dyn Kernel> = Arc::new(Linux);
             let node = locate(&*kernel, path)?;
-            return open(kernel, &node, None, &opening);
+            // Where another process emulates the cards, it has our executables run, too.
+            let programs = Remote::connect(&*kernel)?.map(|remote| remote as Arc<dyn Programs>);
+            return open(kernel, &node, programs, &opening);
         };
         let emulator = Emulator::get(&Options::read(parameters)?)?;
         let node = Path::new(sysfs::NODES).join(format!("accel{number}"));
@@ -173,8 +218,8 @@ impl Driver for Qaic {
 const EMULATED: &str = "emulated";
 
 /// What is true of every device, for `--dump_devices`.
-const COMMON: &str = "- queues: 1, in order\n- parameters: open_timeout, control_timeout, execute_timeout, restart_timeout, \
-                      channels, elements";
+const COMMON: &str = "- queues: 4, in order\n- parameters: open_timeout, control_timeout, execute_timeout, restart_timeout, \
+                      channels, elements, in_flight";
 
 /// Which emulated card a path names, if it names one.
 fn emulated(path: &str) -> Result<Option<usize>, Failure> {
@@ -195,8 +240,38 @@ fn open(
     programs: Option<Arc<dyn Programs>>,
     opening: &Opening,
 ) -> Result<QaicDevice, Failure> {
-    let card = Card::open(kernel, node, opening.patience)?;
-    QaicDevice::new(Client::new(card, opening.control)?, programs, opening.settings)
+    device(Card::open(kernel, node, opening.patience)?, programs, opening)
+}
+
+/// The card behind a descriptor of this process.
+fn adopt(number: &str, opening: &Opening) -> Result<QaicDevice, Failure> {
+    let bad = || {
+        let message = format!("qaic://fd/{number} names no open descriptor of this process");
+        Failure::new(Code::InvalidArgument, message)
+    };
+    let number: i32 = number.parse().map_err(|_| bad())?;
+    let file = kmd::borrow(number).ok_or_else(bad)?;
+    let name = format!("descriptor {number}");
+    match Emulator::of(file) {
+        Some(emulator) => {
+            let programs: Arc<dyn Programs> = emulator.clone();
+            device(Card::adopt(emulator, file, name)?, Some(programs), opening)
+        }
+        None => device(Card::adopt(Arc::new(Linux), file, name)?, None, opening),
+    }
+}
+
+fn device(
+    card: Arc<Card>,
+    programs: Option<Arc<dyn Programs>>,
+    opening: &Opening,
+) -> Result<QaicDevice, Failure> {
+    let client = Client::new(card, opening.control)?;
+    if let Some(warning) = client.warning() {
+        // Nothing fails for it, so that there is no status that it could be in.
+        eprintln!("hal-qaic: {warning}");
+    }
+    QaicDevice::new(client, programs, opening.settings)
 }
 
 fn listed(node: &Node) -> DeviceInfo {

@@ -6,12 +6,13 @@
 //!
 //! An object is *sliced* for one network at a time: the kernel is told which of its pieces go where. That is kept until the
 //! object is bound elsewhere or the network is gone, so that binding the same buffer to the same network again costs
-//! nothing.
+//! nothing. The kernel queues an object once at a time, and an object that is queued keeps its slices: whoever queues one
+//! [takes](Bound::take) it before, and whoever finds it taken works on a copy.
 
 use crate::kmd::{Card, Errno, Error, Object};
 use hal_backend::HostRange;
 use hal_qaic_abi::container::{Bases, Group};
-use hal_qaic_abi::uapi::SliceEntry;
+use hal_qaic_abi::uapi::{PAGE, SliceEntry};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -35,45 +36,61 @@ struct Sliced {
     offset: u64,
 }
 
+#[derive(Debug, Default)]
+struct Use {
+    sliced: Option<Sliced>,
+    /// Whether a run has it.
+    taken: bool,
+}
+
 /// An object, and for what it is sliced.
 #[derive(Debug)]
 pub(crate) struct Bound {
     card: Arc<Card>,
     object: Object,
-    sliced: Mutex<Option<Sliced>>,
+    used: Mutex<Use>,
 }
 
 impl Bound {
     /// An object of at least so many bytes.
     pub(crate) fn new(card: &Arc<Card>, length: u64) -> Result<Self, Error> {
-        Ok(Self { card: card.clone(), object: card.create(length)?, sliced: Mutex::new(None) })
+        Ok(Self { card: card.clone(), object: card.create(length)?, used: Mutex::default() })
     }
 
     pub(crate) fn object(&self) -> &Object {
         &self.object
     }
 
-    /// Makes sure that the object is sliced for this group of a network, whose buffer begins at `offset` in it. It must
-    /// not be queued.
-    pub(crate) fn slice(
+    /// Takes the object for a run, sliced for this group of a network, whose buffer begins at `offset` in it. False if
+    /// another run has it.
+    pub(crate) fn take(
         &self,
         channel: &Arc<Channel>,
         number: usize,
         group: &Group,
         offset: u64,
-    ) -> Result<(), Error> {
-        let mut sliced = self.sliced.lock();
-        if let Some(known) = &*sliced
-            && std::ptr::eq(known.channel.as_ptr(), Arc::as_ptr(channel))
-            && (known.group, known.offset) == (number, offset)
-        {
-            return Ok(());
+    ) -> Result<bool, Error> {
+        let mut used = self.used.lock();
+        if used.taken {
+            return Ok(false);
         }
-        self.release(&mut sliced)?;
-        let slices = group.slices(channel.bases, offset)?;
-        self.attach(channel, group.dir(), &slices)?;
-        *sliced = Some(Sliced { channel: Arc::downgrade(channel), group: number, offset });
-        Ok(())
+        let is_known = used.sliced.as_ref().is_some_and(|known| {
+            std::ptr::eq(known.channel.as_ptr(), Arc::as_ptr(channel))
+                && (known.group, known.offset) == (number, offset)
+        });
+        if !is_known {
+            self.release(&mut used.sliced)?;
+            let slices = group.slices(channel.bases, offset)?;
+            self.attach(channel, group.dir(), &slices)?;
+            used.sliced = Some(Sliced { channel: Arc::downgrade(channel), group: number, offset });
+        }
+        used.taken = true;
+        Ok(true)
+    }
+
+    /// The run that has taken it is over: it is not queued any more.
+    pub(crate) fn give_back(&self) {
+        self.used.lock().taken = false;
     }
 
     /// Asks the kernel to slice the object. It calls a channel that was taken away an invalid argument, as it does much
@@ -105,8 +122,44 @@ impl Bound {
 impl Drop for Bound {
     fn drop(&mut self) {
         // The kernel keeps an object's memory for as long as it has slices.
-        let mut sliced = self.sliced.lock();
-        let _ = self.release(&mut sliced);
+        let _ = self.release(&mut self.used.lock().sliced);
+    }
+}
+
+/// Large objects of networks that were stopped, kept for the next ones: to make such an object, and to give it back, costs
+/// more than to use it.
+#[derive(Debug, Default)]
+pub(crate) struct Spares(Vec<Bound>);
+
+/// The least that an object has to be worth keeping, and how much all of them take.
+const LARGE: u64 = 1 << 20;
+const SPARES: u64 = 512 << 20;
+
+impl Spares {
+    /// An object of so many bytes, in whole pages: one that was kept, or a new one.
+    pub(crate) fn take(&mut self, card: &Arc<Card>, length: u64) -> Result<Bound, Error> {
+        let wanted = length.next_multiple_of(PAGE);
+        match self.0.iter().position(|bound| bound.object.length() == wanted) {
+            Some(place) => Ok(self.0.swap_remove(place)),
+            None => Bound::new(card, length),
+        }
+    }
+
+    /// Keeps objects of a network that was stopped, if they are worth it and there is room.
+    pub(crate) fn keep(&mut self, objects: impl Iterator<Item = Bound>) {
+        let mut taken: u64 = self.0.iter().map(|bound| bound.object.length()).sum();
+        for bound in objects.filter(|bound| bound.object.length() >= LARGE) {
+            taken += bound.object.length();
+            if taken > SPARES {
+                return;
+            }
+            self.0.push(bound);
+        }
+    }
+
+    /// Gives them all back.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 

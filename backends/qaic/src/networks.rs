@@ -2,20 +2,25 @@
 //!
 //! A device has sixteen channels and as many cores, and a model more functions than that. A network that was started stays
 //! until its place is needed: when as many run as may, or when the device refuses another for want of something, the one that
-//! was used longest ago is stopped and the start is tried again. None of them runs while this happens: one thread does it
-//! all.
+//! was used longest ago, of those that have nothing in flight, is stopped and the start is tried again. Where all have, the
+//! dispatch waits until a run is over. One thread starts and stops networks, and begins runs.
 
 use crate::active::{Active, Start};
 use crate::blueprint::Blueprint;
 use crate::kmd::{Device, Error};
-use crate::launch::{Run, Trouble};
+use crate::launch::{Binding, Slot, Target, Trouble};
+use crate::memory::Spares;
 use hal_backend::Failure;
+use hal_qaic_abi::container::emulated::Head;
 use hal_qaic_abi::uapi::CHANNELS;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The rings that a channel gets at first, and how large they are made where that is not enough.
 const ELEMENTS: (u32, u32) = (512, 1 << 15);
+
+/// How many of the networks that have ended are remembered, with why, for runs of them that come back later.
+const REMEMBERED: usize = 64;
 
 /// How networks are run.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) channels: usize,
     /// How many elements a channel's rings have; as many as are needed, if nothing is said.
     pub(crate) elements: Option<u32>,
+    /// How many runs of a network may be in flight; as many as its ring takes, if nothing is said.
+    pub(crate) in_flight: Option<usize>,
     /// How long a run may take.
     pub(crate) execute_timeout: Duration,
     /// How long a sub-system may take to restart.
@@ -35,6 +42,7 @@ impl Default for Settings {
         Self {
             channels: CHANNELS as usize,
             elements: None,
+            in_flight: None,
             execute_timeout: Duration::from_secs(60),
             restart_timeout: Duration::from_secs(5),
         }
@@ -52,16 +60,70 @@ pub(crate) struct Key {
     pub(crate) capacities: Vec<u64>,
 }
 
+/// A network that is wanted, whether it runs or not.
+pub(crate) trait Wanted {
+    /// Whether it is the one with this key.
+    fn is(&self, key: &Key, bindings: &[Binding]) -> bool;
+
+    /// Its key, and what it is started from.
+    fn make(&self, bindings: &[Binding]) -> Result<(Key, Arc<Blueprint>), Failure>;
+}
+
+/// A run that was queued.
+pub(crate) struct Launched {
+    /// The number of the network.
+    pub(crate) network: u64,
+    pub(crate) target: Target,
+    pub(crate) slot: Slot,
+}
+
+impl Launched {
+    /// It is over: lets go of everything that is the program's.
+    pub(crate) fn end(&mut self) {
+        self.slot.end(&self.target.blueprint);
+        self.slot.bindings.clear();
+    }
+}
+
+/// Why a run was not begun.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// It cannot be.
+    Failed(Trouble),
+    /// Not before another run is over.
+    Busy,
+    /// Not now: a ring is full, and not of runs of ours.
+    Full,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Refusal::Failed(error.into())
+    }
+}
+
 /// Networks that run, the one that was used last at the end.
 pub(crate) struct Networks {
     device: Arc<Device>,
     settings: Settings,
     running: Vec<(Key, Active)>,
+    /// Whether the device had not enough for another network while all of ours were busy.
+    scarce: bool,
+    /// Why networks have ended, the latest at the end.
+    ended: Vec<(u64, Error)>,
+    spares: Spares,
 }
 
 impl Networks {
     pub(crate) fn new(device: Arc<Device>, settings: Settings) -> Self {
-        Self { device, settings, running: Vec::new() }
+        Self {
+            device,
+            settings,
+            running: Vec::new(),
+            scarce: false,
+            ended: Vec::new(),
+            spares: Spares::default(),
+        }
     }
 
     /// How many run.
@@ -70,56 +132,101 @@ impl Networks {
         self.running.len()
     }
 
-    /// Runs a network, which is started if it does not run. `read` makes what it is started from.
-    pub(crate) fn run(
+    /// Queues a run of a network, which is started if it does not run. Takes the bindings if the run is queued, and leaves
+    /// room for others in their place.
+    pub(crate) fn launch(
         &mut self,
-        key: &Key,
-        read: impl FnOnce() -> Result<Arc<Blueprint>, Failure>,
-        run: &Run<'_>,
-    ) -> Result<(), Trouble> {
-        let mut active = match self.running.iter().position(|(other, _)| other == key) {
-            Some(place) => self.running.remove(place).1,
+        wanted: &dyn Wanted,
+        head: &Head,
+        constants: &[u32],
+        bindings: &mut Vec<Binding>,
+    ) -> Result<Launched, Refusal> {
+        let (key, mut active) = match self.running.iter().position(|(key, _)| wanted.is(key, bindings)) {
+            Some(place) => self.running.remove(place),
             None => {
-                let blueprint = read().map_err(Trouble::Program)?;
-                self.start(&blueprint, self.settings.elements.unwrap_or(ELEMENTS.0))?
+                let (key, blueprint) =
+                    wanted.make(bindings).map_err(|failure| Refusal::Failed(Trouble::Program(failure)))?;
+                let elements = self.settings.elements.unwrap_or(ELEMENTS.0);
+                (key, self.start(&blueprint, elements)?)
             }
         };
-        let mut result = run.on(&mut active);
-        while let Err(Trouble::Device(Error::Ring)) = result {
-            // Nothing was queued. The network gets a channel with larger rings, unless somebody has said how large.
+        let mut result = queue(&mut active, &mut self.spares, head, constants, bindings);
+        while let Err(Refusal::Failed(Trouble::Device(Error::Ring))) = result {
+            // Nothing is queued. The network gets a channel with larger rings, unless somebody has said how large.
             let elements = active.elements() * 2;
             if self.settings.elements.is_some() || elements > ELEMENTS.1 {
-                return result;
+                break;
             }
-            let blueprint = active.blueprint.clone();
-            drop(active);
+            let blueprint = active.target.blueprint.clone();
+            active.stop(&mut self.spares);
             active = self.start(&blueprint, elements)?;
-            result = run.on(&mut active);
+            result = queue(&mut active, &mut self.spares, head, constants, bindings);
         }
-        match &result {
-            Ok(()) | Err(Trouble::Program(_)) => self.running.push((key.clone(), active)),
-            // The kernel has ended it: what is left is to unload it. The next dispatch starts it again.
-            Err(Trouble::Device(Error::WorkloadLost)) => active.forget(),
-            // Whatever is still queued ends when it is stopped, which dropping does.
-            Err(Trouble::Device(_)) => {}
+        let number = active.number;
+        self.running.push((key, active));
+        if let Err(Refusal::Failed(Trouble::Device(error))) = &result {
+            self.end(number, error);
         }
         result
     }
 
-    fn start(&mut self, blueprint: &Arc<Blueprint>, elements: u32) -> Result<Active, Error> {
+    fn start(&mut self, blueprint: &Arc<Blueprint>, elements: u32) -> Result<Active, Refusal> {
         while self.running.len() >= self.settings.channels {
-            self.running.remove(0);
+            self.stop_one()?;
         }
-        let start = Start { elements, patience: self.settings.restart_timeout };
+        if self.scarce && !self.running.is_empty() {
+            self.stop_one()?;
+        }
+        let Settings { restart_timeout, in_flight, .. } = self.settings;
+        let start = Start { elements, patience: restart_timeout, in_flight };
         loop {
             match Active::start(&self.device, blueprint, start) {
                 // Another one may have what this one wants.
                 Err(error) if error.is_exhaustion() && !self.running.is_empty() => {
-                    self.running.remove(0);
+                    self.scarce = true;
+                    self.stop_one()?;
                 }
-                result => return result,
+                result => {
+                    self.scarce = false;
+                    return Ok(result?);
+                }
             }
         }
+    }
+
+    /// Stops the network that was used longest ago of those that have nothing in flight.
+    fn stop_one(&mut self) -> Result<(), Refusal> {
+        let idle = self.running.iter().position(|(_, active)| active.is_idle()).ok_or(Refusal::Busy)?;
+        let (_, active) = self.running.remove(idle);
+        active.stop(&mut self.spares);
+        Ok(())
+    }
+
+    /// A run of a network is over: what it had is there for the next one.
+    pub(crate) fn give_back(&mut self, network: u64, slot: Slot) {
+        if let Some((_, active)) = self.running.iter_mut().find(|(_, active)| active.number == network) {
+            active.give_back(slot);
+        }
+    }
+
+    /// Stops a network, of which a run has failed: whatever is queued there ends unfinished. The next dispatch starts it
+    /// again. Says why it has ended: the first reason of all that there are.
+    pub(crate) fn end(&mut self, network: u64, why: &Error) -> Error {
+        let Some(place) = self.running.iter().position(|(_, active)| active.number == network) else {
+            let known = self.ended.iter().find(|(number, _)| *number == network);
+            return known.map_or(why, |(_, first)| first).clone();
+        };
+        let (_, mut active) = self.running.remove(place);
+        if *why == Error::WorkloadLost {
+            // The kernel has ended it: what is left is to unload it.
+            active.forget();
+        }
+        drop(active);
+        if self.ended.len() == REMEMBERED {
+            self.ended.remove(0);
+        }
+        self.ended.push((network, why.clone()));
+        why.clone()
     }
 
     /// Stops what runs of an executable.
@@ -130,5 +237,45 @@ impl Networks {
     /// Stops everything.
     pub(crate) fn clear(&mut self) {
         self.running.clear();
+        self.spares.clear();
+    }
+}
+
+/// Queues a run of a network that runs. What goes wrong beside other runs of it, and is no loss, may go well without them:
+/// it is an error only when nothing else is in flight.
+fn queue(
+    active: &mut Active,
+    spares: &mut Spares,
+    head: &Head,
+    constants: &[u32],
+    bindings: &mut Vec<Binding>,
+) -> Result<Launched, Refusal> {
+    let mut slot = active.slot().ok_or(Refusal::Busy)?;
+    std::mem::swap(&mut slot.bindings, bindings);
+    let target = &active.target;
+    let begun = slot.begin(target, spares, head, constants).map_err(Refusal::Failed);
+    let refusal = match begun.and_then(|()| Ok(slot.queue(target)?)) {
+        Ok(()) => return Ok(Launched { network: active.number, target: target.clone(), slot }),
+        Err(Refusal::Failed(Trouble::Device(Error::Full))) if active.is_alone() => {
+            match active.can_fit(&slot) {
+                Ok(true) => Refusal::Full,
+                Ok(false) => Error::Ring.into(),
+                Err(error) => error.into(),
+            }
+        }
+        Err(refusal) => refusal,
+    };
+    slot.end(&active.target.blueprint);
+    std::mem::swap(&mut slot.bindings, bindings);
+    active.give_back(slot);
+    match refusal {
+        Refusal::Failed(Trouble::Device(Error::Gone | Error::WorkloadLost)) => Err(refusal),
+        Refusal::Failed(Trouble::Device(error)) if !active.is_idle() => {
+            if error == Error::Full {
+                active.fill();
+            }
+            Err(Refusal::Busy)
+        }
+        refusal => Err(refusal),
     }
 }

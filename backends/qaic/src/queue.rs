@@ -1,72 +1,196 @@
-//! The queue of a device: jobs in order, by one thread, which also learns of what has ended.
+//! The queues of a device: what programs submit, what is in flight, and what is reported.
 //!
-//! Transfers are copies by this thread. A dispatch is a [run](crate::launch) of a network: the thread queues its objects and
-//! waits for them, and then goes on. Stopping, starting and everything else that talks to the device's management processor
-//! for a dispatch happens here too, so that nothing of it can meet a run.
+//! Two threads serve them. The [submission](submission) thread takes jobs in their order, does transfers, and queues runs of
+//! networks; the [completion](completion) thread waits for runs, takes what came out, and reports. What they share is
+//! [`State`], behind one lock that neither holds while it copies, talks to the kernel, or calls the driver.
+//!
+//! # Order
+//!
+//! A queue begins its commands in order. A run of a network is queued with the device and the next command begins, unless
+//! that one could notice: it uses what the run writes, or writes what it uses ([`hazard`](crate::hazard)). So runs of one
+//! network stand behind each other in its channel's ring, and networks on different channels work side by side, those of one
+//! queue too. Jobs are reported in order. Queues are in no order among each other: the engine holds what has to wait.
+//!
+//! # Failure
 //!
 //! What goes wrong with one dispatch fails its job, and the queue goes on, also where a workload was lost: its network is
-//! started again when it is wanted again. Only a device that is gone is lost.
+//! started again when it is wanted again, and what was in flight on it fails for the same reason. Only a device that is gone
+//! is lost.
+
+mod completion;
+mod submission;
+
+pub(crate) use completion::Completions;
+pub(crate) use submission::Submissions;
 
 use crate::device::QaicDevice;
-use crate::executable::Executable;
+use crate::hazard::{Hazards, Phase};
 use crate::kmd::Error;
-use crate::launch::{Binding, Run, Trouble};
-use crate::networks::{Networks, Settings};
-use hal_backend::{
-    Code, Command, Completer, Dispatch, Failure, HostRange, Job, Observer, Place, Rejected, Span, Workgroups,
-};
+use crate::launch::Trouble;
+use crate::networks::Launched;
+use hal_backend::{Code, Completer, Failure, Job, Observer, QueueId, Rejected};
 use hal_emulation::clock;
-use hal_qaic_abi::container::emulated::Call;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// How many jobs the queue takes.
+/// How many queues a device has.
+pub(crate) const QUEUES: usize = 4;
+
+/// How many jobs a queue takes.
 const DEPTH: usize = 1024;
+
+/// Who is told what became of jobs.
+pub(crate) trait Reports: Send + Sync {
+    /// A job is over. Those of one queue are reported in order, each once.
+    fn ended(&self, queue: QueueId, epoch: u64, outcome: Result<(), Failure>);
+
+    /// A queue that had no room has some.
+    fn has_room(&self, queue: QueueId);
+
+    /// The device is gone, and all jobs with it.
+    fn lost(&self, why: Failure);
+}
+
+impl Reports for Completer {
+    fn ended(&self, queue: QueueId, epoch: u64, outcome: Result<(), Failure>) {
+        // Ignore the errors of all three: the engine has been dropped.
+        let _ = match outcome {
+            Ok(()) => self.complete(queue, epoch),
+            Err(failure) => self.fail(queue, epoch, failure),
+        };
+    }
+
+    fn has_room(&self, queue: QueueId) {
+        let _ = self.unblock(queue.device());
+    }
+
+    fn lost(&self, why: Failure) {
+        // An engine's backend is one device here.
+        let _ = self.lose(0, why);
+    }
+}
+
+/// A job that has begun.
+struct Begun {
+    number: u64,
+    queue: QueueId,
+    epoch: u64,
+    observer: Option<Arc<dyn Observer>>,
+    begin: u64,
+    /// How many runs of it are in flight.
+    runs: usize,
+    /// There once all its commands have begun.
+    job: Option<Job<QaicDevice>>,
+    failure: Option<Failure>,
+}
+
+/// One queue.
+#[derive(Default)]
+struct Line {
+    /// Jobs that have not begun.
+    waiting: VecDeque<Job<QaicDevice>>,
+    /// Those that have, in order.
+    begun: VecDeque<Begun>,
+    hazards: Hazards,
+    /// Whether somebody was told that there is no room.
+    full: bool,
+    /// Whether a thread reports its jobs now. Another one leaves what it has to report to that one, for the order's sake.
+    reporting: bool,
+}
+
+impl Line {
+    fn begun(&mut self, number: u64) -> Option<&mut Begun> {
+        // Numbers follow each other.
+        let first = self.begun.front()?.number;
+        self.begun.get_mut(usize::try_from(number.checked_sub(first)?).ok()?)
+    }
+
+    /// Takes the first job that has begun, if it is over.
+    fn pop(&mut self) -> Option<Begun> {
+        let is_over = self.begun.front().is_some_and(|begun| begun.job.is_some() && begun.runs == 0);
+        if is_over { self.begun.pop_front() } else { None }
+    }
+}
+
+/// Which command of which job a run is for.
+struct Origin {
+    line: usize,
+    phase: Phase,
+    command: usize,
+    observer: Option<Arc<dyn Observer>>,
+    /// When it was queued.
+    begin: u64,
+}
+
+/// A run in flight.
+struct Flight {
+    /// Its number among all runs of the device.
+    number: u64,
+    origin: Origin,
+    launched: Launched,
+}
+
+/// A run that is over.
+struct Landed {
+    launched: Launched,
+    /// Why it never ended, if its network has to be stopped: its job is not told yet.
+    broken: Option<(Error, u64, Origin)>,
+}
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job<QaicDevice>>,
-    /// Whether somebody was told that there is no room.
-    full: bool,
-    aborted: Option<Failure>,
-    lost: Option<Failure>,
+    lines: Vec<Line>,
+    /// Runs that were queued, on their way to the completion thread.
+    launched: Vec<Flight>,
+    /// Runs that are over, on their way back to the submission thread.
+    landed: Vec<Landed>,
     /// Executables that are gone, and whose networks can go.
     retired: Vec<u64>,
+    aborted: Option<Failure>,
+    lost: Option<Failure>,
     stopping: bool,
+    /// Whether the submission thread has ended.
+    over: bool,
+    /// Grows with whatever the submission thread may want to know.
+    news: u64,
 }
 
-/// The queue, and what its thread shares with others.
-pub(crate) struct Queue {
+impl State {
+    fn line(&mut self, number: usize) -> Option<&mut Line> {
+        self.lines.get_mut(number)
+    }
+}
+
+/// The queues of a device, and what their threads share.
+pub(crate) struct Queues {
     name: String,
     state: Mutex<State>,
-    work: Condvar,
-    completer: OnceLock<Completer>,
+    /// Where the submission thread sleeps.
+    submission: Condvar,
+    /// Where the completion thread sleeps.
+    completion: Condvar,
+    reports: OnceLock<Box<dyn Reports>>,
     /// Whether whatever runs is to be given up.
     give_up: AtomicBool,
 }
 
-/// What the thread has to do next.
-enum Next {
-    Job(Box<Job<QaicDevice>>, Option<Failure>, bool),
-    Retire(Vec<u64>),
-    Stop,
-}
-
-impl Queue {
+impl Queues {
     pub(crate) fn new(name: &str) -> Arc<Self> {
+        let lines = std::iter::repeat_with(Line::default).take(QUEUES).collect();
         Arc::new(Self {
             name: name.to_owned(),
-            state: Mutex::default(),
-            work: Condvar::new(),
-            completer: OnceLock::new(),
+            state: Mutex::new(State { lines, ..State::default() }),
+            submission: Condvar::new(),
+            completion: Condvar::new(),
+            reports: OnceLock::new(),
             give_up: AtomicBool::new(false),
         })
     }
 
-    pub(crate) fn start(&self, completer: Completer) {
-        let _ = self.completer.set(completer);
+    pub(crate) fn start(&self, reports: Box<dyn Reports>) {
+        let _ = self.reports.set(reports);
     }
 
     /// Takes a job, unless there is no room: then it comes back when something has ended.
@@ -75,114 +199,94 @@ impl Queue {
         if let Some(failure) = &state.lost {
             return Err(Rejected::Lost(failure.clone()));
         }
-        if state.jobs.len() >= DEPTH {
-            state.full = true;
+        let Some(line) = state.line(job.queue.ordinal()) else {
+            let message = format!("{}: there is no {:?}", self.name, job.queue);
+            return Err(Rejected::Failed(Failure::new(Code::OutOfRange, message)));
+        };
+        if line.waiting.len() + line.begun.len() >= DEPTH {
+            line.full = true;
             return Err(Rejected::Full(Box::new(job)));
         }
-        state.jobs.push_back(job);
-        drop(state);
-        self.work.notify_one();
+        line.waiting.push_back(job);
+        self.tell(state);
         Ok(())
     }
 
     /// What has not begun fails, and what runs is given up.
     pub(crate) fn abort(&self, why: &Failure) {
-        self.state.lock().aborted.get_or_insert_with(|| why.clone());
+        let mut state = self.state.lock();
+        state.aborted.get_or_insert_with(|| why.clone());
         self.give_up.store(true, Ordering::Relaxed);
-        self.work.notify_one();
+        self.tell(state);
     }
 
-    /// The thread ends when there are no more jobs.
+    /// The threads end when there are no more jobs.
     pub(crate) fn stop(&self) {
-        self.state.lock().stopping = true;
-        self.work.notify_one();
+        let mut state = self.state.lock();
+        state.stopping = true;
+        self.tell(state);
     }
 
     /// Networks of this executable are not wanted any more.
     pub(crate) fn retire(&self, executable: u64) {
-        self.state.lock().retired.push(executable);
-        self.work.notify_one();
-    }
-
-    fn next(&self) -> Next {
         let mut state = self.state.lock();
-        loop {
-            if !state.retired.is_empty() {
-                return Next::Retire(std::mem::take(&mut state.retired));
-            }
-            if let Some(job) = state.jobs.pop_front() {
-                return Next::Job(Box::new(job), state.aborted.clone(), std::mem::take(&mut state.full));
-            }
-            if state.stopping {
-                return Next::Stop;
-            }
-            self.work.wait(&mut state);
-        }
+        state.retired.push(executable);
+        self.tell(state);
     }
 
-    /// What the thread does, until the device is dropped or lost.
-    pub(crate) fn serve(&self, mut networks: Networks, settings: Settings) {
-        loop {
-            match self.next() {
-                Next::Retire(executables) => {
-                    executables.into_iter().for_each(|number| networks.retire(number));
-                }
-                Next::Job(job, aborted, had_no_room) => {
-                    if !self.perform(&mut networks, settings, *job, aborted, had_no_room) {
-                        networks.clear();
-                    }
-                }
-                Next::Stop => return,
+    /// There is news for the submission thread.
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
+        state.news += 1;
+        drop(state);
+        self.submission.notify_one();
+    }
+
+    /// A run is over, and its job is told. Whatever it had of the program's is free.
+    fn settle(&self, state: &mut State, run: u64, origin: &Origin, outcome: Result<(), Failure>) {
+        let Some(line) = state.line(origin.line) else { return };
+        line.hazards.remove(run);
+        if let Some(begun) = line.begun(origin.phase.job) {
+            begun.runs -= 1;
+            if let Err(failure) = outcome {
+                begun.failure.get_or_insert(failure);
             }
         }
     }
 
-    /// Does a job and reports it; false if that was the end of the device.
-    fn perform(
-        &self,
-        networks: &mut Networks,
-        settings: Settings,
-        job: Job<QaicDevice>,
-        aborted: Option<Failure>,
-        had_no_room: bool,
-    ) -> bool {
-        let (queue, epoch) = (job.queue, job.epoch);
-        let begin = clock();
-        let outcome = match aborted {
-            Some(failure) => Err(Trouble::Program(failure)),
-            None => self.run(networks, settings, &job.commands, job.observer.as_deref()),
-        };
-        let gone = matches!(outcome, Err(Trouble::Device(Error::Gone)));
-        let outcome = outcome.map_err(|trouble| self.failure(trouble));
-        if let Some(observer) = &job.observer {
+    /// Reports the jobs of a queue that are over.
+    fn report(&self, number: usize) {
+        let mut state = self.state.lock();
+        let Some(line) = state.line(number).filter(|line| !line.reporting) else { return };
+        line.reporting = true;
+        while let Some(begun) = state.line(number).and_then(Line::pop) {
+            let had_no_room = state.line(number).is_some_and(|line| std::mem::take(&mut line.full));
+            MutexGuard::unlocked(&mut state, || self.report_one(begun, had_no_room));
+        }
+        if let Some(line) = state.line(number) {
+            line.reporting = false;
+        }
+    }
+
+    fn report_one(&self, begun: Begun, had_no_room: bool) {
+        let Begun { queue, epoch, observer, begin, job, failure, .. } = begun;
+        let outcome = failure.map_or(Ok(()), Err);
+        if let Some(observer) = &observer {
             observer.job(begin, clock(), outcome.as_ref().map(drop));
         }
         // What the job held is free before its completion is known.
-        drop(job);
-        if gone {
-            let failure = outcome.err().unwrap_or_else(|| Error::Gone.failure(&self.name));
-            let jobs = {
-                let mut state = self.state.lock();
-                state.lost = Some(failure.clone());
-                std::mem::take(&mut state.jobs)
-            };
-            drop(jobs);
-            if let Some(completer) = self.completer.get() {
-                // Whoever is gone needs no news.
-                let _ = completer.lose(queue.device(), failure);
-            }
-            return false;
-        }
-        let Some(completer) = self.completer.get() else { return true };
-        // In queue order, once for each job. A failed job is complete too: the queue goes on.
-        let _ = match outcome {
-            Ok(()) => completer.complete(queue, epoch),
-            Err(failure) => completer.fail(queue, epoch, failure),
-        };
+        drop((job, observer));
+        let Some(reports) = self.reports.get() else { return };
+        reports.ended(queue, epoch, outcome);
         if had_no_room {
-            let _ = completer.unblock(queue.device());
+            reports.has_room(queue);
         }
-        true
+    }
+
+    /// The device is gone, which is told once all runs in flight have come back.
+    fn lose(&self, state: &mut State) {
+        let failure = Error::Gone.failure(&self.name);
+        state.lost.get_or_insert(failure);
+        self.completion.notify_one();
     }
 
     fn failure(&self, trouble: Trouble) -> Failure {
@@ -194,8 +298,8 @@ impl Queue {
             }
             Trouble::Device(Error::TimedOut) => {
                 let message = format!(
-                    "{}: a dispatch has not ended in time, and its network was stopped; give execute_timeout= more if it \
-                     needs longer",
+                    "{}: a dispatch has not ended in time, and its network was stopped with all that it had in flight; give \
+                     execute_timeout= more if it needs longer",
                     self.name
                 );
                 Failure::new(Code::DeadlineExceeded, message)
@@ -204,96 +308,6 @@ impl Queue {
             Trouble::Program(failure) => failure,
         }
     }
-
-    fn run(
-        &self,
-        networks: &mut Networks,
-        settings: Settings,
-        commands: &[Command<QaicDevice>],
-        observer: Option<&dyn Observer>,
-    ) -> Result<(), Trouble> {
-        for (number, command) in commands.iter().enumerate() {
-            let begin = clock();
-            match command {
-                Command::Fill { target, pattern } => done(view(target)?.fill(pattern.bytes()))?,
-                Command::Copy { source, target } => done(view(target)?.copy_from(&view(source)?))?,
-                Command::Update { source, target } => done(view(target)?.copy_from(source))?,
-                Command::Dispatch(dispatch) => self.dispatch(networks, settings, dispatch)?,
-                // One thread does one command after the other, so a barrier is nothing.
-                Command::Barrier => {}
-            }
-            if let Some(observer) = observer {
-                observer.command(number, begin, clock());
-            }
-        }
-        Ok(())
-    }
-
-    fn dispatch(
-        &self,
-        networks: &mut Networks,
-        settings: Settings,
-        dispatch: &Dispatch<QaicDevice>,
-    ) -> Result<(), Trouble> {
-        let workgroups = match &dispatch.workgroups {
-            Workgroups::Count(count) => *count,
-            Workgroups::Indirect(place) => counts(&view(place)?)?,
-        };
-        if workgroups.contains(&0) {
-            return Ok(());
-        }
-        let executable: &Executable = &dispatch.executable;
-        if executable.is_network() && workgroups != [1; 3] {
-            let message =
-                format!("a network runs as a whole, so its workgroups are 1 1 1, not {workgroups:?}");
-            return Err(Trouble::Program(Failure::new(Code::InvalidArgument, message)));
-        }
-        let bindings = dispatch.bindings.iter().map(binding).collect::<Result<Vec<_>, _>>()?;
-        let lengths: Vec<u64> = bindings.iter().map(|binding| binding.view.length()).collect();
-        let key = executable.key(dispatch.function, &lengths);
-        let call = Call {
-            workgroups,
-            workgroup_size: dispatch.workgroup_size,
-            local_memory: dispatch.local_memory,
-            constants: dispatch.constants.to_vec(),
-            lengths,
-        };
-        let run = Run { bindings: &bindings, call, timeout: settings.execute_timeout, stop: &self.give_up };
-        networks.run(&key, || executable.blueprint(&key), &run)
-    }
-}
-
-fn binding(span: &Span<QaicDevice>) -> Result<Binding, Trouble> {
-    let memory = match &span.place {
-        Place::Device(memory, offset) => Some((memory.clone(), *offset)),
-        Place::Host(_) => None,
-    };
-    Ok(Binding { view: view(span)?, memory })
-}
-
-/// The bytes of a span.
-fn view(span: &Span<QaicDevice>) -> Result<HostRange, Trouble> {
-    let found = match &span.place {
-        Place::Device(memory, offset) => memory.view().slice(*offset, span.length),
-        Place::Host(range) => range.slice(0, span.length),
-    };
-    found.ok_or_else(misfit)
-}
-
-/// The number of workgroups, which is read when the dispatch begins.
-fn counts(place: &HostRange) -> Result<[u32; 3], Trouble> {
-    let mut words = [[0; 4]; 3];
-    done(place.read(0, words.as_flattened_mut()))?;
-    Ok(words.map(u32::from_ne_bytes))
-}
-
-fn done(fitted: bool) -> Result<(), Trouble> {
-    fitted.then_some(()).ok_or_else(misfit)
-}
-
-fn misfit() -> Trouble {
-    let message = "a command reaches past the memory that it works on";
-    Trouble::Program(Failure::new(Code::OutOfRange, message))
 }
 
 #[cfg(test)]

@@ -1,60 +1,18 @@
 //! The device below the engine that orders work for it: what is reported, in which order, and what a loss does.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
+mod support;
+
 use hal_backend::{
-    Command, Commands, Completer, Device, DeviceSpec, Dispatch, Driver, Failure, Function, HostCall,
-    HostLoader, HostProgram, Job, LoadRequest, Parameters, Pattern, Place, QueueId, Rejected, Span,
-    Workgroups,
+    Command, Device, Dispatch, Driver, Failure, Function, HostCall, HostLoader, HostProgram, LoadRequest,
+    Parameters, Pattern, Place, Span, Workgroups,
 };
 use hal_qaic::{Executable, Memory, Qaic, QaicDevice};
-use hal_semaphore::backend::{Backend, Batch, Submitted};
 use hal_semaphore::{Action, Affinity, Code, Engine, Semaphore};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The device as the engine's backend: an operation is a command.
-struct Bridge(Arc<QaicDevice>);
-
-impl Backend for Bridge {
-    type Timeline = Semaphore;
-    type Work = Option<Command<QaicDevice>>;
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![self.0.properties().queues]
-    }
-
-    fn start(&self, completer: Completer) {
-        self.0.start(completer);
-    }
-
-    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        let mut accepted = 0;
-        for submission in batch.iter() {
-            let command = submission.work.and_then(Option::take);
-            let job = Job {
-                queue,
-                epoch: submission.epoch,
-                waits: Default::default(),
-                event: None,
-                commands: Commands::Own(command.into_iter().collect()),
-                observer: None,
-            };
-            match self.0.submit(job) {
-                Ok(()) => accepted += 1,
-                Err(Rejected::Full(_)) => panic!("the tests submit less than the queue takes"),
-                Err(Rejected::Failed(failure)) => return Submitted::failed(accepted, failure),
-                Err(Rejected::Lost(failure)) => return Submitted::lost(failure),
-            }
-        }
-        Submitted::all()
-    }
-
-    fn abort(&self, _: usize, why: &Failure) {
-        self.0.abort(why);
-    }
-}
+use support::Bridge;
 
 /// A program that fails where a workgroup count says so.
 struct Picky([Function; 1]);
@@ -112,7 +70,7 @@ impl Bench {
         self.value += 1;
         let signals = [(timeline.clone(), value)];
         let none: [(Semaphore, u64); 0] = [];
-        self.engine.submit(0, Affinity::ANY, &none, &signals, Action::Queue(Some(command))).unwrap();
+        self.engine.submit(0, Affinity::queue(0), &none, &signals, Action::Queue(Some(command))).unwrap();
     }
 
     /// What becomes of a command.
@@ -167,7 +125,7 @@ fn jobs_are_reported_in_order_and_a_failed_one_does_not_stop_the_queue() {
     assert_eq!(bench.outcome(dispatch(&executable, &memory, 1)).unwrap(), 1);
     assert_eq!(timeline.query().unwrap(), 20, "what came before has ended before");
     let failed = bench.outcome(dispatch(&executable, &memory, 2)).unwrap_err();
-    assert!(failed.message().contains("it runs alone"), "{failed}");
+    assert_eq!((failed.code(), failed.message()), (Code::OutOfRange, "it runs alone"));
     assert_eq!(bench.outcome(fill(&memory, 9)).unwrap(), 1);
     let mut bytes = [0; 16];
     assert!(bench.device.host_view(&memory).unwrap().read(0, &mut bytes));

@@ -204,3 +204,31 @@ impl<D: Device> Poller<D> {
         self.is_asleep.store(false, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+#[cfg(feature = "mock")]
+mod tests {
+    use super::*;
+    use hal_backend::{Driver, Parameters};
+    use hal_mock::Mock;
+    use std::sync::OnceLock;
+
+    fn poller(queues: usize) -> Arc<Poller<<Mock as Driver>::Device>> {
+        let mut parameters = Parameters::new("mock", std::iter::empty());
+        let device = Arc::new(Mock::create().open("", &mut parameters).unwrap());
+        Poller::new(Arc::new(Looker { device, completer: OnceLock::new() }), queues)
+    }
+
+    /// Those who bring ends overtake each other.
+    #[test]
+    fn end_that_is_told_late_takes_nothing_back() {
+        let poller = poller(2);
+        poller.submitted(1, 5);
+        assert!(poller.is_in_flight());
+        poller.ended(1, 5);
+        poller.ended(1, 3);
+        assert!(!poller.is_in_flight());
+        poller.submitted(0, 1);
+        assert!(poller.is_in_flight());
+    }
+}

@@ -26,7 +26,7 @@
 use super::State;
 use super::queue::{Edges, Side};
 use crate::buffer::Slice;
-use crate::command_buffer::Recorded;
+use crate::command_buffer::{Recorded, Step};
 use crate::constants::ACCESS_WRITE;
 use crate::lending::{Lending, Owner, RETURNED, staging_of};
 use crate::object::Lent;
@@ -161,7 +161,7 @@ impl Loans {
 
 impl<D: Device> State<D> {
     /// Host memory for the owner and this device: the owner's, or, where it has none, this one's.
-    fn staging_with(&self, owner: &Owner, length: u64) -> Result<Slice> {
+    pub(super) fn staging_with(&self, owner: &Owner, length: u64) -> Result<Slice> {
         let owner = owner.lend();
         // SAFETY: it is this device.
         let own = unsafe { Lent::required(self.memory.parent(), "the device has no structure")? };
@@ -192,7 +192,7 @@ impl<D: Device> State<D> {
             let ranges = match way {
                 Use::Target => &mut written,
                 Use::Binding => &mut compared,
-                Use::Source | Use::Count => continue,
+                Use::Source | Use::Count | Use::Sent | Use::Received => continue,
             };
             if is_returned(slice)?
                 && let Some(offset) = slice.offset_in(&original)
@@ -249,8 +249,13 @@ impl<D: Device> State<D> {
         })
     }
 
-    /// Lends an execution what its commands name, by themselves or by its binding table.
-    pub(super) fn lend_to_commands(&self, commands: &Recorded, table: &[Option<Slice>]) -> Result<Loans> {
+    /// Lends an execution what the commands of a step name, by themselves or by its binding table.
+    pub(super) fn lend_to_commands(
+        &self,
+        commands: &Recorded,
+        step: &Step,
+        table: &[Option<Slice>],
+    ) -> Result<Loans> {
         let parent = self.memory.parent();
         let is_near = |slice: &Slice| slice.out_of_reach(parent).is_none();
         if commands.names_only_memory_of(parent) && table.iter().flatten().all(is_near) {
@@ -258,7 +263,7 @@ impl<D: Device> State<D> {
         }
         let mut requests = Requests::default();
         let mut asked = Ok(());
-        for record in commands.records() {
+        for record in &step.records {
             record.visit(|reference, way| {
                 // What does not fit is found out, and told, when the commands go to their queue.
                 if let (Ok(()), Ok(slice)) = (&asked, reference.bytes(table)) {

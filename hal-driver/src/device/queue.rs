@@ -1,5 +1,6 @@
 //! The queue operations of the device.
 
+use super::loan::Loans;
 use super::{HalDevice, Raw, State, Table};
 use crate::alloca::{Alloca, Attempt, Dealloca};
 use crate::allocator;
@@ -547,8 +548,15 @@ impl<D: Device> Table<D> {
                 let command_buffer = Lent::required(command_buffer, "there is no command buffer to execute")?;
                 let commands = Recorded::new(command_buffer, &state.identity)?;
                 let bindings = bindings(&commands, &table)?;
-                let loans = state.lend_to_commands(&commands, &bindings)?;
-                let operation = Operation::Execute { commands, bindings, stand_ins: loans.stand_ins() };
+                if commands.has_collectives() {
+                    return state.execute_steps(affinity, &edges, &commands, &bindings);
+                }
+                let loans = match commands.steps() {
+                    [step] => state.lend_to_commands(&commands, step, &bindings)?,
+                    _ => Loans::default(),
+                };
+                let stand_ins = loans.stand_ins();
+                let operation = Operation::Execute { commands, step: 0, bindings, stand_ins };
                 state.with_loans(affinity, &edges, &loans, |edges| {
                     state.submit(affinity, edges, Side::Queue, operation)
                 })

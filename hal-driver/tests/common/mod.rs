@@ -3,9 +3,12 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object here is alive as long as its wrapper")]
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
+pub(crate) mod chain;
+
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ffi::c_void;
+use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Once};
@@ -53,6 +56,15 @@ pub(crate) fn failure(code: Code, text: &str) -> sys::iree_status_t {
     unsafe { sys::iree_status_allocate_copy(code as u32, view(""), 0, view(text)) }
 }
 
+/// An executable of the suite's, which `cargo xtask build` compiles; elsewhere than the suite's own if `HAL_TESTDATA` says so.
+pub(crate) fn testdata(path: &str) -> Vec<u8> {
+    let beside = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../iree/testdata");
+    let folder = std::env::var_os("HAL_TESTDATA").map_or(beside, PathBuf::from);
+    let path = folder.join(path);
+    std::fs::read(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}; run `cargo xtask build`", path.display()))
+}
+
 static REGISTER: Once = Once::new();
 
 pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
@@ -61,6 +73,7 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
         REGISTER.call_once(|| {
             check(hal_driver::iree_hal_mock_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_gaudi_driver_module_register(registry)).unwrap();
+            check(hal_driver::iree_hal_qaic_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_template_driver_module_register(registry)).unwrap();
             check(iree_hal_local_task_driver_module_register(registry)).unwrap();
             check(iree_hal_local_sync_driver_module_register(registry)).unwrap();
@@ -86,15 +99,19 @@ impl Device {
 
     /// A device, and the proactor that it alone keeps.
     pub(crate) fn open_polled(uri: &str) -> Result<(Self, Proactor)> {
+        Self::open_with(uri, unsafe { sys::iree_allocator_system() })
+    }
+
+    /// The same, of a driver and a device in memory of an allocator.
+    pub(crate) fn open_with(uri: &str, allocator: sys::iree_allocator_t) -> Result<(Self, Proactor)> {
         unsafe {
             let (mut pool, mut proactor) = (null_mut(), null_mut());
             let options = sys::iree_async_proactor_pool_options_default();
-            let allocator = sys::iree_allocator_system();
             check(sys::iree_async_proactor_pool_create(
                 1,
                 std::ptr::null(),
                 options,
-                allocator,
+                sys::iree_allocator_system(),
                 &raw mut pool,
             ))?;
             check(sys::iree_async_proactor_pool_get(pool, 0, &raw mut proactor))?;

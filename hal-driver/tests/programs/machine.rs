@@ -4,7 +4,6 @@ use crate::common::{self, Device, Executable, Tracker, check};
 use crate::program::Kernel;
 use hal_sys as sys;
 use std::alloc::Layout;
-use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,10 +30,6 @@ pub(crate) struct Machine {
 
 unsafe impl Send for Machine {}
 unsafe impl Sync for Machine {}
-
-fn testdata() -> PathBuf {
-    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("../iree/testdata")
-}
 
 impl Machine {
     pub(crate) fn open(uris: &[&str]) -> common::Result<Arc<Self>> {
@@ -77,10 +72,7 @@ fn load(device: &Device) -> common::Result<Vec<[Executable; 2]>> {
         .iter()
         .map(|module| {
             let [elf, vmvx] = FORMATS.map(|(folder, format)| {
-                let path = testdata().join(folder).join(module).with_extension("bin");
-                let bytes = std::fs::read(&path)
-                    .unwrap_or_else(|error| panic!("{}: {error}; run `cargo xtask build`", path.display()));
-                device.load(format, &bytes)
+                device.load(format, &common::testdata(&format!("{folder}/{module}.bin")))
             });
             Ok([elf?, vmvx?])
         })

@@ -37,8 +37,8 @@ use author::Rules;
 use machine::Machine;
 use program::Program;
 use std::io::Write as _;
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Devices that run programs together. An `@` is a machine that no other program has.
@@ -187,8 +187,12 @@ fn note(kind: &Kind, place: &Place, seed: u64) {
     drop(std::fs::write(path, again(kind, place, seed)));
 }
 
+/// Opening IREE's own device clears the types of a running virtual machine for a moment, in the whole process: who opens one is alone.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Runs programs of a kind until enough are run; stops at the first that fails.
 fn judge(kind: &Kind, default: u64) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if std::env::var("PROGRAMS_KIND").is_ok_and(|wanted| wanted != kind.name) {
         return;
     }

@@ -3,7 +3,6 @@
 use crate::common::{self, Buffer, Commands, Device, Executable, File, List, Result, Semaphore, check};
 use hal_semaphore::Code;
 use hal_sys as sys;
-use std::path::Path;
 use std::ptr::null_mut;
 
 pub(crate) const LENGTH: usize = 64;
@@ -186,10 +185,7 @@ impl Bench {
 
     /// The suite's function of two bindings of 16 bytes and two constants.
     pub(crate) fn executable(&self) -> Executable {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
-            .join("../iree/testdata/vmvx/command_buffer_dispatch_constants_bindings_test.bin");
-        let bytes = std::fs::read(&path)
-            .unwrap_or_else(|error| panic!("{}: {error}; run `cargo xtask build`", path.display()));
+        let bytes = common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
         self.device.load("vmvx-bytecode-fb", &bytes).unwrap()
     }
 }

@@ -451,7 +451,11 @@ impl<B: Backend> Turn<'_, B> {
             let target = Target::Covered { queue: index, key };
             record.failure_order = Some(record.slot.park(&mut slot, HOST, record.value, target));
         }
+        let large = slot.becomes_large().then(|| record.slot.clone());
         drop(slot);
+        if let Some(large) = large {
+            self.shared.remember_large(&large);
+        }
         if let Some(failure) = failure {
             self.fail_unbegun(key, &failure);
         }
@@ -567,7 +571,9 @@ impl<B: Backend> Turn<'_, B> {
         for signal in &op.signals {
             let Some(slot) = self.shared.own(&signal.timeline) else { continue };
             let promise = Promise { value: signal.value, queue: self.index, epoch, cover, event: None };
-            slot.promise(promise, &mut covered, self.agenda);
+            if slot.promise(promise, &mut covered, self.agenda) {
+                self.shared.remember_large(slot);
+            }
         }
         if B::OBSERVES {
             let ticket = self.ticket(key);

@@ -60,6 +60,8 @@ pub(crate) struct Agenda {
     pub(super) released: VecDeque<(Target, Release)>,
     /// Queues where something may be to do.
     pub(super) queues: VecDeque<u32>,
+    /// A queue that lets those go first for which it has released something.
+    pub(super) yields: Option<u32>,
     /// Something was left for the end, and this thread may run it.
     pub(super) tells: bool,
     /// Promises that may cover more waits.
@@ -88,6 +90,7 @@ impl Agenda {
     pub(super) fn is_empty(&self) -> bool {
         self.released.is_empty()
             && self.queues.is_empty()
+            && self.yields.is_none()
             && !self.tells
             && self.covers.is_empty()
             && self.drains.is_empty()
@@ -95,6 +98,18 @@ impl Agenda {
             && self.losses.is_empty()
             && self.calling.is_empty()
             && self.deferred.is_empty()
+    }
+
+    /// Whether a burst has left so much memory behind that it is not worth keeping.
+    fn is_large(&self) -> bool {
+        let capacities = [
+            self.released.capacity(),
+            self.queues.capacity(),
+            self.covers.capacity(),
+            self.drains.capacity(),
+            self.callbacks.capacity(),
+        ];
+        capacities.into_iter().any(|capacity| capacity >= LARGE)
     }
 }
 
@@ -211,7 +226,7 @@ impl Drop for Entry<'_> {
                 local.submitting.set(local.submitting.get() - 1);
             }
             let mut spare = local.spare.borrow_mut();
-            if let Some(agenda) = agenda.filter(|agenda| agenda.released.capacity() < LARGE)
+            if let Some(agenda) = agenda.filter(|agenda| !agenda.is_large())
                 && spare.len() < SPARE
             {
                 spare.push(agenda);

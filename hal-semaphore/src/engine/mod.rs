@@ -53,7 +53,7 @@ use crate::backend::{Backend, Completer, Completion, DeviceSpec, NativeWaits, Wa
 use crate::clock::{Clock, Time};
 use crate::error::{EngineError, SubmitError, Unfinished, WaitError};
 use crate::failure::Failure;
-use crate::ids::{Affinity, QueueId, Ticket, TimelineKey};
+use crate::ids::{Affinity, MAX_VALUE, QueueId, Ticket, TimelineKey};
 use crate::notification::{NotificationPool, Pending};
 use crate::port::{Keeper, Port};
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -183,7 +183,7 @@ pub struct Occupancy {
     pub in_flight: usize,
     /// Of those, the ones the host is at.
     pub running: usize,
-    /// Timelines, stand-ins for foreign ones included.
+    /// Timelines that were registered here and not dropped.
     pub timelines: usize,
     /// Native events that exist.
     pub events: usize,
@@ -195,7 +195,8 @@ pub struct Occupancy {
     pub callbacks: usize,
 }
 
-/// Counts since the engine was made. All grow only.
+/// Counts since the engine was made. All grow only. What a wait cost is counted when its operation is handed to the device, and
+/// again if the device had no room and the operation is handed to it later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Operations accepted.
@@ -204,7 +205,7 @@ pub struct Stats {
     pub succeeded: u64,
     /// Operations that ended otherwise.
     pub failed: u64,
-    /// Waits that were reached when their operation was submitted or issued.
+    /// Waits that were reached when their operation was submitted.
     pub reached: u64,
     /// Waits that queue order took care of.
     pub same_queue: u64,
@@ -497,9 +498,10 @@ impl<B: Backend> Engine<B> {
         &self.shared().backend
     }
 
-    /// Registers a timeline that stands at `value` now. See [`Timeline`](crate::Timeline).
+    /// Registers a timeline that stands at `value` now, or at [`MAX_VALUE`](crate::MAX_VALUE) if that is past it. See
+    /// [`Timeline`](crate::Timeline).
     pub fn register(&self, value: u64) -> Registration {
-        Registration::new(self.handle.shared.clone(), self.shared().new_slot(value))
+        Registration::new(self.handle.shared.clone(), self.shared().new_slot(value.min(MAX_VALUE)))
     }
 
     /// Hands in an operation: once each of `waits` is reached, or covered by something its queue can wait for, do
@@ -555,7 +557,10 @@ impl<B: Backend> Engine<B> {
 
     /// Takes no more work, cancels what has not begun, and waits for the rest: until `grace` by itself, then, asked to
     /// stop by [`Backend::abort`], until `limit`. What has not ended by then loses its signals, which fail, and keeps
-    /// its resources until it ends. Both are moments of `clock`.
+    /// its resources until it ends. Both are moments of `clock`, not lengths.
+    ///
+    /// Callbacks that become due run on other threads, and are waited for like the rest. Those that no thread has begun by
+    /// `limit` run here. A callback that shuts its own engine down waits for itself until `limit`.
     pub fn shut_down(&self, clock: &dyn Clock, grace: Time, limit: Time) -> Result<(), Unfinished> {
         self.shared().shut_down(clock, grace, limit)
     }

@@ -7,7 +7,8 @@
 //! The order is that in which operations end: a letter is posted under the lock of the queue on which its operation ends, and
 //! before a timeline of the engine moves by which another queue could hear of that end.
 //!
-//! What such an operation held is given back when all that ended with it has been told of: see [`Parting`].
+//! What such an operation held is given back when it has been told of, and those that ended with it: see [`Parting`]. What
+//! operations held that signal nobody elsewhere waits for no other driver.
 
 use super::Shared;
 use crate::backend::{Backend, Ended};
@@ -34,7 +35,7 @@ pub(super) struct Letter<B: Backend> {
     pub(super) parting: Arc<Parting<B>>,
 }
 
-/// Operations that have ended together, until everybody has been told whom they signalled. It belongs to those who have
+/// Operations with signals for other drivers that have ended together, until everybody has been told. It belongs to those who have
 /// still to tell somebody, and to whoever gathers it.
 pub(super) struct Parting<B: Backend> {
     owners: AtomicU64,
@@ -85,8 +86,8 @@ impl<B: Backend> Parting<B> {
     }
 
     /// What is to be given back in the end.
-    pub(super) fn keep(&self, reclaims: Vec<Ended<B::Work>>) {
-        self.reclaims.lock().extend(reclaims);
+    pub(super) fn keep(&self, ended: Ended<B::Work>) {
+        self.reclaims.lock().push(ended);
     }
 }
 

@@ -223,7 +223,7 @@ impl<B: Backend> Turn<'_, B> {
             }
         }
         op.waits.clear();
-        self.make_signals(&mut op.signals, failure.as_ref(), point);
+        let told_elsewhere = self.make_signals(&mut op.signals, failure.as_ref(), point);
         // As long as a promise of the operation is there somebody may take a share in its event.
         self.release_event(self.index, op.event);
         match op.state {
@@ -244,7 +244,12 @@ impl<B: Backend> Turn<'_, B> {
             self.state.effects.transitions.push(transition);
         }
         if op.work.is_some() || point.is_some() {
-            self.state.effects.reclaims.push(Ended { point, work: op.work.take(), outcome });
+            let ended = Ended { point, work: op.work.take(), outcome };
+            let effects = &mut *self.state.effects;
+            match effects.parting.as_ref().filter(|_| told_elsewhere) {
+                Some(parting) => parting.keep(ended),
+                None => effects.reclaims.push(ended),
+            }
         }
         self.keep_spare(op.waits, op.signals);
     }
@@ -289,13 +294,13 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// Makes all signals of an operation, in their order, or fails them.
+    /// Makes all signals of an operation, in their order, or fails them. Says whether another driver is to be told of any.
     pub(super) fn make_signals(
         &mut self,
         signals: &mut SmallVec<[SignalRecord<B::Timeline>; 1]>,
         failure: Option<&Failure>,
         by: Option<Point>,
-    ) {
+    ) -> bool {
         let shared = self.shared;
         let is_own = |signal: &SignalRecord<B::Timeline>| shared.own(&signal.timeline).is_some();
         if signals.len() > 1 && !signals.iter().all(is_own) && !sabotaged(Defect::LettersAreLate) {
@@ -304,9 +309,11 @@ impl<B: Backend> Turn<'_, B> {
         }
         // Mostly there is one. Taking them from the end costs less than a walk that empties.
         signals.reverse();
+        let mut told_elsewhere = false;
         while let Some(signal) = signals.pop() {
-            self.make_signal(signal, failure, by);
+            told_elsewhere |= self.make_signal(signal, failure, by);
         }
+        told_elsewhere
     }
 
     fn make_signal(
@@ -314,10 +321,13 @@ impl<B: Backend> Turn<'_, B> {
         signal: SignalRecord<B::Timeline>,
         failure: Option<&Failure>,
         by: Option<Point>,
-    ) {
+    ) -> bool {
         let SignalRecord { timeline, value } = signal;
         let outcome = failure.map_or(Ok(value), |failure| Err(failure.clone()));
-        let Some(slot) = self.shared.own(&timeline) else { return self.post(timeline, outcome) };
+        let Some(slot) = self.shared.own(&timeline) else {
+            self.post(timeline, outcome);
+            return true;
+        };
         let state = match outcome {
             Ok(value) => self.shared.reach(slot, &timeline, value, self.agenda).map(|()| value),
             Err(failure) => {
@@ -326,6 +336,7 @@ impl<B: Backend> Turn<'_, B> {
             }
         };
         self.state.effects.publications.push(Publication { timeline, state, by });
+        false
     }
 
     /// Leaves word for a timeline of another driver.

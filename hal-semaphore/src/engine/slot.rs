@@ -365,26 +365,36 @@ impl Slot {
     }
 
     /// Work with a place in a queue will signal `promise`. Releases what that covers in the queue itself, and says
-    /// through the agenda if there is more of it.
+    /// through the agenda if there is more of it. Says whether the slot [has become large](SlotState::becomes_large).
     pub(super) fn promise(
         self: &Arc<Self>,
         promise: Promise,
         covered: &mut SmallVec<[(Key, u32); 4]>,
         agenda: &mut Agenda,
-    ) {
+    ) -> bool {
         let mut state = self.state.lock();
         if state.failure.is_some() || promise.value <= self.value() {
-            return;
+            return false;
         }
-        match state.promises.back() {
-            Some(last) if last.rank() > promise.rank() => {
-                let at = state.promises.partition_point(|other| other.rank() <= promise.rank());
-                state.promises.insert(at, promise);
-            }
-            _ => state.promises.push_back(promise),
+        let rank = promise.rank();
+        let at = match state.promises.back() {
+            Some(last) if last.rank() > rank => state.promises.partition_point(|other| other.rank() <= rank),
+            _ => state.promises.len(),
+        };
+        if at.checked_sub(1).and_then(|before| state.promises.get(before)).is_some_and(|it| it.rank() == rank)
+        {
+            // An operation that names a signal twice makes it once. A promise is found again by its rank.
+            return false;
         }
+        if at == state.promises.len() {
+            // A ring that is empty stays at its front.
+            state.promises.push_back(promise);
+        } else {
+            state.promises.insert(at, promise);
+        }
+        let large = state.becomes_large();
         if !state.lists.release_of(promise.queue, promise.value) {
-            return;
+            return large;
         }
         let mut left = TURN;
         while left > 0
@@ -399,6 +409,7 @@ impl Slot {
             agenda.covers.push_back(Covering { slot: self.clone(), promise });
         }
         self.prune(&mut state);
+        large
     }
 
     /// How another queue can wait for a promise is known now.
@@ -409,8 +420,9 @@ impl Slot {
         }
     }
 
-    /// Registers a wait of the host, which nothing but the value releases; or says that it is over.
-    pub(crate) fn wait_for(&self, value: u64, target: Target) -> Result<u32, Result<u64, Failure>> {
+    /// Registers a wait of the host, which nothing but the value releases; or says that it is over. Says also whether the
+    /// slot [has become large](SlotState::becomes_large).
+    pub(crate) fn wait_for(&self, value: u64, target: Target) -> Result<(u32, bool), Result<u64, Failure>> {
         let mut state = self.state.lock();
         let reached = self.value();
         match &state.failure {
@@ -419,7 +431,8 @@ impl Slot {
             None if reached >= value => return Err(Ok(reached)),
             None => {}
         }
-        Ok(self.park(&mut state, HOST, value, target))
+        let order = self.park(&mut state, HOST, value, target);
+        Ok((order, state.becomes_large()))
     }
 
     /// Nobody can signal the timeline any more.

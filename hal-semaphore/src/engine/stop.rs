@@ -166,6 +166,8 @@ impl<B: Backend> Shared<B> {
 
     pub(super) fn shut_down(&self, clock: &dyn Clock, grace: Time, limit: Time) -> Result<(), Unfinished> {
         let failure = shutdown_failure();
+        // Callbacks may take as long as they like: other threads run them, and this one waits for them, until `limit`.
+        let calls_nobody = Entry::submitting(self);
         self.stop_taking_work(&failure);
         if self.rest(clock, grace.min(limit)) {
             return Ok(());
@@ -189,6 +191,7 @@ impl<B: Backend> Shared<B> {
             }
         }
         drop(entry);
+        drop(calls_nobody);
         self.run_abandoned();
         if self.is_at_rest() { Ok(()) } else { Err(unfinished) }
     }

@@ -88,7 +88,12 @@ impl<B: Backend> Shared<B> {
             };
             let Some(slot) = foreign.as_ref().or_else(|| self.own(timeline)) else { continue };
             match slot.wait_for(value, target) {
-                Ok(order) => places.push((slot.clone(), value, order)),
+                Ok((order, large)) => {
+                    if large {
+                        self.remember_large(slot);
+                    }
+                    places.push((slot.clone(), value, order));
+                }
                 Err(Ok(_)) => wait.reached(index),
                 Err(Err(failure)) => wait.failed(index, &failure),
             }

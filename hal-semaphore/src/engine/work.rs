@@ -46,7 +46,7 @@ impl<B: Backend> Turn<'_, B> {
             if !self.agenda.released.is_empty() {
                 // Others wait for what has been released here: they come first.
                 self.stay_for_callbacks();
-                self.agenda.visit(self.index);
+                self.agenda.yields = Some(self.index);
                 return self.leave();
             }
             if !self.has_more() {
@@ -248,10 +248,8 @@ impl<B: Backend> Shared<B> {
         let puts_off = submitting || busy;
         let calls_back =
             |work: &B::Work| self.foreign_counted(|| self.backend.calls_back(work)).unwrap_or(true);
-        let comes_late = |ended: &Ended<B::Work>| {
-            parting.is_some() || (puts_off && ended.work.as_ref().is_some_and(calls_back))
-        };
-        let reclaims_late: Vec<_> = if parting.is_some() || puts_off && !reclaims.is_empty() {
+        let comes_late = |ended: &Ended<B::Work>| ended.work.as_ref().is_some_and(calls_back);
+        let reclaims_late: Vec<_> = if puts_off && !reclaims.is_empty() {
             reclaims.extract_if(.., |ended| comes_late(ended)).collect()
         } else {
             Vec::new()
@@ -262,12 +260,14 @@ impl<B: Backend> Shared<B> {
                 for publication in late {
                     shared.tell(publication);
                 }
-                let Some(parting) = parting else { return shared.reclaim_all(reclaims_late) };
-                parting.keep(reclaims_late);
-                for identity in letters {
-                    shared.tell_foreign(identity);
+                if let Some(parting) = parting {
+                    // Its last letter gives back what it keeps: this thread may go on with those of others.
+                    shared.part(&parting);
+                    for identity in letters {
+                        shared.tell_foreign(identity);
+                    }
                 }
-                shared.part(&parting);
+                shared.reclaim_all(reclaims_late);
             };
             if submitting {
                 self.defer(tell);
@@ -395,11 +395,16 @@ impl<B: Backend> Shared<B> {
 
     /// Has callbacks run on a thread that holds nothing of its program's.
     fn defer(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
+        self.leave(run);
+        self.run_deferred_elsewhere();
+    }
+
+    /// Has another thread run what was left for later.
+    fn run_deferred_elsewhere(&self) {
         let Some(this) = self.this.upgrade() else {
             // The engine is on its way out, and so is the last thread that could submit.
-            return run(self);
+            return self.run_deferred();
         };
-        self.leave(run);
         let deferred = Deferred::new(move || this.run_deferred());
         self.count_panic(self.foreign(|| self.backend.defer(deferred)));
     }
@@ -537,6 +542,9 @@ impl<B: Backend> Port for Shared<B> {
         loop {
             if let Some((target, release)) = take_first(&mut agenda.released) {
                 self.deliver(target, release, agenda);
+            } else if let Some(index) = agenda.yields.take() {
+                // Behind the queues for which something was released.
+                agenda.visit(index);
             } else if let Some((device, failure)) = agenda.losses.pop() {
                 self.lose_now(device, failure, agenda);
             } else if let Some(index) = take_first(&mut agenda.queues) {
@@ -545,6 +553,10 @@ impl<B: Backend> Port for Shared<B> {
                 self.cover(covering, agenda);
             } else if let Some(slot) = take_first(&mut agenda.drains) {
                 slot.drain(agenda);
+            } else if agenda.tells && !agenda.callbacks.is_empty() {
+                // Neither waits for the other: a callback may wait for what another driver has yet to be told.
+                agenda.tells = false;
+                self.run_deferred_elsewhere();
             } else if let Some((callback, release)) = take_first(&mut agenda.callbacks) {
                 // The last, since it may take as long as it likes, or wait for what was before it.
                 self.call_back(&callback, release, agenda);
@@ -578,6 +590,10 @@ impl<B: Backend> Port for Shared<B> {
                 spare.push(slot);
             }
         }
+    }
+
+    fn remember_large(&self, slot: &Arc<Slot>) {
+        Shared::remember_large(self, slot);
     }
 
     fn count_callback(&self, more: bool) {

@@ -4,12 +4,14 @@
 
 use crate::blocks;
 use crate::card::{Buffer, BufferKind, Context, Status};
-use crate::machine::Machine;
+use crate::file::File;
+use crate::hardware::Hardware;
+use crate::machine::{Cards, Machine};
 use crate::space::{Hint, Pool, What};
 use hal_backend::HostRange;
 use hal_emulation::PAGE;
 use hal_emulation::drm::{give, take};
-use hal_emulation::file::memory_file;
+use hal_emulation::file::{Identity, OpenFiles, memory_file};
 use hal_emulation::process::keeping;
 use hal_emulation::{Errno, map_shared};
 use hal_gaudi_abi::uapi::{CbIn, CbOut, cb, handle};
@@ -40,13 +42,32 @@ impl Drop for Seen {
 }
 
 impl Context {
-    /// Makes a buffer, and says the number of its handle.
-    fn keep(&mut self, buffer: Buffer) -> u64 {
+    /// The handle that the next buffer gets.
+    fn next(&self, kind: u64) -> u64 {
+        kind | self.next_handle << 12
+    }
+
+    /// Keeps a buffer under the next handle's number.
+    fn keep(&mut self, buffer: Buffer) {
         // Far enough apart that what is behind one handle does not reach the next one, read as an offset.
         let id = self.next_handle;
         self.next_handle += buffer.range.length().max(u64::from(cb::MAX_SIZE) + 32) / PAGE;
         self.buffers.insert(id, buffer);
-        id
+    }
+
+    /// The memory of a block of registers, which everybody sees who asks for exactly its size. rule(map-block)
+    pub(crate) fn block(
+        &mut self,
+        (hardware, files, owner): (&Hardware, &OpenFiles<File>, Identity),
+        offset: u64,
+        length: u64,
+    ) -> Result<HostRange, Errno> {
+        let id = offset >> 12 & 0xFFFF_FFFF;
+        let size = blocks::size(hardware, id).filter(|&size| size == length).ok_or(Errno::INVAL)?;
+        match self.blocks.get(&id) {
+            Some(range) => Ok(range.clone()),
+            None => Ok(self.blocks.entry(id).or_insert(kernel_memory(files, owner, offset, size)?).clone()),
+        }
     }
 
     /// Forgets buffers that were given back and that nobody sees any more. rule(cb-destroyed)
@@ -65,11 +86,46 @@ impl Context {
     }
 }
 
-/// Memory of the kernel for a buffer: whole pages.
-fn kernel_memory(size: u64) -> Result<HostRange, Errno> {
+/// Memory of the kernel for a buffer: whole pages, which lie in the open file at the buffer's handle, so that another process maps
+/// them by itself. No file reaches as far as the handles of timestamps, so those have a file of their own.
+fn kernel_memory(
+    files: &OpenFiles<File>,
+    owner: Identity,
+    handle: u64,
+    size: u64,
+) -> Result<HostRange, Errno> {
     let size = size.max(1).next_multiple_of(PAGE);
+    if i64::try_from(handle).is_ok() {
+        return files.memory(owner, handle, size);
+    }
     let length = usize::try_from(size).map_err(|_| Errno::NOMEM)?;
-    map_shared(memory_file("habanalabs-cb", size)?.as_fd(), length, 0)
+    map_shared(memory_file("habanalabs-ts", size)?.as_fd(), length, 0)
+}
+
+/// Makes a command buffer, and says its handle.
+fn create_buffer(
+    context: &mut Context,
+    files: &OpenFiles<File>,
+    owner: Identity,
+    request: &CbIn,
+) -> Result<u64, Errno> {
+    if request.cb_size > cb::MAX_SIZE {
+        return Err(Errno::INVAL);
+    }
+    // rule(cb-size)
+    let size = u64::from(request.cb_size).max(PAGE);
+    let handle = context.next(handle::COMMAND_BUFFER);
+    let range = kernel_memory(files, owner, handle, size)?;
+    let mut address = None;
+    if request.flags & cb::FLAG_MAP != 0 {
+        // That the generation cannot do it comes out as a lack of memory. rule(cb-map)
+        let mut space = context.live.space.write();
+        let mapped = space.map(Pool::Buffers, range.clone(), 0, Hint::default(), What::Buffer);
+        address = Some(mapped.ok_or(Errno::NOMEM)?);
+    }
+    let seen = Arc::new(AtomicBool::new(false));
+    context.keep(Buffer { size, range, kind: BufferKind::Commands(address), seen, destroyed: false });
+    Ok(handle)
 }
 
 impl Machine {
@@ -77,12 +133,14 @@ impl Machine {
     pub(crate) fn command_buffer(&self, number: usize, argument: &mut [u8]) -> Result<(), Errno> {
         let request: CbIn = take(argument)?;
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let Cards { cards, files, .. } = &mut **state;
+        let card = cards.get_mut(number).ok_or(Errno::NODEV)?;
         card.ready()?;
+        let owner = card.owner;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         let found = match request.op {
             cb::CREATE => {
-                let made = self.create_buffer(context, &request);
+                let made = create_buffer(context, files, owner.ok_or(Errno::NODEV)?, &request);
                 give(argument, &CbOut { cb_handle: made.unwrap_or(0) });
                 return made.map(drop);
             }
@@ -112,25 +170,6 @@ impl Machine {
         Ok(())
     }
 
-    fn create_buffer(&self, context: &mut Context, request: &CbIn) -> Result<u64, Errno> {
-        if request.cb_size > cb::MAX_SIZE {
-            return Err(Errno::INVAL);
-        }
-        // rule(cb-size)
-        let size = u64::from(request.cb_size).max(PAGE);
-        let range = kernel_memory(size)?;
-        let mut address = None;
-        if request.flags & cb::FLAG_MAP != 0 {
-            // That the generation cannot do it comes out as a lack of memory. rule(cb-map)
-            let mut space = context.live.space.write();
-            let mapped = space.map(Pool::Buffers, range.clone(), 0, Hint::default(), What::Buffer);
-            address = Some(mapped.ok_or(Errno::NOMEM)?);
-        }
-        let seen = Arc::new(AtomicBool::new(false));
-        let buffer = Buffer { size, range, kind: BufferKind::Commands(address), seen, destroyed: false };
-        Ok(handle::COMMAND_BUFFER | context.keep(buffer) << 12)
-    }
-
     /// Makes a buffer for so many times, and says its handle. rule(timestamp-buffers)
     pub(crate) fn create_times(&self, number: usize, count: u32) -> Result<u64, Errno> {
         const MOST: u32 = 1 << 20;
@@ -142,12 +181,15 @@ impl Machine {
             return Err(Errno::NOMEM);
         }
         let size = u64::from(count) * 8;
-        let (range, seen) = (kernel_memory(size)?, Arc::new(AtomicBool::new(false)));
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let Cards { cards, files, .. } = &mut **state;
+        let card = cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let owner = card.owner.ok_or(Errno::NODEV)?;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
-        let id = context.keep(Buffer { size, range, kind: BufferKind::Times, seen, destroyed: false });
-        Ok(handle::TIMESTAMPS | id << 12)
+        let handle = context.next(handle::TIMESTAMPS);
+        let (range, seen) = (kernel_memory(files, owner, handle, size)?, Arc::new(AtomicBool::new(false)));
+        context.keep(Buffer { size, range, kind: BufferKind::Times, seen, destroyed: false });
+        Ok(handle)
     }
 
     /// Maps what a handle names into the process: all of it, and once at a time.
@@ -159,22 +201,16 @@ impl Machine {
         offset: u64,
     ) -> Result<HostRange, Errno> {
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let Cards { cards, files, .. } = &mut **state;
+        let card = cards.get_mut(number).ok_or(Errno::NODEV)?;
         if card.status == Status::Gone {
             return Err(Errno::NODEV);
         }
+        let owner = card.owner.ok_or(Errno::NODEV)?;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         let (range, seen) = match offset & handle::KIND {
             handle::BLOCK => {
-                // rule(map-block)
-                let id = offset >> 12 & 0xFFFF_FFFF;
-                let size = blocks::size(self.hardware, id)
-                    .filter(|&size| size == length as u64)
-                    .ok_or(Errno::INVAL)?;
-                let range = match context.blocks.get(&id) {
-                    Some(range) => range.clone(),
-                    None => context.blocks.entry(id).or_insert(kernel_memory(size)?).clone(),
-                };
+                let range = context.block((self.hardware, files, owner), offset, length as u64)?;
                 (range, Arc::default())
             }
             handle::COMMAND_BUFFER | handle::TIMESTAMPS => {

@@ -63,6 +63,7 @@
 //! | `engine.rs` | what a worker does with a queue |
 //! | `packets.rs`, `parser.rs` | what packets do, and what is refused before |
 //! | `sysfs.rs` | what the file system shows |
+//! | `supervised.rs` | the same for other processes |
 //!
 //! # Rules
 //!
@@ -76,7 +77,8 @@
 //! these are refused. Of packets, writes to the registers of engines have no effect, and repetition, load-and-execute
 //! and lists of command buffers are unknown operations.
 //!
-//! Processes that share a machine's name see that a card is taken, and nothing else of each other: not a reset, and not
+//! A supervisor (`backends/supervisor`) gives one machine to many processes, each as far as it is its own. Without one,
+//! processes that share a machine's name see that a card is taken, and nothing else of each other: not a reset, and not
 //! that a dma-buf holds a card whose process has ended.
 
 mod blocks;
@@ -99,6 +101,7 @@ mod request;
 mod signals;
 mod space;
 mod submit;
+mod supervised;
 mod sync;
 mod sysfs;
 mod wait;

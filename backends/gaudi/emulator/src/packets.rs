@@ -8,7 +8,8 @@ use crate::engine::{End, Run, Trouble};
 use crate::machine::Machine;
 use crate::space::Piece;
 use crate::sync::{self, Fence};
-use hal_backend::HostRange;
+use hal_backend::{HostPart, HostRange};
+use hal_emulation::backing;
 use hal_emulation::share::Dispatch;
 use hal_gaudi_abi::packet::{DISPATCH, dispatch, opcode};
 use std::sync::atomic::Ordering;
@@ -127,6 +128,7 @@ fn fetch(live: &Live, address: u64, mut bytes: &mut [u8]) -> Result<(), Trouble>
     for piece in find(live, address, bytes.len() as u64)? {
         let length = usize::try_from(piece.memory.length()).unwrap_or(usize::MAX);
         let Some((now, rest)) = bytes.split_at_mut_checked(length) else { break };
+        backing::pull(piece.memory.whole());
         let read = piece.memory.read(0, now);
         debug_assert!(read, "a piece has its own length");
         bytes = rest;
@@ -165,6 +167,7 @@ impl Machine {
             let Some((now, later)) = rest.split_at_checked(length) else { break };
             let written = piece.memory.write(0, now);
             debug_assert!(written, "a piece has its own length");
+            backing::push(piece.memory.whole());
             rest = later;
         }
         Ok(())
@@ -336,7 +339,7 @@ impl Engine<'_> {
             // What nobody has written takes no space, and neither does its copy.
             let sparse = now >= SPARSE && source.is_hole(read, now) && target.punch(written, now);
             let parts = target.memory.part(written, now).zip(source.memory.part(read, now));
-            let copied = sparse || parts.is_some_and(|(target, source)| target.copy_from(source));
+            let copied = sparse || parts.is_some_and(|(target, source)| transfer(target, source));
             debug_assert!(copied, "pieces are as long as they say");
             (read, written, rest) = (read + now, written + now, rest - now);
             if read == source.memory.length() {
@@ -359,7 +362,11 @@ impl Engine<'_> {
                 // The pattern begins with the target, wherever a piece does.
                 let turn = u32::try_from(done % 8 * 8).unwrap_or(0);
                 let bytes = pattern.rotate_right(turn).to_le_bytes();
-                let filled = target.memory.part(written, now).is_some_and(|part| part.fill(&bytes));
+                let filled = target.memory.part(written, now).is_some_and(|part| {
+                    let filled = part.fill(&bytes);
+                    backing::push(part);
+                    filled
+                });
                 debug_assert!(filled, "pieces are as long as they say");
                 written += now;
                 done += now;
@@ -428,7 +435,8 @@ impl Engine<'_> {
             bindings: memories.into_iter().map(|piece| piece.memory).collect(),
             local_memory: half(dispatch::LOCAL_MEMORY),
         };
-        Ok(self.machine.core.run(dispatch, self.worker).map_err(Trouble::Engine)?)
+        let ran = self.machine.core.run(dispatch, self.worker);
+        Ok(ran.map_err(|failure| Trouble::Engine(failure.to_string()))?)
     }
 
     /// A binding: memory in one piece. Without a length, any address will do.
@@ -447,6 +455,14 @@ impl Engine<'_> {
             }
         }
     }
+}
+
+/// Copies, to and from what processes have now.
+fn transfer(target: HostPart<'_>, source: HostPart<'_>) -> bool {
+    backing::pull(source);
+    let copied = target.copy_from(source);
+    backing::push(target);
+    copied
 }
 
 /// Eight bytes of a packet, which has them.

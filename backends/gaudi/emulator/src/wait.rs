@@ -9,6 +9,7 @@ use crate::machine::{Guard, Machine};
 use hal_emulation::Errno;
 use hal_emulation::Process;
 use hal_emulation::drm::{give, take};
+use hal_emulation::interrupt;
 use hal_gaudi_abi::uapi::{WaitIn, WaitOut, wait};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -171,6 +172,9 @@ impl Machine {
         // However often it is woken for nothing, it is one wait.
         let first = !std::mem::replace(slept, true);
         if first && state.cards.get_mut(number).is_some_and(|card| card.faults.strikes(fault::INTERRUPT)) {
+            return Err(Errno::INTR);
+        }
+        if interrupt::is_pending() {
             return Err(Errno::INTR);
         }
         if state.is_stopping() {

@@ -125,6 +125,53 @@ pub(super) fn exported_place(card: &Card, memory: &Memory, offset: u64) -> (u64,
     }
 }
 
+/// A dma-buf of whole pages of some device memory, and what the kernel was asked to export: a place, and an offset from it. Where
+/// places are mappings, `inside` says whether one may begin behind the mapping's beginning.
+fn dma_buf(
+    card: &Card,
+    memory: &Memory,
+    offset: u64,
+    length: u64,
+    inside: bool,
+) -> Result<(OwnedFd, u64, u64), Failure> {
+    if memory.is_host() {
+        let message = "host memory is shared by other means than a card's dma-buf";
+        return Err(Failure::new(Code::InvalidArgument, message));
+    }
+    if offset.checked_add(length).is_none_or(|end| end > memory.length().next_multiple_of(PAGE)) {
+        let message =
+            format!("{length} bytes at {offset} are not inside {} bytes of memory", memory.length());
+        return Err(Failure::new(Code::OutOfRange, message));
+    }
+    let (region, start) = memory.region();
+    let start = start + offset;
+    if length == 0 || !length.is_multiple_of(PAGE) || !(region.address() + start).is_multiple_of(PAGE) {
+        let message = format!(
+            "{length} bytes at {:#x} are not whole pages of {PAGE}, and only such can be shared",
+            region.address() + start
+        );
+        return Err(Failure::new(Code::InvalidArgument, message));
+    }
+    let (base, begin) = exported_place(card, memory, offset);
+    if begin > 0 && !inside {
+        let message = format!(
+            "the memory begins {begin} bytes into its allocation, and mapped_dmabuf=no allows whole allocations only"
+        );
+        return Err(Failure::new(Code::FailedPrecondition, message));
+    }
+    if begin > 0 && card.abi() == Abi::Old {
+        let message = format!(
+            "the memory begins {begin} bytes into its allocation, and drivers before Linux 6.7 may export other memory than \
+             that: share whole allocations"
+        );
+        return Err(Failure::new(Code::FailedPrecondition, message));
+    }
+    let buffer = card.export(base, length, begin).map_err(|errno| {
+        card.failure(&format!("{length} bytes at {:#x} cannot be exported", base + begin), errno)
+    })?;
+    Ok((buffer, base, begin))
+}
+
 /// The namespace that process ids are of: those of others mean something else.
 fn namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |status| status.st_ino)
@@ -136,6 +183,14 @@ pub(super) fn is_here(other: u64) -> bool {
 }
 
 impl Ipc {
+    /// A dma-buf of all of some device memory, for whoever takes such: another device's driver, not a peer of ours. It shows the
+    /// memory for as long as that lives, and whatever has the memory later.
+    pub(crate) fn descriptor(&self, memory: &Memory) -> Result<OwnedFd, Failure> {
+        self.enabled()?;
+        let length = memory.length().next_multiple_of(PAGE);
+        dma_buf(self.dma.card(), memory, 0, length, self.settings.mapped).map(|(buffer, ..)| buffer)
+    }
+
     /// Makes a dma-buf of some device memory: whole pages of it.
     ///
     /// # Errors
@@ -145,41 +200,7 @@ impl Ipc {
     pub fn export(&self, memory: &Arc<Memory>, offset: u64, length: u64) -> Result<Export, Failure> {
         self.enabled()?;
         let card = self.dma.card();
-        if memory.is_host() {
-            let message = "host memory is shared by other means than a card's dma-buf";
-            return Err(Failure::new(Code::InvalidArgument, message));
-        }
-        if offset.checked_add(length).is_none_or(|end| end > memory.length().next_multiple_of(PAGE)) {
-            let message =
-                format!("{length} bytes at {offset} are not inside {} bytes of memory", memory.length());
-            return Err(Failure::new(Code::OutOfRange, message));
-        }
-        let (region, start) = memory.region();
-        let start = start + offset;
-        if length == 0 || !length.is_multiple_of(PAGE) || !(region.address() + start).is_multiple_of(PAGE) {
-            let message = format!(
-                "{length} bytes at {:#x} are not whole pages of {PAGE}, and only such can be shared",
-                region.address() + start
-            );
-            return Err(Failure::new(Code::InvalidArgument, message));
-        }
-        let (base, inside) = exported_place(card, memory, offset);
-        if inside > 0 && !self.settings.mapped {
-            let message = format!(
-                "the memory begins {inside} bytes into its allocation, and mapped_dmabuf=no allows whole allocations only"
-            );
-            return Err(Failure::new(Code::FailedPrecondition, message));
-        }
-        if inside > 0 && card.abi() == Abi::Old {
-            let message = format!(
-                "the memory begins {inside} bytes into its allocation, and drivers before Linux 6.7 may export other memory \
-                 than that: share whole allocations"
-            );
-            return Err(Failure::new(Code::FailedPrecondition, message));
-        }
-        let buffer = card.export(base, length, inside).map_err(|errno| {
-            card.failure(&format!("{length} bytes at {:#x} cannot be exported", base + inside), errno)
-        })?;
+        let (buffer, base, inside) = dma_buf(card, memory, offset, length, self.settings.mapped)?;
         let (device, inode) = identity(buffer.as_fd())?;
         let exported = Arc::new(Exported { memory: memory.clone(), offset, length, dma: self.dma.clone() });
         let number = BUFFERS.fetch_add(1, Ordering::Relaxed);

@@ -16,6 +16,7 @@
 //! | `dram=SIZE` | 32g | memory of each card; what is not written takes no space |
 //! | `segment=SIZE` | none | the device sees host memory in pieces of this size, as without an IOMMU; each is an element of a ring |
 //! | `crc=on\|off` | on | whether the device wants checksums on its control channel |
+//! | `mitigation=on\|off` | on | off: a kernel that takes every interrupt, for comparison |
 //! | `datapath_polling=on\|off`, `datapath_poll_interval_us=N`, `mhi_timeout_ms=N`, `control_resp_timeout_s=N`, `wait_exec_default_timeout_ms=N` | off, 100, 2000, 60, 5000 | the parameters of the kernel module |
 //! | `fault=…` | none | what goes wrong; may be given several times, see below |
 //!
@@ -53,6 +54,7 @@
 //! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts, restarts |
 //! | `device/` | the device: its control server, its DMA bridge with semaphores, its networks, its cores and their crashes |
 //! | `fault.rs`, `options.rs` | what a URI asks for |
+//! | `supervised.rs` | the machine for other processes |
 //!
 //! # What is not modelled
 //!
@@ -60,8 +62,8 @@
 //! synchronisation, reports of reliability, single-MSI mode, link errors, linked-list transfers, power states of networks,
 //! resource groups, and anything that takes firmware.
 //!
-//! A network of the emulator has one memory: the inputs of a call overwrite those of the call before. A program that has more than one
-//! call of an activation on its way must know that the first has run.
+//! A network of the emulator has one memory. Calls that are queued behind each other wait for it, by a semaphore of the
+//! network's own, so that what goes in and out of one does not overlap with the next.
 
 mod bus;
 mod device;
@@ -69,6 +71,7 @@ mod fault;
 mod kernel;
 mod machine;
 mod options;
+mod supervised;
 
 pub use machine::Counts;
 pub use options::{Module, Options};

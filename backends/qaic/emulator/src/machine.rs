@@ -41,6 +41,10 @@ pub struct Counts {
     pub calls: u64,
     /// Interrupts that its channels have sent.
     pub interrupts: u64,
+    /// Those of them that the kernel has taken, its line being enabled: what `/proc/interrupts` counts.
+    pub interrupts_taken: u64,
+    /// Responses that the kernel has taken from rings.
+    pub responses: u64,
     /// Open files that are there now.
     pub users: u64,
     /// Buffer objects that are there now.

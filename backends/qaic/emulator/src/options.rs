@@ -89,6 +89,9 @@ pub struct Options {
     pub segment: Option<u64>,
     /// Whether the device wants checksums on its control channel.
     pub crc: bool,
+    /// Whether the kernel keeps the interrupt line of a busy channel disabled. It always does; without that one sees what it
+    /// is good for.
+    pub mitigation: bool,
     /// The parameters of the kernel module.
     pub module: Module,
     /// How the machine executes.
@@ -104,6 +107,7 @@ impl Default for Options {
             dram: 32 << 30,
             segment: None,
             crc: true,
+            mitigation: true,
             module: Module::default(),
             execution: Execution::default(),
             faults: Vec::new(),
@@ -120,6 +124,7 @@ impl Options {
             dram: size(parameters, "dram", 1 << 20, 1 << 40)?.unwrap_or(default.dram),
             segment: size(parameters, "segment", 4096, u32::MAX.into())?,
             crc: parameters.choice("crc", &["on", "off"])? != Some("off"),
+            mitigation: parameters.choice("mitigation", &["on", "off"])? != Some("off"),
             module: Module::read(parameters)?,
             execution: Execution::read(parameters)?,
             faults: Fault::read(parameters, fault::ALL)?,
@@ -170,6 +175,7 @@ mod tests {
             ("dram", "1g"),
             ("segment", "4m"),
             ("crc", "off"),
+            ("mitigation", "off"),
             ("datapath_polling", "on"),
             ("datapath_poll_interval_us", "50"),
             ("mhi_timeout_ms", "1"),
@@ -181,7 +187,9 @@ mod tests {
         .unwrap();
         assert_eq!((options.cards, options.dram, options.segment), (2, 1 << 30, Some(4 << 20)));
         let module = options.module;
-        assert!(!options.crc && module.datapath_polling && options.execution.workers == 2);
+        assert!(
+            !options.crc && !options.mitigation && module.datapath_polling && options.execution.workers == 2
+        );
         let timeouts =
             (module.datapath_poll_interval_us, module.mhi_timeout_ms, module.control_resp_timeout_s);
         assert_eq!((timeouts, module.wait_exec_default_timeout_ms), ((50, 1, 2), 3));

@@ -13,7 +13,7 @@ use hal_qaic_abi::uapi::{
     PerfStatsHeader, SliceEntry, Wait,
 };
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +27,8 @@ pub struct Card {
     kernel: Arc<dyn Kernel>,
     /// There until it is dropped.
     file: Option<OwnedFd>,
+    /// Whether the program has opened it, and closes it: the file here is another descriptor for it.
+    adopted: bool,
     name: String,
 }
 
@@ -49,13 +51,31 @@ pub struct Performance {
     pub device: Duration,
 }
 
-/// A buffer object to queue.
-#[derive(Clone, Copy, Debug)]
-pub struct Queued<'a> {
-    /// Which.
-    pub object: &'a Object,
-    /// How many of its bytes are transferred, from its beginning. All, if this is nothing.
-    pub bytes: Option<u64>,
+/// Buffer objects to queue at once, in their order, as the kernel reads them. Filled again it allocates nothing.
+#[derive(Debug, Default)]
+pub struct Batch {
+    whole: Vec<ExecuteEntry>,
+    /// The same, where at least one is not transferred whole.
+    partial: Vec<PartialExecuteEntry>,
+    is_partial: bool,
+}
+
+impl Batch {
+    /// Empties it.
+    pub fn clear(&mut self) {
+        self.whole.clear();
+        self.partial.clear();
+        self.is_partial = false;
+    }
+
+    /// Adds an object, of which so many bytes are transferred from its beginning; all, if nothing is said.
+    pub fn push(&mut self, object: &Object, bytes: Option<u64>) {
+        let handle = object.number();
+        self.whole.push(ExecuteEntry { handle, dir: 0 });
+        let resize = bytes.unwrap_or(object.length);
+        self.partial.push(PartialExecuteEntry { handle, dir: 0, resize });
+        self.is_partial |= bytes.is_some();
+    }
 }
 
 impl Card {
@@ -69,7 +89,24 @@ impl Card {
                 Err(errno) => return Err(cannot_open(path, errno, begin.elapsed())),
             }
         };
-        let card = Self { kernel, file: Some(file), name: path.display().to_string() };
+        Self::identified(kernel, file, false, path.display().to_string())
+    }
+
+    /// A device that the program has opened and closes. What is made here goes when the last descriptor for it does.
+    pub fn adopt(kernel: Arc<dyn Kernel>, file: BorrowedFd<'_>, name: String) -> Result<Arc<Self>, Failure> {
+        let file = file.try_clone_to_owned().map_err(|error| {
+            Failure::new(Code::InvalidArgument, format!("{name} cannot be used: {error}"))
+        })?;
+        Self::identified(kernel, file, true, name)
+    }
+
+    fn identified(
+        kernel: Arc<dyn Kernel>,
+        file: OwnedFd,
+        adopted: bool,
+        name: String,
+    ) -> Result<Arc<Self>, Failure> {
+        let card = Self { kernel, file: Some(file), adopted, name };
         // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
         card.identify()?;
         Ok(Arc::new(card))
@@ -127,12 +164,12 @@ impl Card {
     /// Makes a request that does nothing when a signal interrupts it, until none does.
     fn call<T>(&self, call: Call, argument: &mut T) -> Result<(), Error>
     where
-        T: FromBytes + IntoBytes + Immutable + KnownLayout,
+        T: Copy + FromBytes + IntoBytes + Immutable + KnownLayout,
     {
-        let first = argument.as_bytes().to_vec();
+        let first = *argument;
         loop {
             match self.request(call, argument) {
-                Err(Errno::INTR) => argument.as_mut_bytes().copy_from_slice(&first),
+                Err(Errno::INTR) => *argument = first,
                 result => return result.map_err(|errno| Error::of(call, errno)),
             }
         }
@@ -186,21 +223,16 @@ impl Card {
         self.call(Call::DetachSlice, &mut DetachSlice { handle: object.number(), pad: 0 })
     }
 
-    /// Queues objects on a channel, in this order, all or none.
-    pub fn execute(&self, channel: u32, objects: &[Queued<'_>]) -> Result<(), Error> {
-        let hdr = ExecuteHeader { count: u32::try_from(objects.len()).unwrap_or(u32::MAX), dbc_id: channel };
-        if objects.iter().all(|queued| queued.bytes.is_none()) {
-            let entry = |queued: &Queued<'_>| ExecuteEntry { handle: queued.object.number(), dir: 0 };
-            let entries: Vec<ExecuteEntry> = objects.iter().map(entry).collect();
-            return self.call(Call::Execute, &mut Execute { hdr, data: entries.as_ptr() as u64 });
-        }
-        let entry = |queued: &Queued<'_>| PartialExecuteEntry {
-            handle: queued.object.number(),
-            dir: 0,
-            resize: queued.bytes.unwrap_or(queued.object.length),
+    /// Queues objects on a channel, all or none.
+    pub fn execute(&self, channel: u32, objects: &Batch) -> Result<(), Error> {
+        let count = u32::try_from(objects.whole.len()).unwrap_or(u32::MAX);
+        let hdr = ExecuteHeader { count, dbc_id: channel };
+        let (call, data) = if objects.is_partial {
+            (Call::PartialExecute, objects.partial.as_ptr() as u64)
+        } else {
+            (Call::Execute, objects.whole.as_ptr() as u64)
         };
-        let entries: Vec<PartialExecuteEntry> = objects.iter().map(entry).collect();
-        self.call(Call::PartialExecute, &mut Execute { hdr, data: entries.as_ptr() as u64 })
+        self.call(call, &mut Execute { hdr, data })
     }
 
     /// Waits until an object is not queued any more. One that was never queued is not, and whether its transfer went
@@ -243,7 +275,8 @@ impl Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        if let Some(file) = self.file.take() {
+        // Only whoever opened a file tells the kernel that it is closed.
+        if let Some(file) = self.file.take().filter(|_| !self.adopted) {
             self.kernel.close(file);
         }
     }

@@ -126,6 +126,22 @@ fn advice(errno: Errno) -> &'static str {
     }
 }
 
+/// The code of a device's refusal. Its number and what it means are in the message.
+fn refusal(status: Status) -> Code {
+    match status {
+        _ if status.is_exhaustion() => Code::ResourceExhausted,
+        Status::QUEUE_TOO_SMALL => Code::ResourceExhausted,
+        Status::RESTARTING => Code::Unavailable,
+        Status::NOT_PERMITTED => Code::PermissionDenied,
+        Status::METADATA => Code::Incompatible,
+        Status::UNDEFINED_REQUEST => Code::Unimplemented,
+        Status::PARAMETER | Status::LENGTH => Code::InvalidArgument,
+        Status::TIMEOUT => Code::DeadlineExceeded,
+        Status::NOT_FOUND => Code::NotFound,
+        _ => Code::Internal,
+    }
+}
+
 impl Error {
     /// What a number of the kernel means for a call.
     pub fn of(call: Call, errno: Errno) -> Self {
@@ -159,11 +175,9 @@ impl Error {
     fn code(&self) -> Code {
         match self {
             Error::Gone | Error::WorkloadLost | Error::Full | Error::Queued => Code::Unavailable,
-            Error::Refused { status, .. } if status.is_exhaustion() => Code::ResourceExhausted,
-            Error::Refused { status: Status::RESTARTING, .. } => Code::Unavailable,
-            Error::Refused { status: Status::NOT_PERMITTED, .. } => Code::PermissionDenied,
-            Error::Refused { status: Status::METADATA, .. } | Error::Version { .. } => Code::Incompatible,
-            Error::Refused { .. } | Error::Answer { .. } => Code::Internal,
+            Error::Refused { status, .. } => refusal(*status),
+            Error::Version { .. } => Code::Incompatible,
+            Error::Answer { .. } => Code::Internal,
             Error::NoAnswer { .. } | Error::TimedOut => Code::DeadlineExceeded,
             Error::Checksum { .. } => Code::DataLoss,
             Error::Ring => Code::ResourceExhausted,
@@ -205,6 +219,34 @@ mod tests {
         assert_eq!(Error::of(Call::Wait, Errno::TIMEDOUT), Error::TimedOut);
         for call in Call::ALL {
             assert_eq!(Error::of(call, Errno::NODEV), Error::Gone);
+        }
+    }
+
+    #[test]
+    fn each_refusal_of_a_device_has_its_code_and_its_number() {
+        let cases = [
+            (-1, Code::Internal),
+            (-2, Code::Internal),
+            (-3, Code::Unimplemented),
+            (-4, Code::ResourceExhausted),
+            (-5, Code::Incompatible),
+            (-6, Code::InvalidArgument),
+            (-7, Code::DeadlineExceeded),
+            (-9, Code::PermissionDenied),
+            (-11, Code::NotFound),
+            (-12, Code::ResourceExhausted),
+            (-13, Code::ResourceExhausted),
+            (-14, Code::ResourceExhausted),
+            (-15, Code::ResourceExhausted),
+            (-17, Code::InvalidArgument),
+            (-34, Code::ResourceExhausted),
+            (-36, Code::Unavailable),
+            (-99, Code::Internal),
+        ];
+        for (number, code) in cases {
+            let failure = Error::Refused { what: "it", status: Status(number) }.failure("accel0");
+            assert_eq!(failure.code(), code, "{number}");
+            assert!(failure.message().ends_with(&format!("(NNC status {number})")), "{failure}");
         }
     }
 

@@ -19,10 +19,10 @@ mod nodes;
 #[cfg(test)]
 pub(crate) mod scripted;
 
-pub use card::{Card, Object, Performance, Queued};
+pub use card::{Batch, Card, Object, Performance};
 pub use control::Control;
 pub use error::Error;
-pub use hal_emulation::{Errno, Kernel, Linux};
+pub use hal_emulation::{Errno, Kernel, Linux, borrow};
 pub use hal_qaic_abi::uapi;
 pub use network::{Activation, ConstantsId, Device, NetworkId};
 pub use nodes::{ModuleSettings, Node, Selector, find, nodes};

@@ -84,6 +84,18 @@ impl Device {
         self.version
     }
 
+    /// What is to be said of that, if they are not the same.
+    pub fn warning(&self) -> Option<String> {
+        (TRANSACTIONS.with(self.version) == Compatibility::Differs).then(|| {
+            format!(
+                "{}: the device's transactions are of version {}, and this driver's of {TRANSACTIONS}: one knows more than the \
+                 other, and what both know works; firmware and driver of one release go together best",
+                self.card.name(),
+                self.version
+            )
+        })
+    }
+
     fn ask_version(&self) -> Result<Version, Error> {
         let what = "the device's version";
         let mut reply = self.control.exchange(what, &[Ask::Status], Vec::new())?;

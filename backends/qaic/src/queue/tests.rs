@@ -1,12 +1,18 @@
 //! Commands of jobs on a device that is a desk: what comes out, what the kernel is asked, what survives.
 
+use super::submission::Next;
 use super::*;
 use crate::desk::Desk;
-use crate::executable::Programs;
+use crate::executable::Executable;
 use crate::kmd::uapi::Call as Asked;
 use crate::kmd::{Card, Device as Client, Errno, Kernel};
 use crate::memory::Memory;
-use hal_backend::{Function, HostCall, HostProgram, Pattern};
+use crate::networks::{Networks, Settings};
+use hal_backend::{
+    Command, Commands, Completion, DeviceSpec, Dispatch, Function, HostCall, HostProgram, HostRange,
+    NativeWaits, Pattern, Place, Span, Workgroups,
+};
+use hal_emulation::programs::Programs;
 use hal_qaic_abi::container::metadata::{Direction, Request, Space};
 use hal_qaic_abi::container::{Container, Flavour, Network, Segment, qpc};
 use std::ops::Range;
@@ -53,13 +59,82 @@ impl HostProgram for Adder {
 
 mod emulated;
 
+/// What was reported: epochs, and what became of them.
+#[derive(Default)]
+struct Told {
+    ended: Mutex<Vec<(u64, Result<(), Failure>)>>,
+    lost: Mutex<Vec<Failure>>,
+}
+
+impl Reports for Arc<Told> {
+    fn ended(&self, _: QueueId, epoch: u64, outcome: Result<(), Failure>) {
+        self.ended.lock().push((epoch, outcome));
+    }
+
+    fn has_room(&self, _: QueueId) {}
+
+    fn lost(&self, why: Failure) {
+        self.lost.lock().push(why);
+    }
+}
+
+/// The names of queues, which only an engine gives.
+fn queue_ids() -> Vec<QueueId> {
+    #[derive(Default)]
+    struct Names(Arc<Mutex<Vec<QueueId>>>);
+
+    impl hal_semaphore::backend::Backend for Names {
+        type Timeline = hal_semaphore::Semaphore;
+        type Work = ();
+        type Event = ();
+
+        fn devices(&self) -> Vec<DeviceSpec> {
+            let spec = DeviceSpec {
+                queues: QUEUES,
+                native_waits: NativeWaits::None,
+                peers: Vec::new(),
+                completion: Completion::Callback,
+            };
+            vec![spec]
+        }
+
+        fn submit(
+            &self,
+            queue: QueueId,
+            batch: &mut hal_semaphore::backend::Batch<'_, Self>,
+        ) -> hal_semaphore::backend::Submitted {
+            batch.iter().for_each(drop);
+            self.0.lock().push(queue);
+            hal_semaphore::backend::Submitted::all()
+        }
+
+        fn abort(&self, _: usize, _: &Failure) {}
+    }
+
+    let names = Names::default();
+    let found = names.0.clone();
+    let engine = hal_semaphore::Engine::new(names).unwrap();
+    let none: [(hal_semaphore::Semaphore, u64); 0] = [];
+    for queue in 0..QUEUES {
+        let queue = hal_semaphore::Affinity::queue(queue);
+        engine.submit(0, queue, &none, &none, hal_semaphore::Action::Queue(())).unwrap();
+    }
+    let found = found.lock().clone();
+    assert_eq!(found.len(), QUEUES);
+    found
+}
+
+/// A device whose threads were not started: the tests do what they would do, one step after the other.
 struct Bench {
     desk: Arc<Desk>,
     programs: Arc<dyn Programs>,
     card: Arc<Card>,
-    queue: Arc<Queue>,
-    networks: Networks,
-    settings: Settings,
+    queues: Arc<Queues>,
+    submissions: Submissions,
+    completions: Completions,
+    told: Arc<Told>,
+    names: Vec<QueueId>,
+    epoch: u64,
 }
 
 impl Bench {
@@ -73,8 +148,13 @@ impl Bench {
     fn on(desk: Arc<Desk>, kernel: Arc<dyn Kernel>, programs: Arc<dyn Programs>, settings: Settings) -> Self {
         let card = Card::open(kernel, Path::new("/dev/accel/accel0"), Duration::from_secs(10)).unwrap();
         let client = Arc::new(Client::new(card.clone(), None).unwrap());
-        let networks = Networks::new(client, settings);
-        Self { desk, programs, card, queue: Queue::new("qaic0"), networks, settings }
+        let queues = Queues::new("qaic0");
+        let told = Arc::new(Told::default());
+        queues.start(Box::new(told.clone()));
+        let submissions = Submissions::new(&queues, Networks::new(client, settings), settings);
+        let completions = Completions::new(&queues, settings.execute_timeout);
+        let names = queue_ids();
+        Self { desk, programs, card, queues, submissions, completions, told, names, epoch: 0 }
     }
 
     fn with_channels(channels: usize) -> Self {
@@ -88,12 +168,52 @@ impl Bench {
     }
 
     fn adder(&self) -> Arc<Executable> {
-        Arc::new(Executable::program(Adder::new(), &self.programs, &self.queue))
+        Arc::new(Executable::program(Adder::new(), &self.programs, &self.queues))
+    }
+
+    /// Submits a job: its epoch.
+    fn submit(&mut self, queue: usize, commands: &[Command<QaicDevice>]) -> u64 {
+        self.epoch += 1;
+        let job = Job {
+            queue: self.names[queue],
+            epoch: self.epoch,
+            waits: Default::default(),
+            event: None,
+            commands: Commands::Own(commands.iter().cloned().collect()),
+            observer: None,
+        };
+        assert!(self.queues.submit(job).is_ok());
+        self.epoch
+    }
+
+    /// Goes on until nothing more can begin.
+    fn settle(&mut self) {
+        while self.submissions.step() == Next::Again {}
+    }
+
+    /// Goes on until a job is over: what became of it, or of the device.
+    fn until_ended(&mut self, epoch: u64) -> Result<(), Failure> {
+        loop {
+            self.settle();
+            self.completions.step();
+            if let Some(why) = self.told.lost.lock().first() {
+                return Err(why.clone());
+            }
+            if let Some((_, outcome)) = self.told.ended.lock().iter().find(|(ended, _)| *ended == epoch) {
+                return outcome.clone();
+            }
+        }
     }
 
     fn run(&mut self, commands: &[Command<QaicDevice>]) -> Result<(), Failure> {
-        let result = self.queue.run(&mut self.networks, self.settings, commands, None);
-        result.map_err(|trouble| self.queue.failure(trouble))
+        let epoch = self.submit(0, commands);
+        let outcome = self.until_ended(epoch);
+        self.settle();
+        outcome
+    }
+
+    fn networks(&mut self) -> &mut Networks {
+        &mut self.submissions.networks
     }
 
     fn dispatch(
@@ -103,17 +223,25 @@ impl Bench {
         workgroups: [u32; 3],
         bindings: &[Span<QaicDevice>],
     ) -> Result<(), Failure> {
-        let dispatch = Dispatch {
-            executable: executable.clone(),
-            function,
-            workgroup_size: [1; 3],
-            workgroups: Workgroups::Count(workgroups),
-            local_memory: 0,
-            constants: [5].into_iter().collect(),
-            bindings: bindings.iter().cloned().collect(),
-        };
-        self.run(&[Command::Dispatch(Box::new(dispatch))])
+        self.run(&[dispatch(executable, function, workgroups, bindings)])
     }
+}
+
+fn dispatch(
+    executable: &Arc<Executable>,
+    function: usize,
+    workgroups: [u32; 3],
+    bindings: &[Span<QaicDevice>],
+) -> Command<QaicDevice> {
+    Command::Dispatch(Box::new(Dispatch {
+        executable: executable.clone(),
+        function,
+        workgroup_size: [1; 3],
+        workgroups: Workgroups::Count(workgroups),
+        local_memory: 0,
+        constants: [5].into_iter().collect(),
+        bindings: bindings.iter().cloned().collect(),
+    }))
 }
 
 fn span(memory: &Arc<Memory>, offset: u64, length: u64) -> Span<QaicDevice> {
@@ -181,8 +309,8 @@ fn a_steady_dispatch_asks_the_kernel_to_queue_and_to_wait_and_nothing_else() {
     assert_eq!(bytes(&target, 4096), [6; 4096]);
     bench.desk.calls();
     bench.dispatch(&executable, 0, [10, 1, 1], &bindings).unwrap();
-    // The call, each binding both ways, the outcome.
-    assert_eq!(bench.desk.calls(), [&[Asked::Execute][..], &[Asked::Wait; 6]].concat());
+    // The outcome is behind everything else that comes out.
+    assert_eq!(bench.desk.calls(), [Asked::Execute, Asked::Wait]);
 }
 
 #[test]
@@ -227,7 +355,7 @@ fn a_program_that_fails_fails_the_dispatch_and_its_network_stays() {
         let failure = bench.dispatch(&executable, 1, [1; 3], &bindings).unwrap_err();
         assert_eq!((failure.code(), failure.message()), (Code::OutOfRange, "it was asked to fail"));
     }
-    assert_eq!(bench.networks.len(), 1);
+    assert_eq!(bench.networks().len(), 1);
     let failure = bench.dispatch(&executable, 2, [1; 3], &bindings).unwrap_err();
     assert_eq!(failure.code(), Code::OutOfRange, "{failure}");
 }
@@ -248,7 +376,7 @@ fn the_network_that_was_used_longest_ago_makes_room() {
     assert!(!activations(&mut bench, 0), "both run");
     assert!(activations(&mut bench, 2), "the second one goes");
     assert!(!activations(&mut bench, 0) && activations(&mut bench, 1));
-    assert_eq!((bench.networks.len(), bench.desk.counts().1), (2, 2));
+    assert_eq!((bench.networks().len(), bench.desk.counts().1), (2, 2));
     // Using one does not change the order of the others.
     let mut bench = Bench::with_channels(3);
     let executables = [bench.adder(), bench.adder(), bench.adder(), bench.adder()];
@@ -270,6 +398,23 @@ fn the_network_that_was_used_longest_ago_makes_room() {
 }
 
 #[test]
+fn a_network_that_makes_room_leaves_its_large_objects_to_the_next_one() {
+    let mut bench = Bench::new(Desk::new(16, 1), Settings { channels: 1, ..Settings::default() });
+    let executables = [bench.adder(), bench.adder()];
+    let memory = bench.memory(&vec![1; 2 << 20]);
+    let bindings = [span(&memory, 0, 1 << 20), span(&memory, 1 << 20, 1 << 20)];
+    let mut made = |executable| {
+        bench.desk.calls();
+        bench.dispatch(executable, 0, [4, 1, 1], &bindings).unwrap();
+        bench.desk.calls().iter().filter(|call| **call == Asked::CreateBo).count()
+    };
+    assert_eq!(made(&executables[0]), 6, "the call, each binding both ways, the outcome");
+    assert_eq!(made(&executables[1]), 2, "the bindings' are there");
+    assert_eq!(made(&executables[0]), 2);
+    assert_eq!(bytes(&memory, (1 << 20) + 5)[1 << 20..], [6, 6, 6, 6, 1]);
+}
+
+#[test]
 fn what_an_executable_had_goes_with_it() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
@@ -278,8 +423,7 @@ fn what_an_executable_had_goes_with_it() {
     let (objects, channels, images) = bench.desk.counts();
     assert!(objects > 1 && channels == 1 && images == 1);
     drop(executable);
-    let Next::Retire(gone) = bench.queue.next() else { panic!("nothing to retire") };
-    gone.into_iter().for_each(|number| bench.networks.retire(number));
+    bench.settle();
     assert_eq!(bench.desk.counts(), (1, 0, 0), "the buffer is left");
 }
 
@@ -296,7 +440,7 @@ fn a_workload_that_is_lost_fails_its_dispatch_and_is_started_again() {
         let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
         assert_eq!(failure.code(), Code::Unavailable, "{failure}");
         assert!(failure.message().contains("the workload is lost"), "{failure}");
-        assert_eq!(bench.networks.len(), 0);
+        assert_eq!(bench.networks().len(), 0);
         // It is unloaded and not deactivated: the channel may be another network's by now.
         let asked = bench.desk.calls().into_iter().filter(|call| *call == Asked::Manage).count();
         assert_eq!(asked, 1);
@@ -325,7 +469,7 @@ fn a_device_that_is_to_stop_gives_up_what_runs() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
-    bench.queue.abort(&Failure::new(Code::Cancelled, "the program is over"));
+    bench.queues.abort(&Failure::new(Code::Cancelled, "the program is over"));
     bench.desk.fail(Asked::Wait, Errno::TIMEDOUT);
     let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
     let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
@@ -366,7 +510,7 @@ fn a_full_ring_is_waited_for_and_one_that_is_too_small_is_replaced() {
 #[test]
 fn a_network_of_a_compiler_works_on_the_programs_own_buffers() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     assert_eq!(executable.functions()[0].bindings, 2);
     let (source, target) = (bench.memory(&[41; 8192]), bench.memory(&[0; 8192]));
     let bindings = [span(&source, 0, 4096), span(&target, 4096, 4096)];
@@ -377,7 +521,7 @@ fn a_network_of_a_compiler_works_on_the_programs_own_buffers() {
     assert_eq!(bench.desk.counts().0, 2, "no objects were made beside the program's");
     bench.desk.calls();
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
-    assert_eq!(bench.desk.calls(), [Asked::Execute, Asked::Wait, Asked::Wait]);
+    assert_eq!(bench.desk.calls(), [Asked::Execute, Asked::Wait]);
     // Elsewhere in the same buffer it is sliced anew.
     let elsewhere = [span(&source, 0, 4096), span(&target, 0, 4096)];
     bench.dispatch(&executable, 0, [1; 3], &elsewhere).unwrap();
@@ -389,7 +533,7 @@ fn a_network_of_a_compiler_works_on_the_programs_own_buffers() {
 #[test]
 fn what_a_network_cannot_use_in_place_is_copied() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     // One buffer for both, and one that is too short for the slice: both are the network's own objects then.
     let both = bench.memory(&[1; 8192]);
     bench.dispatch(&executable, 0, [1; 3], &[span(&both, 0, 4096), span(&both, 4096, 4096)]).unwrap();
@@ -410,9 +554,28 @@ fn what_a_network_cannot_use_in_place_is_copied() {
 }
 
 #[test]
+fn an_object_of_a_run_that_is_over_may_be_on_its_way_for_a_moment_longer() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let memory = bench.memory(&[1; 8192]);
+    let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
+    bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
+    bench.desk.calls();
+    bench.desk.fail(Asked::Execute, Errno::INVAL);
+    bench.desk.fail(Asked::Execute, Errno::INVAL);
+    bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
+    let calls = bench.desk.calls();
+    assert_eq!(calls, [Asked::Execute, Asked::Execute, Asked::Execute, Asked::Wait], "no wait between");
+    // What the kernel never accepts is an error soon.
+    (0..1000).for_each(|_| bench.desk.fail(Asked::Execute, Errno::INVAL));
+    let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
+    assert_eq!(failure.code(), Code::InvalidArgument);
+}
+
+#[test]
 fn a_network_survives_the_loss_of_its_workload_with_the_programs_buffers() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let (source, target) = (bench.memory(&[1; 4096]), bench.memory(&[0; 4096]));
     let bindings = [span(&source, 0, 4096), span(&target, 0, 4096)];
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
@@ -425,7 +588,7 @@ fn a_network_survives_the_loss_of_its_workload_with_the_programs_buffers() {
 #[test]
 fn what_is_no_executable_here_is_refused() {
     let mut bench = Bench::with_channels(16);
-    let refused = |bytes: &[u8]| Executable::network(bytes, &bench.queue).unwrap_err();
+    let refused = |bytes: &[u8]| Executable::network(bytes, false, &bench.queues).unwrap_err();
     assert_eq!(refused(b"\x7fELF").code(), Code::Incompatible);
     let program = hal_qaic_abi::container::emulated::Program {
         program: 1,
@@ -435,13 +598,15 @@ fn what_is_no_executable_here_is_refused() {
     };
     let foreign = refused(&program.container().unwrap());
     assert!(foreign.message().contains("emulator"), "{foreign}");
-    let executable = Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    let vendors = Executable::network(&container(), true, &bench.queues).unwrap_err();
+    assert!(vendors.message().contains("real cores"), "{vendors}");
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let memory = bench.memory(&[0; 8192]);
     let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
     let failure = bench.dispatch(&executable, 0, [2, 1, 1], &bindings).unwrap_err();
     assert_eq!(failure.code(), Code::InvalidArgument);
     bench.dispatch(&executable, 0, [0, 1, 1], &bindings).unwrap();
-    assert_eq!(bench.networks.len(), 0, "no workgroups, no run");
+    assert_eq!(bench.networks().len(), 0, "no workgroups, no run");
 }
 
 #[test]
@@ -479,14 +644,14 @@ fn a_device_that_refuses_to_stop_a_network_is_asked_again() {
     // Twice it says no, and the channel is ours again.
     bench.desk.fail(Asked::Manage, Errno::CANCELED);
     bench.desk.fail(Asked::Manage, Errno::CANCELED);
-    bench.networks.clear();
+    bench.networks().clear();
     assert_eq!(bench.desk.counts(), (1, 0, 0));
 }
 
 #[test]
 fn a_loss_that_is_noticed_when_a_buffer_is_sliced_is_a_loss() {
     let mut bench = Bench::with_channels(16);
-    let executable = Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[2; 4096]), bench.memory(&[0; 4096])];
     let [first, second, target] = memories.each_ref().map(|memory| span(memory, 0, 4096));
     bench.dispatch(&executable, 0, [1; 3], &[first, target.clone()]).unwrap();
@@ -501,7 +666,7 @@ fn a_loss_that_is_noticed_when_a_buffer_is_sliced_is_a_loss() {
 #[test]
 fn a_buffer_whose_network_was_lost_goes_to_another_one() {
     let mut bench = Bench::with_channels(16);
-    let network = || Arc::new(Executable::network(&container(), &bench.queue).unwrap());
+    let network = || Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());
     let (one, other) = (network(), network());
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
     let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
@@ -524,7 +689,7 @@ fn a_card_that_does_not_answer_is_not_asked_for_each_network_again() {
     bench.desk.calls();
     // Each unanswered message takes a minute.
     bench.desk.fail(Asked::Manage, Errno::TIMEDOUT);
-    bench.networks.clear();
+    bench.networks().clear();
     let asked = bench.desk.calls().into_iter().filter(|call| *call == Asked::Manage).count();
     assert_eq!(asked, 1);
     // An answer makes good for that.
@@ -533,7 +698,7 @@ fn a_card_that_does_not_answer_is_not_asked_for_each_network_again() {
     bench.desk.fail(Asked::Manage, Errno::TIMEDOUT);
     assert!(bench.dispatch(&executable, 0, [1; 3], &bindings).is_err());
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
-    bench.networks.clear();
+    bench.networks().clear();
     assert_eq!(bench.desk.counts().1, 0);
 }
 
@@ -574,7 +739,9 @@ fn what_others_write_beside_a_dispatch_stays() {
     let memory = bench.memory(&[1; 4]);
     let functions = [Function { bindings: 1, constants: 1, ..Function::default() }];
     let program = Arc::new(Meddler { buffer: memory.view().clone(), functions });
-    let executable = Arc::new(Executable::program(program, &bench.programs, &bench.queue));
+    let executable = Arc::new(Executable::program(program, &bench.programs, &bench.queues));
     bench.dispatch(&executable, 0, [1; 3], &[span(&memory, 0, 4)]).unwrap();
     assert_eq!(bytes(&memory, 4), [7, 8, 1, 1]);
 }
+
+mod overlap;

@@ -13,6 +13,7 @@
 
 mod calls;
 mod error;
+pub mod paths;
 pub mod uapi;
 mod version;
 

@@ -8,7 +8,10 @@ use crate::noc::{Tile, Transfer, interface_register};
 use crate::tensix::{Core, Stop, Tensix};
 use crate::violation::Violation;
 use crate::window::{BAR0_BYTES, BAR2_BYTES, Windows};
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many bytes a DRAM bank has.
 const BANK_BYTES: u64 = 0xff00_0000;
@@ -40,21 +43,24 @@ pub struct Stopped {
 }
 
 /// A chip.
-#[derive(Clone, Debug)]
+///
+/// It may be used by several threads. Each tile, each bank and everything else has a lock of its own, of which no thread holds two at a
+/// time: what goes from one to another is copied in between, as the network does it.
+#[derive(Debug)]
 pub struct Chip {
     grid: Grid,
     /// By row, then column.
-    tensix: Vec<Tensix>,
-    /// Which of them may have a core that executes: all that do.
-    running: BTreeSet<usize>,
+    tensix: Vec<Mutex<Tensix>>,
+    /// Which of them began to execute and have not come to rest in [`Chip::step`], or were not given out by [`Chip::take_started`].
+    started: Mutex<BTreeSet<usize>>,
     /// By physical number; those that are fused off are never reached.
-    banks: Vec<Sparse>,
-    arc: Arc,
-    windows: Windows,
+    banks: Vec<RwLock<Sparse>>,
+    arc: RwLock<Arc>,
+    windows: RwLock<Windows>,
     /// Registers of the bridge, which hold what was written: nothing of the bridge's own is modelled.
-    bridge: Sparse,
-    lost: Option<Tile>,
-    steps: u64,
+    bridge: RwLock<Sparse>,
+    lost: OnceLock<Tile>,
+    steps: AtomicU64,
 }
 
 impl Chip {
@@ -64,14 +70,14 @@ impl Chip {
         let tiles = (0..TENSIX_ROWS).flat_map(|row| (0..TENSIX_COLUMNS).map(move |column| (column, row)));
         let place = |(column, row)| grid.tensix(column, row).map(|(x, y)| Tensix::new(Tile { x, y }));
         Self {
-            tensix: tiles.filter_map(place).collect(),
-            running: BTreeSet::new(),
-            banks: (0..BANKS).map(|_| Sparse::new(BANK_BYTES)).collect(),
-            arc: Arc::new(&board),
-            windows: Windows::new(),
-            bridge: Sparse::new(BAR2_BYTES),
-            lost: None,
-            steps: 0,
+            tensix: tiles.filter_map(place).map(Mutex::new).collect(),
+            started: Mutex::default(),
+            banks: (0..BANKS).map(|_| RwLock::new(Sparse::new(BANK_BYTES))).collect(),
+            arc: RwLock::new(Arc::new(&board)),
+            windows: RwLock::new(Windows::new()),
+            bridge: RwLock::new(Sparse::new(BAR2_BYTES)),
+            lost: OnceLock::new(),
+            steps: AtomicU64::new(0),
             grid,
         }
     }
@@ -82,7 +88,7 @@ impl Chip {
     }
 
     /// Reads as the host does.
-    pub fn read(&mut self, from: BarAddress, bytes: &mut [u8]) -> Result<(), Violation> {
+    pub fn read(&self, from: BarAddress, bytes: &mut [u8]) -> Result<(), Violation> {
         self.check_lost()?;
         let BarAddress { bar, offset } = from;
         let length = bytes.len();
@@ -90,34 +96,35 @@ impl Chip {
             bytes.copy_from_slice(&value.to_le_bytes());
             return Ok(());
         }
-        if bar == 2 && self.bridge.has(offset, length) {
-            self.bridge.read(offset, bytes);
+        if bar == 2 && offset.checked_add(length as u64).is_some_and(|end| end <= BAR2_BYTES) {
+            self.bridge.read().read(offset, bytes);
             return Ok(());
         }
-        let (tile, address) = self.windows.target(bar, offset, length)?;
+        let (tile, address) = self.windows.read().target(bar, offset, length)?;
         self.tile_read(tile, address, bytes)
     }
 
     /// Writes as the host does.
-    pub fn write(&mut self, to: BarAddress, bytes: &[u8]) -> Result<(), Violation> {
+    pub fn write(&self, to: BarAddress, bytes: &[u8]) -> Result<(), Violation> {
         self.check_lost()?;
         let BarAddress { bar, offset } = to;
         if bar == 0
-            && let (Ok(word), Some(setting)) = (bytes.try_into(), self.windows.setting(offset))
+            && Windows::has_setting(offset)
+            && let (Ok(word), Some(setting)) = (bytes.try_into(), self.windows.write().setting(offset))
         {
             *setting = u32::from_le_bytes(word);
             return Ok(());
         }
-        if bar == 2 && self.bridge.has(offset, bytes.len()) {
-            self.bridge.write(offset, bytes);
+        if bar == 2 && offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= BAR2_BYTES) {
+            self.bridge.write().write(offset, bytes);
             return Ok(());
         }
-        let (tile, address) = self.windows.target(bar, offset, bytes.len())?;
+        let (tile, address) = self.windows.read().target(bar, offset, bytes.len())?;
         self.tile_write(tile, address, bytes)
     }
 
     /// A word of the first region behind the windows.
-    fn bar_register(&mut self, BarAddress { bar, offset }: BarAddress, length: usize) -> Option<u32> {
+    fn bar_register(&self, BarAddress { bar, offset }: BarAddress, length: usize) -> Option<u32> {
         if bar != 0 || length != 4 || offset >= BAR0_BYTES {
             return None;
         }
@@ -125,19 +132,20 @@ impl Chip {
             Some(within) if within < BRIDGE_BYTES => {
                 interface_register(BRIDGE_TILE, u32::try_from(within).ok()?)
             }
-            _ => self.windows.setting(offset).map(|setting| *setting),
+            _ if Windows::has_setting(offset) => self.windows.write().setting(offset).map(|setting| *setting),
+            _ => None,
         }
     }
 
     fn check_lost(&self) -> Result<(), Violation> {
-        self.lost.map_or(Ok(()), |tile| Err(Violation::Lost(tile)))
+        self.lost.get().map_or(Ok(()), |&tile| Err(Violation::Lost(tile)))
     }
 
     /// Loses the device if something that is fused off is touched; else what is there.
-    fn touch(&mut self, tile: Tile, address: u64) -> Result<Endpoint, Violation> {
+    fn touch(&self, tile: Tile, address: u64) -> Result<Endpoint, Violation> {
         let endpoint = self.grid.at(tile.x, tile.y);
         if endpoint == Endpoint::Harvested {
-            self.lost = Some(tile);
+            let _ = self.lost.set(tile);
             return Err(Violation::Harvested { tile, address });
         }
         Ok(endpoint)
@@ -149,43 +157,52 @@ impl Chip {
     }
 
     /// Reads over the network.
-    pub fn tile_read(&mut self, tile: Tile, address: u64, bytes: &mut [u8]) -> Result<(), Violation> {
+    pub fn tile_read(&self, tile: Tile, address: u64, bytes: &mut [u8]) -> Result<(), Violation> {
         self.check_lost()?;
         let length = bytes.len();
         let unmapped = Violation::Unmapped { tile, address, length };
         match self.touch(tile, address)? {
             Endpoint::Tensix { column, row } => {
-                let tensix = self.tensix.get_mut(Self::index(column, row));
-                tensix.ok_or(unmapped)?.read(address, bytes)
+                let tensix = self.tensix.get(Self::index(column, row));
+                tensix.ok_or(unmapped)?.lock().read(address, bytes)
             }
             Endpoint::Dram { bank } => {
-                let bank = self.banks.get(usize::from(bank)).filter(|bank| bank.has(address, length));
-                bank.ok_or(unmapped)?.read(address, bytes);
+                let bank = self.banks.get(usize::from(bank)).ok_or(unmapped.clone())?.read();
+                if !bank.has(address, length) {
+                    return Err(unmapped);
+                }
+                bank.read(address, bytes);
                 Ok(())
             }
-            Endpoint::Arc => self.arc.read(address, bytes).ok_or(unmapped),
+            Endpoint::Arc => self.arc.read().read(address, bytes).ok_or(unmapped),
             other => Err(not_modelled(other, tile, address)),
         }
     }
 
     /// Writes over the network.
-    pub fn tile_write(&mut self, tile: Tile, address: u64, bytes: &[u8]) -> Result<(), Violation> {
+    pub fn tile_write(&self, tile: Tile, address: u64, bytes: &[u8]) -> Result<(), Violation> {
         self.check_lost()?;
         let length = bytes.len();
         let unmapped = Violation::Unmapped { tile, address, length };
         match self.touch(tile, address)? {
             Endpoint::Tensix { column, row } => {
                 let index = Self::index(column, row);
-                let tensix = self.tensix.get_mut(index).ok_or(unmapped)?;
+                let mut tensix = self.tensix.get(index).ok_or(unmapped)?.lock();
+                let before = tensix.is_running();
                 tensix.write(address, bytes)?;
-                if tensix.is_running() {
-                    self.running.insert(index);
+                let starts = !before && tensix.is_running();
+                drop(tensix);
+                if starts {
+                    self.started.lock().insert(index);
                 }
                 Ok(())
             }
             Endpoint::Dram { bank } => {
-                let bank = self.banks.get_mut(usize::from(bank)).filter(|bank| bank.has(address, length));
-                bank.ok_or(unmapped)?.write(address, bytes);
+                let mut bank = self.banks.get(usize::from(bank)).ok_or(unmapped.clone())?.write();
+                if !bank.has(address, length) {
+                    return Err(unmapped);
+                }
+                bank.write(address, bytes);
                 Ok(())
             }
             Endpoint::Arc => Err(Violation::ReadOnly { tile, address }),
@@ -194,54 +211,96 @@ impl Chip {
     }
 
     /// Lets every core that is not held execute so many instructions, a few of each at a time, always in the same order.
-    pub fn step(&mut self, steps: u64) {
+    pub fn step(&self, steps: u64) {
         let mut left = steps;
-        while left > 0 && self.lost.is_none() && !self.running.is_empty() {
+        while left > 0 && self.lost.get().is_none() && !self.started.lock().is_empty() {
             let turn = left.min(TURN);
             // A tile that another one lets go has its first turn in the same round if it comes later.
             let mut from = 0;
-            while let Some(&index) = self.running.range(from..).next() {
-                self.turn(index, turn);
+            while let Some(index) = self.next_running(from) {
+                if !self.turn(index, turn) {
+                    self.started.lock().remove(&index);
+                }
                 from = index + 1;
             }
             left -= turn;
         }
-        self.steps = self.steps.saturating_add(steps);
-        self.arc.beat(self.steps);
+        self.pass(steps);
     }
 
-    /// Lets the cores of one tile execute, and does what they asked of the network.
-    fn turn(&mut self, index: usize, turn: u64) {
-        let Some(tensix) = self.tensix.get_mut(index).filter(|tensix| tensix.is_running()) else {
-            self.running.remove(&index);
-            return;
-        };
+    /// The first tile from a number on that has its turns in [`Chip::step`].
+    fn next_running(&self, from: usize) -> Option<usize> {
+        self.started.lock().range(from..).next().copied()
+    }
+
+    /// The tiles that began to execute since this was asked before, for whoever gives them their [turns](Chip::turn) rather than
+    /// [stepping](Chip::step) the whole chip.
+    pub fn take_started(&self) -> BTreeSet<usize> {
+        std::mem::take(&mut *self.started.lock())
+    }
+
+    /// Whether [`Chip::take_started`] would give any.
+    pub fn has_started(&self) -> bool {
+        !self.started.lock().is_empty()
+    }
+
+    /// How many cores are not held.
+    pub fn released(&self) -> usize {
+        self.tensix.iter().map(|tensix| tensix.lock().released()).sum()
+    }
+
+    /// Lets the cores of one tile execute so many instructions each, and does what they ask of the network as they ask it. Whether any
+    /// would go on.
+    ///
+    /// Different threads may give different tiles their turns at the same time; then they are as little ordered as on silicon.
+    pub fn turn(&self, index: usize, budget: u64) -> bool {
+        let Some(tile) = self.tensix.get(index).filter(|_| self.lost.get().is_none()) else { return false };
         for core in Core::ALL {
-            tensix.run(core, turn);
-        }
-        tensix.apply_resets();
-        while let Some(transfer) = self.tensix.get_mut(index).and_then(|tensix| tensix.interface.next()) {
-            let result = self.transfer(index, &transfer);
-            let Some(tensix) = self.tensix.get_mut(index) else { return };
-            match result {
-                Ok(()) => tensix.interface.done(&transfer),
-                Err(violation) => tensix.stop(transfer.core, violation),
+            let mut left = budget;
+            while left > 0 {
+                let mut tensix = tile.lock();
+                let done = tensix.run(core, left);
+                tensix.apply_resets();
+                let transfers = tensix.interface.take();
+                drop(tensix);
+                for transfer in &transfers {
+                    self.perform(tile, transfer);
+                }
+                if done == 0 {
+                    break;
+                }
+                left = left.saturating_sub(done);
             }
         }
+        tile.lock().is_running()
     }
 
-    fn transfer(&mut self, index: usize, transfer: &Transfer) -> Result<(), Violation> {
+    /// Lets time pass for what is not a tile.
+    pub fn pass(&self, steps: u64) {
+        let steps = self.steps.fetch_add(steps, Ordering::Relaxed).saturating_add(steps);
+        self.arc.write().beat(steps);
+    }
+
+    fn perform(&self, tile: &Mutex<Tensix>, transfer: &Transfer) {
+        let result = self.transfer(tile, transfer);
+        let mut tensix = tile.lock();
+        match result {
+            Ok(()) => tensix.interface.done(transfer),
+            Err(violation) => tensix.stop(transfer.core, violation),
+        }
+    }
+
+    fn transfer(&self, tile: &Mutex<Tensix>, transfer: &Transfer) -> Result<(), Violation> {
         let Transfer { remote, remote_address, local_address, length, .. } = *transfer;
         let from_dram = matches!(self.grid.at(remote.x, remote.y), Endpoint::Dram { .. });
         transfer.check_alignment(from_dram)?;
         let mut bytes = vec![0; length as usize];
-        let gone = Violation::Lost(remote);
         if transfer.write {
-            self.tensix.get_mut(index).ok_or(gone)?.read(local_address, &mut bytes)?;
+            tile.lock().read(local_address, &mut bytes)?;
             self.tile_write(remote, remote_address, &bytes)
         } else {
             self.tile_read(remote, remote_address, &mut bytes)?;
-            self.tensix.get_mut(index).ok_or(gone)?.write(local_address, &bytes)
+            tile.lock().write(local_address, &bytes)
         }
     }
 
@@ -252,7 +311,9 @@ impl Chip {
             for column in 0..TENSIX_COLUMNS {
                 let place = self.grid.tensix(column, row).map(|(x, y)| Tile { x, y });
                 let tensix = self.tensix.get(Self::index(column, row));
-                let (Some(tile), Some(tensix)) = (place, tensix) else { continue };
+                let (Some(tile), Some(tensix)) = (place, tensix.map(|tensix| tensix.lock())) else {
+                    continue;
+                };
                 let reason = |core| tensix.stopped(core).cloned().map(|stop| Stopped { tile, core, stop });
                 stopped.extend(Core::ALL.into_iter().filter_map(reason));
             }

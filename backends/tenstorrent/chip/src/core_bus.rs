@@ -1,6 +1,6 @@
 //! The address space of one core.
 
-use crate::noc::{Interface, Tile};
+use crate::noc::{Interface, Tile, Written};
 use crate::tensix::{Control, Core, INTERFACE, INTERFACE_BYTES};
 use crate::violation::Violation;
 use tenstorrent_riscv::{Bus, BusFault, Width};
@@ -34,7 +34,12 @@ fn within(memory: &mut [u8], base: u32, address: u32, width: Width) -> Option<&m
 
 #[inline(always)]
 fn value(bytes: &[u8]) -> u32 {
-    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u32::from(byte))
+    match *bytes {
+        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
+        [a, b] => u16::from_le_bytes([a, b]).into(),
+        [a] => a.into(),
+        _ => 0,
+    }
 }
 
 impl CoreBus<'_> {
@@ -55,13 +60,19 @@ impl CoreBus<'_> {
     fn set_register(&mut self, address: u32, value: u32) -> Result<(), BusFault> {
         if let Some(offset) = Self::interface_offset(address) {
             let written = self.interface.write(self.core, offset, value).ok_or(BusFault::Unmapped)?;
-            return written.map_err(|violation| {
-                self.violation = Some(violation);
-                REFUSED
-            });
+            return match written {
+                Ok(Written::Register) => Ok(()),
+                // The network does it while the core waits: no turn is wasted on waiting for it.
+                Ok(Written::Transfer) => Err(BusFault::Pause),
+                Err(violation) => {
+                    self.violation = Some(violation);
+                    Err(REFUSED)
+                }
+            };
         }
         *self.control.register(address.into()).ok_or(BusFault::Unmapped)? = value;
-        Ok(())
+        // It may hold this very core, or let go another.
+        Err(BusFault::Pause)
     }
 }
 

@@ -62,6 +62,15 @@ pub(crate) fn interface_register(tile: Tile, offset: u32) -> Option<u32> {
     }
 }
 
+/// What a write to a register of the interface did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// It changed the register.
+    Register,
+    /// It asked for a transfer.
+    Transfer,
+}
+
 /// A transfer that a core asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transfer {
@@ -84,7 +93,7 @@ pub(crate) struct Interface {
     /// Target low, middle, high; return low, middle, high; tag; control; length.
     buffers: [[u32; 9]; BUFFERS],
     busy: [bool; BUFFERS],
-    pending: std::collections::VecDeque<Transfer>,
+    pending: Vec<Transfer>,
     writes_acknowledged: u32,
     reads_answered: u32,
 }
@@ -108,17 +117,22 @@ impl Interface {
     }
 
     /// Writes a register; `None` if there is none.
-    pub(crate) fn write(&mut self, core: Core, offset: u32, value: u32) -> Option<Result<(), Violation>> {
+    pub(crate) fn write(
+        &mut self,
+        core: Core,
+        offset: u32,
+        value: u32,
+    ) -> Option<Result<Written, Violation>> {
         let (buffer, register) = (usize::try_from(offset / BUFFER_BYTES).ok()?, offset % BUFFER_BYTES);
         if register == COMMAND {
             let registers = *self.buffers.get(buffer)?;
             if value & 1 == 1 {
-                return Some(self.ask(core, buffer, &registers));
+                return Some(self.ask(core, buffer, &registers).map(|()| Written::Transfer));
             }
-            return Some(Ok(()));
+            return Some(Ok(Written::Register));
         }
         *self.buffers.get_mut(buffer)?.get_mut(slot(register)?)? = value;
-        Some(Ok(()))
+        Some(Ok(Written::Register))
     }
 
     fn ask(&mut self, core: Core, buffer: usize, registers: &[u32; 9]) -> Result<(), Violation> {
@@ -139,7 +153,7 @@ impl Interface {
         }
         let remote = Tile { x: (remote & 63) as u8, y: (remote >> 6 & 63) as u8 };
         let counted = !write || control & RESPONSE != 0;
-        self.pending.push_back(Transfer {
+        self.pending.push(Transfer {
             core,
             write,
             counted,
@@ -155,16 +169,15 @@ impl Interface {
         Ok(())
     }
 
-    /// The next transfer to be done.
-    pub(crate) fn next(&mut self) -> Option<Transfer> {
-        self.pending.pop_front()
+    /// The transfers to be done, in order.
+    pub(crate) fn take(&mut self) -> Vec<Transfer> {
+        std::mem::take(&mut self.pending)
     }
 
-    /// Counts a transfer that was done.
+    /// Counts a transfer that was done. A core asks for one at a time, so nothing else is under way in its buffer.
     pub(crate) fn done(&mut self, transfer: &Transfer) {
-        let others = self.pending.iter().any(|pending| pending.buffer == transfer.buffer);
         if let Some(busy) = self.busy.get_mut(transfer.buffer) {
-            *busy = others;
+            *busy = false;
         }
         let counter = if transfer.write { &mut self.writes_acknowledged } else { &mut self.reads_answered };
         *counter = counter.wrapping_add(u32::from(transfer.counted));

@@ -67,6 +67,9 @@ impl Core {
     }
 }
 
+/// `jal x0, 0`
+const JUMP_TO_ITSELF: [u8; 4] = 0x6f_u32.to_le_bytes();
+
 /// All cores held.
 const ALL_HELD: u32 = Core::B.reset_bit()
     | Core::T0.reset_bit()
@@ -136,6 +139,8 @@ struct CoreState {
     hart: Option<Hart>,
     /// While it is not held and does not go on.
     stop: Option<Stop>,
+    /// Whether it jumps to itself, for ever: nothing interrupts these cores. Only a reset or a write to the tile's memory ends that.
+    parked: bool,
     local: Vec<u8>,
 }
 
@@ -152,7 +157,12 @@ pub(crate) struct Tensix {
 
 impl Tensix {
     pub(crate) fn new(tile: Tile) -> Self {
-        let core = |core: Core| CoreState { hart: None, stop: None, local: vec![0; core.local_bytes()] };
+        let core = |core: Core| CoreState {
+            hart: None,
+            stop: None,
+            parked: false,
+            local: vec![0; core.local_bytes()],
+        };
         Self {
             tile,
             l1: Vec::new(),
@@ -187,7 +197,12 @@ impl Tensix {
 
     /// Whether a core would execute anything.
     pub(crate) fn is_running(&self) -> bool {
-        self.cores.iter().any(|core| core.hart.is_some() && core.stop.is_none())
+        self.cores.iter().any(|core| core.hart.is_some() && core.stop.is_none() && !core.parked)
+    }
+
+    /// How many cores are not held.
+    pub(crate) fn released(&self) -> usize {
+        self.cores.iter().filter(|core| core.hart.is_some()).count()
     }
 
     /// Holds and lets go the cores as the register says.
@@ -197,7 +212,7 @@ impl Tensix {
             let start = self.control.start(core);
             let state = self.core(core);
             match (held, &state.hart) {
-                (true, _) => (state.hart, state.stop) = (None, None),
+                (true, _) => (state.hart, state.stop, state.parked) = (None, None, false),
                 (false, Some(_)) => {}
                 (false, None) => {
                     state.hart = Some(Hart::new(Isa::Blackhole, start.unwrap_or(0)));
@@ -207,8 +222,9 @@ impl Tensix {
         }
     }
 
-    /// Lets a core execute so many instructions.
-    pub(crate) fn run(&mut self, core: Core, budget: u64) {
+    /// Lets a core execute at most so many instructions: fewer, where it has something done by the network or by the registers that
+    /// control cores. How many it did.
+    pub(crate) fn run(&mut self, core: Core, budget: u64) -> u64 {
         let [b, t0, t1, t2, nc] = &mut self.cores;
         let state = match core {
             Core::B => b,
@@ -217,7 +233,7 @@ impl Tensix {
             Core::T2 => t2,
             Core::Nc => nc,
         };
-        let (Some(hart), None) = (&mut state.hart, &state.stop) else { return };
+        let (Some(hart), None, false) = (&mut state.hart, &state.stop, state.parked) else { return 0 };
         if self.l1.is_empty() {
             self.l1.resize(L1_BYTES as usize, 0);
         }
@@ -230,13 +246,19 @@ impl Tensix {
             interface: &mut self.interface,
             violation: None,
         };
+        let before = hart.counts().total();
         let outcome = hart.run(&mut bus, budget);
-        state.stop = match (outcome, bus.violation) {
-            (Outcome::Budget, _) => None,
+        let violation = bus.violation;
+        let done = hart.counts().total() - before;
+        let at = self.l1.get(hart.pc() as usize..).and_then(<[u8]>::first_chunk);
+        state.parked = outcome == Outcome::Budget && at == Some(&JUMP_TO_ITSELF);
+        state.stop = match (outcome, violation) {
+            (Outcome::Budget | Outcome::Pause, _) => None,
             (Outcome::Call | Outcome::Break, _) => Some(Stop::Paused(hart.pc())),
             (Outcome::Trap(trap), Some(violation)) => Some(Stop::Violation(trap.pc, violation)),
             (Outcome::Trap(trap), None) => Some(Stop::Trap(trap)),
         };
+        done
     }
 
     /// Reads memory or registers, from the network.
@@ -276,6 +298,7 @@ impl Tensix {
             if let Some(place) = self.l1.get_mut(start..).and_then(|rest| rest.get_mut(..bytes.len())) {
                 place.copy_from_slice(bytes);
             }
+            self.cores.iter_mut().for_each(|core| core.parked = false);
             return Ok(());
         }
         let unmapped = Violation::Unmapped { tile: self.tile, address, length: bytes.len() };

@@ -30,6 +30,11 @@ impl Windows {
         Self(vec![[0; 3]; WINDOWS + LARGE_WINDOWS])
     }
 
+    /// Whether there is one of the settings at an offset of the first region.
+    pub(crate) fn has_setting(offset: u64) -> bool {
+        offset.checked_sub(CONFIGURATION).is_some_and(|at| at < CONFIGURATION_BYTES)
+    }
+
     /// The word of the settings that is at an offset of the first region, if one is.
     pub(crate) fn setting(&mut self, offset: u64) -> Option<&mut u32> {
         let at = offset.checked_sub(CONFIGURATION)?;

@@ -22,24 +22,24 @@ fn chip() -> Chip {
     Chip::new(Board::new(Model::P100a))
 }
 
-fn put(chip: &mut Chip, tile: Tile, address: u64, word: u32) {
+fn put(chip: &Chip, tile: Tile, address: u64, word: u32) {
     chip.tile_write(tile, address, &word.to_le_bytes()).unwrap();
 }
 
-fn get(chip: &mut Chip, tile: Tile, address: u64) -> u32 {
+fn get(chip: &Chip, tile: Tile, address: u64) -> u32 {
     let mut bytes = [0; 4];
     chip.tile_read(tile, address, &mut bytes).unwrap();
     u32::from_le_bytes(bytes)
 }
 
-fn load(chip: &mut Chip, tile: Tile, address: u64, program: Assembler) {
+fn load(chip: &Chip, tile: Tile, address: u64, program: Assembler) {
     for (address, word) in (address..).step_by(4).zip(program.finish()) {
         put(chip, tile, address, word);
     }
 }
 
 /// Lets go one core and holds the others.
-fn release(chip: &mut Chip, tile: Tile, core: Core) {
+fn release(chip: &Chip, tile: Tile, core: Core) {
     let all: u32 = Core::ALL.iter().map(|core| core.reset_bit()).sum();
     put(chip, tile, register::SOFT_RESET, all & !core.reset_bit());
 }
@@ -55,8 +55,8 @@ fn store_and_stay(program: &mut Assembler, address: u32, value: u32) {
 
 #[test]
 fn windows_reach_memory_of_tiles_and_banks() {
-    let mut chip = chip();
-    let point = |chip: &mut Chip, tile: Tile, address: u64| {
+    let chip = chip();
+    let point = |chip: &Chip, tile: Tile, address: u64| {
         let bits = u128::from(address / WINDOW) | u128::from(tile.x) << 43 | u128::from(tile.y) << 49;
         for (word, value) in bits.to_le_bytes().chunks_exact(4).take(3).enumerate() {
             let offset = CONFIGURATION + 12 * 7 + 4 * word as u64;
@@ -68,7 +68,7 @@ fn windows_reach_memory_of_tiles_and_banks() {
     };
     let at = |offset| BarAddress { bar: 0, offset: 7 * WINDOW + offset };
     for (tile, address) in [(TILE, 0), (BANK, 0), (BANK, 0xfee0_0000)] {
-        point(&mut chip, tile, address);
+        point(&chip, tile, address);
         chip.write(at(0x10_0001), b"over the network").unwrap();
         let mut bytes = [0; 18];
         chip.read(at(0x10_0000), &mut bytes).unwrap();
@@ -78,13 +78,13 @@ fn windows_reach_memory_of_tiles_and_banks() {
         assert_eq!(&again, b"over the network");
     }
     // Another bank is another memory; ports of one bank are the same.
-    assert_eq!(get(&mut chip, Tile { x: 17, y: 15 }, 0x10_0001), 0);
-    assert_eq!(get(&mut chip, Tile { x: 17, y: 14 }, 0x10_0001), u32::from_le_bytes(*b"over"));
+    assert_eq!(get(&chip, Tile { x: 17, y: 15 }, 0x10_0001), 0);
+    assert_eq!(get(&chip, Tile { x: 17, y: 14 }, 0x10_0001), u32::from_le_bytes(*b"over"));
 }
 
 #[test]
 fn memory_ends_where_it_ends() {
-    let mut chip = chip();
+    let chip = chip();
     let end = u64::from(L1_BYTES);
     assert!(chip.tile_write(TILE, end - 4, &[0; 4]).is_ok());
     let unmapped = |tile, address| Err(Violation::Unmapped { tile, address, length: 8 });
@@ -100,14 +100,14 @@ fn memory_ends_where_it_ends() {
     let ethernet = chip.tile_read(Tile { x: 1, y: 1 }, 0, &mut [0; 4]);
     assert!(matches!(ethernet, Err(Violation::NotModelled { .. })), "{ethernet:?}");
     // None of this loses the device.
-    assert_eq!(get(&mut chip, BANK, 0), 0);
+    assert_eq!(get(&chip, BANK, 0), 0);
 }
 
 #[test]
 fn what_is_fused_off_loses_the_device() {
     for tile in [Tile { x: 15, y: 2 }, Tile { x: 18, y: 21 }, Tile { x: 9, y: 5 }] {
-        let mut chip = chip();
-        assert_eq!(get(&mut chip, TILE, 0), 0);
+        let chip = chip();
+        assert_eq!(get(&chip, TILE, 0), 0);
         let touched = chip.tile_read(tile, 0x40, &mut [0; 4]);
         assert_eq!(touched, Err(Violation::Harvested { tile, address: 0x40 }));
         assert_eq!(chip.tile_read(TILE, 0, &mut [0; 4]), Err(Violation::Lost(tile)));
@@ -121,14 +121,14 @@ fn what_is_fused_off_loses_the_device() {
 fn telemetry_tells_what_is_fused_off() {
     const ARC: Tile = Tile { x: 8, y: 0 };
     let board = Board::with_masks(Model::P100a, 0x3e7f, 0xdf).unwrap();
-    let mut chip = Chip::new(board);
-    let table: u64 = get(&mut chip, ARC, 0x8003_0434).into();
-    let values: u64 = get(&mut chip, ARC, 0x8003_0430).into();
-    let count = get(&mut chip, ARC, table + 4);
+    let chip = Chip::new(board);
+    let table: u64 = get(&chip, ARC, 0x8003_0434).into();
+    let values: u64 = get(&chip, ARC, 0x8003_0430).into();
+    let count = get(&chip, ARC, table + 4);
     let mut entries = std::collections::BTreeMap::new();
     for index in 0..u64::from(count) {
-        let entry = get(&mut chip, ARC, table + 8 + 4 * index);
-        entries.insert(entry & 0xffff, get(&mut chip, ARC, values + 4 * u64::from(entry >> 16)));
+        let entry = get(&chip, ARC, table + 8 + 4 * index);
+        entries.insert(entry & 0xffff, get(&chip, ARC, values + 4 * u64::from(entry >> 16)));
     }
     assert_eq!(entries.get(&34), Some(&0x3e7f));
     assert_eq!(entries.get(&36), Some(&0xdf));
@@ -136,7 +136,7 @@ fn telemetry_tells_what_is_fused_off() {
     let beats = entries.get(&32).copied().unwrap();
     chip.step(1 << 20);
     let entry = entries.keys().position(|&tag| tag == 32).unwrap() as u64;
-    assert_eq!(get(&mut chip, ARC, values + 4 * entry), beats + 16);
+    assert_eq!(get(&chip, ARC, values + 4 * entry), beats + 16);
 }
 
 #[test]
@@ -144,34 +144,34 @@ fn each_core_starts_where_it_is_told() {
     for (core, start) in
         [(Core::B, 0), (Core::T0, 0x100), (Core::T1, 0x200), (Core::T2, 0x300), (Core::Nc, 0x400)]
     {
-        let mut chip = chip();
+        let chip = chip();
         let mut program = Assembler::new();
         store_and_stay(&mut program, 0x1000, start + 1);
-        load(&mut chip, TILE, start.into(), program);
+        load(&chip, TILE, start.into(), program);
         match core {
             Core::B => {}
             Core::Nc => {
-                put(&mut chip, TILE, register::NC_START, start);
-                put(&mut chip, TILE, register::NC_START_ENABLE, 1);
+                put(&chip, TILE, register::NC_START, start);
+                put(&chip, TILE, register::NC_START_ENABLE, 1);
             }
             _ => {
                 let index = core as usize - 1;
-                put(&mut chip, TILE, register::T_START[index], start);
-                put(&mut chip, TILE, register::T_START_ENABLE, 1 << index);
+                put(&chip, TILE, register::T_START[index], start);
+                put(&chip, TILE, register::T_START_ENABLE, 1 << index);
             }
         }
-        release(&mut chip, TILE, core);
-        assert_eq!(get(&mut chip, TILE, 0x1000), 0);
+        release(&chip, TILE, core);
+        assert_eq!(get(&chip, TILE, 0x1000), 0);
         chip.step(100);
-        assert_eq!(get(&mut chip, TILE, 0x1000), start + 1, "{core:?}");
+        assert_eq!(get(&chip, TILE, 0x1000), start + 1, "{core:?}");
         assert_eq!(chip.stopped(), []);
     }
 }
 
 #[test]
 fn a_core_without_a_start_does_not_run() {
-    let mut chip = chip();
-    release(&mut chip, TILE, Core::T1);
+    let chip = chip();
+    release(&chip, TILE, Core::T1);
     chip.step(100);
     let stop = Stop::Violation(0, Violation::NoStart(Core::T1));
     assert_eq!(chip.stopped(), [Stopped { tile: TILE, core: Core::T1, stop }]);
@@ -179,15 +179,15 @@ fn a_core_without_a_start_does_not_run() {
 
 #[test]
 fn a_core_that_is_held_forgets_why_it_stopped() {
-    let mut chip = chip();
-    put(&mut chip, TILE, 0, 0x0010_0073);
-    release(&mut chip, TILE, Core::B);
+    let chip = chip();
+    put(&chip, TILE, 0, 0x0010_0073);
+    release(&chip, TILE, Core::B);
     chip.step(10);
     assert_eq!(chip.stopped(), [Stopped { tile: TILE, core: Core::B, stop: Stop::Paused(4) }]);
-    put(&mut chip, TILE, register::SOFT_RESET, u32::MAX);
+    put(&chip, TILE, register::SOFT_RESET, u32::MAX);
     assert_eq!(chip.stopped(), []);
-    put(&mut chip, TILE, 0, 0x1820_f053);
-    release(&mut chip, TILE, Core::B);
+    put(&chip, TILE, 0, 0x1820_f053);
+    release(&chip, TILE, Core::B);
     chip.step(10);
     let stopped = chip.stopped();
     let [Stopped { stop: Stop::Trap(Trap { pc: 0, cause: Cause::Instruction { .. } }), .. }] = &stopped[..]
@@ -228,7 +228,7 @@ fn coordinates(tile: Tile) -> u32 {
 
 #[test]
 fn a_core_brings_memory_from_a_bank_and_back() {
-    let mut chip = chip();
+    let chip = chip();
     let input: Vec<u8> = (0..200).collect();
     chip.tile_write(BANK, 0x1040, &input).unwrap();
     let mut program = Assembler::new();
@@ -253,31 +253,31 @@ fn a_core_brings_memory_from_a_bank_and_back() {
     program.emit(sw(T1, 0x780, ZERO));
     program.emit(sw(T2, 0x784, ZERO));
     store_and_stay(&mut program, 0x790, 1);
-    load(&mut chip, TILE, 0, program);
-    release(&mut chip, TILE, Core::B);
+    load(&chip, TILE, 0, program);
+    release(&chip, TILE, Core::B);
     chip.step(10_000);
     assert_eq!(chip.stopped(), []);
-    assert_eq!(get(&mut chip, TILE, 0x790), 1);
+    assert_eq!(get(&chip, TILE, 0x790), 1);
     let mut output = [0; 200];
     chip.tile_read(Tile { x: 18, y: 12 }, 0x8000, &mut output).unwrap();
     let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     assert!((0..200).step_by(4).all(|at| word(&output, at) == word(&input, at) + 1));
-    assert_eq!((get(&mut chip, TILE, 0x780), get(&mut chip, TILE, 0x784)), (1, 1));
-    assert_eq!(get(&mut chip, TILE, 0x788) & 0xfff, own);
+    assert_eq!((get(&chip, TILE, 0x780), get(&chip, TILE, 0x784)), (1, 1));
+    assert_eq!(get(&chip, TILE, 0x788) & 0xfff, own);
 }
 
 #[test]
 fn tiles_write_to_each_other() {
-    let mut chip = chip();
+    let chip = chip();
     let other = Tile { x: 14, y: 11 };
     let mut program = Assembler::new();
     transfer(&mut program, (0x0, coordinates(TILE)), (0x3000, coordinates(other)), 64, WRITE);
     store_and_stay(&mut program, 0x780, 1);
-    load(&mut chip, TILE, 0, program);
-    release(&mut chip, TILE, Core::B);
+    load(&chip, TILE, 0, program);
+    release(&chip, TILE, Core::B);
     chip.step(1000);
-    assert_eq!(get(&mut chip, TILE, 0x780), 1);
-    assert_eq!(get(&mut chip, other, 0x3004), get(&mut chip, TILE, 4));
+    assert_eq!(get(&chip, TILE, 0x780), 1);
+    assert_eq!(get(&chip, other, 0x3004), get(&chip, TILE, 4));
 }
 
 #[test]
@@ -295,12 +295,12 @@ fn transfers_that_the_network_does_wrong_stop_the_core() {
         ((0x17_fff0, own), (0x1000, bank), 64, WRITE, "not memory"),
         ((0x1000, coordinates(Tile { x: 2, y: 0 })), (0x2000, own), 64, READ, "the host's memory"),
     ] {
-        let mut chip = chip();
+        let chip = chip();
         let mut program = Assembler::new();
         transfer(&mut program, from, to, length, control);
         store_and_stay(&mut program, 0x780, 1);
-        load(&mut chip, TILE, 0, program);
-        release(&mut chip, TILE, Core::B);
+        load(&chip, TILE, 0, program);
+        release(&chip, TILE, Core::B);
         chip.step(1000);
         let stopped = chip.stopped();
         let [Stopped { core: Core::B, stop: Stop::Violation(_, violation), .. }] = &stopped[..] else {
@@ -318,11 +318,11 @@ fn cores_reach_their_own_memory_and_nothing_else() {
         (0xffb3_0000, Some("nothing is mapped")),
         (0x0018_0000, Some("nothing is mapped")),
     ] {
-        let mut chip = chip();
+        let chip = chip();
         let mut program = Assembler::new();
         store_and_stay(&mut program, address, 7);
-        load(&mut chip, TILE, 0, program);
-        release(&mut chip, TILE, Core::B);
+        load(&chip, TILE, 0, program);
+        release(&chip, TILE, Core::B);
         chip.step(100);
         let stopped = chip.stopped();
         match (part, &stopped[..]) {
@@ -379,7 +379,7 @@ proptest! {
     /// Whatever the host does, it is done or refused; once the device is lost, nothing is done.
     #[test]
     fn every_access_is_done_or_refused(accesses in proptest::collection::vec(access(), 1..40), fill: u8) {
-        let mut chip = chip();
+        let chip = chip();
         let mut lost = false;
         for access in accesses {
             let result = match access {
@@ -408,7 +408,7 @@ proptest! {
 fn five_cores_of_a_tile_take_turns_and_always_the_same() {
     let mut ends = Vec::new();
     for piece in [100_000, 32, 64] {
-        let mut chip = chip();
+        let chip = chip();
         // Each core adds one to a word, a thousand times, without regard for the others.
         let mut program = Assembler::new();
         program.constant(T2, 1000);
@@ -419,18 +419,18 @@ fn five_cores_of_a_tile_take_turns_and_always_the_same() {
         program.emit(addi(T2, T2, -1));
         program.branch(When::Ne, T2, ZERO, next);
         program.emit(0x0010_0073);
-        load(&mut chip, TILE, 0, program);
+        load(&chip, TILE, 0, program);
         for address in register::T_START.into_iter().chain([register::NC_START]) {
-            put(&mut chip, TILE, address, 0);
+            put(&chip, TILE, address, 0);
         }
-        put(&mut chip, TILE, register::T_START_ENABLE, 7);
-        put(&mut chip, TILE, register::NC_START_ENABLE, 1);
-        put(&mut chip, TILE, register::SOFT_RESET, 0);
+        put(&chip, TILE, register::T_START_ENABLE, 7);
+        put(&chip, TILE, register::NC_START_ENABLE, 1);
+        put(&chip, TILE, register::SOFT_RESET, 0);
         for _ in 0..100_000 / piece {
             chip.step(piece);
         }
         assert_eq!(chip.stopped().len(), 5);
-        ends.push(get(&mut chip, TILE, 0x780));
+        ends.push(get(&chip, TILE, 0x780));
     }
     // They do get in each other's way, and in the same way whenever turns are whole.
     assert!((1000..5000).contains(&ends[0]), "{ends:?}");

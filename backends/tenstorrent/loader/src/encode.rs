@@ -115,6 +115,11 @@ pub const fn lw(rd: Reg, offset: i32, rs1: Reg) -> u32 {
     i_type(0x03, 2, rd.0, rs1.0, offset)
 }
 
+/// `rd = memory[rs1 + offset]`, a byte without sign.
+pub const fn lbu(rd: Reg, offset: i32, rs1: Reg) -> u32 {
+    i_type(0x03, 4, rd.0, rs1.0, offset)
+}
+
 /// `memory[rs1 + offset] = rs2`
 pub const fn sw(rs2: Reg, offset: i32, rs1: Reg) -> u32 {
     assert!(offset >= -2048 && offset < 2048, "an offset has twelve bits");

@@ -2,8 +2,9 @@
 
 use crate::bytes::{part, put_u32};
 use crate::elf::{self, ElfError};
-use crate::scan::{Cores, Unfit, scan};
+use crate::scan::{Cores, Unfit, scan, stores_narrowly};
 use crate::veneer;
+use std::ops::Range;
 use thiserror::Error;
 
 /// Where an executable is to be loaded.
@@ -47,13 +48,22 @@ pub enum LoadError {
 /// An executable, ready to be written to memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    bytes: Vec<u8>,
-    base: u32,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) base: u32,
+    /// Where the executable's own code is, from the image's beginning.
+    pub(crate) code: Vec<Range<u32>>,
     query: u32,
     replaced: usize,
+    narrow_stores: bool,
 }
 
 impl Image {
+    /// One of nothing but code, at address 0.
+    #[cfg(test)]
+    pub(crate) fn of_code(bytes: Vec<u8>, code: Range<u32>) -> Self {
+        Self { bytes, base: 0, code: vec![code], query: 0, replaced: 0, narrow_stores: false }
+    }
+
     /// What is to be in memory from [`Target::base`] on. Some of it is data that the executable writes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -67,6 +77,11 @@ impl Image {
     /// The address of `iree_hal_executable_library_query`.
     pub fn query(&self) -> u32 {
         self.query
+    }
+
+    /// Whether its code stores bytes or halves anywhere but on its stack. What does not changes whole words.
+    pub fn has_narrow_stores(&self) -> bool {
+        self.narrow_stores
     }
 
     /// How many instructions were replaced.
@@ -84,6 +99,8 @@ pub fn load(file: &[u8], target: Target) -> Result<Image, LoadError> {
     let elf = elf::read(file, room)?;
     let mut bytes = vec![0; elf.length as usize];
     let mut sites = Vec::new();
+    let mut narrow_stores = false;
+    let mut code_ranges = Vec::new();
     for segment in &elf.segments {
         let outside = ElfError::Outside("a segment");
         let contents = part(file, segment.file_offset, segment.file_length).ok_or(outside.clone())?;
@@ -91,6 +108,8 @@ pub fn load(file: &[u8], target: Target) -> Result<Image, LoadError> {
         place.ok_or(outside)?.copy_from_slice(contents);
         if segment.executable {
             sites.extend(scan(contents, segment.address, cores)?);
+            narrow_stores |= stores_narrowly(contents);
+            code_ranges.push(segment.address..segment.address.saturating_add(segment.file_length));
         }
     }
     for &(at, to) in &elf.relocations {
@@ -110,5 +129,6 @@ pub fn load(file: &[u8], target: Target) -> Result<Image, LoadError> {
             put_u32(&mut bytes, site.at, jump).ok_or(LoadError::TooFar)?;
         }
     }
-    Ok(Image { bytes, base, query: base.wrapping_add(elf.query), replaced: sites.len() })
+    let query = base.wrapping_add(elf.query);
+    Ok(Image { bytes, base, code: code_ranges, query, replaced: sites.len(), narrow_stores })
 }

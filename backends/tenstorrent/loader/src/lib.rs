@@ -15,6 +15,7 @@ mod elf;
 pub mod encode;
 mod image;
 pub mod library;
+pub mod paging;
 mod scan;
 pub mod veneer;
 

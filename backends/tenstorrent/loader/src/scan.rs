@@ -71,6 +71,16 @@ pub(crate) fn scan(code: &[u8], address: u32, cores: Cores) -> Result<Vec<Site>,
     Ok(sites)
 }
 
+/// Whether some code stores bytes or halves, but for those that it finds by its stack pointer.
+pub(crate) fn stores_narrowly(code: &[u8]) -> bool {
+    const STORE: u32 = 0x23;
+    const STACK: u32 = 2;
+    code.chunks_exact(4).any(|word| {
+        let word = u32_at(word, 0).unwrap_or(0);
+        field(word, 0, 7) == STORE && field(word, 12, 3) < 2 && field(word, 15, 5) != STACK
+    })
+}
+
 const fn field(word: u32, from: u32, count: u32) -> u32 {
     (word >> from) & ((1 << count) - 1)
 }

@@ -25,7 +25,7 @@ proptest! {
         for (word, op) in [
             (addi(d, a, immediate), Op::Addi), (xori(d, a, immediate), Op::Xori),
             (ori(d, a, immediate), Op::Ori), (andi(d, a, immediate), Op::Andi), (lw(d, immediate, a), Op::Lw),
-            (jalr(d, a, immediate), Op::Jalr),
+            (lbu(d, immediate, a), Op::Lbu), (jalr(d, a, immediate), Op::Jalr),
         ] {
             let i = read(word);
             prop_assert_eq!((i.op, u32::from(i.rd), u32::from(i.rs1), i.imm), (op, rd, rs1, immediate));

@@ -33,11 +33,17 @@ pub enum BusFault {
     /// Something is mapped, but not for this kind of access.
     #[error("{0}")]
     Forbidden(&'static str),
+    /// Of a store alone: it is done, and what it set going comes before the core's next instruction. See [`Outcome::Pause`].
+    ///
+    /// [`Outcome::Pause`]: crate::Outcome::Pause
+    #[error("what a store set going comes first")]
+    Pause,
 }
 
 /// The address space of one core.
 ///
-/// Addresses are aligned to the access: the core checks that before it asks. A refused access has no effect.
+/// Addresses are aligned to the access: the core checks that before it asks. A refused access has no effect, but for a store that
+/// is answered with [`BusFault::Pause`].
 pub trait Bus {
     /// An instruction.
     fn fetch(&mut self, address: u32) -> Result<u32, BusFault>;

@@ -1,6 +1,6 @@
 //! A core's state, and the loop that steps it.
 
-use crate::bus::Bus;
+use crate::bus::{Bus, BusFault};
 use crate::csr::Scratch;
 use crate::decode::{Class, Instruction, Isa, decode};
 use crate::execute::{Flow, Step};
@@ -37,6 +37,9 @@ impl Counts {
 pub enum Outcome {
     /// As many instructions were executed as were allowed.
     Budget,
+    /// A store that set something going on the bus, executed: the program counter is behind it. Whoever owns the bus does that before
+    /// the core goes on.
+    Pause,
     /// An `ecall`, executed: the program counter is behind it. Hardware pauses until a debugger resumes it.
     Call,
     /// An `ebreak`, executed: the program counter is behind it. Hardware pauses until a debugger resumes it.
@@ -139,10 +142,21 @@ impl Hart {
                 Ok(Flow::On) => {}
                 Ok(Flow::Call) => return Outcome::Call,
                 Ok(Flow::Break) => return Outcome::Break,
-                Err(cause) => return Outcome::Trap(Trap { pc: self.pc, cause: *cause }),
+                Err(cause) => return self.stop(*cause),
             }
         }
         Outcome::Budget
+    }
+
+    /// What an instruction that was not executed, or not only, comes to.
+    #[cold]
+    fn stop(&mut self, cause: Cause) -> Outcome {
+        if let Cause::Store { fault: BusFault::Pause, .. } = cause {
+            self.counts.count(Class::Store);
+            self.pc = self.pc.wrapping_add(4);
+            return Outcome::Pause;
+        }
+        Outcome::Trap(Trap { pc: self.pc, cause })
     }
 
     #[inline(always)]

@@ -285,6 +285,7 @@ proptest! {
                 match outcome {
                     Outcome::Budget => prop_assert_eq!(executed, 100),
                     Outcome::Trap(trap) => prop_assert_eq!(trap.pc, hart.pc()),
+                    Outcome::Pause => prop_assert!(false, "plain memory sets nothing going"),
                     Outcome::Call | Outcome::Break => prop_assert!(hart.counts().of(Class::System) > 0),
                 }
                 prop_assert_eq!(hart.x(0), 0);

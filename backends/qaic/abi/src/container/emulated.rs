@@ -22,6 +22,14 @@
 //! semaphore [`DONE`]. Each buffer out waits until that is at least one, and takes one off it after the transfer. Waiting and
 //! taking are apart because a buffer whose memory is in several pieces becomes several elements of a ring: each of them waits,
 //! and only the last one takes.
+//!
+//! # How calls follow each other
+//!
+//! A network has one memory, and more calls of it may be in the ring. So buffer 0 takes the only unit of semaphore [`FREE`]
+//! before its transfer, which is one element because a call fits into a page, and then lets in as many other buffers as
+//! there are by semaphore [`ENTERED`], which they wait for and take off as those out do with the other one. (A fence would not
+//! do: of a buffer in several pieces only the last one has it.) The outcome, one piece too, is the last of the buffers out and
+//! behind all of them by a fence, and gives the unit back.
 
 use super::fault::{piece, u16_at, u32_at, u64_at};
 use super::metadata::{Direction, Doorbell, Request, Space};
@@ -41,14 +49,20 @@ pub const ARRIVED: u8 = 0;
 /// The semaphore that counts what may go out.
 pub const DONE: u8 = 1;
 
+/// The semaphore whose unit is the network's memory: whoever has it may write its call there.
+pub const FREE: u8 = 2;
+
+/// The semaphore that counts the bindings that may come in.
+pub const ENTERED: u8 = 3;
+
 /// What bindings are aligned to on the device.
 const ALIGNMENT: u64 = 4096;
 
 /// How many bytes an outcome has.
 pub const OUTCOME: usize = 256;
 
-/// How many bindings a function may have: what semaphores can count, and then some.
-const BINDINGS_MAX: usize = 1000;
+/// How many bytes a call has at most: it is one element of a ring however small the pieces of the host's memory are.
+const CALL_MAX: usize = 4096;
 
 /// The machine of the images, which is none.
 const MACHINE: u16 = 0;
@@ -120,9 +134,13 @@ impl Program {
 
     fn network(&self) -> Result<Network, Fault> {
         let count = self.capacities.len();
-        let layout = self.layout().filter(|_| count <= BINDINGS_MAX);
+        let call = Call::length(usize::from(self.constants), count);
+        let layout = self.layout().filter(|_| call <= CALL_MAX);
         let layout = layout.ok_or_else(|| {
-            Fault::unsupported(format!("{count} bindings of {:?} bytes; that is too much", self.capacities))
+            Fault::unsupported(format!(
+                "{count} bindings of {:?} bytes and {} constants; that is too much",
+                self.capacities, self.constants
+            ))
         })?;
         let request = |buffer: usize, direction, at, size: u64, semaphores: &[Semaphore]| {
             let too_large =
@@ -139,16 +157,33 @@ impl Program {
             })
         };
         let arrive = Semaphore { val: 1, index: ARRIVED, cmd: sem::INC, ..Semaphore::default() };
-        let arrive = [arrive];
+        let take = Semaphore { index: FREE, presync: 1, cmd: sem::WAIT_GT_0, ..Semaphore::default() };
+        let enter = Semaphore {
+            val: u16::try_from(count).unwrap_or(sem::VALUE_MAX),
+            index: ENTERED,
+            cmd: sem::INC,
+            ..Semaphore::default()
+        };
+        let follow = [
+            Semaphore { val: 1, index: ENTERED, presync: 1, cmd: sem::WAIT_GT_EQ, ..Semaphore::default() },
+            Semaphore { val: 1, index: ENTERED, cmd: sem::DEC, ..Semaphore::default() },
+            arrive,
+        ];
         let leave = [
             Semaphore { val: 1, index: DONE, presync: 1, cmd: sem::WAIT_GT_EQ, ..Semaphore::default() },
             Semaphore { val: 1, index: DONE, cmd: sem::DEC, ..Semaphore::default() },
         ];
-        let call = Call::length(usize::from(self.constants), count) as u64;
+        let give = Semaphore {
+            val: 1,
+            index: FREE,
+            cmd: sem::INC,
+            flags: sem::OUT_SYNC_FENCE,
+            ..Semaphore::default()
+        };
         let bindings = || layout.bindings.iter().zip(&self.capacities).enumerate();
-        let mut requests = vec![request(0, Direction::In, layout.call, call, &arrive)?];
+        let mut requests = vec![request(0, Direction::In, layout.call, call as u64, &[take, arrive, enter])?];
         for (binding, (&at, &capacity)) in bindings() {
-            requests.push(request(self.buffer_in(binding), Direction::In, at, capacity, &arrive)?);
+            requests.push(request(self.buffer_in(binding), Direction::In, at, capacity, &follow)?);
         }
         if let Some(last) = requests.last_mut() {
             last.doorbell = Some(Doorbell { offset: 0, data: 1, group: 0, bits: 32 });
@@ -156,13 +191,13 @@ impl Program {
         for (binding, (&at, &capacity)) in bindings() {
             requests.push(request(self.buffer_out(binding), Direction::Out, at, capacity, &leave)?);
         }
-        let outcome = OUTCOME as u64;
-        requests.push(request(self.outcome_buffer(), Direction::Out, layout.outcome, outcome, &leave)?);
+        let (outcome, last) = (OUTCOME as u64, [leave[0], leave[1], give]);
+        requests.push(request(self.outcome_buffer(), Direction::Out, layout.outcome, outcome, &last)?);
         Ok(Network {
             name: format!("function {} of program {}", self.function, self.program),
             cores: 1,
             hardware: (0, 0),
-            semaphores: vec![0, 0],
+            semaphores: vec![0, 0, 1, 0],
             ddr: layout.length,
             requests,
         })
@@ -213,6 +248,31 @@ pub struct Call {
     pub lengths: Vec<u64>,
 }
 
+/// What stands in a call before its constants and lengths.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    /// How many workgroups there are.
+    pub workgroups: [u32; 3],
+    /// How large a workgroup is.
+    pub workgroup_size: [u32; 3],
+    /// Bytes of local memory beyond what the function asks for itself.
+    pub local_memory: u32,
+}
+
+impl Head {
+    /// Replaces `bytes` by those of the call with these constants and lengths, in the memory that they have.
+    pub fn write(&self, constants: &[u32], lengths: impl ExactSizeIterator<Item = u64>, bytes: &mut Vec<u8>) {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let head = [count(constants.len()), count(lengths.len())];
+        let rest = [self.local_memory, 0];
+        let words = head.iter().chain(&self.workgroups).chain(&self.workgroup_size).chain(&rest);
+        bytes.clear();
+        bytes.extend(words.chain(constants).flat_map(|word| word.to_le_bytes()));
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        bytes.extend(lengths.flat_map(u64::to_le_bytes));
+    }
+}
+
 /// How many bytes stand before the constants of a call.
 const CALL: usize = 40;
 
@@ -224,13 +284,13 @@ impl Call {
 
     /// Its bytes.
     pub fn write(&self) -> Vec<u8> {
-        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let head = [count(self.constants.len()), count(self.lengths.len())];
-        let rest = [self.local_memory, 0];
-        let words = head.iter().chain(&self.workgroups).chain(&self.workgroup_size).chain(&rest);
-        let mut bytes: Vec<u8> = words.chain(&self.constants).flat_map(|word| word.to_le_bytes()).collect();
-        bytes.resize(bytes.len().next_multiple_of(8), 0);
-        bytes.extend(self.lengths.iter().flat_map(|length| length.to_le_bytes()));
+        let mut bytes = Vec::new();
+        let head = Head {
+            workgroups: self.workgroups,
+            workgroup_size: self.workgroup_size,
+            local_memory: self.local_memory,
+        };
+        head.write(&self.constants, self.lengths.iter().copied(), &mut bytes);
         bytes
     }
 
@@ -342,13 +402,15 @@ mod tests {
         assert_eq!(rings, [false, false, false, true, false, false, false, false]);
         for request in &network.requests {
             let (index, presync) = match request.direction {
-                Direction::In => (ARRIVED, 0),
+                Direction::In if request.buffer == 0 => (FREE, 1),
+                Direction::In => (ENTERED, 1),
                 Direction::Out => (DONE, 1),
             };
             assert_eq!((request.semaphores[0].index, request.semaphores[0].presync), (index, presync));
-            // What waits before a transfer takes nothing: it may be done once for each piece of memory.
-            let waits = request.semaphores.iter().filter(|semaphore| semaphore.presync == 1);
-            assert!(waits.into_iter().all(|semaphore| semaphore.cmd == sem::WAIT_GT_EQ));
+            // What waits before a transfer takes nothing, unless it is one piece: it is done once for each.
+            let mut waits = request.semaphores.iter().filter(|semaphore| semaphore.presync == 1);
+            let in_pieces = request.size as usize > CALL_MAX || request.buffer > 0;
+            assert!(waits.all(|semaphore| (semaphore.cmd == sem::WAIT_GT_EQ) == in_pieces));
         }
     }
 
@@ -382,8 +444,9 @@ mod tests {
         assert!(large.container().unwrap_err().to_string().contains("4294967296 bytes in one binding"));
         let beyond = Program { capacities: vec![u64::MAX, 1], ..program() };
         assert!(beyond.container().is_err());
-        let many = Program { capacities: vec![1; 1001], ..program() };
-        assert!(many.container().is_err());
+        let many = |count| Program { capacities: vec![1; count], ..program() };
+        assert!(many(505).container().is_ok());
+        assert!(many(506).container().is_err(), "its call has more than a page");
     }
 
     #[test]

@@ -371,7 +371,7 @@ impl Machine {
     }
 
     /// Interrupts the kernel.
-    fn send_interrupt(&self, state: &mut State, number: usize, channel: u32) {
+    pub(crate) fn send_interrupt(&self, state: &mut State, number: usize, channel: u32) {
         let Some(card) = state.cards.get_mut(number) else { return };
         card.counts.interrupts += 1;
         if !card.faults.strikes(fault::LOST_MSI) {

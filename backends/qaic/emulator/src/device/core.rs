@@ -129,7 +129,7 @@ impl Machine {
         match self.core.run(dispatch, worker) {
             Ok(()) if network.is_aborted() => failed(Code::Aborted, "the network was stopped".to_owned()),
             Ok(()) => Outcome::Done,
-            Err(message) => failed(Code::Internal, message),
+            Err(failure) => failed(failure.code(), failure.message().to_owned()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Networks that are active, and the memory that they have.
 
 use hal_backend::HostRange;
+use hal_emulation::file::mapped_file;
 use hal_qaic_abi::container::Network;
 use hal_qaic_abi::container::emulated::{Layout, Program};
 use std::sync::Arc;
@@ -101,7 +102,7 @@ impl Image {
         let groups = self.network.requests.iter().filter_map(|request| request.doorbell);
         let groups = groups.map(|doorbell| u64::from(doorbell.group) + 1).max().unwrap_or(1);
         let region = |base: u64, length: u64| {
-            Some(Region { base: at.checked_add(base)?, memory: HostRange::allocate(length, 4096).ok()? })
+            Some(Region { base: at.checked_add(base)?, memory: mapped_file("qaic-ddr", length).ok()?.1 })
         };
         Some(Shared {
             ddr: region(DDR, self.network.ddr)?,

@@ -174,7 +174,8 @@ impl Encoder<'_, '_> {
         if self.length + length > MESSAGE_MAX {
             return Err(Errno::NOSPC);
         }
-        self.length += TRANSACTION;
+        // As long as the program says that it is.
+        self.length += length;
         self.transactions.push(ToDevice::Status);
         Ok(())
     }

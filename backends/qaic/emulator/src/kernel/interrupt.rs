@@ -28,20 +28,30 @@ impl Machine {
         if found.user.is_none() || found.interrupt != Interrupt::Enabled {
             return;
         }
-        self.drain(state, number, channel);
+        card.counts.interrupts_taken += 1;
+        if self.options.mitigation {
+            self.drain(state, number, channel);
+        } else {
+            self.take_all(state, number, channel);
+        }
+    }
+
+    /// Takes every response that is in the ring.
+    fn take_all(&self, state: &mut State, number: usize, channel: u32) {
+        while let Some(response) = next(state, number, channel) {
+            self.complete(state, number, channel, response);
+        }
+        // The device may have waited for room.
+        self.ring(state, number, channel);
     }
 
     /// `dbc_irq_threaded_fn`: takes every response, and looks again later.
     fn drain(&self, state: &mut State, number: usize, channel: u32) {
-        while let Some(response) = next(state, number, channel) {
-            self.complete(state, number, channel, response);
-        }
+        self.take_all(state, number, channel);
         let Some(card) = state.cards.get_mut(number) else { return };
         let Some(found) = card.channels.get_mut(channel as usize) else { return };
         found.interrupt = Interrupt::Draining { polls: POLLS };
         self.after(state, DELAY, Event::Poll { card: number, channel });
-        // The device may have waited for room.
-        self.ring(state, number, channel);
     }
 
     /// The kernel looks at a channel's responses again.
@@ -136,6 +146,7 @@ fn next(state: &mut State, number: usize, channel: u32) -> Option<Response> {
         return None;
     }
     registers.response_head = (registers.response_head + 1) % rings.elements;
+    card.counts.responses += 1;
     Some(response)
 }
 
@@ -155,15 +166,22 @@ mod tests {
     use crate::options::{Module, Options};
     use hal_backend::HostRange;
 
-    /// A machine whose threads were not started, with a channel of four elements. What the clock would do, a test does.
+    /// How many elements the rings of the tests have.
+    const ELEMENTS: u32 = 512;
+
     fn machine(datapath_polling: bool) -> Machine {
         let module = Module { datapath_polling, ..Module::default() };
-        let machine = Machine::new(Options { module, ..Options::default() });
+        with(Options { module, ..Options::default() })
+    }
+
+    /// A machine whose threads were not started, with a channel. What the clock would do, a test does.
+    fn with(options: Options) -> Machine {
+        let machine = Machine::new(options);
         let memory = HostRange::allocate(4096, 4096).unwrap();
         let segment = Segment { address: 0, length: 4096 };
         let mut state = machine.lock();
         let channel = &mut state.cards[0].channels[0];
-        channel.rings = Some(Rings { memory, segment, elements: 4, responses: 4080 });
+        channel.rings = Some(Rings { memory, segment, elements: ELEMENTS, responses: 0 });
         (channel.in_use, channel.user) = (true, Some(0));
         drop(state);
         machine
@@ -172,7 +190,56 @@ mod tests {
     /// The device puts a response into the ring.
     fn respond(state: &mut State) {
         let registers = &mut state.cards[0].registers[0];
-        registers.response_tail = (registers.response_tail + 1) % 4;
+        registers.response_tail = (registers.response_tail + 1) % ELEMENTS;
+    }
+
+    /// What a workload on a channel comes to in a second of its own time, in which it completes something every so many
+    /// nanoseconds and the kernel's clock ticks when it should: interrupts sent, interrupts taken, responses taken.
+    fn second(mitigation: bool, period: u64) -> [u64; 3] {
+        const SECOND: u64 = 1_000_000_000;
+        let machine = with(Options { mitigation, ..Options::default() });
+        let mut state = machine.lock();
+        let (mut response, mut poll) = (0, None);
+        let delay = u64::try_from(DELAY.as_nanos()).unwrap();
+        while response < SECOND {
+            let now = match poll {
+                Some(at) if at <= response => {
+                    machine.poll(&mut state, 0, 0);
+                    poll = None;
+                    at
+                }
+                _ => {
+                    // As the device does: an interrupt when its ring was empty.
+                    let empty = waiting(&state) == 0;
+                    respond(&mut state);
+                    if empty {
+                        machine.send_interrupt(&mut state, 0, 0);
+                    }
+                    response += period;
+                    response - period
+                }
+            };
+            if poll.is_none() && interrupt_of(&state) != Interrupt::Enabled {
+                poll = Some(now + delay);
+            }
+        }
+        let counts = state.cards[0].counts;
+        [counts.interrupts, counts.interrupts_taken, counts.responses]
+    }
+
+    #[test]
+    fn a_storm_of_interrupts_becomes_one_at_the_same_throughput() {
+        // A response every 5 µs.
+        let [sent, taken, responses] = second(false, 5_000);
+        println!("without the mitigation: {taken} interrupts a second, {responses} responses");
+        assert_eq!((sent, taken, responses), (200_000, 200_000, 200_000));
+        let [_, taken, with] = second(true, 5_000);
+        println!("with it: {taken} interrupts a second, {with} responses");
+        assert_eq!(taken, 1, "the line stays disabled, since each look finds more");
+        assert!(responses - with < 2 * 100 / 5, "as many, but for those of the last look");
+        // A workload that is slow enough has its interrupts.
+        let [_, taken, responses] = second(true, 5_000_000);
+        assert_eq!((taken, responses), (200, 200));
     }
 
     fn waiting(state: &State) -> u32 {

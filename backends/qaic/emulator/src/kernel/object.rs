@@ -3,10 +3,9 @@
 use super::slice::Slice;
 use crate::bus::Segment;
 use crate::fault;
-use crate::machine::{Card, Machine};
+use crate::machine::{Card, Cards, Machine};
 use hal_backend::HostRange;
 use hal_emulation::drm::{give, take};
-use hal_emulation::file::mapped_file;
 use hal_emulation::process::keeping;
 use hal_emulation::{Errno, PAGE};
 use hal_qaic_abi::uapi::{CreateBo, GemClose, MmapBo};
@@ -153,12 +152,14 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let mut state = self.lock();
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let Cards { cards, files, .. } = &mut **state;
+        let card = cards.get_mut(number).ok_or(Errno::NODEV)?;
         card.online()?;
         if card.faults.strikes(fault::ALLOC) {
             return Err(Errno::NOMEM);
         }
-        let (_, memory) = mapped_file("qaic-bo", size).map_err(|_| Errno::NOMEM)?;
+        let file = files.find(|file| (file.card, file.user) == (number, user)).ok_or(Errno::NODEV)?;
+        let memory = files.memory(file, card.objects.next_offset, size).map_err(|_| Errno::NOMEM)?;
         let object = card.objects.add(memory);
         let handle = card.user(user)?.handle(object);
         if let Some(object) = card.objects.get_mut(object) {
@@ -190,13 +191,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Maps an object: exactly from its offset, no more than it has, and only for a user that has a handle
+    /// The memory of an object that a user may map: exactly from its offset, no more than it has, and only with a handle
     /// (`drm_gem_mmap`, `drm_gem_mmap_obj`).
-    pub(crate) fn see(
-        self: &Arc<Self>,
+    pub(crate) fn mappable(
+        &self,
         number: usize,
         user: u32,
-        file: OwnedFd,
         length: u64,
         offset: u64,
     ) -> Result<HostRange, Errno> {
@@ -209,7 +209,19 @@ impl Machine {
             return Err(Errno::ACCESS);
         }
         drop(state);
-        let range = memory.slice(0, length).ok_or(Errno::INVAL)?;
+        memory.slice(0, length).ok_or(Errno::INVAL)
+    }
+
+    /// Maps an object into this process.
+    pub(crate) fn see(
+        self: &Arc<Self>,
+        number: usize,
+        user: u32,
+        file: OwnedFd,
+        length: u64,
+        offset: u64,
+    ) -> Result<HostRange, Errno> {
+        let range = self.mappable(number, user, length, offset)?;
         Ok(keeping(range, Box::new(Mapped { file: Some(file), machine: Arc::downgrade(self) })))
     }
 }

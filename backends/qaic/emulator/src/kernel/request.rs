@@ -25,7 +25,7 @@ impl Machine {
     }
 
     /// A file of a card that is there (`drm_dev_is_unplugged`).
-    fn plugged(&self, file: BorrowedFd<'_>) -> Result<File, Errno> {
+    pub(crate) fn plugged(&self, file: BorrowedFd<'_>) -> Result<File, Errno> {
         let file = self.file(file)?;
         let state = self.lock();
         let card = state.cards.get(file.card).ok_or(Errno::NODEV)?;

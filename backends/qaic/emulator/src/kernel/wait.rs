@@ -5,6 +5,7 @@ use super::slice::read_all;
 use crate::fault;
 use crate::machine::{Guard, Machine};
 use hal_emulation::drm::take;
+use hal_emulation::interrupt;
 use hal_emulation::{Errno, Process};
 use hal_qaic_abi::uapi::{CHANNELS, PerfStats, PerfStatsEntry, Wait};
 use std::time::{Duration, Instant};
@@ -73,6 +74,9 @@ impl Machine {
             }
             // However often it is woken for nothing, it is one wait.
             if !std::mem::replace(&mut slept, true) && card.faults.strikes(fault::INTERRUPT) {
+                return Err(Errno::INTR);
+            }
+            if interrupt::is_pending() {
                 return Err(Errno::INTR);
             }
             if state.is_stopping() {

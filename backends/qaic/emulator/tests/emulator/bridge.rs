@@ -188,6 +188,34 @@ fn a_busy_channel_is_polled_and_an_idle_one_interrupts() {
 }
 
 #[test]
+fn the_mitigation_takes_interrupts_away_and_no_completion() {
+    // As fast as this machine is; what it comes to at a given rate is counted beside the code.
+    let mut taken = Vec::new();
+    for mitigation in [false, true] {
+        let card = card(Options { mitigation, ..options() });
+        let active = card.channel(256);
+        let posters: Vec<u32> = (0..100).map(|_| card.poster(&active, 3)).collect();
+        let (begin, rounds) = (std::time::Instant::now(), 30);
+        for _ in 0..rounds {
+            card.execute(active.channel, &posters).unwrap();
+            for &poster in &posters {
+                assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+            }
+        }
+        let counts = card.counts();
+        let rate = counts.responses as f64 / begin.elapsed().as_secs_f64();
+        println!(
+            "mitigation {mitigation}: {} interrupts for {rate:.0} responses a second",
+            counts.interrupts_taken
+        );
+        assert_eq!(counts.responses, rounds * 100);
+        taken.push(counts.interrupts_taken);
+    }
+    assert_eq!(taken[0], 3000, "the kernel is as quick as the device: each response finds the ring empty");
+    assert!(taken[1] < 300, "few for each round: {}", taken[1]);
+}
+
+#[test]
 fn a_module_that_polls_needs_no_interrupt() {
     let module = Module { datapath_polling: true, ..Module::default() };
     let lost = crate::common::faulty(&["lost-msi:1", "lost-msi:2", "lost-msi:3"]);

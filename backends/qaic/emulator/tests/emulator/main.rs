@@ -16,5 +16,6 @@ mod messages;
 mod networks;
 mod objects;
 mod slices;
+mod table;
 mod users;
 mod waits;

@@ -26,6 +26,9 @@ fn raw(words: &[u32]) -> Vec<u8> {
 fn each_wrong_message_is_refused() {
     let card = card(options());
     let status = [STATUS_FROM_USER, 8];
+    // As long as the program says, also on its way to the device.
+    let mut long = [0; 1024];
+    (long[0], long[1], long[512], long[513]) = (STATUS_FROM_USER, 2048, STATUS_FROM_USER, 2048);
     for (name, words, len, count, error) in [
         ("good", &status[..], 8, 1, None),
         ("longer than its memory", &status, 4097, 1, Some(Errno::INVAL)),
@@ -37,6 +40,7 @@ fn each_wrong_message_is_refused() {
         ("shorter than its own header", &[STATUS_FROM_USER, 4], 8, 1, Some(Errno::INVAL)),
         ("longer than the message", &[STATUS_FROM_USER, 16], 8, 1, Some(Errno::INVAL)),
         ("an unknown kind", &[99, 8], 8, 1, Some(Errno::INVAL)),
+        ("more than the device takes", &long, 4096, 2, Some(Errno::NOSPC)),
         ("a kind for the device", &[PASSTHROUGH_TO_DEVICE, 8], 8, 1, Some(Errno::INVAL)),
         ("a command of half a word", &[PASSTHROUGH_FROM_USER, 12, 1], 12, 1, Some(Errno::INVAL)),
         ("rings without elements", &[ACTIVATE_FROM_USER, 24, 0, 0, 0, 0], 24, 1, Some(Errno::INVAL)),

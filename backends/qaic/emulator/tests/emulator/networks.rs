@@ -82,6 +82,42 @@ fn a_network_computes_where_the_hosts_memory_is_in_pieces() {
 }
 
 #[test]
+fn calls_that_are_queued_behind_each_other_do_not_meet_in_the_networks_memory() {
+    // Slow enough that the inputs of the next call would be there before the outputs of this one have gone.
+    for segment in [None, Some(4096)] {
+        let card = card(Options { segment, ..options() });
+        let slow = Program(|call: &HostCall<'_>, group: u64| {
+            let mut number = [0; 4];
+            let place = |binding: usize| call.bindings[binding].part(group * 4, 4).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            assert!(place(0).read(&mut number) && place(1).write(&number));
+        });
+        let capacity = 3 * 4096;
+        let image = image(card.emulator.load(Arc::new(slow)), 0, &[capacity, capacity]);
+        let active = card.activate(&image, 256);
+        let calls: Vec<Buffers> = (0..6).map(|_| Buffers::new(&card, active, &image)).collect();
+        let call = Call {
+            workgroups: [4, 1, 1],
+            workgroup_size: [1; 3],
+            lengths: vec![capacity; 2],
+            ..Call::default()
+        };
+        for (number, buffers) in (1_u32..).zip(&calls) {
+            assert!(buffers.memory[0].write(0, &call.write()));
+            assert!(buffers.memory[1].write(0, &number.to_le_bytes().repeat(4)));
+            card.execute(active.channel, &buffers.handles).unwrap();
+        }
+        for (number, buffers) in (1_u32..).zip(&calls) {
+            let last = *buffers.handles.last().unwrap();
+            assert_eq!(card.wait(active.channel, last, 10_000), Ok(()), "{:?}", card.emulator.complaint(0));
+            assert_eq!(bytes(&buffers.memory[4], 16), number.to_le_bytes().repeat(4), "call {number}");
+            assert_eq!(Outcome::read(&bytes(&buffers.memory[5], 256)), Ok(Outcome::Done));
+        }
+        assert_eq!(card.counts().calls, 6);
+    }
+}
+
+#[test]
 fn cores_that_have_run_out_of_work_sleep_until_a_doorbell() {
     let card = card(options());
     let image = image(adder(&card), 1, &[4096, 4096]);
@@ -142,7 +178,16 @@ fn networks_of_several_users_run_beside_each_other() {
     drop(first);
     let counts = emulator.counts(0);
     let left = Counts { opens: 5, ..Counts::default() };
-    let gone = Counts { messages: 0, requests: 0, bytes_moved: 0, calls: 0, interrupts: 0, ..counts };
+    let gone = Counts {
+        messages: 0,
+        requests: 0,
+        bytes_moved: 0,
+        calls: 0,
+        interrupts: 0,
+        interrupts_taken: 0,
+        responses: 0,
+        ..counts
+    };
     assert_eq!(gone, left);
     assert_eq!(counts.calls, 40);
 }

@@ -30,6 +30,12 @@ fn willing() -> Scripted {
     })
 }
 
+fn batch(objects: &[(&Object, Option<u64>)]) -> Batch {
+    let mut batch = Batch::default();
+    objects.iter().for_each(|(object, bytes)| batch.push(object, *bytes));
+    batch
+}
+
 #[test]
 fn nothing_is_sent_to_another_driver_but_the_question_for_its_name() {
     let kernel = Arc::new(Scripted { driver: "habanalabs", ..willing() });
@@ -136,9 +142,8 @@ fn slices_and_executions_have_their_bytes() {
     let slice = SliceEntry { size: 77, ..SliceEntry::default() };
     card.attach(&first, 3, TO_DEVICE, &[slice, slice]).unwrap();
     card.attach(&second, 3, FROM_DEVICE, &[slice]).unwrap();
-    let whole = |object| Queued { object, bytes: None };
-    card.execute(3, &[whole(&first), whole(&second)]).unwrap();
-    card.execute(3, &[Queued { object: &first, bytes: Some(10) }, whole(&second)]).unwrap();
+    card.execute(3, &batch(&[(&first, None), (&second, None)])).unwrap();
+    card.execute(3, &batch(&[(&first, Some(10)), (&second, None)])).unwrap();
     let performance = card.performance(3, &[&first]).unwrap();
     assert_eq!((performance[0].elements, performance[0].device), (9, Duration::from_micros(1500)));
     let expected = [
@@ -161,7 +166,7 @@ fn what_a_signal_interrupts_is_done_again() {
         Ok(())
     }));
     let object = card.create(1).unwrap();
-    card.execute(0, &[Queued { object: &object, bytes: None }]).unwrap();
+    card.execute(0, &batch(&[(&object, None)])).unwrap();
     card.wait(&object, 0, Duration::from_secs(10)).unwrap();
     assert_eq!(kernel.calls.lock().iter().filter(|call| **call == Call::Execute).count(), 4);
 }
@@ -200,7 +205,7 @@ fn refusals_of_the_kernel_have_their_meaning() {
         let (card, _) = open(Scripted::new(move |made, _| if made == call { Err(errno) } else { Ok(()) }));
         let object = card.create(1).unwrap();
         let result = match call {
-            Call::Execute => card.execute(0, &[Queued { object: &object, bytes: None }]),
+            Call::Execute => card.execute(0, &batch(&[(&object, None)])),
             Call::Wait => card.wait(&object, 0, Duration::from_millis(1)),
             Call::DetachSlice => card.detach(&object),
             _ => card.attach(&object, 0, TO_DEVICE, &[SliceEntry::default()]),

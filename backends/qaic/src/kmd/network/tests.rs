@@ -88,6 +88,63 @@ fn activated() -> ActivateResponse {
     }
 }
 
+/// Every word that goes to the kernel from the first question to the end of a network, as the kernel's header and the vendor's
+/// commands have them. `P` is the process, `A` an address in it.
+const TRANSCRIPT: [&str; 5] = [
+    "12 8",
+    "1 112 | 3 100 P 3148 7628142 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 7 0 0 0 | 0 0 | 5 32 100 0 A A 7 0",
+    "1 64 | 9 P 0 8 0 -1 1 -1 1 0 0 0 | 0 0 | 7 24 512 0 0 0",
+    "1 32 | 11 11 1 0 | 0 0 | 10 16 6 0",
+    "1 24 | 7 8 | 0 0",
+];
+
+#[test]
+fn an_activation_has_its_golden_transcript() {
+    let said = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let record = said.clone();
+    let inner = kernel(|asked, reply| {
+        let Some(Asked::Command(bytes)) = asked.first() else { panic!("{asked:?}") };
+        match command::kind(bytes).unwrap() {
+            kind::LOAD_ELF_REQUEST => {
+                say(reply, &LoadElfResponse { elf_id: 8.into(), ..Default::default() });
+            }
+            kind::ACTIVATE_REQUEST => {
+                say(reply, &activated());
+                reply.answer(&ACTIVATED).unwrap();
+            }
+            kind::DEACTIVATE_REQUEST => say(reply, &DeactivateResponse::default()),
+            _ => say(reply, &UnloadElfResponse::default()),
+        }
+        Ok(())
+    });
+    let mut script = inner.script.into_inner();
+    let device = device(Scripted::new(move |call, argument| {
+        let manage = ManageMessage::read_from_bytes(argument).unwrap();
+        // SAFETY: a message has that many bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(manage.data as *const u8, manage.len as usize) };
+        let words = bytes.chunks_exact(4).map(|word| i32::from_le_bytes(word.try_into().unwrap()));
+        record.lock().push(words.collect::<Vec<_>>());
+        script(call, argument)
+    }));
+    let network = device.load_network("net", b"network", 0xc4c).unwrap();
+    let active = device.activate(network, None, 512, Duration::ZERO).unwrap();
+    device.deactivate(&active).unwrap();
+    device.unload_network(network).unwrap();
+    let said = said.lock();
+    assert_eq!(said.len(), TRANSCRIPT.len());
+    for (words, expected) in said.iter().zip(TRANSCRIPT) {
+        let expected: Vec<&str> = expected.split_whitespace().filter(|word| *word != "|").collect();
+        let me = std::process::id().cast_signed();
+        let agree = |(word, expected): (&i32, &&str)| match *expected {
+            "P" => *word == me,
+            "A" => true,
+            number => *word == number.parse::<i32>().unwrap(),
+        };
+        let agrees = words.len() == expected.len() && words.iter().zip(&expected).all(agree);
+        assert!(agrees, "{words:?} instead of {expected:?}");
+    }
+}
+
 #[test]
 fn a_network_is_loaded_activated_deactivated_and_unloaded() {
     let log = Arc::new(parking_lot::Mutex::new(Vec::new()));
@@ -279,7 +336,11 @@ fn another_major_version_is_refused_and_another_minor_one_is_not() {
         let card = Card::open(Arc::new(kernel), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
         Device::new(card, None)
     };
-    assert_eq!(open(5, 7).unwrap().version(), Version { major: 5, minor: 7 });
+    let newer = open(5, 7).unwrap();
+    assert_eq!(newer.version(), Version { major: 5, minor: 7 });
+    let warning = newer.warning().unwrap();
+    assert!(warning.contains("accel0") && warning.contains("5.7") && warning.contains("5.0"), "{warning}");
+    assert_eq!(open(5, 0).unwrap().warning(), None);
     let refused = open(4, 0).unwrap_err();
     assert_eq!(refused.code(), Code::Incompatible);
     assert!(refused.message().contains("4.0") && refused.message().contains("5.0"), "{refused}");

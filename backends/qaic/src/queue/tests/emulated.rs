@@ -120,7 +120,7 @@ fn a_network_that_hangs_is_stopped_and_started_again() {
 fn a_refused_deactivation_is_asked_for_again() {
     let mut machine = Machine::new(&[("fault", "deactivate:1")], Settings::default());
     machine.works();
-    machine.bench.networks.clear();
+    machine.bench.networks().clear();
     let counts = machine.counts();
     assert_eq!((counts.activations, counts.channels, counts.loaded), (0, 0, 0));
 }
@@ -209,4 +209,76 @@ fn a_sub_system_that_restarts_costs_one_dispatch() {
     assert!(failure.message().contains("the workload is lost"), "{failure}");
     machine.works();
     assert_eq!(machine.counts().resets, 0, "the card goes on");
+}
+
+/// Times of commands, as a profile gets them, and what was told of jobs.
+#[derive(Default)]
+struct Times(Mutex<Vec<(u64, u64)>>, Mutex<Vec<Result<(), Failure>>>);
+
+impl Observer for Times {
+    fn command(&self, _: usize, begin: u64, end: u64) {
+        self.0.lock().push((begin, end));
+    }
+
+    fn job(&self, begin: u64, end: u64, outcome: Result<(), &Failure>) {
+        assert!(begin <= end);
+        self.1.lock().push(outcome.map_err(Failure::clone));
+    }
+}
+
+/// A program that takes five milliseconds.
+struct Slow([Function; 1]);
+
+impl HostProgram for Slow {
+    fn functions(&self) -> &[Function] {
+        &self.0
+    }
+
+    fn run(&self, _: &HostCall<'_>, _: Range<u64>, _: usize) -> Result<(), Failure> {
+        std::thread::sleep(Duration::from_millis(5));
+        Ok(())
+    }
+}
+
+#[test]
+fn the_kernels_statistics_are_the_times_of_a_profile() {
+    let mut machine = Machine::new(&[], Settings::default());
+    let slow = Arc::new(Slow([Function { bindings: 1, constants: 1, ..Function::default() }]));
+    let executable = Arc::new(Executable::program(slow, &machine.bench.programs, &machine.bench.queues));
+    let memory = machine.bench.memory(&[1; 4096]);
+    // Without a barrier between them the second one stands behind the first one in the ring.
+    let run = || dispatch(&executable, 0, [1; 3], &[span(&memory, 0, 4096)]);
+    let times = Arc::new(Times::default());
+    machine.bench.epoch += 1;
+    let job = Job {
+        queue: machine.bench.names[0],
+        epoch: machine.bench.epoch,
+        waits: Default::default(),
+        event: None,
+        commands: Commands::Own([run(), run()].into_iter().collect()),
+        observer: Some(times.clone()),
+    };
+    assert!(machine.bench.queues.submit(job).is_ok());
+    machine.bench.until_ended(machine.bench.epoch).unwrap();
+    let seen = times.0.lock().clone();
+    let [(first, middle), (second, last)] = seen[..] else { panic!("{seen:?}") };
+    // When the kernel has noticed that the first one is over, the second one may have been at it for a while.
+    assert!(middle - first >= 4_000_000 && last - first >= 9_000_000 && last > second, "{seen:?}");
+    assert!(second >= middle, "the card was not done with the first one before: {seen:?}");
+    assert_eq!(times.1.lock().len(), 1);
+}
+
+#[test]
+fn a_file_of_the_programs_is_used_and_not_closed() {
+    use std::os::fd::AsFd;
+    let machine = Machine::new(&[], Settings::default());
+    let (emulator, users) = (machine.emulator.clone(), machine.counts().users);
+    let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
+    let card = Card::adopt(emulator.clone(), file.as_fd(), "descriptor 9".to_owned()).unwrap();
+    assert_eq!((card.name(), emulator.counts(0).users), ("descriptor 9", users + 1));
+    let object = card.create(4096).unwrap();
+    drop((object, card));
+    assert_eq!(emulator.counts(0).users, users + 1, "it is the program's");
+    emulator.close(file);
+    assert_eq!(emulator.counts(0).users, users);
 }

@@ -10,12 +10,17 @@ pub(crate) const FLOATS: [&str; 2] =
 pub(crate) const INTEGERS: [&str; 2] =
     ["--iree-llvmcpu-target-cpu-features=+m", "--iree-llvmcpu-target-abi=ilp32"];
 
+/// The folder that all of this is in: tests of several crates use this file.
+fn root() -> &'static Path {
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    folders.find(|folder| folder.join("Cargo.lock").exists()).expect("a workspace is locked")
+}
+
 fn compiler() -> PathBuf {
     if let Some(path) = std::env::var_os("HAL_IREE_COMPILE") {
         return path.into();
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../target"), PathBuf::from);
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let path = target.join("python/bin/iree-compile");
     assert!(
         path.exists(),
@@ -30,7 +35,7 @@ pub(crate) const ONE_WORKGROUP: &str = "--iree-llvmcpu-disable-distribution";
 
 /// The executable that a file of kernels becomes, made in a folder of the test's own.
 pub(crate) fn compile(test: &str, name: &str, flags: &[&str]) -> Vec<u8> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../loader/tests/kernels").join(name);
+    let source = root().join("backends/tenstorrent/loader/tests/kernels").join(name);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();

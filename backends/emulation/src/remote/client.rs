@@ -1,0 +1,211 @@
+//! The program's side: executables that an emulator in another process calls.
+
+use super::NODE;
+use super::wire::{self, Ask, Binding, CONTROL, Call, Done, Hello, LOAD, Number, OWN, Role, UNLOAD, VERSION};
+use crate::kernel::{Errno, Kernel};
+use crate::linux::map_shared;
+use crate::process::{PAGE, lent};
+use crate::programs::Programs;
+use hal_backend::{Code, Failure, HostCall, HostPart, HostProgram, HostRange};
+use parking_lot::Mutex;
+use rustix::net::{Shutdown, shutdown};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use zerocopy::{FromBytes, IntoBytes};
+
+type Table = Arc<Mutex<HashMap<u64, Arc<dyn HostProgram>>>>;
+
+/// An emulator in another process, which keeps programs of this one.
+pub struct Remote {
+    control: Mutex<Control>,
+    programs: Table,
+    sockets: Vec<Arc<OwnedFd>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Control {
+    socket: OwnedFd,
+    next: u64,
+    /// The names that we gave to what has a number there.
+    keys: HashMap<u64, u64>,
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remote").field("workers", &self.sockets.len()).finish_non_exhaustive()
+    }
+}
+
+fn trouble(errno: Errno) -> Failure {
+    let message = format!(
+        "the emulator behind {NODE} does not answer as it should: {errno}; both sides must be of one build"
+    );
+    Failure::new(Code::Unavailable, message)
+}
+
+/// Opens a connection, and says what it is for: what it was told first.
+fn open(kernel: &dyn Kernel, role: impl FnOnce(&Hello) -> Role) -> Result<(OwnedFd, Hello), Errno> {
+    let socket = kernel.open(Path::new(NODE))?;
+    let hello = wire::expect::<Hello>(socket.as_fd())?.filter(|hello| hello.version == VERSION);
+    let hello = hello.ok_or(Errno::PROTO)?;
+    wire::send(socket.as_fd(), role(&hello).as_bytes(), &[])?;
+    wire::expect::<Number>(socket.as_fd())?.ok_or(Errno::PROTO)?;
+    Ok((socket, hello))
+}
+
+impl Remote {
+    /// The emulator that emulates the cards which this process sees; nothing, if no other process does.
+    pub fn connect(kernel: &dyn Kernel) -> Result<Option<Arc<Self>>, Failure> {
+        let control = open(kernel, |hello| Role { session: hello.session, worker: CONTROL });
+        let (socket, Hello { session, workers, .. }) = match control {
+            Ok(opened) => opened,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(errno) => return Err(trouble(errno)),
+        };
+        let control = Mutex::new(Control { socket, next: 1, keys: HashMap::new() });
+        // Made before its threads, so that those that were started end when another one cannot be.
+        let mut made = Self { control, programs: Table::default(), sockets: Vec::new(), threads: Vec::new() };
+        for worker in 0..workers {
+            let (socket, _) = open(kernel, |_| Role { session, worker }).map_err(trouble)?;
+            let (socket, programs) = (Arc::new(socket), made.programs.clone());
+            made.sockets.push(socket.clone());
+            let number = usize::try_from(worker).unwrap_or(usize::MAX);
+            let thread = std::thread::Builder::new().name(format!("emulated-{worker}"));
+            let started = thread.spawn(move || {
+                // When the connection breaks, the emulator finds out: nobody here waits for it.
+                let _ = serve(socket.as_fd(), &programs, number);
+            });
+            made.threads.push(started.map_err(|error| {
+                let message = format!("thread {worker} for an emulated card could not be started: {error}");
+                Failure::new(Code::ResourceExhausted, message)
+            })?);
+        }
+        Ok(Some(Arc::new(made)))
+    }
+}
+
+impl Programs for Remote {
+    /// Should the emulator be gone, the number is none of its programs: whoever uses it finds out.
+    fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
+        let mut control = self.control.lock();
+        let key = control.next;
+        control.next += 1;
+        self.programs.lock().insert(key, program);
+        let ask = Ask { what: LOAD, number: key };
+        let answer = wire::send(control.socket.as_fd(), ask.as_bytes(), &[])
+            .and_then(|()| wire::expect::<Number>(control.socket.as_fd()));
+        let Ok(Some(Number { number })) = answer else { return 0 };
+        control.keys.insert(number, key);
+        number
+    }
+
+    fn unload(&self, number: u64) {
+        let mut control = self.control.lock();
+        let Some(key) = control.keys.remove(&number) else { return };
+        let ask = Ask { what: UNLOAD, number };
+        // An emulator that is gone has forgotten it.
+        let _ = wire::send(control.socket.as_fd(), ask.as_bytes(), &[]);
+        drop(control);
+        let gone = self.programs.lock().remove(&key);
+        // Dropping a program runs foreign code: not under the lock.
+        drop(gone);
+    }
+
+    fn workers(&self) -> usize {
+        self.sockets.len()
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        for socket in &self.sockets {
+            // One that has ended already is as good.
+            let _ = shutdown(&**socket, Shutdown::Both);
+        }
+        let me = std::thread::current().id();
+        for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != me) {
+            // A thread that panicked has nothing left to say.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A worker's thread: does what it is called for until the connection ends.
+fn serve(socket: BorrowedFd<'_>, programs: &Table, worker: usize) -> Result<(), Errno> {
+    let mut message = vec![0; wire::LONGEST];
+    loop {
+        let (length, files) = wire::receive(socket, &mut message)?;
+        if length == 0 {
+            return Ok(());
+        }
+        let message = message.get(..length).ok_or(Errno::PROTO)?;
+        let (call, rest) = Call::read_from_prefix(message).map_err(|_| Errno::PROTO)?;
+        let result = run(&call, rest, &files, programs, worker);
+        let mut answer = Done { key: call.key }.as_bytes().to_vec();
+        if let Err(why) = result {
+            let why = if why.is_empty() { "it failed without a reason".to_owned() } else { why };
+            answer.extend(why.bytes().take(wire::LONGEST / 2));
+        }
+        wire::send(socket, &answer, &[])?;
+    }
+}
+
+/// Reads so many values.
+fn take<T: FromBytes>(bytes: &mut &[u8], count: usize) -> Option<Vec<T>> {
+    let mut values = Vec::new();
+    for _ in 0..count {
+        let (value, rest) = T::read_from_prefix(bytes).ok()?;
+        values.push(value);
+        *bytes = rest;
+    }
+    Some(values)
+}
+
+fn run(
+    call: &Call,
+    mut rest: &[u8],
+    files: &[OwnedFd],
+    programs: &Table,
+    worker: usize,
+) -> Result<(), String> {
+    let short = || "the call is shorter than it says".to_owned();
+    let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let constants: Vec<u32> = take(&mut rest, call.constants as usize).ok_or_else(short)?;
+    let places: Vec<Binding> = take(&mut rest, count(call.bindings)).ok_or_else(short)?;
+    let program = programs.lock().get(&call.key).cloned();
+    let program = program.ok_or("the program was unloaded")?;
+    let ranges = places.iter().map(|place| binding(place, files)).collect::<Result<Vec<_>, _>>()?;
+    let bindings: Vec<HostPart<'_>> = ranges.iter().map(HostRange::whole).collect();
+    let host = HostCall {
+        function: count(call.function),
+        workgroup_size: call.workgroup_size,
+        workgroups: call.workgroups,
+        constants: &constants,
+        bindings: &bindings,
+        concurrency: count(call.concurrency),
+        local_memory: call.local_memory,
+    };
+    let run = || program.run(&host, call.first..call.end, worker);
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+        Ok(result) => result.map_err(|failure| failure.to_string()),
+        Err(_) => Err("a program panicked".to_owned()),
+    }
+}
+
+/// The memory of a binding.
+fn binding(place: &Binding, files: &[OwnedFd]) -> Result<HostRange, String> {
+    let Binding { file, place, length } = *place;
+    if file == OWN {
+        return lent(place, length).ok_or_else(|| format!("{length} bytes at {place:#x} are no memory"));
+    }
+    let file = usize::try_from(file).ok().and_then(|file| files.get(file));
+    let file = file.ok_or("a file of a binding did not come along")?;
+    let skip = place % PAGE;
+    let whole = usize::try_from(skip + length).map_err(|_| "a binding is too long")?;
+    let range = map_shared(file.as_fd(), whole, place - skip)
+        .map_err(|errno| format!("a binding cannot be mapped: {errno}"))?;
+    range.slice(skip, length).ok_or_else(|| "a binding is longer than its memory".to_owned())
+}

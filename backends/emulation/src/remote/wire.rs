@@ -1,0 +1,154 @@
+//! The messages, and how they are sent with files.
+
+use crate::kernel::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What both sides must agree on.
+pub(super) const VERSION: u64 = 0x4841_4c52_0000_0001;
+
+/// The longest message: what sockets take without being asked for more.
+pub(super) const LONGEST: usize = 128 << 10;
+
+/// How many files one message may have.
+pub(super) const FILES: usize = 253;
+
+/// The first message of each connection, to the program.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Hello {
+    pub(super) version: u64,
+    /// The session that this connection begins, if it becomes a control connection.
+    pub(super) session: u64,
+    pub(super) workers: u64,
+}
+
+/// The answer to it: what the connection is for. It is answered by a [`Number`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Role {
+    /// The session.
+    pub(super) session: u64,
+    /// The worker's number, or [`CONTROL`].
+    pub(super) worker: u64,
+}
+
+/// Instead of a worker's number.
+pub(super) const CONTROL: u64 = u64::MAX;
+
+/// What is asked of a control connection.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Ask {
+    /// [`LOAD`] or [`UNLOAD`].
+    pub(super) what: u64,
+    /// The program's own name for an executable, or the number that it was given.
+    pub(super) number: u64,
+}
+
+pub(super) const LOAD: u64 = 1;
+pub(super) const UNLOAD: u64 = 2;
+
+/// An answer.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Number {
+    pub(super) number: u64,
+}
+
+/// Work for an executable. Its constants are behind it, then its bindings.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Call {
+    /// The program's own name for the executable.
+    pub(super) key: u64,
+    pub(super) function: u64,
+    /// Which workgroups.
+    pub(super) first: u64,
+    pub(super) end: u64,
+    pub(super) concurrency: u64,
+    pub(super) workgroup_size: [u32; 3],
+    pub(super) workgroups: [u32; 3],
+    pub(super) local_memory: u32,
+    pub(super) constants: u32,
+    pub(super) bindings: u64,
+}
+
+/// Where a binding is.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Binding {
+    /// The number of a file of this message, or [`OWN`].
+    pub(super) file: u64,
+    /// An offset in the file, or an address of the program's.
+    pub(super) place: u64,
+    pub(super) length: u64,
+}
+
+/// Instead of a file's number: memory of the program itself.
+pub(super) const OWN: u64 = u64::MAX;
+
+/// How a call ended: well without a message behind it, else not.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Done {
+    pub(super) key: u64,
+}
+
+/// Sends a message.
+pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    if bytes.len() > LONGEST || files.len() > FILES {
+        return Err(Errno::MSGSIZE);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
+        return Err(Errno::MSGSIZE);
+    }
+    loop {
+        match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+            Ok(sent) if sent == bytes.len() => return Ok(()),
+            Ok(_) => return Err(Errno::MSGSIZE),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Receives a message into `bytes`: how long it is, and its files. Nothing comes from a connection that has ended.
+pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), Errno> {
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        match recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(message) => {
+                let mut files = Vec::new();
+                for message in control.drain() {
+                    if let RecvAncillaryMessage::ScmRights(rights) = message {
+                        files.extend(rights);
+                    }
+                }
+                return Ok((message.bytes, files));
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Receives a message of one kind; nothing, if the connection has ended.
+pub(super) fn expect<T: FromBytes>(socket: BorrowedFd<'_>) -> Result<Option<T>, Errno> {
+    let mut bytes = [0; 128];
+    let (length, _) = receive(socket, &mut bytes)?;
+    if length == 0 {
+        return Ok(None);
+    }
+    let message = bytes.get(..length).and_then(|bytes| T::read_from_bytes(bytes).ok());
+    message.map(Some).ok_or(Errno::PROTO)
+}

@@ -1,0 +1,59 @@
+//! What a supervisor needs of an emulator, to answer the system calls of other processes.
+//!
+//! A [`Kernel`](crate::Kernel) is for the process that the emulator is in. Here the process is an argument, descriptors
+//! are the emulator's own duplicates of those that the process has, and mapping is left to the process: the memory
+//! behind every offset of an open file is in the file, so that the system maps it by itself.
+
+use crate::kernel::Errno;
+use crate::process::Process;
+use crate::programs::Programs;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// What is told, once, of a card whose users a kernel would kill.
+pub type Killer = Box<dyn Fn(usize) + Send + Sync>;
+
+/// An emulator that answers for other processes.
+pub trait Supervised: Programs {
+    /// Opens a node for a process. The descriptor is for the process alone: whoever keeps a copy keeps the file open.
+    fn open_for(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno>;
+
+    /// Answers a request of a process.
+    fn request_for(
+        &self,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        request: u32,
+        argument: &mut [u8],
+    ) -> Result<(), Errno>;
+
+    /// Whether a process may map so much from an offset of an open file.
+    fn may_map(
+        &self,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        length: u64,
+        offset: u64,
+    ) -> Result<(), Errno>;
+
+    /// The node that an open file is of; nothing, if it is none of this machine's.
+    fn node(&self, file: BorrowedFd<'_>) -> Option<PathBuf>;
+
+    /// The text of a file.
+    fn read(&self, path: &Path) -> Result<String, Errno>;
+
+    /// The names in a folder.
+    fn list(&self, path: &Path) -> Result<Vec<String>, Errno>;
+
+    /// Releases what nobody has any more. To be called now and then while it says that something is open.
+    fn reap(&self) -> bool;
+
+    /// Wakes every request that sleeps, so that it looks whether it is [interrupted](crate::interrupt).
+    fn nudge(&self);
+
+    /// Says whom to tell of a card whose users a kernel kills. Once; later ones are not heard.
+    fn set_killer(&self, killer: Killer);
+
+    /// What became of the cards, a line for each, for people.
+    fn report(&self) -> String;
+}

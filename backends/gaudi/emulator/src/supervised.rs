@@ -1,0 +1,146 @@
+//! The machine as a supervisor has it, which answers for other processes.
+
+use crate::card::Status;
+use crate::machine::Cards;
+use crate::{Emulator, Machine};
+use hal_backend::HostProgram;
+use hal_emulation::programs::Programs;
+use hal_emulation::supervised::{Killer, Supervised};
+use hal_emulation::{Errno, Kernel, PAGE, Process, accel, identity, view};
+use hal_gaudi_abi::uapi::handle;
+use std::fmt::Write;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+impl Machine {
+    /// Whether a process may map what a handle names: exactly as much as that has, and once (`hl_mem_mgr_mmap`).
+    fn may_map(
+        &self,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        length: u64,
+        offset: u64,
+    ) -> Result<(), Errno> {
+        let identity = identity(file)?;
+        let mut state = self.lock();
+        let Cards { cards, files, .. } = &mut **state;
+        let (number, control) = {
+            let node = files.get(identity)?;
+            (node.card, node.control)
+        };
+        let card = cards.get_mut(number).filter(|_| !control).ok_or(Errno::NODEV)?;
+        if card.status == Status::Gone {
+            return Err(Errno::NODEV);
+        }
+        let context = card.context.as_mut().ok_or(Errno::NODEV)?;
+        let length = length.checked_next_multiple_of(PAGE).ok_or(Errno::INVAL)?;
+        match offset & handle::KIND {
+            handle::BLOCK => drop(context.block((self.hardware, files, identity), offset, length)?),
+            handle::COMMAND_BUFFER => {
+                let buffer = context.buffer(offset).ok_or(Errno::INVAL)?;
+                if length != buffer.range.length() || process.has_mapped(identity, offset) {
+                    return Err(Errno::INVAL);
+                }
+            }
+            // Times among them: the process would map its file, which does not reach as far.
+            _ => return Err(Errno::INVAL),
+        }
+        view::seen(process.id(), identity, offset, length);
+        Ok(())
+    }
+}
+
+impl Programs for Emulator {
+    fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
+        Emulator::load(self, program)
+    }
+
+    fn unload(&self, program: u64) {
+        Emulator::unload(self, program);
+    }
+
+    fn workers(&self) -> usize {
+        Emulator::workers(self)
+    }
+}
+
+impl Supervised for Emulator {
+    fn open_for(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
+        Emulator::open_for(self, process, path)
+    }
+
+    fn request_for(
+        &self,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        request: u32,
+        argument: &mut [u8],
+    ) -> Result<(), Errno> {
+        Emulator::request_for(self, process, file, request, argument)
+    }
+
+    fn may_map(
+        &self,
+        process: &dyn Process,
+        file: BorrowedFd<'_>,
+        length: u64,
+        offset: u64,
+    ) -> Result<(), Errno> {
+        self.machine.may_map(process, file, length, offset)
+    }
+
+    fn node(&self, file: BorrowedFd<'_>) -> Option<PathBuf> {
+        let file = self.machine.file(file).ok()?;
+        let name = if file.control { "accel_controlD" } else { "accel" };
+        Some(Path::new(accel::NODES).join(format!("{name}{}", file.card)))
+    }
+
+    fn read(&self, path: &Path) -> Result<String, Errno> {
+        Kernel::read(self, path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        Kernel::list(self, path)
+    }
+
+    fn reap(&self) -> bool {
+        let mut state = self.machine.lock();
+        self.machine.reap(&mut state);
+        // A card whose file is closed is held by its dma-bufs.
+        !state.files.is_empty() || state.cards.iter().any(|card| card.releasing)
+    }
+
+    fn nudge(&self) {
+        // Under the lock, so that whoever is about to sleep has looked at its flag before, or is woken.
+        let state = self.machine.lock();
+        for card in 0..state.cards.len() {
+            self.machine.ended(card);
+        }
+    }
+
+    fn set_killer(&self, killer: Killer) {
+        // There is one supervisor.
+        let _ = self.machine.killer.set(killer);
+    }
+
+    fn report(&self) -> String {
+        let mut text = String::new();
+        for card in 0..self.options().cards {
+            let counts = self.counts(card);
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "card {card}: {} opens, {} submissions, {} dispatches, {} bytes moved, {} resets, {} kills, {} left at closes",
+                counts.opens,
+                counts.submissions,
+                counts.dispatches,
+                counts.bytes_moved,
+                counts.hard_resets,
+                counts.kills,
+                counts.leaked_at_close
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,67 @@
+//! What an open card says of itself, for people and for reports.
+
+use crate::device::QaicDevice;
+use crate::kmd::ModuleSettings;
+use hal_backend::Failure;
+use hal_qaic_abi::nnc::command::Information;
+use hal_qaic_abi::nnc::{COMMANDS, TRANSACTIONS, Version};
+use std::fmt;
+
+/// What is known of an open card.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// What it was opened by.
+    pub node: String,
+    /// Whether it is software.
+    pub emulated: bool,
+    /// The version of the transactions that it speaks.
+    pub version: Version,
+    /// What is to be said of that.
+    pub warning: Option<String>,
+    /// The settings of the driver's module.
+    pub settings: ModuleSettings,
+    /// What its management processor says.
+    pub device: Result<Information, Failure>,
+}
+
+impl QaicDevice {
+    /// Asks the card what it is and how it is.
+    pub fn info(&self) -> Info {
+        let client = self.client();
+        let name = client.card().name();
+        Info {
+            node: name.to_owned(),
+            emulated: self.is_emulated(),
+            version: client.version(),
+            warning: client.warning(),
+            settings: ModuleSettings::read(&**client.card().kernel()),
+            device: client.information().map_err(|error| error.failure(name)),
+        }
+    }
+}
+
+impl fmt::Display for Info {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.emulated { "emulated Cloud AI 100" } else { "Cloud AI 100" };
+        writeln!(f, "card:          {kind} at {}", self.node)?;
+        writeln!(f, "transactions:  {}, here {TRANSACTIONS}", self.version)?;
+        if let Some(warning) = &self.warning {
+            writeln!(f, "warning:       {warning}")?;
+        }
+        writeln!(f, "module:        {}", self.settings.describe())?;
+        let device = match &self.device {
+            Ok(device) => device,
+            Err(failure) => return writeln!(f, "device:        it does not say: {}", failure.message()),
+        };
+        let [major, minor, patch, build] = device.firmware;
+        writeln!(f, "firmware:      {major}.{minor}.{patch}.{build}")?;
+        writeln!(f, "commands:      {}, here {COMMANDS}", device.commands())?;
+        let resources = &device.resources;
+        writeln!(f, "cores:         {} of {} free", resources.cores_free, resources.cores_total)?;
+        writeln!(f, "channels:      {} of {} free", resources.channels_free, resources.channels_total)?;
+        writeln!(f, "memory:        {} of {} MiB free", resources.dram_free, resources.dram_total)?;
+        writeln!(f, "networks:      {} loaded, {} active", device.networks_loaded, device.networks_active)?;
+        let reset = if device.needs_reset == 0 { "no" } else { "yes" };
+        writeln!(f, "needs a reset: {reset}")
+    }
+}

@@ -1,0 +1,204 @@
+//! The thread that learns of what has ended.
+//!
+//! The kernel waits for one object at a time and no descriptor becomes readable, so with one network busy the thread waits
+//! for its oldest run, and with several for the oldest of each in turn, for as short as the kernel's clock of milliseconds
+//! allows. A run that ends while the thread waits for another one is noticed that much later; its channel has the next one in
+//! the ring already.
+//!
+//! How long a run takes is counted from when it is the oldest of its network. One that takes too long, or that the kernel
+//! calls lost, breaks its network: all that is in flight there goes back to the submission thread, which stops the network
+//! before anybody is told, since the device may still write to what is queued.
+
+use super::{Flight, Landed, Queues};
+use crate::kmd::Error;
+use hal_emulation::clock;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long to wait for the only network that is busy, before looking whether another one is, or the device is to stop.
+const ALONE: Duration = Duration::from_millis(20);
+
+/// How long to wait for one of several: the least that the kernel knows.
+const TURN: Duration = Duration::from_millis(1);
+
+/// A run in flight, as the thread has it.
+struct Watched {
+    flight: Flight,
+    /// Since when it is the oldest of its network.
+    oldest_since: Option<Instant>,
+    /// How many of the objects that are waited for are complete.
+    complete: usize,
+    /// When the run before it has ended, as far as it was asked for.
+    not_before: u64,
+}
+
+/// The completion thread's own.
+pub(crate) struct Completions {
+    queues: Arc<Queues>,
+    timeout: Duration,
+    /// In the order in which they were queued.
+    flights: VecDeque<Watched>,
+    /// The oldest of each network, by place.
+    oldest: Vec<usize>,
+    turn: usize,
+}
+
+impl Completions {
+    pub(crate) fn new(queues: &Arc<Queues>, timeout: Duration) -> Self {
+        Self { queues: queues.clone(), timeout, flights: VecDeque::new(), oldest: Vec::new(), turn: 0 }
+    }
+
+    /// What the thread does, until the submission thread has ended.
+    pub(crate) fn serve(mut self) {
+        loop {
+            while self.step() {}
+            let queues = self.queues.clone();
+            let mut state = queues.state.lock();
+            if state.launched.is_empty() {
+                if state.over {
+                    return;
+                }
+                queues.completion.wait(&mut state);
+            }
+        }
+    }
+
+    /// Waits for one run, for a little. False, if none is in flight.
+    pub(crate) fn step(&mut self) -> bool {
+        self.take_launched();
+        self.oldest.clear();
+        for (place, watched) in self.flights.iter().enumerate() {
+            let network = watched.flight.launched.network;
+            let is_same = |&other: &usize| {
+                self.flights.get(other).is_some_and(|other| other.flight.launched.network == network)
+            };
+            if !self.oldest.iter().any(is_same) {
+                self.oldest.push(place);
+            }
+        }
+        self.turn = self.turn.wrapping_add(1);
+        let Some(place) = self.turn.checked_rem(self.oldest.len()) else { return false };
+        let slice = if self.oldest.len() > 1 { TURN } else { ALONE };
+        if let Some(&place) = self.oldest.get(place) {
+            self.watch(place, slice);
+        }
+        true
+    }
+
+    fn take_launched(&mut self) {
+        let mut state = self.queues.state.lock();
+        let new = state.launched.drain(..);
+        self.flights.extend(new.map(|flight| Watched {
+            flight,
+            oldest_since: None,
+            complete: 0,
+            not_before: 0,
+        }));
+        if state.lost.is_some() && !self.flights.is_empty() {
+            let gone = self.flights.drain(..).map(|watched| broken(watched, Error::Gone));
+            state.landed.extend(gone);
+            self.queues.tell(state);
+        }
+    }
+
+    /// Waits for the run at a place.
+    fn watch(&mut self, place: usize, slice: Duration) {
+        let Some(watched) = self.flights.get_mut(place) else { return };
+        let since = *watched.oldest_since.get_or_insert_with(Instant::now);
+        let left = self.timeout.saturating_sub(since.elapsed());
+        let launched = &watched.flight.launched;
+        let target = &launched.target;
+        let waited = &target.blueprint.waited;
+        let object =
+            waited.get(watched.complete).and_then(|&group| launched.slot.object(&target.blueprint, group));
+        let result = match object {
+            Some(object) => target.card.wait(object, target.channel.number, left.min(slice)),
+            None => Ok(()),
+        };
+        match result {
+            Ok(()) => {
+                watched.complete += 1;
+                if watched.complete >= waited.len() {
+                    self.land(place);
+                }
+            }
+            Err(Error::TimedOut) if !left.is_zero() && !self.queues.give_up.load(Ordering::Relaxed) => {}
+            Err(error) => self.break_network(place, &error),
+        }
+    }
+
+    /// The run at a place is complete: takes what came out, and tells its job.
+    fn land(&mut self, place: usize) {
+        let Some(watched) = self.flights.remove(place) else { return };
+        let not_before = watched.not_before;
+        let Flight { number, mut origin, mut launched } = watched.flight;
+        let target = &launched.target;
+        if let Some(observer) = origin.observer.take() {
+            let object = target.blueprint.waited.last();
+            let object = object.and_then(|&group| launched.slot.object(&target.blueprint, group));
+            let times = object.and_then(|object| {
+                target.card.performance(target.channel.number, &[object]).ok()?.first().copied()
+            });
+            let (begin, end) = match times {
+                Some(times) => {
+                    let queued = origin.begin + nanos(times.submit);
+                    (queued.max(not_before), queued + nanos(times.device))
+                }
+                None => (origin.begin.max(not_before), clock()),
+            };
+            let end = end.clamp(begin, clock().max(begin));
+            self.tell_next(launched.network, end);
+            observer.command(origin.command, begin, end);
+        }
+        let outcome = launched.slot.take(&target.blueprint);
+        launched.end();
+        let outcome = outcome.map_err(|trouble| self.queues.failure(trouble));
+        let line = origin.line;
+        let mut state = self.queues.state.lock();
+        self.queues.settle(&mut state, number, &origin, outcome);
+        state.landed.push(Landed { launched, broken: None });
+        self.queues.tell(state);
+        self.queues.report(line);
+    }
+
+    /// The device begins with the next run of a network when it is done with the one before.
+    fn tell_next(&mut self, network: u64, end: u64) {
+        let next = self.flights.iter_mut().find(|next| next.flight.launched.network == network);
+        if let Some(next) = next {
+            next.not_before = end;
+        }
+    }
+
+    /// What is in flight on the network of the run at a place will not end, for this reason.
+    fn break_network(&mut self, place: usize, error: &Error) {
+        let Some(network) = self.flights.get(place).map(|watched| watched.flight.launched.network) else {
+            return;
+        };
+        // Also those that were queued meanwhile.
+        self.take_launched();
+        let mut state = self.queues.state.lock();
+        for _ in 0..self.flights.len() {
+            let Some(watched) = self.flights.pop_front() else { break };
+            if watched.flight.launched.network == network {
+                state.landed.push(broken(watched, error.clone()));
+            } else {
+                self.flights.push_back(watched);
+            }
+        }
+        if *error == Error::Gone {
+            self.queues.lose(&mut state);
+        }
+        self.queues.tell(state);
+    }
+}
+
+fn broken(watched: Watched, error: Error) -> Landed {
+    let Flight { number, origin, launched } = watched.flight;
+    Landed { launched, broken: Some((error, number, origin)) }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,148 @@
+//! Which system calls are looked at: a program for the kernel's packet filter.
+//!
+//! It sees the number of a call and its arguments, but not what they point to. So every call that takes a path is looked at, of
+//! `ioctl` only the requests of the two types that accelerators have, and of `mmap` only what lies beyond 4 GiB of a
+//! file, as the memory of these devices does. All other calls go to the system at the cost of the filter alone.
+
+use libc::{
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW,
+    SECCOMP_RET_USER_NOTIF, sock_filter,
+};
+
+/// The system calls that take a path, or whose answer says what a descriptor is of.
+pub(crate) const PATHS: &[i64] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lstat,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    libc::SYS_readlinkat,
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+];
+
+/// The types of requests that are looked at: DRM's, and that of older Gaudi drivers.
+pub(crate) const REQUESTS: [u32; 2] = [b'd' as u32, b'H' as u32];
+
+/// The numbers of system calls mean this architecture's.
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xC000_003E;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xC000_00B7;
+
+/// Offsets in what the filter sees of a call (`struct seccomp_data`).
+const NUMBER: u32 = 0;
+const MACHINE: u32 = 4;
+
+/// The lower half of an argument, on these little-endian machines.
+const fn low(argument: u32) -> u32 {
+    16 + 8 * argument
+}
+
+const fn high(argument: u32) -> u32 {
+    low(argument) + 4
+}
+
+fn statement(code: u32, k: u32) -> sock_filter {
+    // Every code of the filter's language has 16 bits.
+    sock_filter { code: u16::try_from(code).unwrap_or(0), jt: 0, jf: 0, k }
+}
+
+fn load(offset: u32) -> sock_filter {
+    statement(BPF_LD | BPF_W | BPF_ABS, offset)
+}
+
+fn answer(with: u32) -> sock_filter {
+    statement(BPF_RET | BPF_K, with)
+}
+
+/// Skips one set of instructions if the value is equal, another if not.
+fn jump_if_equal(k: u32, equal: u8, not: u8) -> sock_filter {
+    sock_filter { jt: equal, jf: not, ..statement(BPF_JMP | BPF_JEQ | BPF_K, k) }
+}
+
+/// The filter.
+pub(crate) fn program() -> Vec<sock_filter> {
+    let number = |call: i64| u32::try_from(call).unwrap_or(u32::MAX);
+    let allow = || answer(SECCOMP_RET_ALLOW);
+    let ask = || answer(SECCOMP_RET_USER_NOTIF);
+    let mut program = vec![load(MACHINE), jump_if_equal(ARCHITECTURE, 1, 0), allow(), load(NUMBER)];
+    for &call in PATHS {
+        program.extend([jump_if_equal(number(call), 0, 1), ask()]);
+    }
+    // An ioctl by the type of its request, which is in bits 8 to 16.
+    program.extend([
+        jump_if_equal(number(libc::SYS_ioctl), 0, 6),
+        load(low(1)),
+        statement(BPF_ALU | BPF_AND | BPF_K, 0xFF00),
+    ]);
+    let [first, second] = REQUESTS;
+    program.extend([jump_if_equal(first << 8, 1, 0), jump_if_equal(second << 8, 0, 1), ask(), allow()]);
+    // A mapping by the upper half of its offset.
+    program.extend([
+        jump_if_equal(number(libc::SYS_mmap), 0, 3),
+        load(high(5)),
+        jump_if_equal(0, 1, 0),
+        ask(),
+        allow(),
+    ]);
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the filter answers to a call, by its own rules.
+    fn asked(machine: u32, call: i64, arguments: [u64; 6]) -> bool {
+        let mut data = Vec::new();
+        data.extend(i32::try_from(call).unwrap().to_le_bytes());
+        data.extend(machine.to_le_bytes());
+        data.extend(0_u64.to_le_bytes());
+        arguments.iter().for_each(|argument| data.extend(argument.to_le_bytes()));
+        let program = program();
+        let (mut at, mut value) = (0, 0);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[at];
+            at += 1;
+            match u32::from(code) {
+                0x20 => value = u32::from_le_bytes(data[k as usize..k as usize + 4].try_into().unwrap()),
+                0x54 => value &= k,
+                0x15 => at += usize::from(if value == k { jt } else { jf }),
+                0x06 => return k == SECCOMP_RET_USER_NOTIF,
+                other => panic!("instruction {other:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_may_concern_a_device_is_looked_at() {
+        let here = |call, arguments| asked(ARCHITECTURE, call, arguments);
+        for &call in PATHS {
+            assert!(here(call, [0; 6]), "{call}");
+            assert!(!asked(0x4000_0003, call, [0; 6]), "another architecture's numbers mean other calls");
+        }
+        let ioctl = |request| here(libc::SYS_ioctl, [3, request, 0, 0, 0, 0]);
+        assert!(ioctl(0xC018_6440) && ioctl(0xC018_4801) && ioctl(0xFFFF_FFFF_C018_6440));
+        assert!(!ioctl(0x5401) && !ioctl(0x541B) && !ioctl(0x4004_6200));
+        let mmap = |offset| here(libc::SYS_mmap, [0, 4096, 3, 1, 3, offset]);
+        assert!(mmap(1 << 60) && mmap(1 << 32) && !mmap(0xFFFF_F000) && !mmap(0));
+        for call in [libc::SYS_read, libc::SYS_write, libc::SYS_close, libc::SYS_futex, libc::SYS_execve] {
+            assert!(!here(call, [u64::MAX; 6]), "{call}");
+        }
+    }
+}

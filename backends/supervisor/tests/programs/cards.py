@@ -1,0 +1,492 @@
+"""Programs for emulated cards in a language of their own: system calls through fcntl and mmap, layouts through ctypes,
+and nothing of this project.
+
+    cards.py NAME [ARGUMENT…]    runs one of the programs below
+"""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+PAGE = 4096
+SIZE = 256 * 1024
+
+
+class Info(ctypes.Structure):
+    _fields_ = [("pointer", ctypes.c_uint64), ("size", ctypes.c_uint32), ("op", ctypes.c_uint32),
+                ("argument", ctypes.c_uint32), ("pad", ctypes.c_uint32)]
+
+
+class Buffer(ctypes.Structure):
+    _fields_ = [("handle", ctypes.c_uint64), ("op", ctypes.c_uint32), ("size", ctypes.c_uint32),
+                ("context", ctypes.c_uint32), ("flags", ctypes.c_uint32)]
+
+
+class Chunk(ctypes.Structure):
+    _fields_ = [("commands", ctypes.c_uint64), ("queue", ctypes.c_uint32), ("size", ctypes.c_uint32),
+                ("flags", ctypes.c_uint32), ("others", ctypes.c_uint32 * 11)]
+
+
+class Submission(ctypes.Structure):
+    _fields_ = [("restore", ctypes.c_uint64), ("execute", ctypes.c_uint64), ("sequence", ctypes.c_uint64),
+                ("restores", ctypes.c_uint32), ("chunks", ctypes.c_uint32), ("timeout", ctypes.c_uint32),
+                ("flags", ctypes.c_uint32), ("context", ctypes.c_uint32), ("pad", ctypes.c_uint32)]
+
+
+class Wait(ctypes.Structure):
+    _fields_ = [("sequence", ctypes.c_uint64), ("timeout", ctypes.c_uint64), ("context", ctypes.c_uint32),
+                ("flags", ctypes.c_uint32), ("others", ctypes.c_uint64 * 4)]
+
+
+class Memory(ctypes.Structure):
+    _fields_ = [("a", ctypes.c_uint64), ("b", ctypes.c_uint64), ("c", ctypes.c_uint64), ("op", ctypes.c_uint32),
+                ("flags", ctypes.c_uint32), ("context", ctypes.c_uint32), ("elements", ctypes.c_uint32)]
+
+
+class Version(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_int32 * 4), ("name_length", ctypes.c_uint64), ("name", ctypes.c_uint64),
+                ("others", ctypes.c_uint64 * 4)]
+
+
+def request(file, number, argument):
+    """Makes a request of type 'd', which reads and writes its argument."""
+    code = 3 << 30 | ctypes.sizeof(argument) << 16 | ord("d") << 8 | number
+    fcntl.ioctl(file, code, argument)
+    return argument
+
+
+def refused(call, *errors):
+    """Whether a call fails with one of some errors."""
+    try:
+        call()
+    except OSError as error:
+        assert error.errno in errors, error
+        return True
+    return False
+
+
+def driver(file):
+    name = ctypes.create_string_buffer(32)
+    version = request(file, 0, Version(name_length=32, name=ctypes.addressof(name)))
+    return name.value[:version.name_length].decode()
+
+
+class Card:
+    """A Gaudi card of either generation."""
+
+    def __init__(self, path="/dev/accel/accel0", control=False):
+        self.file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        # A control node knows no name.
+        assert control or driver(self.file) == "habanalabs"
+        hardware = self.info(0, 304)
+        self.dram = int.from_bytes(hardware[8:16], "little")
+        self.second = int.from_bytes(hardware[32:36], "little") >= 0x1020
+        self.kept = []
+
+    def info(self, op, size, argument=0):
+        answer = ctypes.create_string_buffer(size)
+        request(self.file, 0x40, Info(ctypes.addressof(answer), size, op, argument))
+        return answer.raw
+
+    def eventfd(self):
+        counter = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.info(28, 8, counter)
+        return counter
+
+    def events(self):
+        return int.from_bytes(self.info(30, 8), "little")
+
+    def memory(self, **fields):
+        return request(self.file, 0x44, Memory(**fields)).a
+
+    def device(self, size=SIZE):
+        handle = self.memory(op=0, a=size)
+        return self.memory(op=2, b=handle) if self.second else self.dram
+
+    def host(self, content=b"", size=SIZE):
+        memory = ctypes.create_string_buffer(content, size)
+        self.kept.append(memory)
+        return memory, self.memory(op=2, flags=4, a=ctypes.addressof(memory), c=size)
+
+    def unmap(self, address):
+        self.memory(op=3, a=address)
+
+    def commands(self, words):
+        """Where commands are, for the card."""
+        content = b"".join(word.to_bytes(8, "little") for word in words)
+        if self.second:
+            return self.host(content, PAGE)[1]
+        handle = request(self.file, 0x41, Buffer(op=0, size=PAGE)).handle
+        view = mmap.mmap(self.file, PAGE, offset=handle)
+        view[:len(content)] = content
+        self.kept.append(view)
+        return handle
+
+    def submit(self, queue, words):
+        """The sequence number of a submission, which comes back where the first field was."""
+        commands = self.commands(words)
+        chunk = Chunk(commands, queue, 8 * len(words), 1 if self.second else 0)
+        return request(self.file, 0x42, Submission(execute=ctypes.addressof(chunk), chunks=1)).restore
+
+    def copy(self, queue, source, target, size=SIZE):
+        control = 0x89000000 if self.second else 0xC9000008
+        return self.submit(queue, [size | control << 32, source, target])
+
+    def nothing(self, queue=0):
+        return self.submit(queue, [0x8A00000000000000 if self.second else 0xCA00000000000000])
+
+    def wait(self, sequence, microseconds=10_000_000):
+        """The status of a submission: 0 if it has completed, 1 if it has not."""
+        return request(self.file, 0x43, Wait(sequence, microseconds)).sequence & 0xFFFFFFFF
+
+    def down(self, content, target):
+        memory, address = self.host(content, len(content))
+        assert self.wait(self.copy(0, address, target, len(content))) == 0
+        self.unmap(address)
+        del memory
+
+    def up(self, source, size=SIZE):
+        memory, address = self.host(size=size)
+        assert self.wait(self.copy(4, source, address, size)) == 0
+        self.unmap(address)
+        return memory.raw
+
+    def export(self, address, size=SIZE):
+        return self.memory(op=5, flags=os.O_RDWR | os.O_CLOEXEC, a=address, b=size) & 0xFFFFFFFF
+
+    def close(self):
+        os.close(self.file)
+
+
+def opened(path, patience=5.0):
+    """A card that may be busy or be reset for a moment."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return Card(path)
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.EAGAIN) or time.monotonic() > until:
+                raise
+            time.sleep(0.002)
+
+
+def links(process):
+    """What the descriptors of a process are of, as far as that can be seen."""
+    seen = []
+    try:
+        for number in os.listdir(f"/proc/{process}/fd"):
+            seen.append(os.readlink(f"/proc/{process}/fd/{number}"))
+    except OSError:
+        pass
+    return seen
+
+
+def files():
+    """What the file system shows: lists, attributes, statuses, relative paths, links."""
+    assert sorted(os.listdir("/sys/class/accel")) == ["accel0", "accel1"]
+    assert {"accel0", "accel1"} <= set(os.listdir("/dev/accel"))
+    with open("/sys/class/accel/accel1/device/vendor") as file:
+        assert file.read() == "0x1da3\n"
+    with open("/sys/dev/char/261:1/uevent") as file:
+        assert "DEVNAME=accel/accel1\n" in file.read()
+    assert refused(lambda: open("/sys/class/accel/accel1/device/vendor", "w"), errno.EACCES)
+    assert refused(lambda: os.open("/dev/accel/accel2", os.O_RDWR), errno.ENOENT)
+    assert refused(lambda: os.open("/dev/accel/accel0", os.O_RDWR | os.O_DIRECTORY), errno.ENOTDIR)
+    assert refused(lambda: os.readlink("/dev/accel/accel0"), errno.EINVAL)
+    assert os.path.realpath("/dev/accel/accel0") == "/dev/accel/accel0"
+    assert os.access("/dev/accel/accel0", os.R_OK | os.W_OK) and not os.access("/dev/accel/accel9", os.F_OK)
+    status = os.stat("/dev/accel/accel1")
+    assert stat.S_ISCHR(status.st_mode) and (os.major(status.st_rdev), os.minor(status.st_rdev)) == (261, 1)
+    folder = os.open("/dev", os.O_RDONLY)
+    file = os.open("accel/accel1", os.O_RDWR, dir_fd=folder)
+    nodes = os.open("/dev/accel", os.O_RDONLY)
+    assert os.stat("accel0", dir_fd=nodes).st_rdev == os.stat("/dev/accel/accel0").st_rdev
+    other = os.open("accel0", os.O_RDWR, dir_fd=nodes)
+    assert driver(other) == "habanalabs"
+    opened_status = os.fstat(file)
+    assert (opened_status.st_dev, opened_status.st_ino) == (status.st_dev, status.st_ino)
+    assert os.readlink(f"/proc/self/fd/{file}") == "/dev/accel/accel1"
+    # Who looks for a card's user finds it as in any machine.
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    holders = [process for process in os.listdir("/proc") if process.isdigit() and "/dev/accel/accel1" in links(process)]
+    assert sorted(map(int, holders)) == sorted([os.getpid(), child]), holders
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    # Everything else is the system's.
+    with open("/etc/passwd") as file:
+        assert file.read()
+    assert not stat.S_ISCHR(os.stat("/etc/passwd").st_mode)
+    with open("/dev/null") as file:
+        assert refused(lambda: driver(file.fileno()), errno.ENOTTY)
+    assert refused(lambda: driver(99), errno.EBADF)
+
+
+def transfer():
+    """Bytes go down and up; the kernel's rules for command buffers that are mapped; wrong addresses."""
+    card = Card()
+    content = os.urandom(SIZE)
+    device = card.device()
+    card.down(content, device)
+    assert card.up(device) == content
+    assert refused(lambda: request(card.file, 0x7F, Info()), errno.EINVAL)
+    assert refused(lambda: fcntl.ioctl(card.file, 0xC0186440, 8), errno.EFAULT)
+    assert refused(lambda: card.memory(op=2, flags=4, a=PAGE, c=PAGE), errno.EFAULT)
+    if not card.second:
+        handle = request(card.file, 0x41, Buffer(op=0, size=2 * PAGE)).handle
+        assert refused(lambda: mmap.mmap(card.file, PAGE, offset=handle), errno.EINVAL)
+        assert refused(lambda: mmap.mmap(card.file, PAGE, offset=handle + (1 << 30)), errno.EINVAL)
+        view = mmap.mmap(card.file, 2 * PAGE, offset=handle)
+        view[PAGE] = 5
+        assert refused(lambda: mmap.mmap(card.file, 2 * PAGE, offset=handle), errno.EINVAL)
+        view.close()
+        view = mmap.mmap(card.file, 2 * PAGE, offset=handle)
+        assert view[PAGE] == 5
+        # A mapping outlives the handle, and holds the card.
+        request(card.file, 0x41, Buffer(op=1, handle=handle))
+        assert view[PAGE] == 5 and refused(lambda: request(card.file, 0x41, Buffer(op=2, handle=handle)), errno.EINVAL)
+        view.close()
+    # As many pieces of memory as a program likes, each of its own.
+    pieces = [card.host(b"%d" % number, PAGE) for number in range(1500)]
+    assert card.wait(card.copy(0, pieces[1234][1], device, PAGE)) == 0
+    assert card.up(device, 4) == b"1234"
+    [card.unmap(address) for _, address in pieces]
+    # A device still has what a program has lent to it, and gives back without unmapping it from the device.
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    memory = libc.mmap(None, ctypes.c_size_t(SIZE), 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0))
+    ctypes.memmove(memory, b"kept", 4)
+    address = card.memory(op=2, flags=4, a=memory, c=SIZE)
+    assert card.wait(card.copy(0, address, device)) == 0
+    assert card.up(device)[:4] == b"kept"
+    assert libc.munmap(ctypes.c_void_p(memory), ctypes.c_size_t(SIZE)) == 0
+    card.down(bytes(SIZE), device)
+    assert card.wait(card.copy(0, address, device)) == 0
+    assert card.up(device)[:4] == b"kept"
+    # What is written to memory that is gone is written nowhere.
+    assert card.wait(card.copy(4, device, address)) == 0
+
+
+def threads():
+    """Many threads at one card; a fork that uses it; a duplicate that holds it."""
+    card = Card()
+    device = card.device(8 * SIZE)
+    failures = []
+
+    def work(number):
+        try:
+            content = bytes([number + 1]) * SIZE
+            for _ in range(4):
+                card.down(content, device + number * SIZE)
+                assert card.up(device + number * SIZE) == content
+        except Exception as error:  # Whatever it is, the main thread says so.
+            failures.append(error)
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    [worker.start() for worker in workers]
+    [worker.join() for worker in workers]
+    assert not failures, failures
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if card.up(device, SIZE) == bytes([1]) * SIZE else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    copy = os.dup(card.file)
+    card.close()
+    assert refused(Card, errno.EBUSY)
+    assert stat.S_ISCHR(os.fstat(copy).st_mode)
+    os.close(copy)
+    [view.close() for view in card.kept if isinstance(view, mmap.mmap)]
+    opened("/dev/accel/accel0").close()
+
+
+def interrupted():
+    """A signal ends a wait for what never ends. Needs fault=hang:1."""
+    card = Card()
+    card.eventfd()
+    sequence = card.nothing()
+    caught = []
+    signal.signal(signal.SIGALRM, lambda *_: caught.append(time.monotonic()))
+    libc = ctypes.CDLL(None, use_errno=True)
+    argument = Wait(sequence, 20_000_000)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    begin = time.monotonic()
+    assert libc.ioctl(card.file, ctypes.c_ulong(0xC0386443), ctypes.byref(argument)) == -1
+    assert ctypes.get_errno() == errno.EINTR and time.monotonic() - begin < 5
+    # The handler of this language runs behind the call.
+    assert caught
+    assert card.wait(sequence, 0) == 1
+
+
+def waited(card, sequence):
+    """Whether a submission has completed. A wait alone may be ended by a signal."""
+    try:
+        return card.wait(sequence, 1_000_000) == 0
+    except InterruptedError:
+        return False
+
+
+def storm():
+    """Signals all the time: every request is made once, neither lost nor repeated."""
+    card = Card()
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.siginterrupt(signal.SIGALRM, False)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    last = 0
+    for _ in range(300):
+        sequence = card.nothing()
+        assert sequence == last + 1, f"{sequence} came after {last}"
+        last = sequence
+        while not waited(card, sequence):
+            pass
+        # The first generation's are unmapped with their views.
+        [view.close() for view in card.kept if isinstance(view, mmap.mmap)]
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def asleep():
+    """Sleeps in a wait until somebody kills it. Needs fault=hang:1."""
+    card = Card()
+    card.eventfd()
+    sequence = card.nothing()
+    print("waiting", os.getpid(), flush=True)
+    card.wait(sequence, 60_000_000)
+
+
+def sees_reset():
+    """Whether the card's control node, which any number of processes may open, tells of a reset soon."""
+    control = Card("/dev/accel/accel_controlD0", control=True)
+    until = time.monotonic() + 20
+    while int.from_bytes(control.info(9, 8)[:4], "little") == 0:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def told():
+    """A program that wants to be told of errors is told, lets go, and lives. Needs fault=hang:1 and a short timeout."""
+    observer = os.fork()
+    if observer == 0:
+        os._exit(0 if sees_reset() else 1)
+    card = Card()
+    counter = card.eventfd()
+    sequence = card.nothing()
+    assert select.select([counter], [], [], 20)[0], "nobody told"
+    assert card.events() != 0
+    assert refused(lambda: card.wait(sequence), errno.EBUSY, errno.EIO, errno.ETIMEDOUT)
+    [view.close() for view in card.kept if isinstance(view, mmap.mmap)]
+    card.close()
+    opened("/dev/accel/accel0", 20).close()
+    assert os.waitpid(observer, 0)[1] == 0, "another process did not see the reset"
+
+
+def untold():
+    """A program that does not want to be told is killed. Needs fault=reset:1."""
+    card = Card()
+    card.nothing()
+    time.sleep(30)
+
+
+def send(connection, file):
+    socket.send_fds(connection, [b"f"], [file])
+
+
+def lend(descriptor, length):
+    """The exporter: fills a card's memory, passes a dma-buf of it, and waits to be killed."""
+    connection = socket.socket(fileno=int(descriptor))
+    card = Card("/dev/accel/accel0")
+    device = card.device()
+    card.down(b"lent" * (SIZE // 4), device)
+    send(connection, card.export(device, int(length)))
+    connection.recv(1)
+    card.down(b"anew" * (SIZE // 4), device)
+    connection.send(b"w")
+    time.sleep(60)
+
+
+def share():
+    """Two processes with a card each; one exports, is killed, and its memory lives on in the other's card. Needs register=on."""
+    ours, theirs = socket.socketpair()
+    other = subprocess.Popen([sys.executable, __file__, "lend", str(theirs.fileno()), str(SIZE)], pass_fds=[theirs.fileno()])
+    theirs.close()
+    buffer = socket.recv_fds(ours, 1, 1)[1][0]
+    # Whoever only has the card's number has no card.
+    assert refused(lambda: Card("/dev/accel/accel0"), errno.EBUSY)
+    card = Card("/dev/accel/accel1")
+    counter = card.eventfd()
+    address = card.memory(op=99, a=buffer, b=SIZE)
+    assert card.up(address) == b"lent" * (SIZE // 4)
+    # The very memory: what the other card writes is there.
+    ours.send(b"n")
+    ours.recv(1)
+    assert card.up(address) == b"anew" * (SIZE // 4)
+    other.kill()
+    assert other.wait() == -signal.SIGKILL
+    assert card.up(address) == b"anew" * (SIZE // 4)
+    # The dma-buf, and the card that it was imported to, hold the card that it is of.
+    time.sleep(0.1)
+    assert refused(lambda: Card("/dev/accel/accel0"), errno.EBUSY, errno.EAGAIN)
+    os.close(buffer)
+    assert card.up(address) == b"anew" * (SIZE // 4)
+    card.unmap(address)
+    opened("/dev/accel/accel0", 20).close()
+    # Its neighbour was reset or not: this card never noticed.
+    assert not select.select([counter], [], [], 0)[0] and card.events() == 0
+    card.close()
+
+
+def objects():
+    """Buffer objects of a Cloud AI 100: made, mapped, kept while they are mapped, and refused by the kernel's rules."""
+    file = os.open("/dev/accel/accel0", os.O_RDWR | os.O_CLOEXEC)
+    assert driver(file) == "qaic"
+
+    class Create(ctypes.Structure):
+        _fields_ = [("size", ctypes.c_uint64), ("handle", ctypes.c_uint32), ("pad", ctypes.c_uint32)]
+
+    class Map(ctypes.Structure):
+        _fields_ = [("handle", ctypes.c_uint32), ("pad", ctypes.c_uint32), ("offset", ctypes.c_uint64)]
+
+    class Close(ctypes.Structure):
+        _fields_ = [("handle", ctypes.c_uint32), ("pad", ctypes.c_uint32)]
+
+    def create(size):
+        handle = request(file, 0x41, Create(size)).handle
+        return handle, request(file, 0x42, Map(handle)).offset
+
+    first, offset = create(5000)
+    second, other = create(PAGE)
+    view = mmap.mmap(file, 2 * PAGE, offset=offset)
+    view[:4] = b"here"
+    # An object may be mapped any number of times, but no further than it goes.
+    again = mmap.mmap(file, PAGE, offset=offset)
+    assert again[:4] == b"here"
+    again.close()
+    assert refused(lambda: mmap.mmap(file, 3 * PAGE, offset=offset), errno.EINVAL)
+    assert refused(lambda: mmap.mmap(file, PAGE, offset=offset + (1 << 34)), errno.EINVAL)
+    stranger = os.open("/dev/accel/accel0", os.O_RDWR)
+    assert refused(lambda: mmap.mmap(stranger, PAGE, offset=other), errno.EACCES)
+    fcntl.ioctl(file, 0x40086409, Close(first))
+    assert view[:4] == b"here", "an object lives while it is mapped"
+    assert refused(lambda: mmap.mmap(file, PAGE, offset=offset), errno.EINVAL)
+    view.close()
+    assert refused(lambda: request(file, 0x41, Create(0)), errno.EINVAL)
+    with open("/sys/class/accel/accel0/dbc0_state") as state:
+        assert state.read() == "0\n"
+    with open("/sys/module/qaic/parameters/control_resp_timeout_s") as parameter:
+        assert parameter.read() == "60\n"
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
+    print(f"{sys.argv[1]} ok")

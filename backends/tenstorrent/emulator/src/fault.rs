@@ -1,0 +1,21 @@
+//! The faults of a card. [The crate](crate) has the table of what each does.
+
+use hal_emulation::fault::{Form, When};
+
+/// Another program has all windows of 2 MiB but these.
+pub(crate) const WINDOWS: Form = Form::new("windows", When::Value);
+/// Another program has all windows of 4 GiB but these; the bridge shows none, where it is 0.
+pub(crate) const NO_LARGE_WINDOWS: Form = Form::new("no-large-windows", When::Always);
+/// The card is reset when this tile is let go.
+pub(crate) const RESET: Form = Form::new("reset", When::Nth);
+/// This tile that is let go never executes anything.
+pub(crate) const HANG: Form = Form::new("hang", When::Nth);
+/// This window that is pointed somewhere shows a tile that is fused off.
+pub(crate) const HARVESTED: Form = Form::new("harvested", When::Nth);
+/// Of this read of more than one word, the last bit is not what was there.
+pub(crate) const FLIP: Form = Form::new("flip", When::Nth);
+/// The card is pulled out at this request.
+pub(crate) const UNPLUG: Form = Form::new("unplug", When::Nth);
+
+/// Every fault, in the order in which a program that asks for none of them is told.
+pub(crate) const ALL: &[Form] = &[WINDOWS, NO_LARGE_WINDOWS, RESET, HANG, HARVESTED, FLIP, UNPLUG];

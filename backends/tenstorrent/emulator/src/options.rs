@@ -1,0 +1,133 @@
+//! What a machine is made with, read from the parameters of a URI.
+
+use crate::fault;
+use hal_backend::{Failure, Parameters};
+use hal_emulation::fault::Fault;
+use hal_emulation::options::Execution;
+use tenstorrent_abi::Version;
+use tenstorrent_chip::{Board, Model};
+
+/// Everything that makes one machine differ from another. [The crate](crate) says what each parameter does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// How many cards there are.
+    pub cards: usize,
+    /// What each of them is.
+    pub board: Board,
+    /// Which module drives them.
+    pub module: Version,
+    /// How the machine executes.
+    pub execution: Execution,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+}
+
+/// The newest module that is emulated.
+const NEWEST: Version = Version::new(2, 10, 0);
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            cards: 1,
+            board: Board::new(Model::P150),
+            module: NEWEST,
+            execution: Execution::default(),
+            faults: Vec::new(),
+        }
+    }
+}
+
+impl Options {
+    /// Takes what is for the machine from the parameters of a URI.
+    pub fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
+        let default = Self::default();
+        Ok(Self {
+            cards: parameters.number("cards", default.cards, 1, 8)?,
+            board: board(parameters)?,
+            module: module(parameters)?,
+            execution: Execution::read(parameters)?,
+            faults: Fault::read(parameters, fault::ALL)?,
+        })
+    }
+}
+
+fn board(parameters: &mut Parameters<'_>) -> Result<Board, Failure> {
+    let name = parameters.choice("board", &["p100a", "p150"])?.unwrap_or("p150");
+    let model = Model::named(name).unwrap_or(Model::P150);
+    let whole = Board::new(model);
+    let columns = mask(parameters, "columns", whole.columns())?;
+    let banks = mask(parameters, "banks", whole.banks().into())?;
+    let banks = u8::try_from(banks)
+        .map_err(|_| parameters.refuse("banks", &format!("is {banks:#x}; a chip has eight banks")))?;
+    Board::with_masks(model, columns, banks)
+        .map_err(|error| parameters.refuse("columns or banks", &format!("makes no such board: {error}")))
+}
+
+fn mask(parameters: &mut Parameters<'_>, key: &'static str, default: u16) -> Result<u16, Failure> {
+    let Some(text) = parameters.take(key)? else { return Ok(default) };
+    let number = text.strip_prefix("0x").and_then(|digits| u16::from_str_radix(digits, 16).ok());
+    number.ok_or_else(|| {
+        parameters.refuse(key, &format!("is {text:?}; it takes a mask such as {default:#x}, a bit each"))
+    })
+}
+
+fn module(parameters: &mut Parameters<'_>) -> Result<Version, Failure> {
+    let Some(text) = parameters.take("module")? else { return Ok(NEWEST) };
+    let mut numbers = text.split('.').map(|part| part.parse::<u8>().ok());
+    let version = match (numbers.next().flatten(), numbers.next().flatten(), numbers.next()) {
+        (Some(2), Some(minor), None) if minor <= NEWEST.minor => Some(Version::new(2, minor, 0)),
+        _ => None,
+    };
+    version.ok_or_else(|| {
+        parameters.refuse("module", &format!("is {text:?}; it takes a version from 2.0 to 2.10"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&'static str, &'static str)]) -> Result<Options, Failure> {
+        let mut parameters = Parameters::new("tenstorrent", pairs.iter().copied());
+        let options = Options::read(&mut parameters)?;
+        parameters.finish().map(|()| options)
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_documentation() {
+        assert_eq!(read(&[]).unwrap(), Options::default());
+    }
+
+    #[test]
+    fn each_parameter_is_read() {
+        let options = read(&[
+            ("cards", "2"),
+            ("board", "p100a"),
+            ("columns", "0x3ffc"),
+            ("banks", "0xdf"),
+            ("module", "2.2"),
+            ("fault", "hang:2"),
+        ]);
+        let options = options.unwrap();
+        assert_eq!(options.board, Board::with_masks(Model::P100a, 0x3ffc, 0xdf).unwrap());
+        assert_eq!((options.cards, options.module), (2, Version::new(2, 2, 0)));
+        assert_eq!(options.faults.len(), 1);
+    }
+
+    #[test]
+    fn each_wrong_value_is_refused_by_name() {
+        for (key, value, part) in [
+            ("cards", "0", "cards"),
+            ("board", "n150", "p100a, p150"),
+            ("columns", "12", "such as 0xfff"),
+            ("columns", "0x1fff", "12 of 14 columns"),
+            ("banks", "0x1ff", "eight banks"),
+            ("module", "1.9", "2.0 to 2.10"),
+            ("module", "2.11", "2.0 to 2.10"),
+            ("fault", "explode", "windows:N"),
+        ] {
+            let refused = read(&[(key, value)]).unwrap_err();
+            assert!(refused.message().contains(part), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Windows, mapped: what an access through one does.
+//!
+//! An access that breaks a rule of the chip is answered as the bus does it: a read gives ones, and a write does nothing. The rule is
+//! remembered, for people.
+
+use crate::fault;
+use crate::machine::{Board, Machine};
+use hal_emulation::file::Identity;
+use hal_emulation::{DeviceRange, Errno, identity};
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tenstorrent_abi::paths;
+use tenstorrent_chip::{BAR0_BYTES, BarAddress, LARGE_WINDOW, Violation, WINDOW, WINDOWS};
+
+/// A mapping of a window.
+struct WindowRange {
+    machine: Arc<Machine>,
+    board: Arc<Board>,
+    card: usize,
+    owner: Identity,
+    window: u32,
+    /// Where the window is.
+    start: BarAddress,
+    length: u64,
+    /// Whether reads are to be counted for a fault.
+    flips: bool,
+    /// Keeps the file open, as a mapping does; gone before the file is looked at.
+    file: Option<OwnedFd>,
+}
+
+/// Maps a window (`tenstorrent_mmap`, `map_tlb_window`).
+pub(crate) fn map(
+    machine: &Arc<Machine>,
+    file: BorrowedFd<'_>,
+    length: usize,
+    offset: u64,
+) -> Result<Arc<dyn DeviceRange>, Errno> {
+    let owner = identity(file)?;
+    let length = length as u64;
+    let mut state = machine.lock();
+    state.files.get(owner)?;
+    let open = *state.open.get(&owner).ok_or(Errno::NOTTY)?;
+    let card = state.cards.get_mut(open.card).ok_or(Errno::NODEV)?;
+    if card.detached || card.resets != open.resets {
+        return Err(Errno::NODEV);
+    }
+    let within = [paths::WINDOWS_UNCACHED, paths::WINDOWS_COMBINING]
+        .into_iter()
+        .find_map(|base| offset.checked_sub(base).filter(|&within| within < paths::MAPPABLE));
+    let within = within.ok_or(Errno::INVAL)?;
+    let (bar, at, size, first) = match within.checked_sub(BAR0_BYTES) {
+        Some(at) => (4, at, LARGE_WINDOW, WINDOWS as u64),
+        None => (0, within, WINDOW, 0),
+    };
+    let window = u32::try_from(first + at / size).map_err(|_| Errno::INVAL)?;
+    if !at.is_multiple_of(size) || length > size || length == 0 {
+        return Err(Errno::INVAL);
+    }
+    let owned = card.windows.get_mut(&window).filter(|owned| owned.file == owner).ok_or(Errno::PERM)?;
+    owned.mappings += 1;
+    Ok(Arc::new(WindowRange {
+        machine: machine.clone(),
+        board: card.board.clone(),
+        card: open.card,
+        owner,
+        window,
+        start: BarAddress { bar, offset: at },
+        length,
+        flips: card.faults.has(fault::FLIP),
+        file: Some(file.try_clone_to_owned().map_err(|_| Errno::MFILE)?),
+    }))
+}
+
+impl WindowRange {
+    /// Where an access is; `EFAULT` if it is not in the mapping, `ENODEV` if the kernel has taken that back.
+    fn place(&self, offset: u64, length: usize) -> Result<BarAddress, Errno> {
+        if self.board.gone.load(Ordering::Relaxed) {
+            return Err(Errno::NODEV);
+        }
+        let end = offset.checked_add(length as u64).filter(|&end| end <= self.length);
+        end.map(|_| BarAddress { offset: self.start.offset + offset, ..self.start }).ok_or(Errno::FAULT)
+    }
+
+    fn report(&self, result: Result<(), Violation>) -> bool {
+        if let Err(violation) = &result {
+            self.machine.complain(self.card, violation);
+        }
+        result.is_ok()
+    }
+
+    /// Whether this read is one that goes wrong.
+    fn is_flipped(&self, length: usize) -> bool {
+        self.flips
+            && length > 4
+            && self
+                .machine
+                .lock()
+                .cards
+                .get_mut(self.card)
+                .is_some_and(|card| card.faults.strikes(fault::FLIP))
+    }
+}
+
+impl DeviceRange for WindowRange {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        let place = self.place(offset, bytes.len())?;
+        if !self.report(self.board.chip.read(place, bytes)) {
+            bytes.fill(0xff);
+        }
+        if self.is_flipped(bytes.len())
+            && let Some(last) = bytes.last_mut()
+        {
+            *last ^= 0x80;
+        }
+        self.board.bytes_read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let place = self.place(offset, bytes.len())?;
+        self.report(self.board.chip.write(place, bytes));
+        self.board.bytes_written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if self.board.chip.has_started() {
+            self.machine.launch(&mut self.machine.lock(), self.card);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for WindowRange {
+    fn drop(&mut self) {
+        if let Some(card) = self.machine.lock().cards.get_mut(self.card)
+            && let Some(owned) = card.windows.get_mut(&self.window)
+            && owned.file == self.owner
+            && Arc::ptr_eq(&card.board, &self.board)
+        {
+            owned.mappings -= 1;
+        }
+        drop(self.file.take());
+        self.machine.release_closed();
+    }
+}
+
+impl fmt::Debug for WindowRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WindowRange({} at {:?}, {} bytes)", self.window, self.start, self.length)
+    }
+}

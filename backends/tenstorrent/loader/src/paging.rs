@@ -1,0 +1,206 @@
+//! Code that works on more memory than a tile has: loads and stores go by a table of pages.
+//!
+//! The cores have no memory management. So each load and each store of an executable, but for those by its stack pointer, becomes a jump to
+//! a veneer of its own, which looks the address up in a table, adds what is there, and does the access. An entry has two words, for
+//! loads and for stores: what to add to an address in the page, zero or less, or one, if the page is not there (or, for stores, is not
+//! being written yet). The table begins at address 0, so the entry of an address is eight times its page's number, and needs no base. Addresses of the
+//! tile's own memory have entries of zeros; pages of elsewhere have addresses above all of it, from [`first_address`] of the table's
+//! part for them on.
+//!
+//! Where a page is not there, the veneer calls who brings it, and tries again.
+//!
+//! A veneer needs two registers. It has `gp` and `tp`, which compilers keep for purposes that such executables do not have; one that
+//! writes either is refused.
+
+use crate::bytes::{put_u32, u32_at};
+use crate::elf::ElfError;
+use crate::encode::{Assembler, Reg, When, add, addi, jal, lw, slli, srli};
+use crate::image::{Image, LoadError};
+use crate::scan::Unfit;
+
+/// How many bytes a page has.
+pub const PAGE: u32 = 4096;
+/// How many bytes an entry of the table has.
+pub const ENTRY: u32 = 8;
+/// What an entry says of a page that is not there.
+pub const ABSENT: u32 = 1;
+/// The registers of a veneer: the address of the access, and where whoever brings a page returns to, less [`RETRY`].
+pub const ADDRESS: Reg = GP;
+/// See [`ADDRESS`].
+pub const LINK: Reg = TP;
+/// What to add to the link to try again.
+pub const RETRY: i32 = -20;
+
+/// The address of the first page whose entry is at an address of the table.
+pub const fn first_address(entry: u32) -> u32 {
+    entry / ENTRY * PAGE
+}
+
+const GP: Reg = Reg::numbered(3);
+const TP: Reg = Reg::numbered(4);
+const STACK_POINTER: u32 = 2;
+
+/// Who brings a page: the addresses of two routines, which keep every register but the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bringers {
+    /// For a page that is to be read.
+    pub load: u32,
+    /// For one that is to be written.
+    pub store: u32,
+}
+
+/// A load or a store.
+#[derive(Clone, Copy)]
+struct Access {
+    at: u32,
+    word: u32,
+    store: bool,
+}
+
+impl Access {
+    /// The register with the address, and what is added to it.
+    fn address(&self) -> (Reg, i32) {
+        let word = self.word.cast_signed();
+        let low = if self.store { word << 20 >> 27 & 31 } else { word >> 20 & 31 };
+        (Reg::numbered(self.word >> 15), word >> 25 << 5 | low)
+    }
+
+    /// The same access, of what [`GP`] points to.
+    fn by_gp(&self) -> u32 {
+        let without_offset = if self.store { 0x01ff_f07f } else { 0x000f_ffff };
+        self.word & without_offset & !(31 << 15) | 3 << 15
+    }
+}
+
+impl Image {
+    /// The same executable, for more memory than there is.
+    pub fn paged(&self, bringers: Bringers, room: u32) -> Result<Image, LoadError> {
+        let accesses = self.accesses()?;
+        let at = u32::try_from(self.bytes.len()).map_err(|_| LoadError::TooFar)?.next_multiple_of(16);
+        let mut asm = Assembler::new();
+        let mut paged = self.clone();
+        let distance = |from: u32, to: u32| to.wrapping_sub(from).cast_signed();
+        for access in &accesses {
+            let here = |asm: &Assembler| u32::try_from(asm.length()).map(|length| at + length);
+            let start = here(&asm).map_err(|_| LoadError::TooFar)?;
+            let jump = jal(Reg::ZERO, distance(access.at, start)).ok_or(LoadError::TooFar)?;
+            put_u32(&mut paged.bytes, access.at, jump).ok_or(LoadError::TooFar)?;
+            let (register, offset) = access.address();
+            let (entry, bringer) = if access.store { (4, bringers.store) } else { (0, bringers.load) };
+            asm.emit_all([addi(GP, register, offset), srli(TP, GP, 12), slli(TP, TP, 3), lw(TP, entry, TP)]);
+            let there = asm.label();
+            asm.branch(When::Ge, Reg::ZERO, TP, there);
+            let from = here(&asm).map_err(|_| LoadError::TooFar)?.wrapping_add(self.base);
+            asm.emit(jal(TP, distance(from, bringer)).ok_or(LoadError::TooFar)?);
+            asm.bind(there);
+            asm.emit_all([add(GP, GP, TP), access.by_gp()]);
+            let from = here(&asm).map_err(|_| LoadError::TooFar)?;
+            asm.emit(jal(Reg::ZERO, distance(from, access.at + 4)).ok_or(LoadError::TooFar)?);
+        }
+        let code = asm.finish();
+        let needed = u64::from(at) + 4 * code.len() as u64;
+        if needed > u64::from(room) {
+            return Err(ElfError::TooLarge { needed, room }.into());
+        }
+        paged.bytes.resize(at as usize, 0);
+        paged.bytes.extend(code.iter().flat_map(|word| word.to_le_bytes()));
+        Ok(paged)
+    }
+
+    /// The loads and stores of its code that are not by the stack pointer.
+    fn accesses(&self) -> Result<Vec<Access>, LoadError> {
+        let mut accesses = Vec::new();
+        for range in &self.code {
+            for at in range.clone().step_by(4) {
+                let word = u32_at(&self.bytes, at).unwrap_or(0);
+                let (opcode, rd, rs1) = (word & 0x7f, word >> 7 & 31, word >> 15 & 31);
+                let unfit = |why| Unfit { at, word, why };
+                if matches!(opcode, 0x03 | 0x13 | 0x17 | 0x33 | 0x37 | 0x67 | 0x6f) && matches!(rd, 3 | 4) {
+                    return Err(unfit(
+                        "writes gp or tp, which code for more memory than a tile has does not",
+                    )
+                    .into());
+                }
+                if opcode == 0x2f {
+                    return Err(unfit("is atomic, which only memory of a tile's own is").into());
+                }
+                if matches!(opcode, 0x03 | 0x07 | 0x23 | 0x27) && rs1 != STACK_POINTER {
+                    accesses.push(Access { at, word, store: opcode & 0x20 != 0 });
+                }
+            }
+        }
+        Ok(accesses)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tenstorrent_riscv::{Instruction, Isa, decode};
+
+    proptest! {
+        #[test]
+        fn an_access_keeps_everything_but_its_address(
+            which in 0..8_usize,
+            data in 0..32_u32,
+            base in 0..32_u32,
+            offset in -2048..2048_i32,
+        ) {
+            // lb, lh, lw, lbu, lhu, flw; sb, sw.
+            let (opcode, funct3) =
+                [(0x03, 0), (0x03, 1), (0x03, 2), (0x03, 4), (0x03, 5), (0x07, 2), (0x23, 0), (0x27, 2)][which];
+            let store = opcode & 0x20 != 0;
+            let bits = offset.cast_unsigned() & 0xfff;
+            let place = if store {
+                bits >> 5 << 25 | data << 20 | (bits & 31) << 7
+            } else {
+                bits << 20 | data << 7
+            };
+            let word = place | base << 15 | funct3 << 12 | opcode;
+            let access = Access { at: 0, word, store };
+            let before = decode(word, Isa::Blackhole).unwrap();
+            prop_assert_eq!(access.address(), (Reg::numbered(base), offset));
+            prop_assert_eq!(before.imm, offset);
+            let after = decode(access.by_gp(), Isa::Blackhole).unwrap();
+            // A load has no second operand, and a store no result.
+            let (rd, rs2) = if store { (after.rd, before.rs2) } else { (before.rd, after.rs2) };
+            prop_assert_eq!(after, Instruction { rs1: 3, imm: 0, rd, rs2, ..before });
+        }
+    }
+
+    /// An image of these words alone.
+    fn image(words: &[u32]) -> Image {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let end = u32::try_from(bytes.len()).unwrap();
+        Image::of_code(bytes, 0..end)
+    }
+
+    const BRINGERS: Bringers = Bringers { load: 0x1000, store: 0x1100 };
+
+    #[test]
+    fn accesses_become_jumps_and_nothing_else_changes() {
+        // lw a0, 4(a1); lw a0, 4(sp); add a0, a0, a0; fsw fa0, -8(a2)
+        let words = [0x0045_a503, 0x0041_2503, 0x00a5_0533, 0xfea6_2c27];
+        let paged = image(&words).paged(BRINGERS, 0x1000).unwrap();
+        let word = |at: usize| u32::from_le_bytes(paged.bytes()[4 * at..4 * at + 4].try_into().unwrap());
+        assert_eq!((word(1), word(2)), (words[1], words[2]));
+        let jump = |at: usize| decode(word(at), Isa::Blackhole).unwrap();
+        // Two veneers of nine words, behind the code.
+        assert_eq!((jump(0).imm, jump(3).imm), (16, 40));
+        assert_eq!(paged.bytes().len(), 16 + 2 * 36);
+        assert_eq!((jump(12).imm, jump(21).imm), (4 - 48, 16 - 84));
+    }
+
+    #[test]
+    fn what_cannot_go_by_pages_is_refused_with_the_reason() {
+        for (word, part) in [(0x0000_0193, "gp or tp"), (0x0005_a203, "gp or tp"), (0x00a5_a52f, "atomic")] {
+            let refused = image(&[word]).paged(BRINGERS, 0x1000).unwrap_err();
+            assert!(refused.to_string().contains(part), "{refused}");
+        }
+        let refused = image(&[0x0045_a503]).paged(BRINGERS, 40).unwrap_err();
+        assert!(refused.to_string().contains("there are 40"), "{refused}");
+        let far = Bringers { load: 0x40_0000, store: 0 };
+        assert!(matches!(image(&[0x0045_a503]).paged(far, 0x1000), Err(LoadError::TooFar)));
+    }
+}

@@ -1,0 +1,201 @@
+//! The memory that a dispatch works on: each piece once, whatever bindings show of it.
+//!
+//! Bindings that overlap or touch are one piece, so that a function that reads by one what it wrote by another sees it. What is in memory
+//! of the host goes by DRAM; afterwards, bytes that have changed there go back, and no others.
+
+use crate::device::TenstorrentDevice;
+use crate::kmd::Error;
+use crate::memory::{Dram, DramRange, Memory};
+use hal_backend::{Code, Failure, HostRange, Place, Span};
+use std::sync::Arc;
+
+/// What pieces begin and end at: what transfers between a tile and DRAM have to agree in.
+pub(crate) const ALIGNMENT: u64 = 64;
+
+/// A piece of DRAM that a dispatch works on.
+pub(crate) struct Piece {
+    memory: Source,
+    /// Where in its allocation it begins and ends.
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+enum Source {
+    /// A buffer of the program's.
+    Buffer(Arc<Memory>),
+    /// What stands for memory of the host, with what was in it before.
+    Bounce { range: DramRange, members: Vec<(u64, HostRange)>, before: Vec<u8> },
+}
+
+/// Where a binding is: in which of the pieces, and from where there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Binding {
+    pub(crate) piece: usize,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
+/// One binding, before it is known what it is together with.
+struct Member {
+    number: usize,
+    start: u64,
+    length: u64,
+    owner: Owner,
+}
+
+enum Owner {
+    Dram(Arc<Memory>),
+    Host(HostRange),
+}
+
+/// Bindings that are one piece.
+struct Wanted {
+    /// The allocation, if it is one in DRAM: a number that no other one has.
+    allocation: Option<u64>,
+    start: u64,
+    end: u64,
+    members: Vec<Member>,
+}
+
+fn outside(span: &Span<TenstorrentDevice>) -> Error {
+    let message = format!("a binding of {} bytes reaches past its memory", span.length);
+    Failure::new(Code::OutOfRange, message).into()
+}
+
+impl Wanted {
+    fn of(number: usize, span: &Span<TenstorrentDevice>) -> Result<Self, Error> {
+        let host = |range: &HostRange, offset| {
+            let part = range.slice(offset, span.length).ok_or_else(|| outside(span))?;
+            Ok::<_, Error>((None, part.address().addr() as u64, Owner::Host(part)))
+        };
+        let (allocation, start, owner) = match &span.place {
+            Place::Host(range) => host(range, 0)?,
+            Place::Device(memory, offset) => match &**memory {
+                Memory::Host(range) => host(range, *offset)?,
+                Memory::Dram(range) => {
+                    let end = offset.checked_add(span.length).filter(|&end| end <= range.room());
+                    end.ok_or_else(|| outside(span))?;
+                    (Some(range.identity()), *offset, Owner::Dram(memory.clone()))
+                }
+            },
+        };
+        let end = (start + span.length).next_multiple_of(ALIGNMENT);
+        let member = Member { number, start, length: span.length, owner };
+        Ok(Self { allocation, start: start - start % ALIGNMENT, end, members: vec![member] })
+    }
+
+    fn touches(&self, other: &Self) -> bool {
+        self.allocation == other.allocation && self.start <= other.end && other.start <= self.end
+    }
+
+    fn merge(mut self, other: Self) -> Self {
+        self.start = self.start.min(other.start);
+        self.end = self.end.max(other.end);
+        self.members.extend(other.members);
+        self
+    }
+
+    /// The piece, in DRAM.
+    fn stage(self, dram: &Arc<Dram>) -> Result<Piece, Error> {
+        if let Some(Member { owner: Owner::Dram(memory), .. }) = self.members.first() {
+            return Ok(Piece { memory: Source::Buffer(memory.clone()), start: self.start, end: self.end });
+        }
+        let length = self.end - self.start;
+        let range = dram.allocate(length)?;
+        let mut before = vec![0; usize::try_from(length).unwrap_or(0)];
+        let mut members = Vec::new();
+        for member in self.members {
+            let Owner::Host(host) = member.owner else { continue };
+            let at = member.start - self.start;
+            let fits = part(&mut before, at, &host).is_some_and(|place| host.read(0, place));
+            debug_assert!(fits, "a member is inside of what was made of it");
+            members.push((at, host));
+        }
+        range.write(0, &before)?;
+        range.flush(0, length)?;
+        Ok(Piece { memory: Source::Bounce { range, members, before }, start: 0, end: length })
+    }
+}
+
+/// The bytes of a piece that some memory of the host is.
+fn part<'a>(bytes: &'a mut [u8], at: u64, host: &HostRange) -> Option<&'a mut [u8]> {
+    let (at, length) = (usize::try_from(at).ok()?, usize::try_from(host.length()).ok()?);
+    bytes.get_mut(at..)?.get_mut(..length)
+}
+
+/// The pieces of memory that bindings are in, and where each binding is.
+pub(crate) fn gather(
+    dram: &Arc<Dram>,
+    spans: &[Span<TenstorrentDevice>],
+) -> Result<(Vec<Piece>, Vec<Binding>), Error> {
+    let mut wanted: Vec<Wanted> = Vec::new();
+    for (number, span) in spans.iter().enumerate() {
+        let wish = Wanted::of(number, span)?;
+        // What it touches may not have touched each other before.
+        let (touching, mut apart): (Vec<_>, Vec<_>) =
+            wanted.into_iter().partition(|other| other.touches(&wish));
+        apart.push(touching.into_iter().fold(wish, Wanted::merge));
+        wanted = apart;
+    }
+    let mut bindings = vec![Binding::default(); spans.len()];
+    let mut pieces = Vec::new();
+    for wish in wanted {
+        for member in &wish.members {
+            if let Some(binding) = bindings.get_mut(member.number) {
+                let offset = member.start - wish.start;
+                *binding = Binding { piece: pieces.len(), offset, length: member.length };
+            }
+        }
+        pieces.push(wish.stage(dram)?);
+    }
+    Ok((pieces, bindings))
+}
+
+impl Piece {
+    /// Its allocation.
+    pub(crate) fn range(&self) -> Result<&DramRange, Error> {
+        match &self.memory {
+            Source::Bounce { range, .. } => Ok(range),
+            Source::Buffer(memory) => match &**memory {
+                Memory::Dram(range) => Ok(range),
+                Memory::Host(_) => {
+                    let message = "a buffer of the host was taken for one of the card";
+                    Err(Failure::new(Code::Internal, message).into())
+                }
+            },
+        }
+    }
+
+    /// How many bytes it has.
+    pub(crate) fn length(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Writes what has changed of memory of the host back to it.
+    pub(crate) fn bring_back(&self) -> Result<(), Error> {
+        let Source::Bounce { range, members, before } = &self.memory else { return Ok(()) };
+        let mut after = vec![0; before.len()];
+        range.read(0, &mut after)?;
+        for (at, host) in members {
+            let start = usize::try_from(*at).unwrap_or(usize::MAX);
+            let pairs = before.iter().zip(&after).enumerate().skip(start);
+            let mut run: Option<(usize, usize)> = None;
+            let write = |run: Option<(usize, usize)>| {
+                let Some((from, to)) = run else { return true };
+                let bytes = after.get(from..to).unwrap_or_default();
+                host.write((from - start) as u64, bytes)
+            };
+            let mut whole = true;
+            for (index, (old, new)) in pairs.take(usize::try_from(host.length()).unwrap_or(0)) {
+                match (old == new, &mut run) {
+                    (true, _) => whole &= write(run.take()),
+                    (false, Some((_, to))) => *to = index + 1,
+                    (false, none) => *none = Some((index, index + 1)),
+                }
+            }
+            whole &= write(run);
+            debug_assert!(whole, "a run is inside of the memory that it was found in");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,184 @@
+//! The device: what it is, and its memory, executables and queues for the driver.
+
+use crate::board::Board;
+use crate::dispatch::Settings;
+use crate::executable::{Executable, FORMAT, infer};
+use crate::kmd::Card;
+use crate::memory::{Memory, PAGE};
+use crate::queue::{Queue, Shared};
+use hal_backend::{
+    Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Inferred, Job,
+    LoadRequest, Loaded, NativeWaits, Properties, Rejected,
+};
+use hal_emulation::clock;
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// The heaps: on the card, and of the host.
+const DRAM: usize = 0;
+const HOST: usize = 1;
+/// The most that one allocation of host memory can have.
+const LARGEST: u64 = 1 << 36;
+/// What allocations of host memory are aligned to, and imports have to be.
+const HOST_ALIGNMENT: u64 = 64;
+/// The queues: one for dispatches, one for transfers; both take anything.
+const QUEUES: [&str; 2] = ["tt-compute", "tt-transfer"];
+
+/// A device.
+pub struct TenstorrentDevice {
+    shared: Arc<Shared>,
+    queues: Vec<Arc<Queue>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl fmt::Debug for TenstorrentDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TenstorrentDevice")
+            .field("card", &self.shared.board.card.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl TenstorrentDevice {
+    /// A device of an open card.
+    pub(crate) fn new(board: Arc<Board>, settings: Settings) -> Result<Self, Failure> {
+        let shared = Shared::new(board, settings);
+        let mut device = Self { shared, queues: Vec::new(), threads: Vec::new() };
+        for name in QUEUES {
+            let queue = Queue::new(device.shared.clone());
+            let served = queue.clone();
+            let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || served.serve());
+            let thread = started.map_err(|error| {
+                Failure::new(Code::ResourceExhausted, format!("the device has no thread: {error}"))
+            })?;
+            device.queues.push(queue);
+            device.threads.push(thread);
+        }
+        Ok(device)
+    }
+
+    /// The card that it is.
+    pub fn card(&self) -> &Card {
+        &self.shared.board.card
+    }
+}
+
+impl Device for TenstorrentDevice {
+    type Memory = Memory;
+    type Executable = Executable;
+    type Event = ();
+
+    fn properties(&self) -> Properties {
+        Properties {
+            identifier: "tenstorrent".to_owned(),
+            // IREE's compiler makes what runs here for its own device `local`.
+            aliases: vec!["local-tenstorrent".to_owned(), "local".to_owned()],
+            queues: DeviceSpec {
+                queues: QUEUES.len(),
+                // A card has no semaphores that its queues could wait for: they are threads of the host.
+                native_waits: NativeWaits::None,
+                peers: Vec::new(),
+                completion: Completion::Callback,
+            },
+            heaps: vec![
+                Heap {
+                    host_visible: false,
+                    coherent: false,
+                    device_local: true,
+                    max_allocation: self.shared.board.dram.capacity(),
+                    alignment: PAGE,
+                    import_alignment: None,
+                },
+                Heap {
+                    host_visible: true,
+                    coherent: true,
+                    device_local: false,
+                    max_allocation: LARGEST,
+                    alignment: HOST_ALIGNMENT,
+                    import_alignment: Some(HOST_ALIGNMENT),
+                },
+            ],
+            concurrency: self.shared.board.tiles.concurrency(self.shared.settings),
+            host_processor: false,
+        }
+    }
+
+    fn start(&self, completer: Completer) {
+        self.shared.start(completer);
+    }
+
+    fn allocate(&self, heap: usize, length: u64) -> Result<Memory, Failure> {
+        match heap {
+            DRAM => self.shared.board.dram.allocate(length).map(Memory::Dram),
+            HOST => HostRange::allocate(length, 64).map(Memory::Host),
+            _ => Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}"))),
+        }
+    }
+
+    fn import(&self, range: HostRange) -> Result<Memory, Failure> {
+        Ok(Memory::Host(range))
+    }
+
+    fn host_view(&self, memory: &Memory) -> Option<HostRange> {
+        match memory {
+            Memory::Dram(_) => None,
+            Memory::Host(range) => Some(range.clone()),
+        }
+    }
+
+    fn supports(&self, format: &str, _: &dyn HostLoader) -> bool {
+        format == FORMAT
+    }
+
+    fn infer_format(&self, data: &[u8]) -> Option<Inferred> {
+        infer(data)
+    }
+
+    fn load(&self, request: &LoadRequest<'_>, _: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
+        if request.format != FORMAT {
+            let message = format!(
+                "a card runs executables of format {FORMAT}, not {:?}: compile for it, as docs/tenstorrent.md says",
+                request.format
+            );
+            return Err(Failure::new(Code::Incompatible, message));
+        }
+        let executable = self.shared.board.tiles.load(request, self.shared.settings);
+        let executable = executable.map_err(|error| error.failure(self.shared.board.card.name()))?;
+        let functions = executable.functions();
+        Ok(Loaded { executable, functions })
+    }
+
+    fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
+        match self.queues.get(job.queue.index()) {
+            Some(queue) => queue.submit(job),
+            None => {
+                let message =
+                    format!("this device has {} queues, and no number {}", QUEUES.len(), job.queue.index());
+                Err(Rejected::Failed(Failure::new(Code::OutOfRange, message)))
+            }
+        }
+    }
+
+    fn abort(&self, why: &Failure) {
+        self.queues.iter().for_each(|queue| queue.abort(why));
+    }
+
+    fn clock(&self) -> Option<u64> {
+        Some(clock())
+    }
+}
+
+impl Drop for TenstorrentDevice {
+    fn drop(&mut self) {
+        self.queues.iter().for_each(|queue| queue.stop());
+        let me = std::thread::current().id();
+        for thread in self.threads.drain(..) {
+            // The last reference may be dropped from inside a completion, on a thread of the device's own.
+            if thread.thread().id() != me {
+                // A thread that panicked has nothing left to say.
+                let _ = thread.join();
+            }
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! A dispatch: bindings, image and workgroups laid out in the memory of some tiles, which then run.
+//!
+//! Every tile has all [pieces](crate::binding) of memory that the dispatch works on, and some of the workgroups.
+
+use crate::binding::{ALIGNMENT, Binding, Piece, gather};
+use crate::device::TenstorrentDevice;
+use crate::executable::Executable;
+use crate::kmd::{Card, Error};
+use crate::memory::Dram;
+use crate::stub::{CORES, ENVIRONMENT, IMAGE, L1, STACK, STATE, common, core_block, workgroup_state};
+use crate::tile::{Common, Patience, Tile, Watch, wait};
+use hal_backend::{Code, Dispatch, Failure, LoadRequest};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+use tenstorrent_loader::library::{self, Workgroup};
+use tenstorrent_loader::paging::{ABSENT, ENTRY, PAGE, first_address};
+
+/// How dispatches are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// On how many tiles, at most.
+    pub(crate) tiles: usize,
+    /// On how many cores of each, at most.
+    pub(crate) cores: usize,
+    /// How long one may take.
+    pub(crate) timeout: Duration,
+    /// Whether pages are brought one by one also where all fit.
+    pub(crate) paged: bool,
+}
+
+/// Everything that runs.
+#[derive(Debug)]
+pub(crate) struct Tiles {
+    dram: Arc<Dram>,
+    /// Those that run dispatches, one dispatch at a time.
+    workers: Mutex<Vec<Tile>>,
+    /// How many these are.
+    count: usize,
+    /// The one that asks executables what they are.
+    asker: Mutex<Tile>,
+    epoch: AtomicU32,
+    watch: Option<Box<dyn Watch>>,
+}
+
+impl Tiles {
+    pub(crate) fn new(
+        card: &Arc<Card>,
+        dram: &Arc<Dram>,
+        watch: Option<Box<dyn Watch>>,
+    ) -> Result<Self, Failure> {
+        let mut places = card.grid().tiles().to_vec();
+        let (Some(last), false) = (places.pop(), places.is_empty()) else {
+            let message = format!("{} has less than two tiles", card.name());
+            return Err(Failure::new(Code::FailedPrecondition, message));
+        };
+        let workers: Vec<Tile> = places.into_iter().map(|place| Tile::new(card, place)).collect();
+        Ok(Self {
+            dram: dram.clone(),
+            count: workers.len(),
+            workers: Mutex::new(workers),
+            asker: Mutex::new(Tile::new(card, last)),
+            epoch: AtomicU32::new(0),
+            watch,
+        })
+    }
+
+    /// How many workgroups run at once.
+    pub(crate) fn concurrency(&self, settings: Settings) -> usize {
+        self.count.min(settings.tiles) * settings.cores
+    }
+
+    fn patience<'a>(&'a self, settings: Settings, stop: &'a AtomicBool) -> Patience<'a> {
+        Patience { deadline: settings.timeout, stop, watch: self.watch.as_deref() }
+    }
+
+    /// A number that no recent call had, and none that a tile that is lost would say.
+    fn next_epoch(&self) -> u32 {
+        self.epoch.fetch_add(1, Ordering::Relaxed) % (1 << 30) + 1
+    }
+
+    /// Has a tile ask an executable what it is.
+    pub(crate) fn load(&self, request: &LoadRequest<'_>, settings: Settings) -> Result<Executable, Error> {
+        let never = AtomicBool::new(false);
+        Executable::load(request, &self.asker.lock(), self.next_epoch(), self.patience(settings, &never))
+    }
+
+    /// Runs a dispatch of so many workgroups to its end.
+    pub(crate) fn run(
+        &self,
+        dispatch: &Dispatch<TenstorrentDevice>,
+        workgroups: [u32; 3],
+        settings: Settings,
+        stop: &AtomicBool,
+    ) -> Result<(), Error> {
+        let total = count(workgroups)?;
+        if total == 0 {
+            return Ok(());
+        }
+        let function = dispatch.executable.function(dispatch.function)?;
+        check(function, dispatch)?;
+        let (pieces, bindings) = gather(&self.dram, &dispatch.bindings)?;
+        let workers = self.workers.lock();
+        let tiles = workers.iter().take(settings.tiles.min(usize::try_from(total).unwrap_or(usize::MAX)));
+        let tiles: Vec<&Tile> = tiles.collect();
+        let share = total.div_ceil(u32::try_from(tiles.len()).unwrap_or(1));
+        let cores = settings.cores.min(usize::try_from(share).unwrap_or(CORES));
+        let (tile_count, paged) = (tiles.len(), settings.paged);
+        let plan = Plan { dispatch, function, workgroups, cores, tiles: tile_count, pieces: &pieces, paged };
+        let layout = plan.layout(&bindings)?;
+        let cores = layout.cores;
+        let epoch = self.next_epoch();
+        let launched = (0..).zip(&tiles).try_for_each(|(number, tile)| {
+            let first = share.saturating_mul(number).min(total);
+            plan.fill(tile, &layout, first..first.saturating_add(share).min(total))?;
+            tile.launch(layout.common, cores, epoch)
+        });
+        if let Err(error) = launched {
+            // Those that were let go are held again, whatever they are at.
+            let held = tiles.iter().try_for_each(|tile| tile.hold());
+            return held.and(Err(error));
+        }
+        wait(&tiles, epoch, self.patience(settings, stop))?;
+        for tile in &tiles {
+            let result = tile.result(cores)?;
+            if result != 0 {
+                let message = format!(
+                    "function {:?} returned {result} on tile {}: what it was called with is wrong to it",
+                    function.name,
+                    tile.place()
+                );
+                return Err(Failure::new(Code::Internal, message).into());
+            }
+        }
+        drop(workers);
+        pieces.iter().try_for_each(Piece::bring_back)
+    }
+}
+
+/// How many workgroups there are.
+fn count(workgroups: [u32; 3]) -> Result<u32, Error> {
+    let [x, y, z] = workgroups;
+    let total = x.checked_mul(y).and_then(|total| total.checked_mul(z));
+    total.filter(|_| z <= u16::MAX.into()).ok_or_else(|| {
+        let message =
+            format!("{x} by {y} by {z} workgroups are more than can be counted: 65535 in z, 2^32 - 1 in all");
+        Failure::new(Code::OutOfRange, message).into()
+    })
+}
+
+/// Checks that a function gets what it takes.
+fn check(function: &library::Function, dispatch: &Dispatch<TenstorrentDevice>) -> Result<(), Failure> {
+    let (bindings, constants) = (dispatch.bindings.len(), dispatch.constants.len());
+    if bindings >= function.bindings.into() && constants >= function.constants.into() {
+        return Ok(());
+    }
+    let message = format!(
+        "function {:?} takes {} bindings and {} constants, and was called with {bindings} and {constants}",
+        function.name, function.bindings, function.constants
+    );
+    Err(Failure::new(Code::InvalidArgument, message))
+}
+
+/// A dispatch and how it is divided.
+struct Plan<'a> {
+    dispatch: &'a Dispatch<TenstorrentDevice>,
+    function: &'a library::Function,
+    workgroups: [u32; 3],
+    cores: usize,
+    tiles: usize,
+    pieces: &'a [Piece],
+    paged: bool,
+}
+
+/// What every tile of a dispatch has in its memory.
+struct Layout<'a> {
+    common: Common,
+    /// How many cores of a tile take part.
+    cores: usize,
+    image: &'a [u8],
+    /// IREE's state of the dispatch.
+    state: Vec<u8>,
+    /// Where pages are, in words, and where that is written to.
+    tables: Vec<(u32, Vec<u32>)>,
+    /// Where the first core's workgroup-local memory is, and how much each has.
+    local_at: u32,
+    local_length: u32,
+    /// Where the first core's stack begins.
+    stacks_at: u32,
+}
+
+/// Addresses, one behind the other, counted beyond what there is so that a message can say by how much.
+struct Cursor(u64);
+
+impl Cursor {
+    fn take(&mut self, length: u64) -> u64 {
+        let at = self.0.next_multiple_of(ALIGNMENT);
+        self.0 = at + length;
+        at
+    }
+}
+
+/// An address in a tile, which was checked to be one.
+fn word(address: u64) -> u32 {
+    u32::try_from(address).unwrap_or(u32::MAX)
+}
+
+/// How many bytes a place for a page has, with that for its copy.
+const PLACE: u64 = 2 * PAGE as u64;
+/// Less places than these are not worth beginning with.
+const LEAST_PLACES: u64 = 4;
+
+impl Plan<'_> {
+    /// Lays everything out: all pages at once if they fit, and else a few at a time.
+    fn layout(&self, bindings: &[Binding]) -> Result<Layout<'_>, Error> {
+        if self.paged {
+            return self.paged(bindings);
+        }
+        match self.whole(bindings)? {
+            Some(layout) => Ok(layout),
+            None => self.paged(bindings),
+        }
+    }
+
+    /// How much workgroup-local memory a core has.
+    fn local_length(&self) -> u64 {
+        let length = u64::from(self.function.local_memory) + u64::from(self.dispatch.local_memory);
+        length.next_multiple_of(ALIGNMENT)
+    }
+
+    /// What is the same however memory is laid out.
+    fn common(&self) -> Common {
+        let mut common = Common::default();
+        common
+            .set(common::FUNCTION, self.function.address)
+            .set(common::ARGUMENTS, ENVIRONMENT)
+            .set(common::ARGUMENTS + 4, STATE)
+            .set(common::COUNT_X, self.workgroups[0])
+            .set(common::COUNT_Y, self.workgroups[1])
+            .set(common::BYTES, self.dispatch.executable.has_narrow_stores().into());
+        common
+    }
+
+    /// All pages in the memory of a tile, and a copy of each, if they fit.
+    fn whole(&self, bindings: &[Binding]) -> Result<Option<Layout<'_>>, Error> {
+        let executable: &Executable = &self.dispatch.executable;
+        let cores = self.cores as u64;
+        let local_length = self.local_length();
+        let staged: u64 = self.pieces.iter().map(Piece::length).sum();
+        if staged > u64::from(L1) {
+            return Ok(None);
+        }
+        let entries: usize = {
+            let pages = |piece: &Piece| Ok(piece.range()?.pieces(piece.start, piece.length()).count());
+            self.pieces.iter().map(pages).sum::<Result<usize, Error>>()?
+        };
+        let mut cursor = Cursor(u64::from(IMAGE) + executable.image().len() as u64);
+        let stacks_at = cursor.take(cores * u64::from(STACK));
+        let local_at = cursor.take(cores * local_length);
+        let list_at = cursor.take(16 * entries as u64);
+        let pieces_at = cursor.take(staged);
+        let copies_at = cursor.take(staged);
+        if cursor.0 > u64::from(L1) {
+            return Ok(None);
+        }
+        let mut list = Vec::new();
+        let mut locals = Vec::new();
+        let mut at = pieces_at;
+        for piece in self.pieces {
+            locals.push(at);
+            for page in piece.range()?.pieces(piece.start, piece.length()) {
+                list.extend([page.bank.bits(), word(page.address), word(at + page.at), word(page.length)]);
+            }
+            at += piece.length();
+        }
+        let mut common = self.common();
+        common
+            .set(common::LIST, word(list_at))
+            .set(common::LIST_LENGTH, word(entries as u64))
+            .set(common::COPY, word(copies_at - pieces_at));
+        Ok(Some(Layout {
+            common,
+            cores: self.cores,
+            image: executable.image(),
+            state: self.state(bindings, &locals, self.cores)?,
+            tables: vec![(word(list_at), list)],
+            local_at: word(local_at),
+            local_length: word(local_length),
+            stacks_at: word(stacks_at),
+        }))
+    }
+
+    /// A table of all pages, and places for as many as fit, for one core.
+    fn paged(&self, bindings: &[Binding]) -> Result<Layout<'_>, Error> {
+        let executable: &Executable = &self.dispatch.executable;
+        let image = executable.paged()?;
+        let local_length = self.local_length();
+        let page = u64::from(PAGE);
+        let span = |piece: &Piece| piece.start / page..piece.end.div_ceil(page);
+        let pages: u64 = self.pieces.iter().map(|piece| span(piece).count() as u64).sum();
+        let mut cursor = Cursor(u64::from(IMAGE) + image.len() as u64);
+        let stacks_at = cursor.take(u64::from(STACK));
+        let local_at = cursor.take(local_length);
+        let table_at = cursor.take(u64::from(ENTRY) * pages);
+        let origins_at = cursor.take(u64::from(ENTRY) * pages);
+        let left = u64::from(L1).saturating_sub(cursor.0 + 2 * ALIGNMENT);
+        let places = left / (PLACE + 4);
+        if places < LEAST_PLACES {
+            return Err(self.too_large(pages, cursor.0, image.len()));
+        }
+        let holders_at = cursor.take(4 * places);
+        let places_at = cursor.take(places * PLACE);
+        let mut origins = Vec::new();
+        let mut locals = Vec::new();
+        let mut next = u64::from(first_address(word(table_at)));
+        for piece in self.pieces {
+            locals.push(next + piece.start % page);
+            for number in span(piece) {
+                for part in piece.range()?.pieces(number * page, page) {
+                    origins.extend([part.bank.bits(), word(part.address)]);
+                }
+                next += page;
+            }
+        }
+        let mut common = self.common();
+        common
+            .set(common::PLACES, word(places))
+            .set(common::PLACES_AT, word(places_at))
+            .set(common::HOLDERS, word(holders_at))
+            .set(common::ORIGIN, word(origins_at - table_at));
+        let count = |number: u64| usize::try_from(number).unwrap_or(0);
+        Ok(Layout {
+            common,
+            cores: 1,
+            image,
+            state: self.state(bindings, &locals, 1)?,
+            tables: vec![
+                (word(table_at), vec![ABSENT; 2 * count(pages)]),
+                (word(origins_at), origins),
+                (word(holders_at), vec![0; count(places)]),
+            ],
+            local_at: word(local_at),
+            local_length: word(local_length),
+            stacks_at: word(stacks_at),
+        })
+    }
+
+    /// IREE's state of the dispatch.
+    fn state(&self, bindings: &[Binding], pieces: &[u64], cores: usize) -> Result<Vec<u8>, Error> {
+        let pointer = |binding: &Binding| {
+            let start = pieces.get(binding.piece).copied().unwrap_or(0);
+            (word(start + binding.offset), word(binding.length))
+        };
+        let pointers: Vec<(u32, u32)> = bindings.iter().map(pointer).collect();
+        let state = library::Dispatch {
+            workgroup_size: self.dispatch.workgroup_size,
+            workgroup_count: self.workgroups,
+            concurrency: u8::try_from(self.tiles * cores).unwrap_or(u8::MAX),
+            constants: &self.dispatch.constants,
+            bindings: &pointers,
+        };
+        let room = (IMAGE - STATE) as usize;
+        state.encode(STATE).filter(|state| state.len() <= room).ok_or_else(|| {
+            let message = format!(
+                "{} constants and {} bindings are more than the {room} bytes for them hold",
+                self.dispatch.constants.len(),
+                pointers.len()
+            );
+            Failure::new(Code::ResourceExhausted, message).into()
+        })
+    }
+
+    /// Why a dispatch does not fit into a tile, not even a few pages at a time.
+    fn too_large(&self, pages: u64, needed: u64, code: usize) -> Error {
+        let message = format!(
+            "function {:?} does not fit into a tile's {L1} bytes: {needed} are taken before there is a place for a page of its \
+             bindings, by its code ({code}), its stack ({STACK}), workgroup-local memory ({}) and the table of the {pages} pages \
+             that its bindings have ({}); bind less, or compile for smaller workgroups",
+            self.function.name,
+            self.local_length(),
+            2 * u64::from(ENTRY) * pages,
+        );
+        Failure::new(Code::ResourceExhausted, message).into()
+    }
+
+    /// Writes everything to a tile, with these workgroups.
+    fn fill(&self, tile: &Tile, layout: &Layout<'_>, workgroups: std::ops::Range<u32>) -> Result<(), Error> {
+        tile.prepare()?;
+        tile.write(IMAGE, layout.image)?;
+        tile.write(STATE, &layout.state)?;
+        layout.tables.iter().try_for_each(|(at, words)| tile.write_words(*at, words))?;
+        let cores = u32::try_from(layout.cores).unwrap_or(1);
+        let share = workgroups.len().div_ceil(layout.cores);
+        let share = u32::try_from(share).unwrap_or(u32::MAX);
+        for (core, number) in (0..layout.cores).zip(0..cores) {
+            let first = workgroups.start.saturating_add(share.saturating_mul(number)).min(workgroups.end);
+            let end = first.saturating_add(share).min(workgroups.end);
+            let stack_end = layout.stacks_at + STACK * (number + 1);
+            let state_at = workgroup_state(core);
+            tile.write_words(core_block(core), &[stack_end, first, end, state_at, 0, 0])?;
+            let state = Workgroup {
+                id: [0; 3],
+                processor: number,
+                local_memory: layout.local_at + layout.local_length * number,
+                local_memory_length: layout.local_length,
+            };
+            tile.write(state_at, &state.encode().unwrap_or_default())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! Where everything is on a chip's network, from what is fused off.
+//!
+//! The chip translates coordinates, so that what is missing does not show as holes. Columns of Tensix tiles that are left come first, from
+//! column 1 on, with a gap where column 0 and 9 are DRAM's and 8 is the controller's. DRAM banks are in two columns of their own, 17 and
+//! 18, from row 12 on, three ports each. Where a bank is missing, the half of the chip that is whole is in column 17, with the mirror of
+//! the missing bank last, and the other half in column 18, without it.
+
+use std::fmt;
+
+/// Coordinates on the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    /// The column.
+    pub x: u8,
+    /// The row.
+    pub y: u8,
+}
+
+impl Place {
+    /// As a register of the network's interface has it.
+    pub(crate) fn bits(self) -> u32 {
+        u32::from(self.x) | u32::from(self.y) << 6
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({}, {})", self.x, self.y)
+    }
+}
+
+/// Where the controller is, on every chip.
+pub(crate) const CONTROLLER: Place = Place { x: 8, y: 0 };
+
+const ROWS: u8 = 10;
+const COLUMNS: u32 = 14;
+const BANKS: u8 = 8;
+const HALF: u8 = 4;
+const PORTS: u8 = 3;
+
+/// Masks that no known chip has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GridError {
+    /// Columns of tiles, a bit each.
+    pub columns: u32,
+    /// DRAM banks, a bit each.
+    pub banks: u32,
+}
+
+impl fmt::Display for GridError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "telemetry says that columns {:#x} of 14 and DRAM banks {:#x} of 8 are there, from which no coordinates follow: \
+             a chip has some columns, and at least seven banks",
+            self.columns, self.banks
+        )
+    }
+}
+
+/// The tiles and banks of a chip that may be touched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grid {
+    tiles: Vec<Place>,
+    banks: Vec<Place>,
+}
+
+impl Grid {
+    /// The grid of a chip with these columns and banks, a bit each.
+    pub fn new(columns: u32, banks: u32) -> Result<Self, GridError> {
+        let wrong = GridError { columns, banks };
+        if columns == 0 || columns >> COLUMNS != 0 || banks >> BANKS != 0 {
+            return Err(wrong);
+        }
+        let left = u8::try_from(columns.count_ones()).map_err(|_| wrong)?;
+        let tile = |column: u8, row: u8| {
+            let x = if column < 7 { column + 1 } else { column + 3 };
+            Place { x, y: row + 2 }
+        };
+        let tiles = (0..ROWS).flat_map(|row| (0..left).map(move |column| tile(column, row))).collect();
+        let per_column: [u8; 2] = match BANKS - u8::try_from(banks.count_ones()).map_err(|_| wrong)? {
+            0 => [HALF, HALF],
+            1 => [HALF, HALF - 1],
+            _ => return Err(wrong),
+        };
+        // Any port of a bank reaches all of it.
+        let bank = |column: u8, index: u8| Place { x: column, y: 12 + PORTS * index };
+        let banks = [17, 18].into_iter().zip(per_column);
+        let banks = banks.flat_map(|(column, count)| (0..count).map(move |index| bank(column, index)));
+        Ok(Self { tiles, banks: banks.collect() })
+    }
+
+    /// The Tensix tiles, row by row.
+    pub fn tiles(&self) -> &[Place] {
+        &self.tiles
+    }
+
+    /// A port of each DRAM bank.
+    pub fn banks(&self) -> &[Place] {
+        &self.banks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coordinates_follow_from_what_is_fused_off() {
+        let grid = Grid::new(0xfff, 0xff).unwrap();
+        assert_eq!((grid.tiles().len(), grid.banks().len()), (120, 8));
+        assert_eq!((grid.tiles()[0], grid.tiles()[7]), (Place { x: 1, y: 2 }, Place { x: 10, y: 2 }));
+        assert_eq!(grid.tiles()[119], Place { x: 14, y: 11 });
+        assert_eq!((grid.banks()[0], grid.banks()[7]), (Place { x: 17, y: 12 }, Place { x: 18, y: 21 }));
+        // Which columns are missing does not show, and of a missing bank only that there are seven.
+        for missing in 0..8 {
+            let one_less = Grid::new(0x3ffc, 0xff & !(1 << missing)).unwrap();
+            assert_eq!((one_less.tiles(), one_less.banks()), (grid.tiles(), &grid.banks()[..7]));
+        }
+    }
+
+    #[test]
+    fn masks_of_no_chip_are_refused() {
+        for (columns, banks) in
+            [(0, 0xff), (0x4000, 0xff), (0xfff, 0x3f), (0xfff, 0x1ff), (u32::MAX, u32::MAX)]
+        {
+            let refused = Grid::new(columns, banks).unwrap_err();
+            assert!(refused.to_string().contains("no coordinates follow"), "{refused}");
+        }
+    }
+}

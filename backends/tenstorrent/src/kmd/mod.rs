@@ -1,0 +1,22 @@
+//! The client's side of the kernel driver: its calls with types, over the boundary that Linux and an emulator are behind.
+//!
+//! | file | what |
+//! |---|---|
+//! | `nodes.rs` | the cards that a system lists, without opening one |
+//! | `card.rs` | an open card: windows into its network, what it says of itself, resets |
+//! | `window.rs` | windows, and which of them shows what |
+//! | `grid.rs` | coordinates, from what is fused off |
+//! | `error.rs` | what may go wrong |
+
+mod card;
+mod error;
+mod grid;
+mod nodes;
+mod window;
+
+pub use card::Card;
+pub(crate) use card::{ALL_HELD, SOFT_RESET};
+pub use error::Error;
+pub use grid::{Grid, GridError, Place};
+pub use hal_emulation::{Errno, Kernel, Linux};
+pub use nodes::{Node, Selector, find, nodes};

@@ -1,0 +1,269 @@
+//! Tenstorrent Blackhole cards, through the `tt-kmd` kernel driver's own interface.
+//!
+//! `tenstorrent://` drives a card through the kernel driver's windows, and runs executables that IREE's compiler makes for 32-bit RISC-V
+//! (`embedded-elf-riscv_32`) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
+//! its compiler. `tenstorrent://emulated` drives an [emulator](hal_tenstorrent_emulator) of that kernel driver with a simulated chip
+//! behind it: the same path, down to the kernel's requests and windows. Nothing here has been proved on silicon yet.
+//!
+//! # Devices
+//!
+//! | path | device |
+//! |---|---|
+//! | `tenstorrent://` | the first card that the kernel lists |
+//! | `tenstorrent://N` | the card behind `/dev/tenstorrent/N` |
+//! | `tenstorrent://0000:01:00.0` | the card at a place on the bus |
+//! | `tenstorrent:///dev/tenstorrent/N` | the card behind a node |
+//! | `tenstorrent://emulated`, `tenstorrent://emulated/N` | an emulated card; never taken unless it is named |
+//!
+//! What `tenstorrent://` stands for can be said otherwise by the environment: `HAL_TENSTORRENT_DEFAULT` is then the path. A card that is
+//! named is that card or an error. It is open for one program at a time, which may have several devices of it.
+//!
+//! # Parameters
+//!
+//! | parameter | default | what it does |
+//! |---|---|---|
+//! | `open_timeout=SECONDS` | 10 | how long to wait for a card that another program has |
+//! | `dispatch_timeout=SECONDS` | 600 | how long a dispatch may take; then its tiles are stopped, and it fails |
+//! | `tiles=N` | all but one; of an emulated card as many as it has workers | on how many tiles a dispatch runs, at most |
+//! | `cores=N` | 5; of an emulated card 1 | on how many cores of each tile |
+//! | `paging=auto\|always` | auto | whether a dispatch brings pages one by one also where all of them fit into a tile |
+//!
+//! An emulated card takes those of the [emulator](hal_tenstorrent_emulator) as well.
+//!
+//! # Where things are
+//!
+//! | | |
+//! |---|---|
+//! | `kmd/` | the kernel: nodes, an open card, windows, coordinates, what may go wrong |
+//! | `memory.rs` | DRAM, interleaved over its banks, and transfers |
+//! | `stub.rs`, `tile.rs` | what a tile's cores execute around a function, and how a tile is let go and held |
+//! | `board.rs` | the cards that a program has open, each once |
+//! | `binding.rs`, `dispatch.rs` | the memory that a dispatch works on, and how it is laid out in tiles |
+//! | `executable.rs`, `queue.rs`, `device.rs` | what the driver sees |
+
+mod binding;
+mod board;
+mod device;
+mod dispatch;
+mod executable;
+pub mod kmd;
+mod memory;
+mod queue;
+mod stub;
+mod tile;
+
+pub use device::TenstorrentDevice;
+pub use executable::{Executable, FORMAT};
+pub use memory::{DramRange, Memory};
+
+use board::Board;
+use dispatch::Settings;
+use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
+use hal_tenstorrent_emulator::{Emulator, Options};
+use kmd::{Kernel, Linux, Node, Selector, find, nodes};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tenstorrent_abi::paths;
+use tile::Watch;
+
+/// The driver behind `tenstorrent://`.
+#[derive(Debug)]
+pub struct Tenstorrent;
+
+/// What a device without a path stands for, if the environment says so.
+const DEFAULT: &str = "HAL_TENSTORRENT_DEFAULT";
+
+/// What comes before the number of an emulated card.
+const EMULATED: &str = "emulated";
+
+/// More tiles than any card has.
+const MOST_TILES: usize = 256;
+
+/// What is true of every device, for `--dump_devices`.
+const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32\n- parameters: \
+                      open_timeout, dispatch_timeout, tiles, cores, paging";
+
+/// What the parameters of a URI say.
+#[derive(Debug, PartialEq, Eq)]
+struct Opening {
+    patience: Duration,
+    timeout: Duration,
+    tiles: Option<usize>,
+    cores: Option<usize>,
+    paged: bool,
+}
+
+impl Opening {
+    fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
+        let seconds = |number: u64| Duration::from_secs(number);
+        // No number above the most can be given, so that one stands for none.
+        let mut optional = |key, most| {
+            let number = parameters.number(key, usize::MAX, 1, most)?;
+            Ok::<_, Failure>((number != usize::MAX).then_some(number))
+        };
+        let (tiles, cores) = (optional("tiles", MOST_TILES)?, optional("cores", stub::CORES)?);
+        Ok(Self {
+            patience: seconds(parameters.number("open_timeout", 10, 0, 86_400)?),
+            timeout: seconds(parameters.number("dispatch_timeout", 600, 1, 86_400)?),
+            tiles,
+            cores,
+            paged: parameters.choice("paging", &["auto", "always"])? == Some("always"),
+        })
+    }
+
+    /// How dispatches run, with what is right where nothing was said.
+    fn settings(&self, tiles: usize, cores: usize) -> Settings {
+        Settings {
+            tiles: self.tiles.unwrap_or(tiles),
+            cores: self.cores.unwrap_or(cores),
+            timeout: self.timeout,
+            paged: self.paged,
+        }
+    }
+}
+
+/// The chip behind an emulated card.
+#[derive(Debug)]
+struct Simulated {
+    emulator: Arc<Emulator>,
+    card: usize,
+}
+
+impl Watch for Simulated {
+    fn stopped(&self) -> Option<String> {
+        self.emulator.stopped(self.card)
+    }
+}
+
+impl Driver for Tenstorrent {
+    type Device = TenstorrentDevice;
+
+    const NAME: &'static str = "tenstorrent";
+    const FULL_NAME: &'static str = "Tenstorrent Blackhole (tt-kmd kernel driver, or an emulator of it)";
+
+    fn create() -> Self {
+        Self
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure> {
+        let mut devices: Vec<DeviceInfo> = nodes(&Linux)?.iter().map(listed).collect();
+        devices.push(DeviceInfo {
+            path: EMULATED.to_owned(),
+            name: "emulated Tenstorrent Blackhole: a simulated chip behind the kernel driver's interface, no hardware"
+                .to_owned(),
+        });
+        Ok(devices)
+    }
+
+    fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<TenstorrentDevice, Failure> {
+        let opening = Opening::read(parameters)?;
+        let default = std::env::var(DEFAULT).unwrap_or_default();
+        let path = if path.is_empty() { default.as_str() } else { path };
+        let Some(number) = emulated(path)? else {
+            let kernel: Arc<dyn Kernel> = Arc::new(Linux);
+            let node = locate(&*kernel, path)?;
+            let board = Board::open(kernel, 0, &node, opening.patience, None)?;
+            return TenstorrentDevice::new(board, opening.settings(MOST_TILES, stub::CORES));
+        };
+        let options = Options::read(parameters)?;
+        // More tiles than threads, or more cores of a tile, would make nothing faster.
+        let settings = opening.settings(options.execution.workers, 1);
+        let node = Path::new(paths::NODES).join(number.to_string());
+        let emulator = Emulator::get(&options)?;
+        // No two machines that are there at the same time are at the same address, and a card keeps its own.
+        let system = Arc::as_ptr(&emulator).addr();
+        let watch = Simulated { emulator: emulator.clone(), card: number };
+        let board = Board::open(emulator, system, &node, opening.patience, Some(Box::new(watch)))?;
+        TenstorrentDevice::new(board, settings)
+    }
+
+    fn describe(&self, info: &DeviceInfo) -> String {
+        if info.path == EMULATED {
+            return format!(
+                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says otherwise, as \
+                 {EMULATED}/0, {EMULATED}/1\n{COMMON}, and the emulator's",
+                info.name
+            );
+        }
+        format!("# {}\n- evidence: none on silicon yet\n{COMMON}", info.name)
+    }
+}
+
+/// Which emulated card a path names, if it names one.
+fn emulated(path: &str) -> Result<Option<usize>, Failure> {
+    let Some(rest) = path.strip_prefix(EMULATED) else { return Ok(None) };
+    let number =
+        if rest.is_empty() { Some(0) } else { rest.strip_prefix('/').and_then(|text| text.parse().ok()) };
+    number.map(Some).ok_or_else(|| {
+        let message = format!(
+            "there is no tenstorrent://{path}; the emulated cards are {EMULATED}/0, {EMULATED}/1 and so on"
+        );
+        Failure::new(Code::NotFound, message)
+    })
+}
+
+fn listed(node: &Node) -> DeviceInfo {
+    DeviceInfo {
+        path: node.number.to_string(),
+        name: format!("{} at {}, {}", node.model(), node.address, node.path().display()),
+    }
+}
+
+/// The node that a path names.
+fn locate(kernel: &dyn Kernel, path: &str) -> Result<PathBuf, Failure> {
+    if path.starts_with('/') {
+        return Ok(PathBuf::from(path));
+    }
+    Ok(find(&nodes(kernel)?, &Selector::of(path))?.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opening(pairs: &[(&'static str, &'static str)]) -> Result<Opening, Failure> {
+        Opening::read(&mut Parameters::new("tenstorrent", pairs.iter().copied()))
+    }
+
+    #[test]
+    fn parameters_are_what_was_asked_for_or_an_error() {
+        let given = [
+            ("open_timeout", "0"),
+            ("dispatch_timeout", "3"),
+            ("tiles", "7"),
+            ("cores", "2"),
+            ("paging", "always"),
+        ];
+        let settings = opening(&given).unwrap().settings(1, 1);
+        assert_eq!(settings, Settings { tiles: 7, cores: 2, timeout: Duration::from_secs(3), paged: true });
+        let settings = opening(&[]).unwrap().settings(4, 5);
+        assert_eq!(
+            settings,
+            Settings { tiles: 4, cores: 5, timeout: Duration::from_secs(600), paged: false }
+        );
+        for pair in [("tiles", "0"), ("tiles", "257"), ("cores", "6"), ("dispatch_timeout", "0")] {
+            let refused = opening(&[pair]).unwrap_err();
+            assert_eq!(refused.code(), Code::InvalidArgument);
+            assert!(refused.message().contains(pair.0), "{refused}");
+        }
+    }
+
+    #[test]
+    fn an_emulated_card_has_to_be_named() {
+        assert_eq!(emulated("").unwrap(), None);
+        assert_eq!(emulated("0").unwrap(), None);
+        assert_eq!(emulated("emulated").unwrap(), Some(0));
+        assert_eq!(emulated("emulated/1").unwrap(), Some(1));
+        assert!(emulated("emulated1").is_err() && emulated("emulated/x").is_err());
+    }
+
+    #[test]
+    fn a_card_that_is_not_there_is_said_with_what_to_do() {
+        let failure =
+            Tenstorrent.open("/dev/tenstorrent/9999", &mut Parameters::new("tenstorrent", [])).unwrap_err();
+        assert_eq!(failure.code(), Code::NotFound);
+        assert!(failure.message().contains("/dev/tenstorrent/9999"), "{failure}");
+        assert!(failure.message().contains("tenstorrent://emulated"), "{failure}");
+    }
+}

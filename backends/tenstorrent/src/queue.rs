@@ -1,0 +1,222 @@
+//! A queue of a device: jobs in order, by one thread, which also learns of what has ended.
+//!
+//! Transfers are done by this thread, through windows. A dispatch is laid out by it, and run by tiles, for which it waits. There are two
+//! queues, so that transfers go on while tiles run.
+//!
+//! What goes wrong with one job fails that job, and the queue goes on. Only a card that is gone is lost, for both queues.
+
+use crate::board::Board;
+use crate::device::TenstorrentDevice;
+use crate::dispatch::Settings;
+use crate::kmd::Error;
+use crate::memory::{Bytes, Memory, copy, fill};
+use hal_backend::{
+    Code, Command, Completer, Dispatch, Failure, Job, Observer, Place, Rejected, Span, Workgroups,
+};
+use hal_emulation::clock;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// How many jobs a queue takes.
+const DEPTH: usize = 1024;
+
+/// What the queues of a device share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) board: Arc<Board>,
+    pub(crate) settings: Settings,
+    completer: OnceLock<Completer>,
+    /// Why the device is lost, if it is.
+    lost: OnceLock<Failure>,
+}
+
+impl Shared {
+    pub(crate) fn new(board: Arc<Board>, settings: Settings) -> Arc<Self> {
+        Arc::new(Self { board, settings, completer: OnceLock::new(), lost: OnceLock::new() })
+    }
+
+    pub(crate) fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job<TenstorrentDevice>>,
+    /// Whether somebody was told that there is no room.
+    full: bool,
+    aborted: Option<Failure>,
+    stopping: bool,
+}
+
+/// A queue, and what its thread shares with others.
+pub(crate) struct Queue {
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+    work: Condvar,
+    /// Whether whatever runs is to be given up.
+    give_up: AtomicBool,
+}
+
+impl Queue {
+    pub(crate) fn new(shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self {
+            shared,
+            state: Mutex::default(),
+            work: Condvar::new(),
+            give_up: AtomicBool::new(false),
+        })
+    }
+
+    /// Takes a job, unless there is no room: then it comes back when something has ended.
+    pub(crate) fn submit(&self, job: Job<TenstorrentDevice>) -> Result<(), Rejected<TenstorrentDevice>> {
+        if let Some(failure) = self.shared.lost.get() {
+            return Err(Rejected::Lost(failure.clone()));
+        }
+        let mut state = self.state.lock();
+        if state.jobs.len() >= DEPTH {
+            state.full = true;
+            return Err(Rejected::Full(Box::new(job)));
+        }
+        state.jobs.push_back(job);
+        drop(state);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// What has not begun fails, and what runs is given up.
+    pub(crate) fn abort(&self, why: &Failure) {
+        self.state.lock().aborted.get_or_insert_with(|| why.clone());
+        self.give_up.store(true, Ordering::Relaxed);
+        self.work.notify_one();
+    }
+
+    /// The thread ends when there are no more jobs.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.work.notify_one();
+    }
+
+    /// The next job, why it must not run if so, and whether somebody waits for room.
+    fn next(&self) -> Option<(Job<TenstorrentDevice>, Option<Failure>, bool)> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                return Some((job, state.aborted.clone(), std::mem::take(&mut state.full)));
+            }
+            if state.stopping {
+                return None;
+            }
+            self.work.wait(&mut state);
+        }
+    }
+
+    /// What the thread does, until the device is dropped.
+    pub(crate) fn serve(&self) {
+        while let Some((job, aborted, had_no_room)) = self.next() {
+            self.perform(job, aborted, had_no_room);
+        }
+    }
+
+    /// Does a job and reports it.
+    fn perform(&self, job: Job<TenstorrentDevice>, aborted: Option<Failure>, had_no_room: bool) {
+        let (queue, epoch) = (job.queue, job.epoch);
+        let begin = clock();
+        let outcome = match aborted.or_else(|| self.shared.lost.get().cloned()) {
+            Some(failure) => Err(Error::Other(failure)),
+            None => self.run(&job.commands, job.observer.as_deref()),
+        };
+        let ends = matches!(&outcome, Err(error) if error.is_end());
+        let outcome = outcome.map_err(|error| self.failure(&error));
+        if let Some(observer) = &job.observer {
+            observer.job(begin, clock(), outcome.as_ref().map(drop));
+        }
+        // What the job held is free before its completion is known.
+        drop(job);
+        let Some(completer) = self.shared.completer.get() else { return };
+        if let (true, Err(failure)) = (ends, &outcome)
+            && self.shared.lost.set(failure.clone()).is_ok()
+        {
+            self.shared.board.lose();
+            // Whoever is gone needs no news.
+            let _ = completer.lose(queue.device(), failure.clone());
+            return;
+        }
+        // In queue order, once for each job. A failed job is complete too: the queue goes on.
+        let _ = match outcome {
+            Ok(()) => completer.complete(queue, epoch),
+            Err(failure) => completer.fail(queue, epoch, failure),
+        };
+        if had_no_room {
+            let _ = completer.unblock(queue.device());
+        }
+    }
+
+    fn failure(&self, error: &Error) -> Failure {
+        let aborted = self.state.lock().aborted.clone();
+        match (error, aborted) {
+            // What was given up ends for the reason that it was given up for.
+            (Error::Other(failure), Some(aborted)) if failure.code() == Code::Aborted => aborted,
+            _ => error.failure(self.shared.board.card.name()),
+        }
+    }
+
+    fn run(
+        &self,
+        commands: &[Command<TenstorrentDevice>],
+        observer: Option<&dyn Observer>,
+    ) -> Result<(), Error> {
+        for (number, command) in commands.iter().enumerate() {
+            let begin = clock();
+            match command {
+                Command::Fill { target, pattern } => {
+                    fill(bytes(target)?, pattern.bytes(), target.length)?;
+                }
+                Command::Copy { source, target } => {
+                    copy(bytes(source)?, bytes(target)?, source.length.min(target.length))?;
+                }
+                Command::Update { source, target } => {
+                    copy(Bytes::Host(source, 0), bytes(target)?, source.length().min(target.length))?;
+                }
+                Command::Dispatch(dispatch) => self.dispatch(dispatch)?,
+                // One thread does one command after the other, so a barrier is nothing.
+                Command::Barrier => {}
+            }
+            if let Some(observer) = observer {
+                observer.command(number, begin, clock());
+            }
+        }
+        Ok(())
+    }
+
+    fn dispatch(&self, dispatch: &Dispatch<TenstorrentDevice>) -> Result<(), Error> {
+        let workgroups = match &dispatch.workgroups {
+            Workgroups::Count(count) => *count,
+            Workgroups::Indirect(place) => {
+                let mut words = [[0; 4]; 3];
+                bytes(place)?.read(0, words.as_flattened_mut())?;
+                words.map(u32::from_le_bytes)
+            }
+        };
+        let Shared { board, settings, .. } = &*self.shared;
+        board.tiles.run(dispatch, workgroups, *settings, &self.give_up)
+    }
+}
+
+/// The bytes of a span.
+fn bytes(span: &Span<TenstorrentDevice>) -> Result<Bytes<'_>, Error> {
+    let (found, room) = match &span.place {
+        Place::Host(range) => (Bytes::Host(range, 0), range.length()),
+        Place::Device(memory, offset) => match &**memory {
+            Memory::Host(range) => (Bytes::Host(range, *offset), range.length().saturating_sub(*offset)),
+            Memory::Dram(range) => (Bytes::Dram(range, *offset), range.room().saturating_sub(*offset)),
+        },
+    };
+    if span.length <= room {
+        return Ok(found);
+    }
+    let message = format!("a command works on {} bytes of memory that has {room} from there on", span.length);
+    Err(Failure::new(Code::OutOfRange, message).into())
+}

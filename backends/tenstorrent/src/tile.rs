@@ -1,0 +1,208 @@
+//! A Tensix tile: its memory is filled, its cores are let go, and it says when it is done.
+//!
+//! A tile is held whenever nothing runs on it. What a call needs is in its memory before its first core is let go, and it is held again
+//! as soon as it has said that it is done, or has not in time.
+
+use crate::kmd::{ALL_HELD, Card, Error, Place, SOFT_RESET};
+use crate::stub::{self, CODE, COMMON, CORES, ENVIRONMENT, RESET_BITS, START, Stub, common};
+use hal_backend::{Code, Failure};
+use hal_emulation::clock;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tenstorrent_loader::encode::{Reg, jal};
+use tenstorrent_loader::library::ENVIRONMENT_LENGTH;
+
+/// Registers that say where a tile's cores start.
+mod register {
+    /// Where the three cores beside the matrix engine start, a word each.
+    pub(super) const T_START: u64 = 0xffb1_2228;
+    /// Which of these count: a bit each.
+    pub(super) const T_START_ENABLE: u64 = 0xffb1_2234;
+    /// Where the core for the network starts.
+    pub(super) const NC_START: u64 = 0xffb1_2238;
+    /// Whether that counts.
+    pub(super) const NC_START_ENABLE: u64 = 0xffb1_223c;
+}
+
+/// How long the host looks for the end of a call without a pause, and how long its pauses are.
+const EAGER: Duration = Duration::from_micros(100);
+const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
+
+/// A tile, and whether the stub is in its memory.
+#[derive(Debug)]
+pub(crate) struct Tile {
+    card: Arc<Card>,
+    place: Place,
+    prepared: AtomicBool,
+}
+
+/// The words for all cores of a tile, by the offsets of [`common`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Common([u32; common::WORDS]);
+
+impl Common {
+    /// Sets a word.
+    pub(crate) fn set(&mut self, offset: i32, value: u32) -> &mut Self {
+        let index = usize::try_from(offset / 4).unwrap_or(usize::MAX);
+        if let Some(word) = self.0.get_mut(index) {
+            *word = value;
+        }
+        self
+    }
+}
+
+/// How long a call may take, and who may end it early.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience<'a> {
+    /// How long it may take.
+    pub(crate) deadline: Duration,
+    /// Set when it is to be given up.
+    pub(crate) stop: &'a AtomicBool,
+    /// Who knows of a core that will never end, if anybody does.
+    pub(crate) watch: Option<&'a dyn Watch>,
+}
+
+/// What a simulated chip says and hardware does not.
+pub(crate) trait Watch: Send + Sync + fmt::Debug {
+    /// Why a core does not go on, if one does not.
+    fn stopped(&self) -> Option<String>;
+}
+
+impl Tile {
+    pub(crate) fn new(card: &Arc<Card>, place: Place) -> Self {
+        Self { card: card.clone(), place, prepared: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Writes bytes to its memory.
+    pub(crate) fn write(&self, address: u32, bytes: &[u8]) -> Result<(), Error> {
+        self.card.write(self.place, address.into(), bytes)
+    }
+
+    /// Writes words to its memory.
+    pub(crate) fn write_words(&self, address: u32, words: &[u32]) -> Result<(), Error> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.write(address, &bytes)
+    }
+
+    /// Reads bytes of its memory.
+    pub(crate) fn read(&self, address: u32, bytes: &mut [u8]) -> Result<(), Error> {
+        self.card.read(self.place, address.into(), bytes)
+    }
+
+    /// Puts the stub there, and says where the cores start, once.
+    pub(crate) fn prepare(&self) -> Result<(), Error> {
+        if self.prepared.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let stub = Stub::new();
+        let mut start = vec![0; ((CODE - START) / 4) as usize];
+        if let (Some(first), Some(jump)) = (start.first_mut(), jal(Reg::ZERO, (CODE - START).cast_signed())) {
+            *first = jump;
+        }
+        self.write_words(START, &start)?;
+        self.write_words(CODE, &stub.words)?;
+        self.write(ENVIRONMENT, &[0; ENVIRONMENT_LENGTH as usize])?;
+        let [_, t0, t1, t2, nc] = stub.starts;
+        for (address, word) in [
+            (register::T_START, t0),
+            (register::T_START + 4, t1),
+            (register::T_START + 8, t2),
+            (register::T_START_ENABLE, 7),
+            (register::NC_START, nc),
+            (register::NC_START_ENABLE, 1),
+        ] {
+            self.card.write_word(self.place, address, word)?;
+        }
+        self.prepared.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Lets the first core go, with these words for all cores. So many cores take part.
+    pub(crate) fn launch(&self, mut words: Common, cores: usize, epoch: u32) -> Result<(), Error> {
+        let others = RESET_BITS.iter().take(cores).skip(1).fold(0, |bits, bit| bits | bit);
+        words
+            .set(common::OWN, self.place.bits())
+            .set(common::RELEASE, ALL_HELD & !RESET_BITS[0] & !others)
+            .set(common::OTHERS, u32::try_from(cores.saturating_sub(1)).unwrap_or(0))
+            .set(common::EPOCH, epoch)
+            .set(common::DONE, 0);
+        self.write_words(COMMON, &words.0)?;
+        // Its memory and its registers are behind different windows: what was written to the one is there once it is read.
+        self.read(COMMON, &mut [0; 4])?;
+        self.card.write_word(self.place, SOFT_RESET, ALL_HELD & !RESET_BITS[0])
+    }
+
+    /// Whether it has said that it is done.
+    fn is_done(&self, epoch: u32) -> Result<bool, Error> {
+        let done = COMMON + common::DONE.cast_unsigned();
+        let said = self.card.read_word(self.place, done.into())?;
+        if said == u32::MAX {
+            self.card.check_alive()?;
+        }
+        Ok(said == epoch)
+    }
+
+    /// Holds its cores.
+    pub(crate) fn hold(&self) -> Result<(), Error> {
+        self.card.write_word(self.place, SOFT_RESET, ALL_HELD)
+    }
+
+    /// What the function returned that its cores called: the first that is not zero.
+    pub(crate) fn result(&self, cores: usize) -> Result<u32, Error> {
+        for core in 0..cores.min(CORES) {
+            let address = stub::core_block(core) + stub::core::RESULT.cast_unsigned();
+            let result = self.card.read_word(self.place, address.into())?;
+            if result == u32::MAX {
+                self.card.check_alive()?;
+            }
+            if result != 0 {
+                return Ok(result);
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Waits until these tiles are done, and holds them, also where they are not.
+pub(crate) fn wait(tiles: &[&Tile], epoch: u32, patience: Patience<'_>) -> Result<(), Error> {
+    let ended = tiles.iter().try_for_each(|tile| wait_for(tile, epoch, patience));
+    let held = tiles.iter().try_for_each(|tile| tile.hold());
+    ended.and(held)
+}
+
+fn wait_for(tile: &Tile, epoch: u32, patience: Patience<'_>) -> Result<(), Error> {
+    let start = clock();
+    let mut pause = PAUSES.0;
+    while !tile.is_done(epoch)? {
+        let passed = Duration::from_nanos(clock().saturating_sub(start));
+        if patience.stop.load(Ordering::Relaxed) {
+            let message = "the dispatch was given up since the device is to stop";
+            return Err(Failure::new(Code::Aborted, message).into());
+        }
+        if passed >= patience.deadline {
+            let message = format!(
+                "tile {} has not ended in {} s, and was stopped; give dispatch_timeout= more if it needs longer",
+                tile.place,
+                patience.deadline.as_secs()
+            );
+            return Err(Failure::new(Code::DeadlineExceeded, message).into());
+        }
+        if passed < EAGER {
+            std::thread::yield_now();
+        } else {
+            if let Some(why) = patience.watch.and_then(Watch::stopped) {
+                let message = format!("an executable did what a core cannot: {why}");
+                return Err(Failure::new(Code::Internal, message).into());
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+    Ok(())
+}

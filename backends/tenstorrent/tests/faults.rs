@@ -1,0 +1,211 @@
+//! Every fault of an emulated card, as a program sees it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod support;
+
+use hal_backend::{Code, Command, Device, Failure, Parameters, Pattern};
+use hal_emulation::{Errno, Kernel};
+use hal_tenstorrent_emulator::{Emulator, Options};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use support::compiler::{FLOATS, compile};
+use support::{Bench, COMPUTE, TRANSFER, bytes_of, call, floats_of, numbers, open, span, until_known};
+
+/// Compiled once, for all tests.
+fn kernels() -> &'static [u8] {
+    static KERNELS: OnceLock<Vec<u8>> = OnceLock::new();
+    KERNELS.get_or_init(|| compile("faults", "floats.mlir", &FLOATS))
+}
+
+fn fill(
+    memory: &std::sync::Arc<hal_tenstorrent::Memory>,
+    byte: u8,
+) -> Command<hal_tenstorrent::TenstorrentDevice> {
+    Command::Fill { target: span(memory, 0, 4000), pattern: Pattern::new(&[byte]).unwrap() }
+}
+
+#[test]
+fn a_kernel_that_never_ends_is_stopped_in_time_and_others_run() {
+    // The first call is the question for functions.
+    let bench = Bench::new(&[("fault", "hang:2"), ("dispatch_timeout", "1"), ("tiles", "1")]);
+    let executable = bench.load(kernels()).unwrap();
+    let x = numbers(1000, 1);
+    let memory = bench.memory(&bytes_of(&x));
+    let all = span(&memory, 0, 4000);
+    let dispatch = || call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all.clone()]);
+    let failed = bench.run(dispatch()).unwrap_err();
+    assert_eq!(failed.code(), Code::DeadlineExceeded);
+    assert!(failed.message().contains("dispatch_timeout="), "{failed}");
+    assert_eq!(bench.read(&memory, 0, 4000), bytes_of(&x), "nothing was written");
+    bench.run(dispatch()).unwrap();
+    let found = floats_of(&bench.read(&memory, 0, 4000));
+    assert!(found.iter().zip(&x).all(|(found, x)| (found - (x * x + x)).abs() < 1e-4));
+}
+
+#[test]
+fn transfers_go_on_while_tiles_run() {
+    let bench = Bench::new(&[("fault", "hang:2"), ("dispatch_timeout", "2"), ("tiles", "1")]);
+    let executable = bench.load(kernels()).unwrap();
+    let (memory, other) = (bench.memory(&[0; 4000]), bench.memory(&[0; 4000]));
+    let all = span(&memory, 0, 4000);
+    let hanging = bench.submit(COMPUTE, call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all]));
+    let begin = Instant::now();
+    for round in 1..=20 {
+        until_known(&bench.submit(TRANSFER, fill(&other, round))).unwrap();
+    }
+    // All of them ended before the dispatch did.
+    assert_eq!(hanging.query().unwrap(), 0, "after {:?}", begin.elapsed());
+    assert_eq!(until_known(&hanging).unwrap_err().code(), Code::DeadlineExceeded);
+    assert_eq!(bench.read(&other, 0, 4000), [20; 4000]);
+}
+
+#[test]
+fn a_reset_under_a_running_kernel_loses_the_device_with_one_cause() {
+    let bench = Bench::new(&[("fault", "reset:2"), ("tiles", "1")]);
+    let executable = bench.load(kernels()).unwrap();
+    let memory = bench.memory(&[0; 4000]);
+    let all = span(&memory, 0, 4000);
+    let lost = bench.run(call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap_err();
+    assert_eq!(lost.code(), Code::Unavailable);
+    assert!(lost.message().contains("reset"), "{lost}");
+    let later = bench.run(fill(&memory, 1)).unwrap_err();
+    assert_eq!(later.message(), lost.message());
+    // Opened again, it is as new.
+    drop((bench, executable, memory));
+    let bench = Bench::new(&[("fault", "reset:2"), ("tiles", "1")]);
+    let memory = bench.memory(&[7; 4000]);
+    assert_eq!(bench.read(&memory, 0, 4000), [7; 4000]);
+}
+
+/// What becomes of opening a card, loading an executable and running it a few times; nothing, if all is well.
+fn anything(fault: &str, executable: &[u8]) -> Option<Failure> {
+    let device = match open(&[("fault", fault)]) {
+        Ok(device) => device,
+        Err(failure) => return Some(failure),
+    };
+    let bench = Bench::of(device);
+    let outcome = bench.load(executable).and_then(|executable| {
+        let memory = std::sync::Arc::new(bench.device.allocate(0, 4000)?);
+        let all = span(&memory, 0, 4000);
+        let dispatch = || call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all.clone()]);
+        (0..3).try_for_each(|_| bench.run(dispatch()).and_then(|()| bench.run(fill(&memory, 3))))
+    });
+    let failure = outcome.err()?;
+    // Whatever comes then fails for the same reason.
+    let memory = bench.device.allocate(0, 4000).map(std::sync::Arc::new).unwrap();
+    assert_eq!(bench.run(fill(&memory, 1)).unwrap_err().code(), Code::Unavailable, "{failure}");
+    Some(failure)
+}
+
+#[test]
+fn a_tile_that_is_fused_off_loses_the_device() {
+    let executable = kernels();
+    let failures: Vec<Failure> =
+        (1..150).step_by(7).filter_map(|at| anything(&format!("harvested:{at}"), executable)).collect();
+    assert!(failures.len() > 15, "it struck {} times", failures.len());
+    for failure in failures {
+        assert_eq!(failure.code(), Code::Unavailable, "{failure}");
+        assert!(failure.message().contains("network hangs"), "{failure}");
+    }
+}
+
+#[test]
+fn few_windows_are_enough() {
+    let expected = bytes_of(&numbers(5000, 4));
+    for faults in [
+        [("fault", "windows:1"), ("fault", "no-large-windows")],
+        [("fault", "windows:3"), ("fault", "no-large-windows")],
+        [("fault", "windows:1"), ("board", "p100a")],
+    ] {
+        let bench = Bench::new(&faults);
+        let executable = bench.load(kernels()).unwrap();
+        let memory = bench.memory(&expected);
+        assert_eq!(bench.read(&memory, 0, 20_000), expected, "{faults:?}");
+        let all = span(&memory, 0, 4000);
+        bench.run(call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap();
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_what_is_read_is_one_bit_of_the_result() {
+    let bench = Bench::new(&[("fault", "flip:1")]);
+    let memory = bench.memory(&[0; 64]);
+    let mut expected = [0; 64];
+    expected[63] = 0x80;
+    assert_eq!(bench.read(&memory, 0, 64), expected);
+    assert_eq!(bench.read(&memory, 0, 64), [0; 64]);
+}
+
+#[test]
+fn a_card_that_is_pulled_out_is_lost() {
+    let executable = kernels();
+    let failures: Vec<Failure> =
+        (1..240).step_by(9).filter_map(|at| anything(&format!("unplug:{at}"), executable)).collect();
+    assert!(failures.len() > 15, "it struck {} times", failures.len());
+    for failure in failures {
+        assert_eq!(failure.code(), Code::Unavailable, "{failure}");
+        assert!(failure.message().contains("gone"), "{failure}");
+    }
+}
+
+#[test]
+fn a_card_is_one_programs_which_may_have_several_devices_of_it() {
+    let node = Path::new("/dev/tenstorrent/0");
+    let seed = [("seed", "987654321")];
+    let options = Options::read(&mut Parameters::new("tenstorrent", seed.iter().copied())).unwrap();
+    let machine = Emulator::get(&options).unwrap();
+    // Another program has it.
+    let other = machine.open(node).unwrap();
+    let begin = Instant::now();
+    let refused = open(&[seed[0], ("open_timeout", "1")]).unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("has it open"), "{refused}");
+    assert!(begin.elapsed() >= Duration::from_secs(1));
+    machine.close(other);
+    // This one has it twice, and the other finds it taken.
+    let (first, second) = (Bench::of(open(&seed).unwrap()), Bench::of(open(&seed).unwrap()));
+    assert_eq!(machine.open(node).unwrap_err(), Errno::AGAIN);
+    let memories = [first.memory(&[1; 4000]), second.memory(&[2; 4000])];
+    let executable = first.load(kernels()).unwrap();
+    drop((first, executable));
+    assert_eq!(second.read(&memories[1], 0, 4000), [2; 4000]);
+    drop((memories, second));
+    assert_eq!(machine.counts(0).released, 0, "every core is held");
+    assert!(machine.open(node).is_ok());
+}
+
+#[test]
+fn memory_that_is_not_there_is_said_with_who_has_it() {
+    for (board, banks) in [("p100a", 7_u64), ("p150", 8)] {
+        let bench = Bench::new(&[("board", board)]);
+        let whole = bench.device.properties().heaps[0].max_allocation;
+        assert_eq!(whole, banks * (0xff00_0000 - (1 << 20)));
+        let _most = bench.device.allocate(0, whole - (64 << 20)).unwrap();
+        let _some = bench.device.allocate(0, 12_345).unwrap();
+        let refused = bench.device.allocate(0, 64 << 20).unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        let says = format!("in {banks} banks");
+        assert!(refused.message().contains(&says), "{refused}");
+        assert!(refused.message().contains(&format!("of {}, 12345 bytes", whole - (64 << 20))), "{refused}");
+        assert!(refused.message().contains(board), "{refused}");
+    }
+}
+
+#[test]
+fn a_queue_that_hangs_does_not_keep_a_device_that_ends() {
+    let bench = Bench::new(&[("fault", "hang:2"), ("tiles", "1")]);
+    let executable = bench.load(kernels()).unwrap();
+    let memory = bench.memory(&[0; 4000]);
+    let all = span(&memory, 0, 4000);
+    let hanging = bench.submit(COMPUTE, call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all]));
+    std::thread::sleep(Duration::from_millis(50));
+    let begin = Instant::now();
+    drop((bench, executable, memory));
+    assert!(begin.elapsed() < Duration::from_secs(60), "it was given up");
+    assert!(until_known(&hanging).is_err());
+}

@@ -1,0 +1,219 @@
+//! A device below the engine that orders work for it, and IREE's kernels for it.
+
+#![allow(dead_code, reason = "each test program uses some of it")]
+
+#[path = "../../loader/tests/support/compiler.rs"]
+pub(crate) mod compiler;
+
+use hal_backend::{
+    Command, Commands, Completer, Device, DeviceSpec, Dispatch, Driver, Failure, HostLoader, HostProgram,
+    HostRange, Job, LoadRequest, Parameters, Place, QueueId, Rejected, Span, Workgroups,
+};
+use hal_semaphore::backend::{Backend, Batch, Submitted};
+use hal_semaphore::{Action, Affinity, Engine, Semaphore};
+use hal_tenstorrent::{Executable, FORMAT, Memory, Tenstorrent, TenstorrentDevice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The device as the engine's backend: an operation is a command.
+pub(crate) struct Bridge(Arc<TenstorrentDevice>);
+
+impl Backend for Bridge {
+    type Timeline = Semaphore;
+    type Work = Option<Command<TenstorrentDevice>>;
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![self.0.properties().queues]
+    }
+
+    fn start(&self, completer: Completer) {
+        self.0.start(completer);
+    }
+
+    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+        let mut accepted = 0;
+        for submission in batch.iter() {
+            let command = submission.work.and_then(Option::take);
+            let job = Job {
+                queue,
+                epoch: submission.epoch,
+                waits: Default::default(),
+                event: None,
+                commands: Commands::Own(command.into_iter().collect()),
+                observer: None,
+            };
+            match self.0.submit(job) {
+                Ok(()) => accepted += 1,
+                Err(Rejected::Full(_)) => panic!("the tests submit less than the queue takes"),
+                Err(Rejected::Failed(failure)) => return Submitted::failed(accepted, failure),
+                Err(Rejected::Lost(failure)) => return Submitted::lost(failure),
+            }
+        }
+        Submitted::all()
+    }
+
+    fn abort(&self, _: usize, why: &Failure) {
+        self.0.abort(why);
+    }
+}
+
+/// Executables of the host's, of which a card runs none.
+pub(crate) struct NoLoader;
+
+impl HostLoader for NoLoader {
+    fn supports(&self, _: &str) -> bool {
+        false
+    }
+
+    fn load(&self, _: &LoadRequest<'_>, _: usize) -> Result<Arc<dyn HostProgram>, Failure> {
+        panic!("a card runs its own executables")
+    }
+}
+
+/// The queues.
+pub(crate) const COMPUTE: usize = 0;
+pub(crate) const TRANSFER: usize = 1;
+
+pub(crate) struct Bench {
+    pub(crate) device: Arc<TenstorrentDevice>,
+    engine: Engine<Bridge>,
+}
+
+/// Parameters that every card takes.
+const COMMON: [&str; 3] = ["tiles", "cores", "paging"];
+
+/// Opens the emulated card of a machine with these parameters, or the card that `HAL_TENSTORRENT_CARD` names with those that it takes.
+pub(crate) fn open(pairs: &[(&str, &str)]) -> Result<TenstorrentDevice, Failure> {
+    let card = std::env::var("HAL_TENSTORRENT_CARD").ok();
+    let taken = pairs.iter().copied().filter(|(name, _)| card.is_none() || COMMON.contains(name));
+    let mut parameters = Parameters::new("tenstorrent", taken);
+    let device = Tenstorrent.open(card.as_deref().unwrap_or("emulated"), &mut parameters)?;
+    parameters.finish()?;
+    Ok(device)
+}
+
+impl Bench {
+    /// Of a machine that no other test has.
+    pub(crate) fn new(pairs: &[(&str, &str)]) -> Self {
+        static MACHINES: AtomicU64 = AtomicU64::new(1);
+        let seed = MACHINES.fetch_add(1, Ordering::Relaxed).to_string();
+        let pairs: Vec<(&str, &str)> = pairs.iter().copied().chain([("seed", seed.as_str())]).collect();
+        Self::of(open(&pairs).unwrap())
+    }
+
+    /// Of a device.
+    pub(crate) fn of(device: TenstorrentDevice) -> Self {
+        let device = Arc::new(device);
+        let engine = Engine::new(Bridge(device.clone())).unwrap();
+        Self { device, engine }
+    }
+
+    /// Submits a command to a queue; its timeline reaches 1.
+    pub(crate) fn submit(&self, queue: usize, command: Command<TenstorrentDevice>) -> Semaphore {
+        let timeline = Semaphore::new(&self.engine, 0).unwrap();
+        let signals = [(timeline.clone(), 1)];
+        let none: [(Semaphore, u64); 0] = [];
+        self.engine.submit(0, Affinity::queue(queue), &none, &signals, Action::Queue(Some(command))).unwrap();
+        timeline
+    }
+
+    /// What becomes of a command.
+    pub(crate) fn run(&self, command: Command<TenstorrentDevice>) -> Result<(), Failure> {
+        until_known(&self.submit(COMPUTE, command))
+    }
+
+    pub(crate) fn load(&self, file: &[u8]) -> Result<Arc<Executable>, Failure> {
+        let request = LoadRequest { format: FORMAT, data: file, constants: &[] };
+        self.device.load(&request, &NoLoader).map(|loaded| Arc::new(loaded.executable))
+    }
+
+    /// Memory of the card, with these bytes.
+    pub(crate) fn memory(&self, bytes: &[u8]) -> Arc<Memory> {
+        let memory = Arc::new(self.device.allocate(0, bytes.len() as u64).unwrap());
+        self.write(&memory, 0, bytes);
+        memory
+    }
+
+    pub(crate) fn write(&self, memory: &Arc<Memory>, offset: u64, bytes: &[u8]) {
+        let source = host(bytes);
+        let target = span(memory, offset, bytes.len() as u64);
+        self.run(Command::Update { source, target }).unwrap();
+    }
+
+    pub(crate) fn read(&self, memory: &Arc<Memory>, offset: u64, length: u64) -> Vec<u8> {
+        let range = HostRange::allocate(length, 64).unwrap();
+        let target = Span { place: Place::Host(range.clone()), length };
+        self.run(Command::Copy { source: span(memory, offset, length), target }).unwrap();
+        contents(&range)
+    }
+}
+
+/// Memory of the host with these bytes.
+pub(crate) fn host(bytes: &[u8]) -> HostRange {
+    let range = HostRange::allocate(bytes.len() as u64, 64).unwrap();
+    assert!(range.write(0, bytes));
+    range
+}
+
+pub(crate) fn contents(range: &HostRange) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(range.length()).unwrap()];
+    assert!(range.read(0, &mut bytes));
+    bytes
+}
+
+pub(crate) fn span(memory: &Arc<Memory>, offset: u64, length: u64) -> Span<TenstorrentDevice> {
+    Span { place: Place::Device(memory.clone(), offset), length }
+}
+
+pub(crate) fn whole(range: &HostRange) -> Span<TenstorrentDevice> {
+    Span { place: Place::Host(range.clone()), length: range.length() }
+}
+
+/// A call of a function.
+pub(crate) fn call(
+    executable: &Arc<Executable>,
+    function: usize,
+    workgroups: [u32; 3],
+    bindings: &[Span<TenstorrentDevice>],
+) -> Command<TenstorrentDevice> {
+    Command::Dispatch(Box::new(Dispatch {
+        executable: executable.clone(),
+        function,
+        workgroup_size: [1; 3],
+        workgroups: Workgroups::Count(workgroups),
+        local_memory: 0,
+        constants: Default::default(),
+        bindings: bindings.iter().cloned().collect(),
+    }))
+}
+
+/// Waits until a timeline has a value or its failure.
+pub(crate) fn until_known(timeline: &Semaphore) -> Result<(), Failure> {
+    let end = Instant::now() + Duration::from_secs(300);
+    loop {
+        match timeline.query() {
+            Ok(0) => assert!(Instant::now() < end, "nothing was reported"),
+            known => return known.map(drop),
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+pub(crate) fn bytes_of(floats: &[f32]) -> Vec<u8> {
+    floats.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+pub(crate) fn floats_of(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect()
+}
+
+/// Numbers between -4 and 4 that are not round.
+pub(crate) fn numbers(count: usize, seed: u16) -> Vec<f32> {
+    let number = |index: usize| {
+        let index = u16::try_from(index % 65_536).unwrap();
+        f32::from(index.wrapping_mul(40_503).wrapping_add(seed)) / 8192.0 - 4.0
+    };
+    (0..count).map(number).collect()
+}

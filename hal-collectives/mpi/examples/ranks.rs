@@ -1,0 +1,210 @@
+//! One rank of a job: `mpirun -n 4 ranks SCENARIO`. Exits with 0 if this rank saw what it should.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a check stops where something is not as it should be"
+)]
+
+use hal_backend::HostRange;
+use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction, Result};
+use hal_semaphore::{Code, Failure};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const SUM: Reduction = Reduction::Sum;
+
+fn memory(words: &[u32]) -> HostRange {
+    let range = HostRange::allocate(words.len() as u64 * 4, 64).unwrap();
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert!(range.write(0, &bytes));
+    range
+}
+
+fn read(range: &HostRange) -> Vec<u32> {
+    let mut bytes = vec![0; usize::try_from(range.length()).unwrap()];
+    assert!(range.read(0, &mut bytes));
+    bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+}
+
+fn start(
+    group: &dyn Communicator,
+    operation: Operation,
+    send: &HostRange,
+    recv: &HostRange,
+) -> Result<Receiver<Result>> {
+    let (tell, told) = channel();
+    let buffers = Buffers { send: Some(send.clone()), recv: Some(recv.clone()) };
+    let entry = group.enter(operation)?;
+    assert!(entry.start(buffers, Box::new(move |outcome| drop(tell.send(outcome)))).is_none());
+    Ok(told)
+}
+
+/// Does one operation: what each rank gets.
+fn run(group: &dyn Communicator, kind: Kind, count: u64, send: &[u32], words: usize) -> Result<Vec<u32>> {
+    let recv = memory(&vec![9; words]);
+    let operation = Operation { kind, element: Element::U32, count };
+    start(group, operation, &memory(send), &recv)?.recv_timeout(Duration::from_secs(60)).unwrap()?;
+    Ok(read(&recv))
+}
+
+fn sent(rank: u32, words: usize) -> Vec<u32> {
+    (0..words).map(|at| rank * 1_000_000 + u32::try_from(at).unwrap() * 7).collect()
+}
+
+/// Every kind on sizes around where the way changes.
+fn kinds(group: &dyn Communicator) {
+    let (rank, ranks) = group.place().unwrap();
+    let n = ranks as usize;
+    for words in [1, 3, 33, 4095, 4096, 4097, 100_001] {
+        let count = words as u64;
+        let sums = |words: usize| -> Vec<u32> {
+            let all: Vec<Vec<u32>> = (0..ranks).map(|rank| sent(rank, words)).collect();
+            (0..words).map(|at| all.iter().map(|words| words[at]).sum()).collect()
+        };
+        let whole = sums(n * words);
+        let own = sent(rank, words);
+        let sum = sums(words);
+        assert!(
+            run(group, Kind::AllReduce(SUM), count, &own, words).unwrap() == sum,
+            "all-reduce of {words}"
+        );
+        let gathered: Vec<u32> = (0..ranks).flat_map(|rank| sent(rank, words)).collect();
+        assert!(run(group, Kind::AllGather, count, &own, n * words).unwrap() == gathered);
+        let root = ranks - 1;
+        let got = run(group, Kind::Broadcast { root }, count, &own, words).unwrap();
+        assert!(got == if rank == root { vec![9; words] } else { sent(root, words) });
+        let got = run(group, Kind::Reduce { reduction: SUM, root }, count, &own, words).unwrap();
+        assert!(got == if rank == root { sum } else { vec![9; words] });
+        let all = sent(rank, n * words);
+        let got = run(group, Kind::ReduceScatter(SUM), count, &all, words).unwrap();
+        assert!(got == whole[rank as usize * words..][..words]);
+        let got = run(group, Kind::AllToAll, count * u64::from(ranks), &all, n * words).unwrap();
+        let part = |from: u32| sent(from, n * words)[rank as usize * words..][..words].to_vec();
+        assert!(got == (0..ranks).flat_map(part).collect::<Vec<u32>>());
+        let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+        let ring = Kind::SendRecv { to: Some(to), from: Some(from) };
+        assert!(run(group, ring, count, &own, words).unwrap() == sent(from, words));
+        let nobody = Kind::SendRecv { to: None, from: None };
+        assert!(run(group, nobody, count, &own, words).unwrap() == vec![0; words]);
+    }
+    floats(group);
+}
+
+/// Sums whose bits depend on the order of the ranks.
+fn floats(group: &dyn Communicator) {
+    let (rank, ranks) = group.place().unwrap();
+    for words in [100_usize, 9999] {
+        let value = |rank: u32, at: usize| {
+            1.0 / f32::from(u16::try_from(rank as usize * 37 + at % 1000 + 1).unwrap())
+        };
+        let own: Vec<u32> = (0..words).map(|at| value(rank, at).to_bits()).collect();
+        let recv = memory(&vec![0; words]);
+        let operation = Operation { kind: Kind::AllReduce(SUM), element: Element::F32, count: words as u64 };
+        start(group, operation, &memory(&own), &recv)
+            .unwrap()
+            .recv_timeout(Duration::from_secs(60))
+            .unwrap()
+            .unwrap();
+        let sum = |at: usize| (1..ranks).fold(value(0, at), |sum, rank| sum + value(rank, at)).to_bits();
+        assert!(read(&recv) == (0..words).map(sum).collect::<Vec<u32>>());
+    }
+}
+
+/// Many at once, started in another order on each rank.
+fn orders(group: &dyn Communicator) {
+    let (rank, ranks) = group.place().unwrap();
+    let count = 40_u32;
+    let mut entries: Vec<_> = (0..count)
+        .map(|number| {
+            let words = number as usize * 211 + 1;
+            let operation =
+                Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: words as u64 };
+            (number, words, group.enter(operation).unwrap())
+        })
+        .collect();
+    let turn = rank as usize * 13 % entries.len();
+    entries.rotate_left(turn);
+    if rank % 2 == 1 {
+        entries.reverse();
+    }
+    let mut waits = Vec::new();
+    for (number, words, entry) in entries {
+        let (send, recv) = (memory(&vec![number + rank; words]), memory(&vec![0; words]));
+        let (tell, told) = channel();
+        let buffers = Buffers { send: Some(send), recv: Some(recv.clone()) };
+        entry.start(buffers, Box::new(move |outcome: Result| drop(tell.send(outcome))));
+        waits.push((number, words, recv, told));
+    }
+    for (number, words, recv, told) in waits {
+        told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        let sum = (0..ranks).map(|rank| number + rank).sum::<u32>();
+        assert_eq!(read(&recv), vec![sum; words]);
+    }
+}
+
+/// Parts by whether the rank is even, in the opposite order.
+fn split(group: &dyn Communicator) {
+    let (rank, ranks) = group.place().unwrap();
+    let part = group.split(Some(rank % 2), -rank.cast_signed()).unwrap().unwrap();
+    let (own, count) = part.place().unwrap();
+    let members: Vec<u32> = (0..ranks).rev().filter(|other| other % 2 == rank % 2).collect();
+    assert_eq!((count as usize, members[own as usize]), (members.len(), rank));
+    assert_eq!(run(&*part, Kind::AllGather, 1, &[rank], members.len()).unwrap(), members);
+    kinds(&*part);
+    let none = group.split((rank > 0).then_some(0), 0).unwrap();
+    assert_eq!(none.is_some(), rank > 0);
+}
+
+fn fails(outcome: Result<Vec<u32>>, code: Code, says: &[&str]) {
+    let failure: Failure = outcome.unwrap_err();
+    eprintln!("{failure}");
+    assert_eq!(failure.code(), code, "{failure}");
+    for text in says {
+        assert!(failure.message().contains(text), "{failure} does not say {text:?}");
+    }
+}
+
+fn main() {
+    let scenario = std::env::args().nth(1).unwrap_or_default();
+    let timeout = if scenario == "late" || scenario == "killed" { 1500 } else { 30_000 };
+    let group = hal_collectives_mpi::join(b"test", "job", Duration::from_millis(timeout)).unwrap();
+    let (rank, ranks) = group.place().unwrap();
+    assert_eq!(hal_collectives_mpi::is_launched(), ranks > 1);
+    let begin = Instant::now();
+    let sum = || run(&*group, Kind::AllReduce(SUM), 4, &[1; 4], 4);
+    match scenario.as_str() {
+        "kinds" => kinds(&*group),
+        "orders" => orders(&*group),
+        "split" => split(&*group),
+        // The last rank asks for something else.
+        "misfit" if rank == ranks - 1 => {
+            let other = run(&*group, Kind::AllGather, 4, &[1; 4], 4 * ranks as usize);
+            fails(other, Code::InvalidArgument, &["all-gather of 4 ui32", "all-reduce (sum) of 4 ui32"]);
+        }
+        "misfit" => {
+            fails(sum(), Code::InvalidArgument, &["all-gather of 4 ui32", "all-reduce (sum) of 4 ui32"])
+        }
+        // The last rank does not take part for a while.
+        "late" if rank == ranks - 1 => {
+            std::thread::sleep(Duration::from_millis(4 * timeout));
+            fails(sum(), Code::DeadlineExceeded, &["has not come"]);
+        }
+        "late" => fails(sum(), Code::DeadlineExceeded, &["has not come"]),
+        // The last rank is gone from one moment to the next.
+        "killed" if rank == ranks - 1 => std::process::abort(),
+        "killed" => {
+            std::thread::sleep(Duration::from_millis(500));
+            fails(sum(), Code::DeadlineExceeded, &["has not come"]);
+        }
+        // The last rank cannot take part.
+        "gives-up" if rank == ranks - 1 => {
+            let operation = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: 4 };
+            group.enter(operation).unwrap().give_up(&Failure::new(Code::DataLoss, "bank 3 is on fire"));
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        "gives-up" => fails(sum(), Code::DataLoss, &["bank 3 is on fire", "could not take part"]),
+        other => panic!("there is no scenario {other:?}"),
+    }
+    assert!(begin.elapsed() < Duration::from_secs(120));
+    println!("rank {rank} of {ranks}: {scenario} ok");
+}

@@ -1,0 +1,295 @@
+//! The MPI library of the machine, loaded when it is needed: the one place of this crate with unsafe code.
+//!
+//! # Two interfaces
+//!
+//! MPI standardises C source and not what is in a library. Open MPI's handles are pointers, to objects that the library
+//! exports; MPICH's, and those of its relatives, are numbers of 32 bits. Here both are words: a number is passed in the low
+//! half of a register, where its callee looks for it, and a word that is zero before has a number in its low half after it
+//! was written, on the 64-bit little-endian machines that this crate is for. Which library it is, its exports tell.
+//!
+//! # Threads
+//!
+//! What the library promises about threads is asked for when it is initialised. Where the program has done that before, it is
+//! taken as it is. All calls are made by one thread of this crate, so that more than `MPI_THREAD_SERIALIZED` is never needed.
+#![allow(
+    unsafe_code,
+    reason = "foreign functions, called with memory that is kept until they are done with it"
+)]
+
+use hal_backend::HostRange;
+use hal_collectives::Result;
+use hal_semaphore::{Code, Failure};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+
+/// A communicator, a datatype, a request: see the module.
+type Handle = usize;
+
+type Init = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
+type AskOne = unsafe extern "C" fn(*mut c_int) -> c_int;
+type AskOf = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
+type Transfer = unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
+type Test = unsafe extern "C" fn(*mut Handle, *mut c_int, *mut c_void) -> c_int;
+type OfRequest = unsafe extern "C" fn(*mut Handle) -> c_int;
+type SetHandler = unsafe extern "C" fn(Handle, Handle) -> c_int;
+type ErrorString = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
+type Plain = unsafe extern "C" fn() -> c_int;
+
+/// Names that a library may have, the first that loads is taken: without a version only where headers are installed too.
+const OPEN_MPI: &[&str] = &["libmpi.so.40", "libmpi.so"];
+const MPICH: &[&str] = &["libmpich.so.12", "libmpi.so.12", "libmpich.so"];
+
+/// What Open MPI sets in the processes that it launches, and what MPICH's launcher and Slurm set.
+const BY_OPEN_MPI: &[&str] = &["OMPI_COMM_WORLD_SIZE"];
+const BY_OTHERS: &[&str] = &["PMI_SIZE"];
+
+const THREAD_SERIALIZED: c_int = 2;
+const THREAD_MULTIPLE: c_int = 3;
+
+/// MPICH's numbers.
+const MPICH_WORLD: Handle = 0x4400_0000;
+const MPICH_BYTE: Handle = 0x4c00_010d;
+const MPICH_ERRORS_RETURN: Handle = 0x5400_0001;
+
+/// `MPI_ANY_SOURCE` of each.
+const OPEN_MPI_ANYBODY: c_int = -1;
+const MPICH_ANYBODY: c_int = -2;
+
+/// As many bytes as the status of any MPI has, and more.
+type Status = [u64; 16];
+
+/// A library that is initialised.
+///
+/// # Invariants
+///
+/// The functions and handles are those of one library that is never unloaded.
+pub(crate) struct Library {
+    world: Handle,
+    byte: Handle,
+    anybody: c_int,
+    send: Transfer,
+    receive: Transfer,
+    test: Test,
+    cancel: OfRequest,
+    error_string: ErrorString,
+    finalize: Plain,
+    finalized: AskOne,
+    /// Whether it was begun here, and nobody else will end it.
+    pub(crate) owned: bool,
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+}
+
+/// A transfer that has begun. Its memory is kept until it has ended.
+pub(crate) struct Request {
+    handle: Box<Handle>,
+    memory: HostRange,
+    /// It receives, has not ended, and was not cancelled: MPI cancels nothing else.
+    is_expected: bool,
+}
+
+fn is_set(names: &[&str]) -> bool {
+    names.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+}
+
+/// Whether a launcher of MPI programs started this process beside others.
+pub(crate) fn is_launched() -> bool {
+    let alone = |name: &&str| std::env::var(name).is_ok_and(|size| size.trim() == "1");
+    (is_set(BY_OPEN_MPI) || is_set(BY_OTHERS)) && ![BY_OPEN_MPI, BY_OTHERS].concat().iter().any(alone)
+}
+
+fn open(names: &[&str]) -> Option<*mut c_void> {
+    names.iter().find_map(|name| {
+        let name = CString::new(*name).ok()?;
+        // SAFETY: a name; what a library does when it is loaded is its own. Its plug-ins look for its symbols, so they are
+        // global.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+        (!library.is_null()).then_some(library)
+    })
+}
+
+fn missing(what: &str) -> Failure {
+    let (package, launcher) = if is_set(BY_OPEN_MPI) {
+        ("libopenmpi3", "Open MPI's mpirun")
+    } else {
+        ("libmpich12", "MPICH's or Slurm's launcher")
+    };
+    let message = format!(
+        "this process was started by {launcher}, and {what}; install the MPI that started it (on Debian and Ubuntu: apt-get \
+         install {package}), or put the folder of its library into LD_LIBRARY_PATH"
+    );
+    Failure::new(Code::Unavailable, message)
+}
+
+/// A symbol of a library.
+///
+/// # Safety
+///
+/// `T` is a pointer, and to what the library has under that name.
+unsafe fn symbol<T: Copy>(library: *mut c_void, name: &CStr) -> Result<T> {
+    const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
+    // SAFETY: the library is loaded and stays so.
+    let address = unsafe { libc::dlsym(library, name.as_ptr()) };
+    if address.is_null() {
+        return Err(missing(&format!("its library has no {}", name.to_string_lossy())));
+    }
+    // SAFETY: as wide, and of that type, as the caller promises.
+    Ok(unsafe { std::mem::transmute_copy(&address) })
+}
+
+impl Library {
+    /// Loads the library of whatever launched this process, and initialises it unless somebody has.
+    pub(crate) fn load() -> Result<Self> {
+        let names = if is_set(BY_OPEN_MPI) { [OPEN_MPI, MPICH] } else { [MPICH, OPEN_MPI] };
+        let library =
+            names.into_iter().find_map(open).ok_or_else(|| missing("no MPI library can be loaded"))?;
+        // SAFETY: the types are those of the MPI standard, with handles as the module says.
+        unsafe {
+            let by_pointers = !libc::dlsym(library, c"ompi_mpi_comm_world".as_ptr()).is_null();
+            let (world, byte, handler, anybody) = if by_pointers {
+                (
+                    symbol(library, c"ompi_mpi_comm_world")?,
+                    symbol(library, c"ompi_mpi_byte")?,
+                    symbol(library, c"ompi_mpi_errors_return")?,
+                    OPEN_MPI_ANYBODY,
+                )
+            } else {
+                (MPICH_WORLD, MPICH_BYTE, MPICH_ERRORS_RETURN, MPICH_ANYBODY)
+            };
+            let owned = begin(library)?;
+            let set_handler: SetHandler = symbol(library, c"MPI_Comm_set_errhandler")?;
+            set_handler(world, handler);
+            let ask = |name| {
+                let ask: AskOf = symbol(library, name)?;
+                let mut number = 0;
+                ask(world, &raw mut number);
+                u32::try_from(number).map_err(|_| missing("its library knows of no ranks"))
+            };
+            Ok(Self {
+                world,
+                byte,
+                anybody,
+                send: symbol(library, c"MPI_Isend")?,
+                receive: symbol(library, c"MPI_Irecv")?,
+                test: symbol(library, c"MPI_Test")?,
+                cancel: symbol(library, c"MPI_Cancel")?,
+                error_string: symbol(library, c"MPI_Error_string")?,
+                finalize: symbol(library, c"MPI_Finalize")?,
+                finalized: symbol(library, c"MPI_Finalized")?,
+                owned,
+                rank: ask(c"MPI_Comm_rank")?,
+                size: ask(c"MPI_Comm_size")?,
+            })
+        }
+    }
+
+    /// Begins to send all of some memory.
+    pub(crate) fn send(&self, memory: HostRange, to: u32, tag: i32) -> Result<Request> {
+        let mut request = self.transfer(self.send, memory, to.cast_signed(), tag)?;
+        request.is_expected = false;
+        Ok(request)
+    }
+
+    /// Begins to receive into all of some memory.
+    pub(crate) fn receive(&self, memory: HostRange, from: u32, tag: i32) -> Result<Request> {
+        self.transfer(self.receive, memory, from.cast_signed(), tag)
+    }
+
+    /// Begins to receive at most as much as some memory has, from whoever sends it.
+    pub(crate) fn receive_from_anybody(&self, memory: HostRange, tag: i32) -> Result<Request> {
+        self.transfer(self.receive, memory, self.anybody, tag)
+    }
+
+    fn transfer(&self, transfer: Transfer, memory: HostRange, peer: c_int, tag: i32) -> Result<Request> {
+        let mut request = Request { handle: Box::new(0), memory, is_expected: true };
+        let count = c_int::try_from(request.memory.length()).unwrap_or(c_int::MAX);
+        let (address, handle) = (request.memory.address().cast(), &raw mut *request.handle);
+        // SAFETY: the memory and the handle stay where they are until the request has ended, which its owner sees to.
+        self.check(unsafe { transfer(address, count, self.byte, peer, tag, self.world, handle) })?;
+        Ok(request)
+    }
+
+    /// Whether a transfer has ended. Makes progress with all of them.
+    pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
+        let (mut flag, mut status): (c_int, Status) = (0, [0; 16]);
+        // SAFETY: the request is one of this library's; a status is not larger.
+        self.check(unsafe {
+            (self.test)(&raw mut *request.handle, &raw mut flag, (&raw mut status).cast())
+        })?;
+        request.is_expected &= flag == 0;
+        Ok(flag != 0)
+    }
+
+    /// Asks for a receive to end without a message, if none has come.
+    pub(crate) fn cancel(&self, request: &mut Request) {
+        if std::mem::take(&mut request.is_expected) {
+            // SAFETY: the request is one of this library's, which has not ended and was not cancelled.
+            let _ = unsafe { (self.cancel)(&raw mut *request.handle) };
+        }
+    }
+
+    /// Ends the library, if it is ours to end. It cannot be begun again.
+    pub(crate) fn end(&self) {
+        let mut finalized = 0;
+        // SAFETY: nobody calls the library any more.
+        unsafe {
+            (self.finalized)(&raw mut finalized);
+            if self.owned && finalized == 0 {
+                (self.finalize)();
+            }
+        }
+    }
+
+    fn check(&self, code: c_int) -> Result {
+        if code == 0 {
+            return Ok(());
+        }
+        let (mut text, mut length) = ([0; 1024], 0);
+        // SAFETY: MPI writes at most as many characters as any of its implementations has room for.
+        unsafe { (self.error_string)(code, text.as_mut_ptr().cast(), &raw mut length) };
+        let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
+        let text = String::from_utf8_lossy(text.get(..end).unwrap_or(&[])).into_owned();
+        Err(Failure::new(Code::Unavailable, format!("MPI says: {text}")))
+    }
+}
+
+/// Initialises a library unless that was done. Whether it is ours then.
+///
+/// # Safety
+///
+/// The library is an MPI.
+unsafe fn begin(library: *mut c_void) -> Result<bool> {
+    // SAFETY: the types are those of the MPI standard.
+    unsafe {
+        let initialized: AskOne = symbol(library, c"MPI_Initialized")?;
+        let mut is_begun = 0;
+        initialized(&raw mut is_begun);
+        if is_begun != 0 {
+            return Ok(false);
+        }
+        let init: Init = symbol(library, c"MPI_Init_thread")?;
+        let mut given = 0;
+        let code = init(std::ptr::null_mut(), std::ptr::null_mut(), THREAD_MULTIPLE, &raw mut given);
+        if code != 0 {
+            return Err(missing(&format!("its library could not be initialised (MPI_Init_thread: {code})")));
+        }
+        if given < THREAD_SERIALIZED {
+            return Err(missing(&format!(
+                "its library gives threads level {given}, and collectives need MPI_THREAD_SERIALIZED (2)"
+            )));
+        }
+        Ok(true)
+    }
+}
+
+/// Has a function called at the end of the process.
+pub(crate) fn at_exit(call: extern "C" fn()) {
+    // SAFETY: a function of the program's, which is never unloaded.
+    unsafe { libc::atexit(call) };
+}
+
+impl Request {
+    /// Where it sends from or receives into.
+    pub(crate) fn memory(&self) -> &HostRange {
+        &self.memory
+    }
+}

@@ -1,0 +1,34 @@
+//! Operations of several ranks at once: what each kind computes, who has to agree on what, and how they meet.
+//!
+//! A *rank* is one of the devices that run the shards of a program; a *group* is the ranks that talk to each other,
+//! numbered from 0. An [`Operation`] is what one rank asks for. It has two moments. When the rank *enters* it, it takes its
+//! place among the operations of the group and is compared with what the others ask for there: nothing has moved yet. When
+//! the rank *starts* it, its memory is ready; when every rank that it needs has started, the bytes move, and each rank is
+//! told.
+//!
+//! Whatever is no longer possible ends everything that the group has in progress, with one failure for all: an operation
+//! that does not fit the others', a rank that gives up, a rank that does not come in time. The places of the operations are
+//! counted by each rank for itself, so there is nothing that could go on afterwards; a group that has failed stays failed.
+//!
+//! | what | where |
+//! |---|---|
+//! | element types and reductions, to the bit | [`Element`], [`Reduction`], `reduce.rs` |
+//! | the nine kinds, what each rank sends and receives | [`Operation`] |
+//! | what a driver sees of a group | [`Communicator`], [`Entry`] |
+//! | groups within this process | [`local`] |
+
+#![forbid(unsafe_code)]
+
+mod communicator;
+mod element;
+pub mod local;
+mod operation;
+mod reduce;
+
+pub use communicator::{Buffers, Communicator, Done, Entry, Job};
+pub use element::{Element, Reduction};
+pub use operation::{ENCODED, Kind, Line, Operation, Places, RECEIVER, SENDER, Side};
+pub use reduce::reduce;
+
+/// What nearly everything here returns.
+pub type Result<T = ()> = std::result::Result<T, hal_semaphore::Failure>;

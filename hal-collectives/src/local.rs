@@ -1,0 +1,75 @@
+//! Groups within this process: threads or devices whose memory the host can see.
+//!
+//! A group is a table of *meetings*. Each rank counts its operations, so the n-th one of a rank meets the
+//! n-th ones of the others; what goes between two ranks is counted for each pair and direction apart. The rank that starts
+//! last gets the job of moving everybody's bytes, straight from where they are to where they belong.
+//!
+//! # Who tells whom
+//!
+//! Entering, giving up and dropping never call anybody back: a program may do any of it under a lock. How an operation went
+//! is told by the thread that did the job, and that it failed by one thread of this module, which also keeps the time.
+
+mod group;
+mod meeting;
+mod member;
+mod perform;
+mod split;
+mod watch;
+
+use crate::{Communicator, Result};
+use group::Group;
+use hal_semaphore::{Code, Failure};
+use member::Member;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The groups that there are, by what their members call them.
+static GROUPS: Mutex<BTreeMap<Vec<u8>, Weak<Group>>> = Mutex::new(BTreeMap::new());
+
+/// How a rank joins a group.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// What tells the group from every other one: the same bytes for all of its members.
+    pub id: &'a [u8],
+    /// What messages call it.
+    pub name: &'a str,
+    /// Which rank this is.
+    pub rank: u32,
+    /// How many there are.
+    pub count: u32,
+    /// Who speaks for the rank. Somebody else cannot at the same time.
+    pub owner: usize,
+    /// How long an operation waits for ranks that do not come.
+    pub timeout: Duration,
+}
+
+/// Joins a group of this process, which begins with the first one that does and ends with the last one that lets go of it.
+/// Does not wait for the others. One that has failed is not joined any more: whoever comes then begins anew.
+pub fn join(request: &Request<'_>) -> Result<Box<dyn Communicator>> {
+    let Request { rank, count, name, .. } = *request;
+    if rank >= count {
+        let message = format!("there is no rank {rank} in a group of {count}; ranks are numbered from 0");
+        return Err(Failure::new(Code::InvalidArgument, message));
+    }
+    let mut groups = GROUPS.lock();
+    groups.retain(|_, group| group.strong_count() > 0);
+    let known = groups.get(request.id).and_then(Weak::upgrade).filter(|group| !group.has_failed());
+    let group = match known {
+        Some(group) if group.count() != count => {
+            let message = format!(
+                "rank {rank} asks for the group {name:?} with {count} ranks, and others have joined it with {}",
+                group.count()
+            );
+            return Err(Failure::new(Code::InvalidArgument, message));
+        }
+        Some(group) => group,
+        None => {
+            let group = Group::new(name.to_owned(), count, request.timeout);
+            groups.insert(request.id.to_vec(), Arc::downgrade(&group));
+            group
+        }
+    };
+    Ok(Box::new(Member::claim(&group, rank, request.owner)?))
+}

@@ -1,0 +1,207 @@
+//! A group: its meetings, and how all of them end at once.
+
+use super::meeting::{Arrival, Meeting, Slot, ranks};
+use super::split::Split;
+use super::watch;
+use crate::operation::{Line, Side};
+use crate::{Job, Operation, Result};
+use hal_semaphore::{Code, Failure};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The ranks that talk to each other.
+pub(super) struct Group {
+    name: String,
+    count: u32,
+    timeout: Duration,
+    state: Mutex<State>,
+}
+
+/// # Invariants
+///
+/// Of a group that has failed there are no meetings and no splits.
+#[derive(Default)]
+pub(super) struct State {
+    failed: Option<Failure>,
+    /// Who speaks for each rank, and how often.
+    claims: BTreeMap<u32, (usize, usize)>,
+    /// How many operations each side of each line has entered.
+    entered: BTreeMap<(Line, Side), u64>,
+    meetings: BTreeMap<Slot, Meeting>,
+    /// How often each rank has split the group.
+    splits_of: BTreeMap<u32, u64>,
+    pub(super) splits: BTreeMap<u64, Split>,
+    /// The time of this group is kept.
+    watched: bool,
+}
+
+impl Group {
+    pub(super) fn new(name: String, count: u32, timeout: Duration) -> Arc<Self> {
+        Arc::new(Self { name, count, timeout, state: Mutex::default() })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.state.lock().failed.is_some()
+    }
+
+    /// Lets `owner` speak for a rank, until it is [given back](Self::give_back) as often.
+    pub(super) fn claim(&self, rank: u32, owner: usize) -> Result {
+        let mut state = self.state.lock();
+        let (who, uses) = state.claims.entry(rank).or_insert((owner, 0));
+        if *who != owner {
+            let message = format!(
+                "rank {rank} of the group {:?} is another device already; each device has a rank of its own",
+                self.name
+            );
+            return Err(Failure::new(Code::AlreadyExists, message));
+        }
+        *uses += 1;
+        Ok(())
+    }
+
+    pub(super) fn give_back(&self, rank: u32) {
+        let mut state = self.state.lock();
+        if let Some((_, uses)) = state.claims.get_mut(&rank) {
+            *uses -= 1;
+            if *uses == 0 {
+                state.claims.remove(&rank);
+            }
+        }
+    }
+
+    /// Takes the next place of one side of a line, and compares the operation with what others ask for there.
+    pub(super) fn enter(
+        &self,
+        (line, side): (Line, Side),
+        (rank, operation): (u32, Operation),
+    ) -> Result<Slot> {
+        let mut state = self.state.lock();
+        if let Some(failure) = &state.failed {
+            return Err(failure.clone());
+        }
+        let entered = state.entered.entry((line, side)).or_default();
+        let slot = Slot { line, number: *entered };
+        *entered += 1;
+        let meeting = state.meetings.entry(slot).or_insert_with(|| Meeting::new(line, self.count));
+        let Some((other, theirs)) = meeting.misfit(&operation, line) else {
+            meeting.enter(side, rank, operation);
+            return Ok(slot);
+        };
+        let message = format!(
+            "{slot} of the group {:?} is not the same for all: rank {rank} asks for {operation}, rank {other} for {theirs}; \
+             every rank has to ask for the same operations in the same order",
+            self.name
+        );
+        let failure = Failure::new(Code::InvalidArgument, message);
+        self.end(state, &failure);
+        Err(failure)
+    }
+
+    /// One end of a meeting is there. The last one gets the job.
+    pub(super) fn arrive(&self, slot: Slot, side: Side, arrival: Arrival) -> Option<Job> {
+        let mut state = self.state.lock();
+        if let Some(failure) = state.failed.clone() {
+            drop(state);
+            watch::tell(vec![arrival.part], &failure);
+            return None;
+        }
+        let group = arrival.group.clone();
+        let meeting = state.meetings.get_mut(&slot)?;
+        meeting.arrive(side, arrival);
+        if meeting.is_complete() {
+            let meeting = state.meetings.remove(&slot);
+            drop(state);
+            return meeting.map(|meeting| meeting.into_job(slot.line));
+        }
+        meeting.since.get_or_insert_with(Instant::now);
+        group.keep_time(&mut state);
+        None
+    }
+
+    /// Has the time kept, as somebody waits.
+    pub(super) fn keep_time(self: &Arc<Self>, state: &mut State) {
+        if !std::mem::replace(&mut state.watched, true) {
+            watch::keep_time(self);
+        }
+    }
+
+    /// Takes a rank's next split, and what has come together for it.
+    pub(super) fn next_split(&self, rank: u32) -> Result<(parking_lot::MutexGuard<'_, State>, u64)> {
+        let mut state = self.state.lock();
+        if let Some(failure) = &state.failed {
+            return Err(failure.clone());
+        }
+        let next = state.splits_of.entry(rank).or_default();
+        let number = *next;
+        *next += 1;
+        Ok((state, number))
+    }
+
+    /// Ends everything, unless that has happened.
+    pub(super) fn fail(&self, failure: &Failure) {
+        self.end(self.state.lock(), failure);
+    }
+
+    fn end(&self, mut state: parking_lot::MutexGuard<'_, State>, failure: &Failure) {
+        if state.failed.is_some() {
+            return;
+        }
+        state.failed = Some(failure.clone());
+        let meetings = std::mem::take(&mut state.meetings);
+        let splits = std::mem::take(&mut state.splits);
+        drop(state);
+        for split in splits.into_values() {
+            split.fail(failure);
+        }
+        let parts: Vec<_> = meetings.into_values().flat_map(Meeting::into_parts).collect();
+        watch::tell(parts, failure);
+    }
+
+    /// Fails if somebody has waited too long by `now`. When to look again, if anybody waits; otherwise the time need not be
+    /// kept any more.
+    pub(super) fn look(&self, now: Instant) -> Option<Instant> {
+        let mut state = self.state.lock();
+        let meetings = state.meetings.iter().filter_map(|(slot, meeting)| Some((meeting.since?, Some(slot))));
+        let splits = state.splits.values().map(|split| (split.since, None));
+        let Some((since, slot)) = meetings.chain(splits).min_by_key(|(since, _)| *since) else {
+            state.watched = false;
+            return None;
+        };
+        let deadline = since + self.timeout;
+        if deadline > now {
+            return Some(deadline);
+        }
+        let what = match slot.and_then(|slot| Some((slot, state.meetings.get(slot)?))) {
+            Some((slot, meeting)) => {
+                format!("{slot} of the group {:?}: {}", self.name, meeting.who_is_there(slot.line))
+            }
+            None => format!("a split of the group {:?}: {}", self.name, state.who_has_split(self.count)),
+        };
+        let message = format!("{what}; that is how it is after {:?} (collective_timeout)", self.timeout);
+        state.watched = false;
+        self.end(state, &Failure::new(Code::DeadlineExceeded, message));
+        None
+    }
+}
+
+impl State {
+    fn who_has_split(&self, count: u32) -> String {
+        let Some(split) = self.splits.values().min_by_key(|split| split.since) else { return String::new() };
+        let missing: Vec<u32> = (0..count).filter(|rank| !split.has(*rank)).collect();
+        format!("{} not split it", ranks(&missing, "has", "have"))
+    }
+}

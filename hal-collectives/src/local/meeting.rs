@@ -1,0 +1,210 @@
+//! One operation of a group, from the first rank that enters it to the last one that has started it.
+
+use super::group::Group;
+use super::perform::{Everyone, transfer};
+use crate::operation::{Line, SENDER, Side};
+use crate::{Buffers, Done, Job, Operation, Result};
+use hal_semaphore::Failure;
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Which operation of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Slot {
+    pub(super) line: Line,
+    pub(super) number: u64,
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Line::Everyone => write!(f, "operation {}", self.number),
+            Line::Pair { from, to } => write!(f, "transfer {} from rank {from} to rank {to}", self.number),
+        }
+    }
+}
+
+/// Part of a rank's operation: most have one, and what sends and receives has two.
+pub(super) type Part = Arc<Parts>;
+
+/// The parts of one rank's operation that have not ended.
+pub(super) struct Parts(Mutex<Open>);
+
+struct Open {
+    left: usize,
+    outcome: Result,
+    done: Option<Done>,
+}
+
+impl Parts {
+    pub(super) fn new(count: usize, done: Done) -> Part {
+        Arc::new(Self(Mutex::new(Open { left: count, outcome: Ok(()), done: Some(done) })))
+    }
+
+    /// One of them has ended. With the last one the rank is told.
+    pub(super) fn end(&self, outcome: Result) {
+        let mut open = self.0.lock();
+        open.left -= 1;
+        if open.outcome.is_ok() {
+            open.outcome = outcome;
+        }
+        if open.left > 0 {
+            return;
+        }
+        let outcome = std::mem::replace(&mut open.outcome, Ok(()));
+        let done = open.done.take();
+        drop(open);
+        if let Some(done) = done {
+            done(outcome);
+        }
+    }
+}
+
+/// A rank that has started.
+#[derive(Clone)]
+pub(super) struct Arrival {
+    /// It is there as long as somebody waits in it, whoever else has let go of it.
+    pub(super) group: Arc<Group>,
+    pub(super) operation: Operation,
+    /// As long as the operation says.
+    pub(super) buffers: Buffers,
+    pub(super) part: Part,
+}
+
+/// How far one side is.
+enum End {
+    Absent,
+    Entered(u32, Operation),
+    Here(u32, Arrival),
+}
+
+impl End {
+    fn asks(&self) -> Option<(u32, &Operation)> {
+        match self {
+            End::Absent => None,
+            End::Entered(rank, operation) => Some((*rank, operation)),
+            End::Here(rank, arrival) => Some((*rank, &arrival.operation)),
+        }
+    }
+}
+
+/// An operation that not everybody has started.
+pub(super) struct Meeting {
+    ends: Vec<End>,
+    here: usize,
+    /// When the first one was there.
+    pub(super) since: Option<Instant>,
+}
+
+impl Meeting {
+    pub(super) fn new(line: Line, ranks: u32) -> Self {
+        let sides = if line == Line::Everyone { ranks } else { 2 };
+        Self { ends: (0..sides).map(|_| End::Absent).collect(), here: 0, since: None }
+    }
+
+    /// What somebody else asks for that does not fit.
+    pub(super) fn misfit(&self, operation: &Operation, line: Line) -> Option<(u32, Operation)> {
+        // All of those that are there fit each other.
+        let (rank, other) = self.ends.iter().find_map(End::asks)?;
+        (!operation.fits(other, line)).then_some((rank, *other))
+    }
+
+    pub(super) fn enter(&mut self, side: Side, rank: u32, operation: Operation) {
+        if let Some(end) = self.ends.get_mut(side as usize) {
+            *end = End::Entered(rank, operation);
+        }
+    }
+
+    pub(super) fn arrive(&mut self, side: Side, arrival: Arrival) {
+        if let Some(end) = self.ends.get_mut(side as usize)
+            && let End::Entered(rank, _) = end
+        {
+            *end = End::Here(*rank, arrival);
+            self.here += 1;
+        }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.here == self.ends.len()
+    }
+
+    fn into_arrivals(self) -> Vec<Arrival> {
+        let here = |end| if let End::Here(_, arrival) = end { Some(arrival) } else { None };
+        self.ends.into_iter().filter_map(here).collect()
+    }
+
+    /// The parts of those who are there.
+    pub(super) fn into_parts(self) -> Vec<Part> {
+        self.into_arrivals().into_iter().map(|arrival| arrival.part).collect()
+    }
+
+    /// What is to be done now that everybody is there.
+    pub(super) fn into_job(self, line: Line) -> Job {
+        let arrivals = self.into_arrivals();
+        Box::new(move || {
+            match (line, arrivals.as_slice()) {
+                (Line::Everyone, arrivals) => Everyone(arrivals).perform(),
+                (Line::Pair { .. }, [sender, receiver]) => transfer(&sender.buffers, &receiver.buffers),
+                (Line::Pair { .. }, _) => debug_assert!(false, "a pair has two ends"),
+            }
+            for Arrival { buffers, part, group, .. } in arrivals {
+                // Memory is let go, and with it written back where it has to be, before anybody is told.
+                drop((buffers, group));
+                part.end(Ok(()));
+            }
+        })
+    }
+
+    /// Who has come how far, in words.
+    pub(super) fn who_is_there(&self, line: Line) -> String {
+        let (mut here, mut entered, mut absent) = (Vec::new(), Vec::new(), Vec::new());
+        let mut asked = Vec::new();
+        for (side, end) in (0..).zip(&self.ends) {
+            let rank = match line {
+                Line::Everyone => side,
+                Line::Pair { from, to } => {
+                    if side == SENDER {
+                        from
+                    } else {
+                        to
+                    }
+                }
+            };
+            match end {
+                End::Here(..) => here.push(rank),
+                End::Entered(..) => entered.push(rank),
+                End::Absent => absent.push(rank),
+            }
+            asked.extend(end.asks().map(|(_, operation)| operation.to_string()));
+        }
+        asked.dedup();
+        let mut text = format!("{}; {} in it", asked.join(", "), ranks(&here, "waits", "wait"));
+        if !entered.is_empty() {
+            text += &format!("; {} asked for it, but not come so far", ranks(&entered, "has", "have"));
+        }
+        if !absent.is_empty() {
+            text += &format!("; {} not asked for it", ranks(&absent, "has", "have"));
+        }
+        text
+    }
+}
+
+/// Names ranks, a few of them, and what they do.
+pub(super) fn ranks(ranks: &[u32], one: &str, several: &str) -> String {
+    const NAMED: usize = 8;
+    let names: Vec<String> = ranks.iter().take(NAMED).map(u32::to_string).collect();
+    match ranks {
+        [rank] => format!("rank {rank} {one}"),
+        ranks if ranks.len() <= NAMED => format!("ranks {} {several}", names.join(", ")),
+        ranks => format!("ranks {} and {} others {several}", names.join(", "), ranks.len() - NAMED),
+    }
+}
+
+/// Ends parts with a failure.
+pub(super) fn fail_all(parts: Vec<Part>, failure: &Failure) {
+    for part in parts {
+        part.end(Err(failure.clone()));
+    }
+}

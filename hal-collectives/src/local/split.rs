@@ -1,0 +1,131 @@
+//! Splitting a group. Each rank calls it for itself and goes on; who is in which part is known when all have.
+
+use super::group::Group;
+use super::member::Member;
+use crate::{Communicator, Entry, Operation, Result};
+use hal_semaphore::{Code, Failure};
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What ranks have said so far: the color and the key of each, and who wants to know.
+pub(super) struct Split {
+    calls: BTreeMap<u32, (Option<u32>, i32, Arc<Pending>)>,
+    pub(super) since: Instant,
+}
+
+impl Split {
+    pub(super) fn has(&self, rank: u32) -> bool {
+        self.calls.contains_key(&rank)
+    }
+
+    pub(super) fn fail(self, failure: &Failure) {
+        for (_, _, pending) in self.calls.into_values() {
+            pending.set(Err(failure.clone()));
+        }
+    }
+
+    /// Everybody has called.
+    fn resolve(self, group: &Group, number: u64) {
+        let mut colors: BTreeMap<u32, Vec<(i32, u32, Arc<Pending>)>> = BTreeMap::new();
+        for (rank, (color, key, pending)) in self.calls {
+            if let Some(color) = color {
+                colors.entry(color).or_default().push((key, rank, pending));
+            }
+        }
+        for (color, mut members) in colors {
+            members.sort_by_key(|&(key, rank, _)| (key, rank));
+            let name = format!("{} split {number} color {color}", group.name());
+            let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
+            let part = Group::new(name, count, group.timeout());
+            for (rank, (_, _, pending)) in (0..).zip(members) {
+                // Nobody else knows of it, so nobody else is that rank.
+                pending.set(Member::claim(&part, rank, rank as usize));
+            }
+        }
+    }
+}
+
+/// One rank calls.
+pub(super) fn call(
+    group: &Arc<Group>,
+    rank: u32,
+    (color, key): (Option<u32>, i32),
+    pending: &Arc<Pending>,
+) -> Result {
+    let (mut state, number) = group.next_split(rank)?;
+    pending.patience(group.timeout());
+    let split =
+        state.splits.entry(number).or_insert_with(|| Split { calls: BTreeMap::new(), since: Instant::now() });
+    split.calls.insert(rank, (color, key, pending.clone()));
+    if split.calls.len() < group.count() as usize {
+        group.keep_time(&mut state);
+        return Ok(());
+    }
+    let split = state.splits.remove(&number);
+    drop(state);
+    if let Some(split) = split {
+        split.resolve(group, number);
+    }
+    Ok(())
+}
+
+/// A rank's end of a group that is being agreed on.
+#[derive(Default)]
+pub(super) struct Pending {
+    outcome: Mutex<(Option<Result<Arc<Member>>>, Duration)>,
+    known: Condvar,
+}
+
+impl Pending {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    fn patience(&self, timeout: Duration) {
+        self.outcome.lock().1 = timeout;
+    }
+
+    fn set(&self, outcome: Result<Member>) {
+        self.outcome.lock().0 = Some(outcome.map(Arc::new));
+        self.known.notify_all();
+    }
+
+    fn member(&self) -> Result<Arc<Member>> {
+        let mut outcome = self.outcome.lock();
+        // Who keeps the time ends it; twice as long is for a thread that was not woken in time.
+        let end = Instant::now() + outcome.1 * 2 + Duration::from_secs(1);
+        while outcome.0.is_none() {
+            if self.known.wait_until(&mut outcome, end).timed_out() {
+                let message = "not every rank has split the group that this one is a part of";
+                return Err(Failure::new(Code::DeadlineExceeded, message));
+            }
+        }
+        match &outcome.0 {
+            Some(outcome) => outcome.clone(),
+            None => Err(Failure::new(Code::Internal, "a split ended without an outcome")),
+        }
+    }
+}
+
+impl Communicator for Arc<Pending> {
+    fn place(&self) -> Result<(u32, u32)> {
+        self.member()?.place()
+    }
+
+    fn enter(&self, operation: Operation) -> Result<Box<dyn Entry>> {
+        self.member()?.enter(operation)
+    }
+
+    fn end(&self, why: &Failure) {
+        let known = self.outcome.lock().0.clone();
+        if let Some(Ok(member)) = known {
+            member.end(why);
+        }
+    }
+
+    fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
+        self.member()?.split(color, key)
+    }
+}

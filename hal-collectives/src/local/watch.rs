@@ -1,0 +1,80 @@
+//! The thread that tells of failures, and that notices when somebody has waited too long.
+//!
+//! There is one for all groups, as long as there is anything to do for it and a while longer.
+
+use super::group::Group;
+use super::meeting::{Part, fail_all};
+use hal_semaphore::Failure;
+use parking_lot::{Condvar, Mutex};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How long the thread stays without work.
+const IDLE: Duration = Duration::from_secs(2);
+
+static WATCH: Mutex<Watch> = Mutex::new(Watch { groups: Vec::new(), failed: Vec::new(), runs: false });
+static NEWS: Condvar = Condvar::new();
+
+struct Watch {
+    groups: Vec<Weak<Group>>,
+    failed: Vec<(Vec<Part>, Failure)>,
+    runs: bool,
+}
+
+/// Has ranks told that their operations failed, soon and by another thread.
+pub(super) fn tell(parts: Vec<Part>, failure: &Failure) {
+    if parts.is_empty() {
+        return;
+    }
+    let mut watch = WATCH.lock();
+    watch.failed.push((parts, failure.clone()));
+    watch.wake();
+}
+
+/// Has the group looked at until nobody waits in it.
+pub(super) fn keep_time(group: &Arc<Group>) {
+    let mut watch = WATCH.lock();
+    watch.groups.push(Arc::downgrade(group));
+    watch.wake();
+}
+
+impl Watch {
+    fn wake(&mut self) {
+        if self.runs {
+            NEWS.notify_one();
+            return;
+        }
+        let thread = std::thread::Builder::new().name("hal-collectives".into());
+        // Without a thread the next one that has something for it tries again.
+        self.runs = thread.spawn(serve).is_ok();
+    }
+}
+
+fn serve() {
+    let mut watch = WATCH.lock();
+    let mut kept: Vec<Weak<Group>> = Vec::new();
+    loop {
+        let failed = std::mem::take(&mut watch.failed);
+        kept.append(&mut watch.groups);
+        drop(watch);
+        for (parts, failure) in failed {
+            fail_all(parts, &failure);
+        }
+        let now = Instant::now();
+        let mut next = None;
+        kept.retain(|group| {
+            let deadline = group.upgrade().and_then(|group| group.look(now));
+            next = next.into_iter().chain(deadline).min();
+            deadline.is_some()
+        });
+        watch = WATCH.lock();
+        if !watch.failed.is_empty() || !watch.groups.is_empty() {
+            continue;
+        }
+        let timed_out = NEWS.wait_until(&mut watch, next.unwrap_or(now + IDLE)).timed_out();
+        if timed_out && next.is_none() && watch.failed.is_empty() && watch.groups.is_empty() {
+            watch.runs = false;
+            return;
+        }
+    }
+}

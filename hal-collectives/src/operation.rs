@@ -1,0 +1,269 @@
+//! What one rank asks for, and what that means for its memory.
+
+use crate::Result;
+use crate::element::{Element, Reduction};
+use hal_semaphore::{Code, Failure};
+use smallvec::{SmallVec, smallvec};
+use std::fmt;
+
+/// The kind of an operation, with what belongs to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Everybody gets what each rank sends, in the order of the ranks.
+    AllGather,
+    /// Everybody gets the reduction of what the ranks send.
+    AllReduce(Reduction),
+    /// Everybody gets, in the order of the ranks, the part that each rank has for it. A rank's parts are of one size.
+    AllToAll,
+    /// Everybody but the root gets what the root sends.
+    Broadcast {
+        /// Who sends.
+        root: u32,
+    },
+    /// The root gets the reduction of what the ranks send.
+    Reduce {
+        /// How.
+        reduction: Reduction,
+        /// Who gets it.
+        root: u32,
+    },
+    /// Each rank gets its part of the reduction of what the ranks send.
+    ReduceScatter(Reduction),
+    /// One rank gets what this one sends.
+    Send {
+        /// Who.
+        to: u32,
+    },
+    /// This rank gets what another one sends.
+    Recv {
+        /// Who.
+        from: u32,
+    },
+    /// Both; without anybody to get it from, zeros.
+    SendRecv {
+        /// Who gets what this rank sends, if anybody.
+        to: Option<u32>,
+        /// Whose elements this rank gets, if anybody's.
+        from: Option<u32>,
+    },
+}
+
+/// What one rank asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// The kind.
+    pub kind: Kind,
+    /// The type of the elements.
+    pub element: Element,
+    /// How many: of all-gather what one rank sends, of reduce-scatter what one rank gets, of everything else what one rank
+    /// sends or gets in all.
+    pub count: u64,
+}
+
+/// With whom an operation is compared and done: everybody, or one other rank in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Line {
+    /// Everybody.
+    Everyone,
+    /// Two ranks.
+    Pair {
+        /// Who sends.
+        from: u32,
+        /// Who receives.
+        to: u32,
+    },
+}
+
+/// Which end of a line: a rank's, of what everybody does; the sender's or the receiver's of what goes between two.
+pub type Side = u32;
+/// The one that sends.
+pub const SENDER: Side = 0;
+/// The one that receives.
+pub const RECEIVER: Side = 1;
+
+/// How many bytes an operation uses of a rank's memory, where it uses any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Of what is sent.
+    pub send: Option<u64>,
+    /// Of where it is received.
+    pub recv: Option<u64>,
+}
+
+impl Operation {
+    /// What it needs of the memory of one rank of a group of so many. Nothing is needed that [`check`](Self::check) refuses.
+    pub fn places(&self, rank: u32, ranks: u32) -> Places {
+        let one = self.count.saturating_mul(self.element.size());
+        let all = one.saturating_mul(u64::from(ranks));
+        let (send, recv) = match self.kind {
+            Kind::AllGather => (Some(one), Some(all)),
+            Kind::AllReduce(_) | Kind::AllToAll => (Some(one), Some(one)),
+            Kind::Broadcast { root } if root == rank => (Some(one), None),
+            Kind::Broadcast { .. } => (None, Some(one)),
+            Kind::Reduce { root, .. } => (Some(one), (root == rank).then_some(one)),
+            Kind::ReduceScatter(_) => (Some(all), Some(one)),
+            Kind::Send { .. } => (Some(one), None),
+            Kind::Recv { .. } => (None, Some(one)),
+            Kind::SendRecv { to, .. } => (to.map(|_| one), Some(one)),
+        };
+        Places { send, recv }
+    }
+
+    /// Refuses what no group of so many ranks can do.
+    pub fn check(&self, ranks: u32) -> Result {
+        let outside = |rank: &u32| *rank >= ranks;
+        let peers: SmallVec<[u32; 2]> = match self.kind {
+            Kind::AllGather | Kind::AllReduce(_) | Kind::AllToAll | Kind::ReduceScatter(_) => smallvec![],
+            Kind::Broadcast { root } | Kind::Reduce { root, .. } => smallvec![root],
+            Kind::Send { to } => smallvec![to],
+            Kind::Recv { from } => smallvec![from],
+            Kind::SendRecv { to, from } => to.into_iter().chain(from).collect(),
+        };
+        if let Some(peer) = peers.into_iter().find(outside) {
+            let message =
+                format!("{self} names rank {peer}, and the group has {ranks}: 0 to {}", ranks.max(1) - 1);
+            return Err(Failure::new(Code::OutOfRange, message));
+        }
+        let bytes = self.count.checked_mul(self.element.size());
+        if bytes.and_then(|bytes| bytes.checked_mul(u64::from(ranks))).is_none() {
+            let message = format!("{self} of {ranks} ranks has more bytes than there are numbers for");
+            return Err(Failure::new(Code::OutOfRange, message));
+        }
+        if self.kind == Kind::AllToAll && !self.count.is_multiple_of(u64::from(ranks.max(1))) {
+            let message =
+                format!("{self} cannot be divided into a part of one size for each of {ranks} ranks");
+            return Err(Failure::new(Code::InvalidArgument, message));
+        }
+        Ok(())
+    }
+
+    /// Where it takes a place. None at all is a matter of the rank alone.
+    pub fn lines(&self, rank: u32) -> SmallVec<[(Line, Side); 2]> {
+        let sends = |to| (Line::Pair { from: rank, to }, SENDER);
+        let receives = |from| (Line::Pair { from, to: rank }, RECEIVER);
+        match self.kind {
+            Kind::AllGather
+            | Kind::AllReduce(_)
+            | Kind::AllToAll
+            | Kind::Broadcast { .. }
+            | Kind::Reduce { .. }
+            | Kind::ReduceScatter(_) => smallvec![(Line::Everyone, rank)],
+            Kind::Send { to } => smallvec![sends(to)],
+            Kind::Recv { from } => smallvec![receives(from)],
+            Kind::SendRecv { to, from } => to.map(sends).into_iter().chain(from.map(receives)).collect(),
+        }
+    }
+
+    /// Whether two ranks that meet in a line mean the same.
+    pub fn fits(&self, other: &Operation, line: Line) -> bool {
+        let sizes = (self.element, self.count) == (other.element, other.count);
+        sizes && (line != Line::Everyone || self.kind == other.kind)
+    }
+}
+
+/// How many bytes [`Operation::to_bytes`] has.
+pub const ENCODED: usize = 24;
+
+/// How the ranks are written that are nobody.
+const NOBODY: u32 = u32::MAX;
+
+impl Operation {
+    /// The operation as bytes, for ranks in other processes.
+    pub fn to_bytes(&self) -> [u8; ENCODED] {
+        let (kind, reduction, first, second) = match self.kind {
+            Kind::AllGather => (0, None, 0, 0),
+            Kind::AllReduce(reduction) => (1, Some(reduction), 0, 0),
+            Kind::AllToAll => (2, None, 0, 0),
+            Kind::Broadcast { root } => (3, None, root, 0),
+            Kind::Reduce { reduction, root } => (4, Some(reduction), root, 0),
+            Kind::ReduceScatter(reduction) => (5, Some(reduction), 0, 0),
+            Kind::Send { to } => (6, None, to, 0),
+            Kind::Recv { from } => (7, None, from, 0),
+            Kind::SendRecv { to, from } => (8, None, to.unwrap_or(NOBODY), from.unwrap_or(NOBODY)),
+        };
+        let reduction = reduction.and_then(|how| Reduction::ALL.iter().position(|&one| one == how));
+        let element = Element::ALL.iter().position(|&one| one == self.element);
+        let small =
+            |number: Option<usize>| number.and_then(|number| u8::try_from(number).ok()).unwrap_or(u8::MAX);
+        let mut bytes = [0; ENCODED];
+        let parts = [kind, small(reduction), small(element), 0]
+            .into_iter()
+            .chain(first.to_le_bytes())
+            .chain(second.to_le_bytes())
+            .chain([0; 4])
+            .chain(self.count.to_le_bytes());
+        bytes.iter_mut().zip(parts).for_each(|(byte, part)| *byte = part);
+        bytes
+    }
+
+    /// The operation of some bytes; nothing if they are none.
+    pub fn from_bytes(bytes: &[u8; ENCODED]) -> Option<Self> {
+        let [kind, reduction, element, _, a, b, c, d, e, f, g, h, _, _, _, _, count @ ..] = *bytes;
+        let (first, second) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        let reduction = || Reduction::ALL.get(usize::from(reduction)).copied();
+        let peer = |rank: u32| (rank != NOBODY).then_some(rank);
+        let kind = match kind {
+            0 => Kind::AllGather,
+            1 => Kind::AllReduce(reduction()?),
+            2 => Kind::AllToAll,
+            3 => Kind::Broadcast { root: first },
+            4 => Kind::Reduce { reduction: reduction()?, root: first },
+            5 => Kind::ReduceScatter(reduction()?),
+            6 => Kind::Send { to: first },
+            7 => Kind::Recv { from: first },
+            8 => Kind::SendRecv { to: peer(first), from: peer(second) },
+            _ => return None,
+        };
+        let element = *Element::ALL.get(usize::from(element))?;
+        Some(Self { kind, element, count: u64::from_le_bytes(count) })
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Kind::AllGather => f.write_str("all-gather")?,
+            Kind::AllReduce(reduction) => write!(f, "all-reduce ({reduction})")?,
+            Kind::AllToAll => f.write_str("all-to-all")?,
+            Kind::Broadcast { root } => write!(f, "broadcast from rank {root}")?,
+            Kind::Reduce { reduction, root } => write!(f, "reduce ({reduction}) to rank {root}")?,
+            Kind::ReduceScatter(reduction) => write!(f, "reduce-scatter ({reduction})")?,
+            Kind::Send { to } => write!(f, "send to rank {to}")?,
+            Kind::Recv { from } => write!(f, "recv from rank {from}")?,
+            Kind::SendRecv { to, from } => {
+                let name =
+                    |rank: Option<u32>| rank.map_or("nobody".to_owned(), |rank| format!("rank {rank}"));
+                write!(f, "send to {} and recv from {}", name(to), name(from))?;
+            }
+        }
+        write!(f, " of {} {}", self.count, self.element)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_survive_as_bytes() {
+        let mut kinds = vec![
+            Kind::AllGather,
+            Kind::AllToAll,
+            Kind::Broadcast { root: 3 },
+            Kind::Send { to: 70_000 },
+            Kind::Recv { from: 0 },
+            Kind::SendRecv { to: None, from: Some(1) },
+            Kind::SendRecv { to: Some(2), from: None },
+        ];
+        for reduction in Reduction::ALL {
+            kinds.extend([Kind::AllReduce(reduction), Kind::ReduceScatter(reduction)]);
+            kinds.push(Kind::Reduce { reduction, root: 9 });
+        }
+        for (kind, element) in kinds.into_iter().flat_map(|kind| Element::ALL.map(|element| (kind, element)))
+        {
+            let operation = Operation { kind, element, count: u64::MAX - 7 };
+            assert_eq!(Operation::from_bytes(&operation.to_bytes()), Some(operation));
+        }
+        assert_eq!(Operation::from_bytes(&[9; ENCODED]), None);
+    }
+}

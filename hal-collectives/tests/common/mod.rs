@@ -1,0 +1,99 @@
+//! Ranks that are driven by one thread, and what they should come to.
+#![allow(dead_code, reason = "each test uses its part")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+use hal_backend::HostRange;
+use hal_collectives::local::{Request, join};
+use hal_collectives::{Buffers, Communicator, Element, Job, Operation, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// As long as nothing in a test should take.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// A group of its own for each call.
+pub(crate) fn group(count: u32, timeout: Duration) -> Vec<Arc<dyn Communicator>> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let id = NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+    let member = |rank| {
+        let request = Request { id: &id, name: "test", rank, count, owner: rank as usize, timeout };
+        Arc::from(join(&request).unwrap())
+    };
+    (0..count).map(member).collect()
+}
+
+/// Memory with some bytes.
+pub(crate) fn memory(bytes: &[u8]) -> HostRange {
+    let range = HostRange::allocate(bytes.len() as u64, 64).unwrap();
+    assert!(range.write(0, bytes));
+    range
+}
+
+pub(crate) fn read(range: &HostRange) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(range.length()).unwrap()];
+    assert!(range.read(0, &mut bytes));
+    bytes
+}
+
+/// An operation that a rank has started, and how it will go.
+pub(crate) struct Started(Receiver<Result>);
+
+impl Started {
+    /// Waits for the end.
+    pub(crate) fn outcome(&self) -> Result {
+        self.0.recv_timeout(LONG).unwrap()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.try_recv().is_ok()
+    }
+}
+
+/// Enters and starts, and does what there is to do.
+pub(crate) fn start(rank: &Arc<dyn Communicator>, operation: Operation, buffers: Buffers) -> Result<Started> {
+    let (started, job) = begin(rank.enter(operation)?, buffers);
+    if let Some(job) = job {
+        job();
+    }
+    Ok(started)
+}
+
+pub(crate) fn begin(entry: Box<dyn hal_collectives::Entry>, buffers: Buffers) -> (Started, Option<Job>) {
+    let (tell, told) = channel();
+    let job = entry.start(buffers, Box::new(move |outcome| drop(tell.send(outcome))));
+    (Started(told), job)
+}
+
+/// Numbers that look random, the same each time.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub(crate) fn roll(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % below
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for at in (1..items.len()).rev() {
+            let other = self.roll(at as u64 + 1);
+            items.swap(at, usize::try_from(other).unwrap());
+        }
+    }
+}
+
+/// Any bytes: for what only moves them.
+pub(crate) fn bytes(dice: &mut Dice, element: Element, count: u64) -> Vec<u8> {
+    (0..count * element.size()).map(|_| dice.roll(256).to_le_bytes()[0]).collect()
+}

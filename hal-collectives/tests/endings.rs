@@ -1,0 +1,255 @@
+//! What cannot be done any more ends for everybody, soon, with one message that says who and what.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod common;
+
+use common::{LONG, Started, begin, group, memory, start};
+use hal_collectives::local::{Request, join};
+use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction};
+use hal_semaphore::{Code, Failure};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SUM: Kind = Kind::AllReduce(Reduction::Sum);
+
+fn operation(kind: Kind, count: u64) -> Operation {
+    Operation { kind, element: Element::F32, count }
+}
+
+fn buffers(bytes: usize) -> Buffers {
+    Buffers { send: Some(memory(&vec![0; bytes])), recv: Some(memory(&vec![0; bytes])) }
+}
+
+/// The first rank has started one operation; the second asks for another in its place.
+fn misfit(first: Operation, second: Operation) -> String {
+    let members = group(2, LONG);
+    let waits = start(&members[0], first, buffers(1 << 12)).unwrap();
+    assert!(!waits.has_ended());
+    let refused = members[1].enter(second).err().unwrap();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    let told = waits.outcome().unwrap_err();
+    assert!(told.same_root(&refused), "one cause for all");
+    let later = members[0].enter(first).err().unwrap();
+    assert!(later.same_root(&refused), "and for what comes later");
+    refused.message().to_owned()
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_fails_those_who_wait() {
+    let sum = operation(SUM, 10);
+    for other in [
+        operation(SUM, 11),
+        operation(Kind::AllReduce(Reduction::Product), 10),
+        operation(Kind::AllGather, 10),
+        Operation { element: Element::I32, ..sum },
+    ] {
+        let message = misfit(sum, other);
+        assert!(message.contains(&format!("rank 1 asks for {other}, rank 0 for {sum}")), "{message}");
+        assert!(message.contains("operation 0 of the group \"test\""), "{message}");
+    }
+    misfit(operation(Kind::Broadcast { root: 0 }, 4), operation(Kind::Broadcast { root: 1 }, 4));
+    let message = misfit(operation(Kind::Send { to: 1 }, 4), operation(Kind::Recv { from: 0 }, 5));
+    assert!(message.contains("transfer 0 from rank 0 to rank 1"), "{message}");
+}
+
+#[test]
+fn ranks_that_are_not_there_are_refused_and_nothing_else_happens() {
+    let members = group(2, LONG);
+    for kind in [
+        Kind::Broadcast { root: 2 },
+        Kind::Reduce { reduction: Reduction::Sum, root: 7 },
+        Kind::Send { to: 2 },
+        Kind::Recv { from: 2 },
+        Kind::SendRecv { to: Some(1), from: Some(2) },
+    ] {
+        let refused = members[0].enter(operation(kind, 1)).err().unwrap();
+        assert_eq!(refused.code(), Code::OutOfRange);
+        assert!(refused.message().contains("the group has 2: 0 to 1"), "{refused}");
+    }
+    let refused = members[0].enter(operation(Kind::AllToAll, 3)).err().unwrap();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(members[0].enter(operation(SUM, u64::MAX / 2)).is_err());
+    // The group is as it was.
+    let started: Vec<Started> =
+        members.iter().map(|rank| start(rank, operation(SUM, 1), buffers(4)).unwrap()).collect();
+    started.iter().for_each(|started| started.outcome().unwrap());
+}
+
+#[test]
+fn memory_that_is_too_short_or_overlaps_fails_everybody() {
+    let short = |first: Buffers, kind: Kind| {
+        let members = group(2, LONG);
+        let waits = start(&members[1], operation(kind, 4), buffers(64)).unwrap();
+        let fails = start(&members[0], operation(kind, 4), first).unwrap();
+        let (own, other) = (fails.outcome().unwrap_err(), waits.outcome().unwrap_err());
+        assert_eq!(own.code(), other.code());
+        assert!(other.message().contains("rank 0"), "{other}");
+        assert!(other.message().contains(own.message()), "{other}");
+        own
+    };
+    assert_eq!(short(buffers(12), SUM).code(), Code::OutOfRange);
+    assert_eq!(short(Buffers::default(), SUM).code(), Code::OutOfRange);
+    let whole = memory(&[0; 64]);
+    let overlap = |from: u64, to: u64| Buffers { send: whole.slice(from, 16), recv: whole.slice(to, 32) };
+    assert_eq!(short(overlap(0, 4), SUM).code(), Code::InvalidArgument);
+    assert_eq!(short(overlap(4, 0), Kind::AllGather).code(), Code::InvalidArgument);
+    assert_eq!(short(overlap(0, 0), Kind::AllToAll).code(), Code::InvalidArgument);
+}
+
+#[test]
+fn who_gives_up_is_not_waited_for() {
+    for dropped in [false, true] {
+        let members = group(3, LONG);
+        let waits = start(&members[0], operation(SUM, 4), buffers(16)).unwrap();
+        let entry = members[2].enter(operation(SUM, 4)).unwrap();
+        if dropped {
+            drop(entry);
+        } else {
+            entry.give_up(&Failure::new(Code::DataLoss, "bank 3 is on fire"));
+        }
+        let failure = waits.outcome().unwrap_err();
+        let says = if dropped { "it was cancelled" } else { "bank 3 is on fire" };
+        assert!(failure.message().contains(says), "{failure}");
+        assert!(failure.message().contains("rank 2 of the group \"test\""), "{failure}");
+        assert!(failure.message().contains("all-reduce (sum) of 4 f32"), "{failure}");
+        assert_eq!(failure.code(), if dropped { Code::Cancelled } else { Code::DataLoss });
+    }
+}
+
+#[test]
+fn who_does_not_come_is_named_when_the_time_is_over() {
+    let timeout = Duration::from_millis(200);
+    let members = group(4, timeout);
+    let begin_of_wait = Instant::now();
+    let waits: Vec<Started> =
+        members[..2].iter().map(|rank| start(rank, operation(SUM, 4), buffers(16)).unwrap()).collect();
+    let entry = members[2].enter(operation(SUM, 4)).unwrap();
+    for waits in waits {
+        let failure = waits.outcome().unwrap_err();
+        assert_eq!(failure.code(), Code::DeadlineExceeded);
+        let message = failure.message();
+        assert!(message.contains("all-reduce (sum) of 4 f32; ranks 0, 1 wait in it"), "{message}");
+        assert!(message.contains("rank 2 has asked for it, but not come so far"), "{message}");
+        assert!(message.contains("rank 3 has not asked for it"), "{message}");
+        assert!(message.contains("collective_timeout"), "{message}");
+    }
+    assert!(begin_of_wait.elapsed() >= timeout);
+    // Whoever comes too late hears the same.
+    let (late, job) = begin(entry, buffers(16));
+    assert!(job.is_none());
+    assert_eq!(late.outcome().unwrap_err().code(), Code::DeadlineExceeded);
+    assert_eq!(members[3].enter(operation(SUM, 4)).err().unwrap().code(), Code::DeadlineExceeded);
+}
+
+#[test]
+fn a_transfer_that_nobody_answers_names_the_rank_that_did_not() {
+    let members = group(3, Duration::from_millis(100));
+    let waits = start(&members[1], operation(Kind::Recv { from: 2 }, 4), buffers(16)).unwrap();
+    let message = waits.outcome().unwrap_err().message().to_owned();
+    assert!(
+        message.contains("recv from rank 2 of 4 f32; rank 1 waits in it; rank 2 has not asked for it"),
+        "{message}"
+    );
+}
+
+#[test]
+fn whoever_waits_is_told_though_all_the_others_have_let_go() {
+    let mut members = group(2, Duration::from_millis(100));
+    let waits = start(&members[0], operation(SUM, 4), buffers(16)).unwrap();
+    members.clear();
+    assert_eq!(waits.outcome().unwrap_err().code(), Code::DeadlineExceeded);
+}
+
+fn request(id: &[u8], rank: u32, count: u32, owner: usize) -> Request<'_> {
+    Request { id, name: "joined", rank, count, owner, timeout: LONG }
+}
+
+#[test]
+fn a_rank_is_one_owner_and_a_group_has_one_size() {
+    let id = b"a rank is one owner";
+    let first = join(&request(id, 0, 2, 10)).unwrap();
+    let again = join(&request(id, 0, 2, 10)).unwrap();
+    let refused = join(&request(id, 0, 2, 11)).err().unwrap();
+    assert_eq!(refused.code(), Code::AlreadyExists);
+    let refused = join(&request(id, 1, 3, 11)).err().unwrap();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("with 3 ranks, and others have joined it with 2"), "{refused}");
+    assert_eq!(join(&request(id, 2, 2, 11)).err().unwrap().code(), Code::InvalidArgument);
+    drop(first);
+    assert!(join(&request(id, 0, 2, 11)).is_err(), "the first owner has it still");
+    drop(again);
+    join(&request(id, 0, 2, 11)).unwrap();
+}
+
+#[test]
+fn ranks_that_come_and_go_go_on_counting_and_a_failed_group_is_begun_anew() {
+    let id = b"come and go";
+    let member =
+        |rank| -> Arc<dyn Communicator> { Arc::from(join(&request(id, rank, 2, rank as usize)).unwrap()) };
+    for _ in 0..3 {
+        // The first rank is gone before the second one comes.
+        let waits = start(&member(0), operation(SUM, 1), buffers(4)).unwrap();
+        let comes = start(&member(1), operation(SUM, 1), buffers(4)).unwrap();
+        waits.outcome().unwrap();
+        comes.outcome().unwrap();
+    }
+    let (first, second) = (member(0), member(1));
+    drop(first.enter(operation(SUM, 1)).unwrap());
+    assert!(second.enter(operation(SUM, 1)).is_err());
+    let (first, second) = (member(0), member(1));
+    let started = [first, second].map(|rank| start(&rank, operation(SUM, 1), buffers(4)).unwrap());
+    started.iter().for_each(|started| started.outcome().unwrap());
+}
+
+#[test]
+fn a_group_is_split_by_color_and_ordered_by_key() {
+    let members = group(5, LONG);
+    // Ranks 0, 2 and 4 are red, in the opposite order; 1 and 3 green; then 3 is in none.
+    let split = |which: &[(Option<u32>, i32)]| {
+        let parts: Vec<_> = members
+            .iter()
+            .zip(which)
+            .map(|(member, &(color, key))| member.split(color, key).unwrap())
+            .collect();
+        parts.iter().map(|part| part.as_ref().map(|part| part.place().unwrap())).collect::<Vec<_>>()
+    };
+    let red = |key| (Some(7), key);
+    let places = split(&[red(2), (Some(0), 0), red(1), (Some(0), 0), red(-1)]);
+    assert_eq!(places, [Some((2, 3)), Some((0, 2)), Some((1, 3)), Some((1, 2)), Some((0, 3))]);
+    let places = split(&[red(0), red(0), red(0), (None, 0), red(0)]);
+    assert_eq!(places, [Some((0, 4)), Some((1, 4)), Some((2, 4)), None, Some((3, 4))]);
+}
+
+#[test]
+fn parts_of_a_group_work_beside_each_other_and_beside_the_whole() {
+    let members = group(4, LONG);
+    let parts: Vec<Arc<dyn Communicator>> = members
+        .iter()
+        .zip([0, 0, 1, 1])
+        .map(|(member, color)| member.split(Some(color), 0).unwrap().unwrap())
+        .map(Arc::from)
+        .collect();
+    let whole: Vec<_> =
+        members[..3].iter().map(|rank| start(rank, operation(SUM, 1), buffers(4)).unwrap()).collect();
+    for part in [[0, 1], [3, 2]] {
+        let started = part.map(|rank: usize| start(&parts[rank], operation(SUM, 2), buffers(8)).unwrap());
+        started.iter().for_each(|started| started.outcome().unwrap());
+    }
+    assert!(whole.iter().all(|started| !started.has_ended()));
+    start(&members[3], operation(SUM, 1), buffers(4)).unwrap().outcome().unwrap();
+    whole.iter().for_each(|started| started.outcome().unwrap());
+}
+
+#[test]
+fn a_split_that_not_everybody_calls_ends_in_time() {
+    let members = group(3, Duration::from_millis(100));
+    let part = members[0].split(Some(0), 0).unwrap().unwrap();
+    let failure = part.place().unwrap_err();
+    assert_eq!(failure.code(), Code::DeadlineExceeded);
+    assert!(failure.message().contains("ranks 1, 2 have not split it"), "{failure}");
+    assert!(part.enter(operation(SUM, 1)).is_err());
+}

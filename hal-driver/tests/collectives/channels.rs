@@ -1,0 +1,266 @@
+//! Channels: which rank of which group they are, and what is refused.
+
+use crate::common::{Device, Result, Tracker, check, reference};
+use crate::rig::*;
+use hal_semaphore::Code;
+use hal_sys as sys;
+use std::ptr::null_mut;
+use std::sync::{Arc, Barrier, Mutex};
+
+#[test]
+fn a_channel_is_what_it_is_asked_for() {
+    let id = fresh_id();
+    let device = Device::open("mock").unwrap();
+    assert_eq!(device.channel(&id, "a", (1, 3)).unwrap().place(), (1, 3));
+    // Alone, unless anything says otherwise.
+    assert_eq!(device.default_channel().unwrap().place(), (0, 1));
+}
+
+#[test]
+fn the_uri_says_which_rank_a_device_is() {
+    let device = Device::open("mock://?collective_rank=2&collective_count=5").unwrap();
+    assert_eq!(device.default_channel().unwrap().place(), (2, 5));
+    for (uri, says) in [
+        ("mock://?collective_rank=2", "collective_rank needs collective_count"),
+        ("mock://?collective_count=2", "collective_count needs collective_rank"),
+        ("mock://?collective_rank=2&collective_count=2", "the ranks are 0 to 1"),
+        ("mock://?collective_timeout=soon", "a number of seconds"),
+        ("mock://?collective_timeout=0", "a number of seconds"),
+    ] {
+        let refused = Device::open(uri).err().unwrap();
+        assert_eq!(refused.code, Code::InvalidArgument, "{uri}");
+        assert!(refused.text.contains(says), "{uri}: {}", refused.text);
+    }
+}
+
+#[test]
+fn devices_of_a_group_are_its_ranks() {
+    let devices = ["mock", "template", "mock"].map(|uri| Device::open(uri).unwrap());
+    let tracker = Tracker::new();
+    let group = tracker.group_of(&devices.each_ref()).unwrap();
+    let channels = devices.each_ref().map(|device| device.default_channel().unwrap());
+    assert_eq!(channels.each_ref().map(Channel::place), [(0, 3), (1, 3), (2, 3)]);
+    // Sessions of IREE's runtime make groups of one device each.
+    let (alone, tracker) = (Tracker::new(), tracker);
+    let own = alone.group(&devices[1]).unwrap();
+    assert_eq!(devices[1].default_channel().unwrap().place(), (1, 3));
+    unsafe {
+        sys::iree_hal_device_group_release(own);
+        sys::iree_hal_device_group_release(group);
+    }
+    drop(tracker);
+}
+
+#[test]
+fn two_devices_are_not_one_rank_and_groups_have_one_size() {
+    let id = fresh_id();
+    let (one, two) = (Device::open("mock").unwrap(), Device::open("mock").unwrap());
+    let first = one.channel(&id, "", (0, 2)).unwrap();
+    let again = one.channel(&id, "", (0, 2)).unwrap();
+    let refused = two.channel(&id, "", (0, 2)).err().unwrap();
+    assert_eq!(refused.code, Code::AlreadyExists);
+    let refused = two.channel(&id, "", (1, 3)).err().unwrap();
+    assert_eq!(refused.code, Code::InvalidArgument);
+    // The same id in another group is another one.
+    two.channel(&id, "other", (0, 3)).unwrap();
+    drop((first, again));
+    two.channel(&id, "", (0, 3)).unwrap();
+    for place in [(2, 2), (-2, 2), (0, -5), (0, 0)] {
+        let refused = one.channel(&id, "", place).err().unwrap();
+        assert_eq!(refused.code, Code::InvalidArgument, "{place:?}");
+    }
+}
+
+#[test]
+fn a_channel_is_split_by_color_and_key() {
+    let ranks = mocks(4);
+    let parts: Vec<Option<Channel>> = ranks
+        .iter()
+        .zip([(0, 5), (0, -5), (7, 0), (-1, 0)])
+        .map(|(rank, (color, key))| rank.channel.split(color, key).unwrap())
+        .collect();
+    let places: Vec<_> = parts.iter().map(|part| part.as_ref().map(Channel::place)).collect();
+    assert_eq!(places, [Some((1, 2)), Some((0, 2)), Some((0, 1)), None]);
+    assert_eq!(ranks[0].channel.split(-2, 0).err().unwrap().code, Code::InvalidArgument);
+    // The parts work, and the whole does still.
+    for (rank, part) in ranks.iter().zip(&parts).take(2) {
+        let (send, recv) = (rank.words(&[6; 3]), rank.words(&[0; 3]));
+        let commands = rank.device.record(0, |commands| {
+            collective(commands, part.as_ref().unwrap(), ALL_REDUCE, 0, (&send, &recv), 3)
+        });
+        rank.execute(&commands.unwrap(), 1).unwrap();
+    }
+    ranks[..2].iter().for_each(|rank| rank.done.wait(1).unwrap());
+}
+
+/// A provider that has the ranks meet as MPI would.
+#[repr(C)]
+struct Provider {
+    resource: sys::iree_hal_resource_t,
+    rank: i32,
+    shared: Arc<(Barrier, Mutex<Vec<u8>>)>,
+}
+
+static TABLE: sys::iree_hal_channel_provider_vtable_t = sys::iree_hal_channel_provider_vtable_t {
+    destroy: Some(destroy),
+    query_default_rank_and_count: Some(query),
+    exchange_default_id: Some(exchange),
+};
+
+unsafe extern "C" fn destroy(provider: *mut sys::iree_hal_channel_provider_t) {
+    drop(unsafe { Box::from_raw(provider.cast::<Provider>()) });
+}
+
+unsafe extern "C" fn query(
+    provider: *mut sys::iree_hal_channel_provider_t,
+    rank: *mut i32,
+    count: *mut i32,
+) -> sys::iree_status_t {
+    unsafe {
+        *rank = (*provider.cast::<Provider>()).rank;
+        *count = if *rank < 0 { -1 } else { 2 };
+    }
+    null_mut()
+}
+
+unsafe extern "C" fn exchange(
+    provider: *mut sys::iree_hal_channel_provider_t,
+    id: sys::iree_byte_span_t,
+) -> sys::iree_status_t {
+    let (provider, bytes) =
+        unsafe { (&*provider.cast::<Provider>(), std::slice::from_raw_parts_mut(id.data, id.data_length)) };
+    if provider.rank == 0 {
+        *provider.shared.1.lock().unwrap() = bytes.to_vec();
+    }
+    provider.shared.0.wait();
+    bytes.copy_from_slice(&provider.shared.1.lock().unwrap());
+    null_mut()
+}
+
+fn provide(device: &Device, rank: i32, shared: &Arc<(Barrier, Mutex<Vec<u8>>)>) {
+    let resource = sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const TABLE).cast() };
+    let provider = Box::into_raw(Box::new(Provider { resource, rank, shared: shared.clone() })).cast();
+    unsafe {
+        sys::iree_hal_device_replace_channel_provider(device.0, provider);
+        sys::iree_hal_channel_provider_release(provider);
+    }
+}
+
+#[test]
+fn a_provider_says_which_rank_a_device_is_and_the_ids_are_exchanged_once() {
+    let shared = Arc::new((Barrier::new(2), Mutex::default()));
+    let ranks = std::thread::scope(|scope| {
+        let open = |rank| {
+            let shared = shared.clone();
+            scope.spawn(move || {
+                let device = Device::open("mock").unwrap();
+                provide(&device, rank, &shared);
+                // The second one asks nobody any more: the other thread may be gone.
+                let (channel, again) = (device.default_channel().unwrap(), device.default_channel().unwrap());
+                assert_eq!(channel.place(), (rank, 2));
+                assert_eq!(again.place(), (rank, 2));
+                Rank { channel, done: device.semaphore(0), device }
+            })
+        };
+        [open(0), open(1)].map(|thread| thread.join().unwrap())
+    });
+    let recvs = ranks.each_ref().map(|rank| {
+        let (send, recv) = (rank.words(&[21; 3]), rank.words(&[0; 3]));
+        let commands = rank.commands(ALL_REDUCE, 0, (&send, &recv), 3).unwrap();
+        rank.execute(&commands, 1).unwrap();
+        recv
+    });
+    for (rank, recv) in ranks.iter().zip(&recvs) {
+        rank.done.wait(1).unwrap();
+        assert_eq!(rank.read(recv), [42; 3]);
+    }
+}
+
+#[test]
+fn a_provider_that_says_nothing_leaves_the_device_alone() {
+    let device = Device::open("mock").unwrap();
+    provide(&device, -1, &Arc::new((Barrier::new(2), Mutex::default())));
+    assert_eq!(device.default_channel().unwrap().place(), (0, 1));
+}
+
+/// Records one collective with anything wrong in it.
+fn record(
+    rank: &Rank,
+    channel: *mut sys::iree_hal_channel_t,
+    op: sys::iree_hal_collective_op_t,
+    param: u32,
+    words: (usize, usize),
+    count: usize,
+) -> Result {
+    let (send, recv) = (rank.words(&vec![0; words.0]), rank.words(&vec![0; words.1]));
+    let recorded = rank.device.record(0, |commands| unsafe {
+        let (send, recv) = (reference(&send), reference(&recv));
+        check(sys::iree_hal_command_buffer_collective(commands, channel, op, param, send, recv, count))
+    });
+    recorded.map(drop)
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_when_it_is_recorded() {
+    let ranks = mocks(2);
+    let rank = &ranks[0];
+    let own = rank.channel.0;
+    let refusals = [
+        (record(rank, null_mut(), op(ALL_REDUCE), 0, (4, 4), 4), Code::InvalidArgument, "needs a channel"),
+        (
+            record(rank, ranks[1].channel.0, op(ALL_REDUCE), 0, (4, 4), 4),
+            Code::InvalidArgument,
+            "another device",
+        ),
+        (
+            record(rank, own, op(BROADCAST), 2, (4, 4), 4),
+            Code::OutOfRange,
+            "names rank 2, and the group has 2",
+        ),
+        (record(rank, own, op(SEND), 9, (4, 4), 4), Code::OutOfRange, "names rank 9"),
+        (record(rank, own, op(SEND_RECV), 0x0002_0001, (4, 4), 4), Code::OutOfRange, "names rank 2"),
+        (
+            record(rank, own, op(ALL_REDUCE), 0, (3, 4), 4),
+            Code::OutOfRange,
+            "sends 16 bytes, and is given memory for 12",
+        ),
+        (
+            record(rank, own, op(ALL_REDUCE), 0, (4, 3), 4),
+            Code::OutOfRange,
+            "receives 16 bytes, and is given memory for 12",
+        ),
+        (record(rank, own, op(ALL_GATHER), 0, (4, 7), 4), Code::OutOfRange, "receives 32 bytes"),
+        (record(rank, own, op(ALL_GATHER), 0, (4, 8), 5), Code::OutOfRange, "which has 4 elements"),
+        (record(rank, own, op(REDUCE_SCATTER), 0, (4, 4), 4), Code::OutOfRange, "sends 32 bytes"),
+        (record(rank, own, op(ALL_TO_ALL), 0, (3, 3), 3), Code::InvalidArgument, "cannot be divided"),
+        (record(rank, own, packed(9, 0, 0), 0, (4, 4), 4), Code::InvalidArgument, "no collective of kind 9"),
+        (
+            record(rank, own, packed(ALL_REDUCE, 0, 4), 0, (4, 4), 4),
+            Code::InvalidArgument,
+            "needs to be told how",
+        ),
+        (
+            record(rank, own, packed(ALL_GATHER, 1, 4), 0, (4, 8), 4),
+            Code::InvalidArgument,
+            "told how to reduce",
+        ),
+        (record(rank, own, packed(ALL_REDUCE, 6, 4), 0, (4, 4), 4), Code::InvalidArgument, "no reduction 6"),
+        (
+            record(rank, own, packed(ALL_REDUCE, 1, 12), 0, (4, 4), 4),
+            Code::InvalidArgument,
+            "no collective element type 12",
+        ),
+    ];
+    for (outcome, code, says) in refusals {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.code, code, "{}", error.text);
+        assert!(error.text.contains(says), "{} does not say {says:?}", error.text);
+    }
+    // Nothing was entered: the group works.
+    record(rank, own, op(ALL_REDUCE), 0, (4, 4), 4).unwrap();
+    for rank in &ranks {
+        let (send, recv) = (rank.words(&[1; 4]), rank.words(&[0; 4]));
+        rank.execute(&rank.commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap(), 1).unwrap();
+    }
+    ranks.iter().for_each(|rank| rank.done.wait(1).unwrap());
+}

@@ -1,0 +1,368 @@
+//! Memory that comes and goes by file descriptors, between devices, drivers and processes.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
+#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+mod common;
+
+use common::{Buffer, Device, List, Result, check};
+use hal_semaphore::Code;
+use hal_sys as sys;
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
+use rustix::io::FdFlags;
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::process::Command;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const DEVICES: [&str; 4] = [
+    "mock",
+    "template",
+    "gaudi://emulated?generation=gaudi1&seed=9801",
+    "gaudi://emulated?generation=gaudi2&seed=9802",
+];
+
+const LENGTH: usize = 5000;
+const ROUNDS: usize = 20_000;
+const EXPORTABLE: u32 = sys::IREE_HAL_BUFFER_COMPATIBILITY_EXPORTABLE;
+
+fn host(usage: sys::iree_hal_buffer_usage_t) -> sys::iree_hal_buffer_params_t {
+    let type_ = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE;
+    sys::iree_hal_buffer_params_t {
+        type_,
+        usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT | usage,
+        ..Default::default()
+    }
+}
+
+fn shared() -> sys::iree_hal_buffer_params_t {
+    host(sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT)
+}
+
+/// A buffer's descriptor, and the size that comes with it.
+fn export(device: &Device, buffer: &Buffer) -> Result<(OwnedFd, usize)> {
+    let mut external = sys::iree_hal_external_buffer_t::default();
+    unsafe {
+        let kind = sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD;
+        let (allocator, out) = (device.allocator(), &raw mut external);
+        check(sys::iree_hal_allocator_export_buffer(allocator, buffer.0, kind, 0, out))?;
+        Ok((OwnedFd::from_raw_fd(external.handle.opaque_fd.fd), external.size))
+    }
+}
+
+fn import(
+    device: &Device,
+    number: RawFd,
+    size: usize,
+    release: sys::iree_hal_buffer_release_callback_t,
+) -> Result<Buffer> {
+    let mut external = sys::iree_hal_external_buffer_t {
+        type_: sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD,
+        size,
+        ..Default::default()
+    };
+    external.handle.opaque_fd.fd = number;
+    let mut buffer = null_mut();
+    unsafe {
+        let (allocator, external, out) = (device.allocator(), &raw mut external, &raw mut buffer);
+        check(sys::iree_hal_allocator_import_buffer(allocator, shared(), external, release, out))?;
+    }
+    Ok(Buffer(buffer))
+}
+
+/// Writes a byte all over part of a buffer, on the device.
+fn fill(device: &Device, buffer: &Buffer, range: (usize, usize), byte: u8) {
+    let done = device.semaphore(0);
+    device.fill(&List::none(), &done.at(1), buffer, range, &[byte]).unwrap();
+    done.wait(1).unwrap();
+}
+
+/// Counts how often a release callback comes.
+fn counting(count: &'static AtomicUsize) -> sys::iree_hal_buffer_release_callback_t {
+    unsafe extern "C" fn release(count: *mut c_void, _buffer: *mut sys::iree_hal_buffer_t) {
+        unsafe { &*count.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
+    }
+    let user_data = std::ptr::from_ref(count).cast_mut().cast();
+    sys::iree_hal_buffer_release_callback_t { fn_: Some(release), user_data }
+}
+
+fn nobody() -> sys::iree_hal_buffer_release_callback_t {
+    sys::iree_hal_buffer_release_callback_t::default()
+}
+
+fn compatibility(device: &Device, params: sys::iree_hal_buffer_params_t) -> u32 {
+    let (allocator, nothing) = (device.allocator(), null_mut());
+    unsafe {
+        sys::iree_hal_allocator_query_buffer_compatibility(allocator, params, LENGTH, nothing, null_mut())
+    }
+}
+
+#[test]
+fn two_devices_have_one_memory_by_its_descriptor() {
+    static RELEASED: AtomicUsize = AtomicUsize::new(0);
+    let mut imports = 0;
+    for from in DEVICES {
+        let owner = Device::open(from).unwrap();
+        assert_ne!(compatibility(&owner, shared()) & EXPORTABLE, 0, "{from}");
+        for to in DEVICES {
+            let buffer = owner.try_buffer_of(shared(), LENGTH).unwrap();
+            assert_eq!(buffer.read(), [0; LENGTH], "{from}");
+            let (descriptor, size) = export(&owner, &buffer).unwrap();
+            assert_eq!(size, LENGTH);
+            let other = Device::open(to).unwrap();
+            let same = import(&other, descriptor.as_raw_fd(), size, counting(&RELEASED)).unwrap();
+            // What it was imported by is the program's, and no longer needed.
+            drop(descriptor);
+            fill(&owner, &buffer, (0, LENGTH), 0xA5);
+            assert_eq!(same.read(), [0xA5; LENGTH], "{from} to {to}");
+            fill(&other, &same, (100, 200), 0x5A);
+            // The memory is there for whoever has it, though the one who made it has let go.
+            let expected: Vec<u8> =
+                (0..LENGTH).map(|at| if (100..300).contains(&at) { 0x5A } else { 0xA5 }).collect();
+            assert_eq!(buffer.read(), expected, "{from} to {to}");
+            drop(buffer);
+            assert_eq!(same.read(), expected, "{from} to {to}");
+            assert_eq!(RELEASED.load(Ordering::SeqCst), imports, "{from} to {to}");
+            drop((same, other));
+            imports += 1;
+            assert_eq!(RELEASED.load(Ordering::SeqCst), imports, "{from} to {to}");
+        }
+    }
+}
+
+/// Where the other process finds the descriptor.
+const NUMBER: &str = "EXTERNAL_DESCRIPTOR";
+
+#[test]
+fn two_processes_have_one_memory_by_its_descriptor() {
+    if let Ok(number) = std::env::var(NUMBER) {
+        let device = Device::open("mock").unwrap();
+        let buffer = import(&device, number.parse().unwrap(), LENGTH, nobody()).unwrap();
+        assert_eq!(buffer.read(), [1; LENGTH]);
+        fill(&device, &buffer, (8, LENGTH - 8), 2);
+        return;
+    }
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        let buffer = device.try_buffer_of(shared(), LENGTH).unwrap();
+        fill(&device, &buffer, (0, LENGTH), 1);
+        let (descriptor, _) = export(&device, &buffer).unwrap();
+        // No descriptor of the driver's reaches a program that knows nothing of it.
+        assert!(rustix::io::fcntl_getfd(&descriptor).unwrap().contains(FdFlags::CLOEXEC));
+        rustix::io::fcntl_setfd(&descriptor, FdFlags::empty()).unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["two_processes_have_one_memory_by_its_descriptor", "--exact"])
+            .env(NUMBER, descriptor.as_raw_fd().to_string())
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{uri}: {}", String::from_utf8_lossy(&child.stdout));
+        let bytes = buffer.read();
+        assert_eq!(bytes.split_at(8), (&[1; 8][..], &[2; LENGTH - 8][..]), "{uri}");
+    }
+}
+
+/// Shared memory of the program's own.
+fn memory(length: u64, seals: SealFlags) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let descriptor = rustix::fs::memfd_create("external", flags).unwrap();
+    rustix::fs::ftruncate(&descriptor, length).unwrap();
+    rustix::fs::fcntl_add_seals(&descriptor, seals).unwrap();
+    descriptor
+}
+
+fn refused<T>(outcome: Result<T>, code: Code, text: &str) {
+    let error = outcome.err().unwrap();
+    assert_eq!(error.code, code, "{}", error.text);
+    assert!(error.text.contains(text), "{}", error.text);
+}
+
+#[test]
+fn a_descriptor_is_taken_if_its_memory_stays() {
+    static RELEASED: AtomicUsize = AtomicUsize::new(0);
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        let take = |descriptor: BorrowedFd<'_>, size| {
+            import(&device, descriptor.as_raw_fd(), size, counting(&RELEASED))
+        };
+        let sealed = memory(8192, SealFlags::SHRINK);
+        // More is there than is taken, and the program's place in it stays.
+        rustix::fs::seek(&sealed, SeekFrom::Start(7)).unwrap();
+        assert_eq!(take(sealed.as_fd(), LENGTH).unwrap().read(), [0; LENGTH]);
+        assert_eq!(rustix::fs::seek(&sealed, SeekFrom::Current(0)).unwrap(), 7);
+        RELEASED.store(0, Ordering::SeqCst);
+        refused(take(sealed.as_fd(), 8193), Code::OutOfRange, "8192 bytes");
+        refused(take(sealed.as_fd(), 0), Code::OutOfRange, "8192 bytes");
+        let open = memory(8192, SealFlags::GROW);
+        refused(take(open.as_fd(), LENGTH), Code::FailedPrecondition, "F_SEAL_SHRINK");
+        let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+        refused(take(file.as_fd(), 64), Code::FailedPrecondition, "F_SEAL_SHRINK");
+        let fixed = memory(8192, SealFlags::SHRINK | SealFlags::WRITE);
+        refused(take(fixed.as_fd(), LENGTH), Code::Unavailable, "cannot be mapped");
+        let (pipe, _other) = rustix::pipe::pipe().unwrap();
+        refused(take(pipe.as_fd(), LENGTH), Code::InvalidArgument, "says nothing of its memory");
+        refused(import(&device, -1, LENGTH, counting(&RELEASED)), Code::InvalidArgument, "-1 is no");
+        // Of memory that was not taken nobody is told that it is free.
+        assert_eq!(RELEASED.load(Ordering::SeqCst), 0, "{uri}");
+    }
+}
+
+/// "An imported one stays the program's", and so does where it stands in it: whoever reads on reads on there.
+#[test]
+fn a_descriptor_is_left_where_the_program_had_it() {
+    use rustix::fs::SeekFrom;
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        let sealed = memory(8192, SealFlags::SHRINK);
+        rustix::fs::seek(&sealed, SeekFrom::Start(100)).unwrap();
+        drop(import(&device, sealed.as_raw_fd(), LENGTH, nobody()).unwrap());
+        assert_eq!(rustix::fs::seek(&sealed, SeekFrom::Current(0)), Ok(100), "{uri}");
+        refused(import(&device, sealed.as_raw_fd(), 9000, nobody()), Code::OutOfRange, "8192 bytes");
+        assert_eq!(rustix::fs::seek(&sealed, SeekFrom::Current(0)), Ok(100), "{uri}");
+        let buffer = device.try_buffer_of(shared(), LENGTH).unwrap();
+        let (exported, _) = export(&device, &buffer).unwrap();
+        assert_eq!(rustix::fs::seek(&exported, SeekFrom::Current(0)), Ok(0), "{uri}");
+    }
+}
+
+/// Another process may cut the memory off and then seal it, while it is looked at: what was taken is there.
+#[test]
+fn memory_that_shrinks_while_it_is_taken_is_refused_or_whole() {
+    let device = Device::open("mock").unwrap();
+    let mut taken = 0;
+    for round in 0..ROUNDS {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let descriptor = rustix::fs::memfd_create("external", flags).unwrap();
+        rustix::fs::ftruncate(&descriptor, 8192).unwrap();
+        let begin = std::sync::Barrier::new(2);
+        let buffer = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begin.wait();
+                (0..round % 64).for_each(|_| std::hint::spin_loop());
+                rustix::fs::ftruncate(&descriptor, 0).unwrap();
+                rustix::fs::fcntl_add_seals(&descriptor, SealFlags::SHRINK).unwrap();
+            });
+            begin.wait();
+            import(&device, descriptor.as_raw_fd(), 8192, nobody()).ok()
+        });
+        if buffer.is_some() {
+            assert!(rustix::fs::fstat(&descriptor).unwrap().st_size >= 8192, "in round {round}");
+            taken += 1;
+        }
+    }
+    assert_eq!(taken, 0, "unsealed memory is not taken, and sealed memory has nothing in it");
+}
+
+/// Whoever has a descriptor of a buffer's can neither make it shorter nor longer, nor seal it so that nobody else can map it.
+#[test]
+fn what_is_exported_is_sealed_for_good() {
+    let device = Device::open("mock").unwrap();
+    let buffer = device.try_buffer_of(shared(), LENGTH).unwrap();
+    let (descriptor, _) = export(&device, &buffer).unwrap();
+    for length in [0, 1 << 20] {
+        assert_eq!(rustix::fs::ftruncate(&descriptor, length), Err(rustix::io::Errno::PERM));
+    }
+    let sealed = rustix::fs::fcntl_add_seals(&descriptor, SealFlags::FUTURE_WRITE);
+    assert_eq!(sealed, Err(rustix::io::Errno::PERM));
+}
+
+/// How many descriptors of shared memory this process has. None of them reaches a program that it becomes.
+fn open_descriptors() -> usize {
+    let is_memory = |entry: &std::fs::DirEntry| {
+        let link = std::fs::read_link(entry.path()).unwrap_or_default();
+        let name = link.to_string_lossy();
+        name.contains("memfd:iree-hal-buffer") || name.contains("memfd:leaks")
+    };
+    let closes = |entry: &std::fs::DirEntry| {
+        let number: RawFd = entry.file_name().to_str().unwrap().parse().unwrap();
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        rustix::io::fcntl_getfd(descriptor).unwrap().contains(FdFlags::CLOEXEC)
+    };
+    let all = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
+    all.filter(is_memory).inspect(|entry| assert!(closes(entry), "{entry:?}")).count()
+}
+
+/// Alone in its process, as it counts.
+#[test]
+fn no_descriptor_is_left_open() {
+    const ALONE: &str = "EXTERNAL_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["no_descriptor_is_left_open", "--exact"])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        return;
+    }
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        for seals in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SHRINK | SealFlags::WRITE] {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let descriptor = rustix::fs::memfd_create("leaks", flags).unwrap();
+            rustix::fs::ftruncate(&descriptor, 8192).unwrap();
+            rustix::fs::fcntl_add_seals(&descriptor, seals).unwrap();
+            for size in [0, 100, 8192, 9000] {
+                drop(import(&device, descriptor.as_raw_fd(), size, nobody()));
+            }
+            let buffer = device.try_buffer_of(shared(), LENGTH).unwrap();
+            let exported = [export(&device, &buffer).unwrap(), export(&device, &buffer).unwrap()];
+            let again = import(&device, exported[0].0.as_raw_fd(), LENGTH, nobody()).unwrap();
+            fill(&device, &again, (0, 10), 1);
+            assert!(open_descriptors() > 4, "{uri}: the driver's and the program's");
+        }
+        drop(device);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while open_descriptors() > 0 && std::time::Instant::now() < until {
+            std::thread::yield_now();
+        }
+        assert_eq!(open_descriptors(), 0, "{uri}");
+    }
+}
+
+#[test]
+fn what_has_no_descriptor_says_how_to_get_one() {
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        let plain = device.try_buffer_of(host(0), LENGTH).unwrap();
+        let text = if uri.starts_with("gaudi") { "other means" } else { "SHARING_EXPORT" };
+        let code = if uri.starts_with("gaudi") { Code::InvalidArgument } else { Code::Unavailable };
+        refused(export(&device, &plain), code, text);
+        let (whole, mut part) = (device.try_buffer_of(shared(), LENGTH).unwrap(), null_mut());
+        unsafe {
+            let system = sys::iree_allocator_system();
+            check(sys::iree_hal_buffer_subspan(whole.0, 64, 128, system, &raw mut part)).unwrap();
+        }
+        refused(export(&device, &Buffer(part)), Code::InvalidArgument, "export the whole buffer");
+        let done = device.semaphore(0);
+        let transient = device.alloca(&List::none(), &done.at(1), LENGTH).unwrap();
+        done.wait(1).unwrap();
+        refused(export(&device, &transient), Code::Unavailable, "queue order");
+    }
+}
+
+#[test]
+fn memory_of_a_card_is_exported_as_whole_pages() {
+    for (at, generation) in ["gaudi1", "gaudi2"].into_iter().enumerate() {
+        let open = |more: &str| {
+            let uri = format!("gaudi://emulated?generation={generation}&seed={}{more}", 9810 + at);
+            Device::open(&uri).unwrap()
+        };
+        let own = sys::iree_hal_buffer_params_t {
+            type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+            usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT,
+            ..Default::default()
+        };
+        let device = open("");
+        assert_ne!(compatibility(&device, own) & EXPORTABLE, 0);
+        let buffer = device.try_buffer_of(own, LENGTH).unwrap();
+        let (descriptor, size) = export(&device, &buffer).unwrap();
+        assert_eq!(size, LENGTH);
+        let pages = rustix::fs::seek(&descriptor, SeekFrom::End(0)).unwrap();
+        assert!(pages >= 8192 && pages.is_multiple_of(4096), "{pages}");
+
+        let device = open("&dmabuf=no");
+        assert_eq!(compatibility(&device, own) & EXPORTABLE, 0);
+        let buffer = device.try_buffer_of(own, LENGTH).unwrap();
+        refused(export(&device, &buffer), Code::FailedPrecondition, "dmabuf=no");
+    }
+}

@@ -1,0 +1,65 @@
+//! Finds libclang, which bindgen loads when it runs: a folder is taken only if the library lies in it.
+
+use std::path::{Path, PathBuf};
+
+/// The folder with libclang: the one that is named, which must be right, or the first of `candidates` that has it.
+pub fn find(named: Option<&Path>, candidates: &[PathBuf]) -> Result<PathBuf, String> {
+    match named {
+        Some(path) => folder_of(path).ok_or_else(|| {
+            format!(
+                "LIBCLANG_PATH is {}, and there is no libclang: unset it and run `cargo xtask setup`, or name the folder \
+                 with libclang.so",
+                path.display()
+            )
+        }),
+        None => candidates.iter().find_map(|path| folder_of(path)).ok_or_else(|| {
+            "libclang is needed to read IREE's headers, and is not here: run `cargo xtask setup`, or set LIBCLANG_PATH to its \
+             folder"
+                .to_owned()
+        }),
+    }
+}
+
+/// The folder of libclang, if `path` is that folder or the library itself.
+fn folder_of(path: &Path) -> Option<PathBuf> {
+    if path.is_file() && is_libclang(path) {
+        return path.parent().map(Path::to_owned);
+    }
+    let has_it = std::fs::read_dir(path).ok()?.flatten().any(|entry| is_libclang(&entry.path()));
+    has_it.then(|| path.to_owned())
+}
+
+/// Whether this is libclang, and not the C++ library beside it.
+fn is_libclang(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name == "libclang.dylib" || name == "libclang.so" || name.starts_with("libclang.so.") || {
+        name.starts_with("libclang-") && !name.starts_with("libclang-cpp") && name.contains(".so")
+    }
+}
+
+/// Where libclang may lie: what `cargo xtask setup` has installed under one of the target folders, then where systems have it.
+pub fn candidates(targets: &[PathBuf]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for target in targets {
+        found.extend(children(&target.join("python/lib"), |path| path.join("site-packages/clang/native")));
+    }
+    found.extend(children(Path::new("/usr/lib"), |path| path.join("lib")));
+    for folder in [
+        "/usr/lib",
+        "/usr/lib64",
+        "/usr/local/lib",
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+    ] {
+        found.push(folder.into());
+    }
+    found
+}
+
+/// What `place` makes of each entry of a folder, in order of their names, the last first: of several versions, the newest.
+fn children(folder: &Path, place: impl Fn(PathBuf) -> PathBuf) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.into_iter().rev().map(place).collect()
+}

@@ -1,0 +1,30 @@
+//! Finds the archive of IREE's runtime that Rust programs are linked with.
+
+use std::path::{Path, PathBuf};
+
+/// The archive that is linked.
+pub const ARCHIVE: &str = "libiree_hal_runtime.a";
+
+/// What `IREE_LIB_DIR` is where whoever links brings IREE's runtime: a C build with a static library of Rust's.
+pub const BROUGHT: &str = "brought-by-the-linker";
+
+/// The folder with the archive: the one that is named, or `iree/lib` in the first target folder that has it. None where the
+/// linker brings the runtime.
+pub fn find(named: Option<&Path>, targets: &[PathBuf]) -> Result<Option<PathBuf>, String> {
+    let has_it = |folder: &PathBuf| folder.join(ARCHIVE).is_file();
+    match named {
+        Some(path) if path == Path::new(BROUGHT) => Ok(None),
+        Some(path) => Some(path.to_owned()).filter(has_it).map(Some).ok_or_else(|| {
+            format!(
+                "IREE_LIB_DIR is {}, and there is no {ARCHIVE}: unset it and run `cargo xtask setup`, which builds it",
+                path.display()
+            )
+        }),
+        None => targets.iter().map(|target| target.join("iree/lib")).find(has_it).map(Some).ok_or_else(|| {
+            format!(
+                "IREE's runtime is not built: run `cargo xtask setup` (or set IREE_LIB_DIR: to a folder with {ARCHIVE}, or to \
+                 {BROUGHT} for a static library that is linked into a C build with a runtime of its own)"
+            )
+        }),
+    }
+}

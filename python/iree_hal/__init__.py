@@ -1,0 +1,26 @@
+"""IREE's runtime with the drivers of this repository.
+
+    import iree_hal, numpy
+
+    module = iree_hal.Module("model.vmfb", "mock")
+    result = module.main(numpy.ones((4, 8), numpy.float32)).numpy()
+
+`devices()` lists what there is; a `Device` is opened by its URI; a `Module` is loaded for devices, and its functions take and give
+numpy arrays, numbers, and whatever speaks DLPack. `submit` begins a call and gives a `Future`. What goes wrong is an `Error` with
+the runtime's text and code.
+"""
+
+from ._native import Array, Device, DeviceInfo, Error, Function, Future, Module, Profile, devices, drivers
+
+__all__ = [
+    "Array",
+    "Device",
+    "DeviceInfo",
+    "Error",
+    "Function",
+    "Future",
+    "Module",
+    "Profile",
+    "devices",
+    "drivers",
+]

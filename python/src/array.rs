@@ -1,0 +1,201 @@
+//! Arrays on devices, as Python sees them.
+
+use crate::dlpack;
+use crate::runtime::{self, Element, HostView, Program, View};
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, OnceLock};
+
+/// An array on a device.
+///
+/// It becomes numpy's with `numpy()` or `numpy.asarray`, and anybody's with DLPack: in place where the host can map the device's
+/// memory, else by a copy that is made once. What is seen is read-only.
+#[pyclass(frozen, module = "iree_hal")]
+pub(crate) struct Array {
+    view: View,
+    device: runtime::Device,
+    host: OnceLock<Arc<Host>>,
+    /// Results may lie in the constants of the module that made them.
+    _program: Option<Arc<Program>>,
+}
+
+/// An array's bytes as the host sees them, with what the buffer protocol and DLPack say about them.
+pub(crate) struct Host {
+    pub(crate) view: HostView,
+    pub(crate) element: Element,
+    pub(crate) shape: Vec<i64>,
+    /// In elements.
+    pub(crate) strides: Vec<i64>,
+    /// In bytes.
+    steps: Vec<isize>,
+    length: usize,
+}
+
+impl Array {
+    pub(crate) fn new(view: View, device: runtime::Device, program: Option<Arc<Program>>) -> Self {
+        Self { view, device, host: OnceLock::new(), _program: program }
+    }
+
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    fn element(&self) -> PyResult<Element> {
+        self.view
+            .element()
+            .ok_or_else(|| PyTypeError::new_err("this array's element type is not one that Python can have"))
+    }
+
+    /// Its bytes, brought to the host at the first time.
+    pub(crate) fn host(&self, py: Python<'_>) -> PyResult<&Arc<Host>> {
+        if let Some(host) = self.host.get() {
+            return Ok(host);
+        }
+        let element = self.element()?;
+        let view = py.detach(|| self.view.host(&self.device))?;
+        let shape = self.view.shape();
+        let mut strides = vec![1_i64; shape.len()];
+        let mut stride = 1_i64;
+        for (step, dimension) in strides.iter_mut().zip(&shape).rev() {
+            *step = stride;
+            stride = stride.saturating_mul(i64::try_from(*dimension)?.max(1));
+        }
+        let size = isize::try_from(element.size)?;
+        let steps =
+            strides.iter().map(|stride| Ok(isize::try_from(*stride)? * size)).collect::<PyResult<_>>()?;
+        let shape = shape.iter().map(|dimension| Ok(i64::try_from(*dimension)?)).collect::<PyResult<_>>()?;
+        let host = Host { view, element, shape, strides, steps, length: self.view.length() };
+        Ok(self.host.get_or_init(|| Arc::new(host)))
+    }
+}
+
+#[pymethods]
+impl Array {
+    /// The dimensions, outermost first.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.view.shape())
+    }
+
+    /// The name of the element type, as numpy or `ml_dtypes` has it.
+    #[getter]
+    fn dtype(&self) -> PyResult<&'static str> {
+        Ok(self.element()?.name)
+    }
+
+    /// How many bytes the elements take.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.view.length()
+    }
+
+    /// The array as numpy's: a read-only view of the device's memory where the host can map it, else a copy.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let numpy = py.import("numpy")?;
+        let host = slf.get().host(py)?;
+        if host.element.format.is_some() {
+            return numpy.call_method1("asarray", (slf,));
+        }
+        // The buffer protocol has no letter for this type, but the package that gives numpy the type has a name.
+        let types = py.import("ml_dtypes").map_err(|_| {
+            PyTypeError::new_err(format!("numpy knows {} only with the package ml_dtypes", host.element.name))
+        })?;
+        // SAFETY: the bytes are as many as the array has, and live as long as the host view.
+        let bytes = unsafe { std::slice::from_raw_parts(host.view.data(), host.length) };
+        let arguments = PyDict::new(py);
+        arguments.set_item("dtype", types.getattr(host.element.name)?)?;
+        let flat = numpy.call_method("frombuffer", (PyBytes::new(py, bytes),), Some(&arguments))?;
+        flat.call_method1("reshape", (slf.get().shape(py)?,))
+    }
+
+    /// The only element, as a Python number.
+    fn item<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::numpy(slf)?.call_method0("item")
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        self.view
+            .shape()
+            .first()
+            .copied()
+            .ok_or_else(|| PyTypeError::new_err("an array without dimensions has no length"))
+    }
+
+    fn __repr__(&self) -> String {
+        let shape = self.view.shape().iter().map(ToString::to_string).collect::<Vec<_>>().join("x");
+        let element = self.view.element().map_or("?", |element| element.name);
+        format!("<iree_hal.Array {shape} {element} on {}>", self.device.identifier())
+    }
+
+    /// Where DLPack finds the bytes: on the host.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::HOST
+    }
+
+    /// The array for another library, in place where the host can map the device's memory.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // Results are ready when Python has them, so there is nothing to order behind.
+        let _ = stream;
+        if dl_device.is_some_and(|device| device != dlpack::HOST) {
+            return Err(PyBufferError::new_err(
+                "arrays are exported as memory of the host, DLPack's device (1, 0)",
+            ));
+        }
+        if copy == Some(true) {
+            return Err(PyBufferError::new_err(
+                "a copy is made by whoever takes the array: ask for none here",
+            ));
+        }
+        dlpack::export(py, self.host(py)?, max_version.is_some_and(|version| version.0 >= 1))
+    }
+
+    /// # Safety
+    ///
+    /// As the buffer protocol asks: `buffer` is Python's to be filled.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
+            return Err(PyBufferError::new_err("arrays of devices are read-only: copy it to change it"));
+        }
+        let host = slf.get().host(slf.py())?;
+        let format = host.element.format.ok_or_else(|| {
+            PyBufferError::new_err(format!(
+                "the buffer protocol has no {}: use numpy() or DLPack",
+                host.element.name
+            ))
+        })?;
+        let asked = |flag: c_int| flags & flag == flag;
+        // SAFETY: the buffer is Python's to be filled, and everything it points to lives as long as the array, which it keeps.
+        unsafe {
+            (*buffer).buf = host.view.data().cast_mut().cast::<c_void>();
+            (*buffer).len = isize::try_from(host.length)?;
+            (*buffer).readonly = 1;
+            (*buffer).itemsize = isize::try_from(host.element.size)?;
+            (*buffer).format =
+                if asked(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+            (*buffer).ndim = c_int::try_from(host.shape.len())?;
+            (*buffer).shape = if asked(ffi::PyBUF_ND) {
+                host.shape.as_ptr().cast_mut().cast()
+            } else {
+                std::ptr::null_mut()
+            };
+            (*buffer).strides =
+                if asked(ffi::PyBUF_STRIDES) { host.steps.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+            (*buffer).suboffsets = std::ptr::null_mut();
+            (*buffer).internal = std::ptr::null_mut();
+            (*buffer).obj = slf.clone().into_any().into_ptr();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,247 @@
+//! From Python's values to the runtime's, and back.
+
+use crate::array::Array;
+use crate::dlpack;
+use crate::runtime::{Device, Element, Foreign, Kind, Program, Value, View};
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyTuple};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What a module says of an argument that is an object.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum Declared {
+    /// Nothing.
+    #[default]
+    Unknown,
+    /// An array of these elements.
+    Array(Element),
+    /// A list of anything.
+    List,
+}
+
+impl Declared {
+    /// What numbers without a type become.
+    fn element(self) -> Option<Element> {
+        match self {
+            Declared::Array(element) => Some(element),
+            Declared::Unknown | Declared::List => None,
+        }
+    }
+}
+
+/// Whether memory of somebody else's is copied to the device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Copying {
+    /// Always: later changes do not show.
+    Always,
+    /// Only where the device cannot use it in place.
+    IfNeeded,
+    /// Never: where it cannot be used in place, that is an error.
+    Never,
+}
+
+impl Copying {
+    /// As numpy's and DLPack's `copy` says it.
+    pub(crate) fn from_option(copy: Option<bool>) -> Self {
+        match copy {
+            Some(true) => Self::Always,
+            None => Self::IfNeeded,
+            Some(false) => Self::Never,
+        }
+    }
+}
+
+/// The host's memory that an object shows, with its shape and type.
+struct Source {
+    data: NonNull<std::ffi::c_void>,
+    length: usize,
+    shape: Vec<usize>,
+    element: Element,
+    owner: Box<dyn Send>,
+}
+
+impl Source {
+    /// What an object shows by the buffer protocol; nothing if it has none, or its elements do not lie one behind the other.
+    fn of_buffer(object: &Bound<'_, PyAny>) -> Option<Self> {
+        let buffer = PyUntypedBuffer::get(object).ok()?;
+        let element = Element::from_format(buffer.format().to_bytes(), buffer.item_size())?;
+        buffer.is_c_contiguous().then(|| Self {
+            data: NonNull::new(buffer.buf_ptr()).unwrap_or(NonNull::dangling()),
+            length: buffer.len_bytes(),
+            shape: buffer.shape().to_vec(),
+            element,
+            owner: Box::new(buffer),
+        })
+    }
+
+    /// What an object exports by DLPack.
+    fn of_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let taken = dlpack::take(object)?;
+        let count: usize = taken.shape.iter().product();
+        Ok(Self {
+            data: taken.data,
+            length: count * taken.element.size,
+            shape: taken.shape,
+            element: taken.element,
+            owner: taken.owner,
+        })
+    }
+
+    /// An object by whatever it offers, or as numpy understands it; `element` says what numbers without a type become.
+    fn of(object: &Bound<'_, PyAny>, element: Option<Element>) -> PyResult<Self> {
+        if let Some(source) = Self::of_buffer(object) {
+            return Ok(source);
+        }
+        let py = object.py();
+        let is_array = object.hasattr("dtype")?;
+        if is_array && !object.hasattr("__array__")? && object.hasattr("__dlpack__")? {
+            return Self::of_dlpack(object);
+        }
+        let numpy = py.import("numpy")?;
+        let arguments = PyDict::new(py);
+        if let (false, Some(element)) = (is_array, element) {
+            arguments.set_item("dtype", element.name)?;
+        }
+        let array = numpy.call_method("ascontiguousarray", (object,), Some(&arguments))?;
+        // numpy makes one dimension of none.
+        let shape = numpy.call_method1("shape", (object,))?.extract()?;
+        let source = Self::of_buffer(&array).or_else(|| Self::of_extension(&array));
+        source.map(|source| Self { shape, ..source }).ok_or_else(|| {
+            let name = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+            PyTypeError::new_err(format!("a {name} cannot become an array of a device"))
+        })
+    }
+
+    /// An array whose type numpy has from `ml_dtypes`, which the buffer protocol does not name.
+    fn of_extension(array: &Bound<'_, PyAny>) -> Option<Self> {
+        let name: String = array.getattr("dtype").ok()?.getattr("name").ok()?.extract().ok()?;
+        let element = Element::named(&name)?;
+        let bytes = array.call_method1("view", ("uint16",)).ok().filter(|_| element.size == 2)?;
+        Self::of_buffer(&bytes).map(|source| Self { element, ..source })
+    }
+
+    /// The array on a device.
+    fn place(self, py: Python<'_>, device: &Device, copying: Copying) -> PyResult<View> {
+        let Self { data, length, shape, element, owner } = self;
+        if copying == Copying::Always {
+            return upload(py, device, &shape, element, data, length);
+        }
+        let memory = Foreign { data, length, owner };
+        match py.detach(|| View::import(device, &shape, element, memory)) {
+            Ok(view) => Ok(view),
+            Err((error, _)) if copying == Copying::Never => Err(PyBufferError::new_err(format!(
+                "this device cannot use the memory in place: {}",
+                error.message
+            ))),
+            // The memory is held by `memory` until it is copied.
+            Err((_, memory)) => upload(py, device, &shape, element, memory.data, memory.length),
+        }
+    }
+}
+
+fn upload(
+    py: Python<'_>,
+    device: &Device,
+    shape: &[usize],
+    element: Element,
+    data: NonNull<std::ffi::c_void>,
+    length: usize,
+) -> PyResult<View> {
+    // SAFETY: whoever calls holds the memory, which has this many bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>().as_ptr(), length) };
+    Ok(py.detach(|| View::upload(device, shape, element, bytes))?)
+}
+
+/// An object as an array on a device.
+pub(crate) fn array(
+    object: &Bound<'_, PyAny>,
+    device: &Device,
+    element: Option<Element>,
+    copying: Copying,
+) -> PyResult<View> {
+    Source::of(object, element)?.place(object.py(), device, copying)
+}
+
+/// What an object exports by DLPack as an array on a device.
+pub(crate) fn from_dlpack(object: &Bound<'_, PyAny>, device: &Device, copying: Copying) -> PyResult<View> {
+    Source::of_dlpack(object)?.place(object.py(), device, copying)
+}
+
+/// An argument that the machine passes as `kind`; numbers become arrays of the declared type.
+pub(crate) fn argument(
+    object: &Bound<'_, PyAny>,
+    kind: Kind,
+    declared: Declared,
+    device: Option<&Device>,
+) -> PyResult<Value> {
+    Ok(match kind {
+        Kind::I32 => Value::I32(object.extract()?),
+        Kind::I64 => Value::I64(object.extract()?),
+        Kind::F32 => Value::F32(object.extract()?),
+        Kind::F64 => Value::F64(object.extract()?),
+        Kind::Object if object.is_none() => Value::None,
+        Kind::Object => match (object.cast::<Array>(), declared) {
+            (Ok(array), _) => Value::Array(array.get().view().clone()),
+            (Err(_), Declared::List) => list(object, device)?,
+            (Err(_), _) => {
+                let device = device
+                    .ok_or_else(|| PyTypeError::new_err("a module without a device takes no arrays"))?;
+                Value::Array(array(object, device, declared.element(), Copying::Always)?)
+            }
+        },
+    })
+}
+
+/// The elements of a list, and of those in it: numbers, arrays, and nothing.
+fn list(object: &Bound<'_, PyAny>, device: Option<&Device>) -> PyResult<Value> {
+    let values = object.try_iter()?.map(|element| {
+        let element = element?;
+        if let Ok(whole) = element.cast::<PyInt>() {
+            return Ok(Value::I64(whole.extract()?));
+        }
+        if let Ok(real) = element.cast::<PyFloat>() {
+            return Ok(Value::F64(real.extract()?));
+        }
+        let is_list = element.cast::<PyList>().is_ok() || element.cast::<PyTuple>().is_ok();
+        argument(&element, Kind::Object, if is_list { Declared::List } else { Declared::Unknown }, device)
+    });
+    values.collect::<PyResult<_>>().map(Value::List)
+}
+
+/// The results of a call: nothing for none, the one for one, else a tuple.
+pub(crate) fn results(py: Python<'_>, values: &[Value], program: &Arc<Program>) -> PyResult<Py<PyAny>> {
+    match values {
+        [] => Ok(py.None()),
+        [value] => result(py, value, program),
+        _ => {
+            let values =
+                values.iter().map(|value| result(py, value, program)).collect::<PyResult<Vec<_>>>()?;
+            Ok(PyTuple::new(py, values)?.into_any().unbind())
+        }
+    }
+}
+
+fn result(py: Python<'_>, value: &Value, program: &Arc<Program>) -> PyResult<Py<PyAny>> {
+    Ok(match value {
+        Value::None => py.None(),
+        Value::I32(number) => number.into_pyobject(py)?.into_any().unbind(),
+        Value::I64(number) => number.into_pyobject(py)?.into_any().unbind(),
+        Value::F32(number) => number.into_pyobject(py)?.into_any().unbind(),
+        Value::F64(number) => number.into_pyobject(py)?.into_any().unbind(),
+        Value::Array(view) => {
+            let device = view
+                .device()
+                .or_else(|| program.device().cloned())
+                .ok_or_else(|| PyTypeError::new_err("the function returned an array that no device has"))?;
+            Py::new(py, Array::new(view.clone(), device, Some(program.clone())))?.into_any()
+        }
+        Value::List(values) => {
+            let values =
+                values.iter().map(|value| result(py, value, program)).collect::<PyResult<Vec<_>>>()?;
+            PyList::new(py, values)?.into_any().unbind()
+        }
+    })
+}

@@ -1,0 +1,169 @@
+//! Devices, as Python sees them.
+
+use crate::array::Array;
+use crate::convert::{self, Copying};
+use crate::error::Error;
+use crate::runtime::{self, Element};
+use parking_lot::Mutex;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use std::path::PathBuf;
+
+/// The names of all drivers of this package, IREE's own local ones included.
+#[pyfunction]
+pub(crate) fn drivers(py: Python<'_>) -> PyResult<Vec<String>> {
+    Ok(py.detach(runtime::drivers)?)
+}
+
+/// A device that a driver has found.
+#[pyclass(frozen, get_all, module = "iree_hal")]
+pub(crate) struct DeviceInfo {
+    /// The driver's name.
+    driver: String,
+    /// What stands behind `driver://` to get the device.
+    path: String,
+    /// What it is. An emulated device says so.
+    name: String,
+}
+
+#[pymethods]
+impl DeviceInfo {
+    /// What `Device` opens it by.
+    #[getter]
+    fn uri(&self) -> String {
+        format!("{}://{}", self.driver, self.path)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<iree_hal.DeviceInfo {}: {}>", self.uri(), self.name)
+    }
+}
+
+/// The devices that one driver finds, or all of them, without opening any. A driver whose hardware is missing finds none.
+#[pyfunction]
+#[pyo3(signature = (driver=None))]
+pub(crate) fn devices(py: Python<'_>, driver: Option<&str>) -> PyResult<Vec<DeviceInfo>> {
+    let listed = py.detach(|| match driver {
+        Some(driver) => runtime::list(driver),
+        None => Ok(runtime::drivers()?
+            .iter()
+            .flat_map(|driver| runtime::list(driver).unwrap_or_default())
+            .collect()),
+    })?;
+    let info =
+        |found: runtime::Listed| DeviceInfo { driver: found.driver, path: found.path, name: found.name };
+    Ok(listed.into_iter().map(info).collect())
+}
+
+/// A device, opened by its URI: `Device("mock")`, `Device("gaudi://0")`, `Device("mock://0?queues=4")`.
+#[pyclass(frozen, module = "iree_hal")]
+pub(crate) struct Device {
+    uri: String,
+    device: runtime::Device,
+}
+
+impl Device {
+    pub(crate) fn open(py: Python<'_>, uri: &str) -> PyResult<Self> {
+        Ok(Self { uri: uri.to_owned(), device: py.detach(|| runtime::Device::open(uri))? })
+    }
+
+    pub(crate) fn inner(&self) -> &runtime::Device {
+        &self.device
+    }
+}
+
+#[pymethods]
+impl Device {
+    #[new]
+    fn new(py: Python<'_>, uri: &str) -> PyResult<Self> {
+        Self::open(py, uri)
+    }
+
+    /// What it was opened by.
+    #[getter]
+    fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// What it calls itself.
+    #[getter]
+    fn name(&self) -> String {
+        self.device.identifier()
+    }
+
+    /// An array of numbers, numpy's, or anybody's with DLPack, on the device.
+    ///
+    /// It is copied, unless `copy` is `False`, which uses the memory in place or raises `BufferError`, or `None`, which copies
+    /// only where it cannot. Memory that is used in place shows later changes, and must not be changed while the device works
+    /// on it. `dtype` is for numbers that have no type.
+    #[pyo3(signature = (object, dtype=None, *, copy=Some(true)))]
+    fn array(&self, object: &Bound<'_, PyAny>, dtype: Option<&str>, copy: Option<bool>) -> PyResult<Array> {
+        let element = dtype.map(element).transpose()?;
+        let view = convert::array(object, &self.device, element, Copying::from_option(copy))?;
+        Ok(Array::new(view, self.device.clone(), None))
+    }
+
+    /// What another library exports by DLPack, on the device: in place where it can be used there, else copied.
+    #[expect(clippy::wrong_self_convention, reason = "what Python's libraries call it")]
+    #[pyo3(signature = (object, *, copy=None))]
+    fn from_dlpack(&self, object: &Bound<'_, PyAny>, copy: Option<bool>) -> PyResult<Array> {
+        let view = convert::from_dlpack(object, &self.device, Copying::from_option(copy))?;
+        Ok(Array::new(view, self.device.clone(), None))
+    }
+
+    /// Writes what the device does to a file for IREE's `iree-profile`, while the block runs: `with device.profile(path):`
+    fn profile(&self, path: PathBuf) -> Profile {
+        Profile { device: self.device.clone(), path, session: Mutex::new(None) }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<iree_hal.Device {}>", self.uri)
+    }
+}
+
+/// The type with this name.
+fn element(name: &str) -> PyResult<Element> {
+    Element::named(name)
+        .ok_or_else(|| PyTypeError::new_err(format!("arrays have no elements of type {name:?}")))
+}
+
+/// A profile of a device: taken between `with` and the end of its block.
+#[pyclass(frozen, module = "iree_hal")]
+pub(crate) struct Profile {
+    device: runtime::Device,
+    path: PathBuf,
+    session: Mutex<Option<runtime::Profile>>,
+}
+
+#[pymethods]
+impl Profile {
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        let profile = slf.get();
+        let path =
+            profile.path.to_str().ok_or_else(|| PyTypeError::new_err("the path of a profile is text"))?;
+        slf.py().detach(|| {
+            let mut session = profile.session.lock();
+            if session.is_some() {
+                return Err(runtime::Error::new(
+                    "FAILED_PRECONDITION",
+                    "this profile is being taken already",
+                ));
+            }
+            *session = Some(runtime::Profile::begin(&profile.device, path)?);
+            Ok(())
+        })?;
+        Ok(slf)
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let session = self.session.lock().take();
+        let session = session.ok_or_else(|| Error::new_err("this profile is not being taken"))?;
+        Ok(py.detach(|| session.end())?)
+    }
+}

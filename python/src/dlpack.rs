@@ -1,0 +1,265 @@
+//! DLPack, both ways: arrays that change hands without their bytes being copied.
+//!
+//! A capsule holds a structure with a deleter. Whoever takes it renames the capsule and calls the deleter once; a capsule that
+//! nobody took is freed with its structure by its own destructor. Both versions of the structure are spoken.
+
+use crate::array::Host;
+use crate::runtime::Element;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The host, as DLPack names devices: its type and its number.
+pub(crate) const HOST: (i32, i32) = (1, 0);
+/// Host memory that CUDA or ROCm has pinned: the host's too.
+const PINNED: [i32; 2] = [3, 11];
+
+const PLAIN: &CStr = c"dltensor";
+const PLAIN_USED: &CStr = c"used_dltensor";
+const VERSIONED: &CStr = c"dltensor_versioned";
+const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
+
+/// Nobody may write.
+const READ_ONLY: u64 = 1;
+/// The bytes are a copy that nobody else has.
+const IS_COPIED: u64 = 2;
+
+#[repr(C)]
+struct Tensor {
+    data: *mut c_void,
+    device_type: i32,
+    device_id: i32,
+    rank: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *const i64,
+    strides: *const i64,
+    offset: u64,
+}
+
+#[repr(C)]
+struct Plain {
+    tensor: Tensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Self)>,
+}
+
+#[repr(C)]
+struct Versioned {
+    major: u32,
+    minor: u32,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Self)>,
+    flags: u64,
+    tensor: Tensor,
+}
+
+/// A structure of DLPack's: what both versions have.
+trait Managed: Sized {
+    /// What a capsule with it is called until somebody takes it.
+    const NAME: &'static CStr;
+    /// And afterwards.
+    const USED: &'static CStr;
+
+    fn tensor(&self) -> &Tensor;
+    fn context(&self) -> *mut c_void;
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)>;
+}
+
+impl Managed for Plain {
+    const NAME: &'static CStr = PLAIN;
+    const USED: &'static CStr = PLAIN_USED;
+
+    fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+    fn context(&self) -> *mut c_void {
+        self.context
+    }
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)> {
+        self.deleter
+    }
+}
+
+impl Managed for Versioned {
+    const NAME: &'static CStr = VERSIONED;
+    const USED: &'static CStr = VERSIONED_USED;
+
+    fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+    fn context(&self) -> *mut c_void {
+        self.context
+    }
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)> {
+        self.deleter
+    }
+}
+
+/// Ends a structure of ours: the box itself, and the array that it kept.
+unsafe extern "C" fn delete<M: Managed>(managed: *mut M) {
+    // SAFETY: made by `export`, and ended once, as DLPack asks of whoever has it.
+    unsafe {
+        let managed = Box::from_raw(managed);
+        drop(Arc::from_raw(managed.context().cast::<Host>()));
+    }
+}
+
+/// Ends a capsule that nobody took.
+unsafe extern "C" fn destroy<M: Managed>(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python destroys a capsule of ours; under its first name it still has the structure.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) == 1 {
+            delete(ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()).cast::<M>());
+        }
+    }
+}
+
+fn capsule<M: Managed>(py: Python<'_>, managed: M) -> PyResult<Bound<'_, PyAny>> {
+    let managed = Box::into_raw(Box::new(managed));
+    // SAFETY: the pointer is not null, and the name lives for ever; a capsule that could not be made takes nothing.
+    unsafe {
+        let made = ffi::PyCapsule_New(managed.cast(), M::NAME.as_ptr(), Some(destroy::<M>));
+        if made.is_null() {
+            delete(managed);
+        }
+        Bound::from_owned_ptr_or_err(py, made)
+    }
+}
+
+/// A capsule with the bytes of an array, which it keeps.
+pub(crate) fn export<'py>(py: Python<'py>, host: &Arc<Host>, versioned: bool) -> PyResult<Bound<'py, PyAny>> {
+    let (code, bits) = host.element.dlpack;
+    let tensor = Tensor {
+        data: host.view.data().cast_mut().cast(),
+        device_type: HOST.0,
+        device_id: HOST.1,
+        rank: i32::try_from(host.shape.len())?,
+        code,
+        bits,
+        lanes: 1,
+        shape: host.shape.as_ptr(),
+        strides: host.strides.as_ptr(),
+        offset: 0,
+    };
+    let context = Arc::into_raw(host.clone()).cast_mut().cast();
+    if versioned {
+        let flags = if host.view.is_copy() { READ_ONLY | IS_COPIED } else { READ_ONLY };
+        capsule(py, Versioned { major: 1, minor: 0, context, deleter: Some(delete), flags, tensor })
+    } else {
+        capsule(py, Plain { tensor, context, deleter: Some(delete) })
+    }
+}
+
+/// An array of another library's, taken out of its capsule.
+pub(crate) struct Taken {
+    /// Where its bytes begin.
+    pub(crate) data: NonNull<c_void>,
+    /// Its dimensions.
+    pub(crate) shape: Vec<usize>,
+    /// The type of its elements.
+    pub(crate) element: Element,
+    /// Ends the other library's structure when it is dropped.
+    pub(crate) owner: Box<dyn Send>,
+}
+
+/// Somebody else's structure.
+struct Owner<M: Managed>(NonNull<M>);
+
+// SAFETY: DLPack lets the deleter be called from any thread.
+unsafe impl<M: Managed> Send for Owner<M> {}
+
+impl<M: Managed> Drop for Owner<M> {
+    fn drop(&mut self) {
+        // SAFETY: taken from its capsule, and ended once.
+        unsafe {
+            if let Some(deleter) = self.0.as_ref().deleter() {
+                deleter(self.0.as_ptr());
+            }
+        }
+    }
+}
+
+/// Takes what an object exports.
+pub(crate) fn take(object: &Bound<'_, PyAny>) -> PyResult<Taken> {
+    let py = object.py();
+    let arguments = PyDict::new(py);
+    arguments.set_item("max_version", (1, 0))?;
+    let capsule = match object.call_method("__dlpack__", (), Some(&arguments)) {
+        // A library from before versions.
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => object.call_method0("__dlpack__")?,
+        outcome => outcome?,
+    };
+    if let Some(owner) = owner::<Versioned>(&capsule) {
+        return describe(owner);
+    }
+    match owner::<Plain>(&capsule) {
+        Some(owner) => describe(owner),
+        None => Err(PyTypeError::new_err("__dlpack__ gave no capsule of DLPack's")),
+    }
+}
+
+/// The structure of a capsule, which is marked as taken.
+fn owner<M: Managed>(capsule: &Bound<'_, PyAny>) -> Option<Owner<M>> {
+    // SAFETY: asked of a live object; under this name the pointer is what the name says.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule.as_ptr(), M::NAME.as_ptr()) != 1 {
+            return None;
+        }
+        let managed = ffi::PyCapsule_GetPointer(capsule.as_ptr(), M::NAME.as_ptr()).cast::<M>();
+        ffi::PyCapsule_SetName(capsule.as_ptr(), M::USED.as_ptr());
+        NonNull::new(managed).map(Owner)
+    }
+}
+
+fn describe<M: Managed + 'static>(owner: Owner<M>) -> PyResult<Taken> {
+    // SAFETY: the structure is alive as long as its owner.
+    let tensor = unsafe { owner.0.as_ref() }.tensor();
+    if tensor.device_type != HOST.0 && !PINNED.contains(&tensor.device_type) {
+        return Err(PyBufferError::new_err(format!(
+            "the array is on DLPack's device ({}, {}); only the host's memory can be taken: copy it to the host first",
+            tensor.device_type, tensor.device_id
+        )));
+    }
+    let element =
+        Element::from_dlpack(tensor.code, tensor.bits).filter(|_| tensor.lanes == 1).ok_or_else(|| {
+            PyTypeError::new_err(format!(
+                "DLPack's type with code {}, {} bits and {} lanes is not one that arrays can have here",
+                tensor.code, tensor.bits, tensor.lanes
+            ))
+        })?;
+    let rank = usize::try_from(tensor.rank)?;
+    // SAFETY: a structure has as many dimensions as its rank, and strides as many or none.
+    let (shape, strides) = unsafe {
+        let list = |numbers: *const i64| {
+            (!numbers.is_null() && rank > 0).then(|| std::slice::from_raw_parts(numbers, rank))
+        };
+        (list(tensor.shape).unwrap_or(&[]), list(tensor.strides))
+    };
+    if strides.is_some_and(|strides| !is_dense(shape, strides)) {
+        return Err(PyBufferError::new_err("the array is not contiguous: make a contiguous copy first"));
+    }
+    let shape = shape.iter().map(|dimension| Ok(usize::try_from(*dimension)?)).collect::<PyResult<_>>()?;
+    let data = tensor.data.wrapping_byte_add(usize::try_from(tensor.offset)?);
+    Ok(Taken {
+        data: NonNull::new(data).unwrap_or(NonNull::dangling()),
+        shape,
+        element,
+        owner: Box::new(owner),
+    })
+}
+
+/// Whether elements lie one behind the other, the last dimension innermost.
+fn is_dense(shape: &[i64], strides: &[i64]) -> bool {
+    let mut expected = 1;
+    shape.iter().zip(strides).rev().all(|(dimension, stride)| {
+        let fits = *dimension == 1 || *stride == expected;
+        expected *= dimension;
+        fits
+    })
+}

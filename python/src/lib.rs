@@ -1,0 +1,30 @@
+//! The extension module of the Python package `iree_hal`: IREE's runtime with the drivers of this repository.
+//!
+//! `runtime` is IREE without Python; the other modules are Python's classes over it. The interpreter is released wherever
+//! something may take long: loading, calling, waiting, copying.
+
+mod array;
+mod convert;
+mod device;
+mod dlpack;
+mod error;
+mod future;
+mod module;
+mod runtime;
+
+use pyo3::prelude::*;
+
+/// What `iree_hal` is made of; people import that.
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::array::Array;
+    #[pymodule_export]
+    use super::device::{Device, DeviceInfo, Profile, devices, drivers};
+    #[pymodule_export]
+    use super::error::Error;
+    #[pymodule_export]
+    use super::future::Future;
+    #[pymodule_export]
+    use super::module::{Function, Module};
+}

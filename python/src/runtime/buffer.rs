@@ -1,0 +1,257 @@
+//! Arrays on devices: made from the host's bytes or memory, and seen by the host again.
+
+use super::device::Device;
+use super::element::Element;
+use super::instance::allocator;
+use super::object::Ref;
+use super::status::{Error, Result, check};
+use hal_sys as sys;
+use smallvec::SmallVec;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+/// Dimensions, outermost first.
+pub(crate) type Shape = SmallVec<[usize; 4]>;
+
+/// An array on a device: a buffer with a shape and a type.
+#[derive(Clone)]
+pub(crate) struct View(pub(super) Ref<sys::iree_hal_buffer_view_t>);
+
+/// Host memory of somebody else's: who has it, kept alive until the device has let go of it.
+pub(crate) struct Foreign {
+    /// Where it begins.
+    pub(crate) data: NonNull<c_void>,
+    /// How many bytes.
+    pub(crate) length: usize,
+    /// Dropped when nothing uses the memory any more, on whatever thread brings that about.
+    #[expect(dead_code, reason = "kept for what its end does")]
+    pub(crate) owner: Box<dyn Send>,
+}
+
+// SAFETY: the owner goes along, and the memory is its.
+unsafe impl Send for Foreign {}
+
+/// What buffers are for, beyond being mapped.
+const USAGE: sys::iree_hal_buffer_usage_t =
+    sys::IREE_HAL_BUFFER_USAGE_DEFAULT as sys::iree_hal_buffer_usage_t;
+
+/// How the host sees arrays.
+#[expect(clippy::cast_possible_truncation, reason = "a flag of the 16-bit type that IREE has for it")]
+const READ: sys::iree_hal_memory_access_t = sys::IREE_HAL_MEMORY_ACCESS_READ as sys::iree_hal_memory_access_t;
+
+impl View {
+    /// A copy of the host's bytes on a device.
+    pub(crate) fn upload(device: &Device, shape: &[usize], element: Element, bytes: &[u8]) -> Result<Self> {
+        let params = sys::iree_hal_buffer_params_t {
+            type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+            usage: USAGE,
+            ..Default::default()
+        };
+        let span = sys::iree_const_byte_span_t { data: bytes.as_ptr().cast(), data_length: bytes.len() };
+        // SAFETY: the device is alive; shape and bytes are read during the call only.
+        Ref::make(|out| unsafe {
+            sys::iree_hal_buffer_view_allocate_buffer_copy(
+                device.as_ptr(),
+                sys::iree_hal_device_allocator(device.as_ptr()),
+                shape.len(),
+                shape.as_ptr().cast(),
+                element.iree,
+                sys::IREE_HAL_ENCODING_TYPE_DENSE_ROW_MAJOR,
+                params,
+                span,
+                out,
+            )
+        })
+        .map(Self)
+    }
+
+    /// Host memory in place, if the device can use it there. Where it cannot, the memory comes back.
+    pub(crate) fn import(
+        device: &Device,
+        shape: &[usize],
+        element: Element,
+        memory: Foreign,
+    ) -> std::result::Result<Self, (Error, Foreign)> {
+        let params = sys::iree_hal_buffer_params_t {
+            type_: sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE,
+            usage: USAGE | sys::IREE_HAL_BUFFER_USAGE_MAPPING,
+            ..Default::default()
+        };
+        let mut external = sys::iree_hal_external_buffer_t {
+            type_: sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION,
+            flags: sys::IREE_HAL_EXTERNAL_BUFFER_FLAG_NONE,
+            size: memory.length,
+            ..Default::default()
+        };
+        external.handle.host_allocation.ptr = memory.data.as_ptr();
+        let kept = Box::into_raw(Box::new(memory));
+        let callback = sys::iree_hal_buffer_release_callback_t { fn_: Some(release), user_data: kept.cast() };
+        // SAFETY: the device is alive; the memory stays until the callback, which is called once if the import succeeds and
+        // never if it fails.
+        let imported = Ref::make(|out| unsafe {
+            let allocator = sys::iree_hal_device_allocator(device.as_ptr());
+            sys::iree_hal_allocator_import_buffer(allocator, params, &raw mut external, callback, out)
+        });
+        match imported {
+            Ok(buffer) => Self::of(&buffer, shape, element).map_err(|error| {
+                let nothing = Foreign { data: NonNull::dangling(), length: 0, owner: Box::new(()) };
+                (error, nothing)
+            }),
+            // SAFETY: the import failed, so the callback is not called and the box is still ours.
+            Err(error) => Err((error, unsafe { *Box::from_raw(kept) })),
+        }
+    }
+
+    fn of(buffer: &Ref<sys::iree_hal_buffer_t>, shape: &[usize], element: Element) -> Result<Self> {
+        // SAFETY: the buffer is alive, and retained by its view.
+        Ref::make(|out| unsafe {
+            sys::iree_hal_buffer_view_create(
+                buffer.as_ptr(),
+                shape.len(),
+                shape.as_ptr().cast(),
+                element.iree,
+                sys::IREE_HAL_ENCODING_TYPE_DENSE_ROW_MAJOR,
+                allocator(),
+                out,
+            )
+        })
+        .map(Self)
+    }
+
+    /// Its dimensions.
+    pub(crate) fn shape(&self) -> Shape {
+        // SAFETY: the view is alive; its dimensions are as many as its rank.
+        unsafe {
+            let rank = sys::iree_hal_buffer_view_shape_rank(self.0.as_ptr());
+            (0..rank).map(|at| sys::iree_hal_buffer_view_shape_dim(self.0.as_ptr(), at)).collect()
+        }
+    }
+
+    /// The type of its elements; nothing for one that is not known here.
+    pub(crate) fn element(&self) -> Option<Element> {
+        // SAFETY: the view is alive.
+        Element::of(unsafe { sys::iree_hal_buffer_view_element_type(self.0.as_ptr()) })
+    }
+
+    /// How many bytes its elements take.
+    pub(crate) fn length(&self) -> usize {
+        // SAFETY: the view is alive.
+        unsafe { sys::iree_hal_buffer_view_byte_length(self.0.as_ptr()) }
+    }
+
+    fn buffer(&self) -> *mut sys::iree_hal_buffer_t {
+        // SAFETY: the view is alive and has a buffer.
+        unsafe { sys::iree_hal_buffer_view_buffer(self.0.as_ptr()) }
+    }
+
+    /// The device that has it; nothing for one that no device has.
+    pub(crate) fn device(&self) -> Option<Device> {
+        // SAFETY: the buffer is alive, and so is the device that it is placed on.
+        unsafe { Device::retained(sys::iree_hal_buffer_allocation_placement(self.buffer()).device) }
+    }
+
+    /// Its bytes as the host sees them: in place where they can be mapped, else a copy. `device` brings the copy where the
+    /// buffer does not say whose it is.
+    pub(crate) fn host(&self, device: &Device) -> Result<HostView> {
+        // SAFETY: the buffer is alive.
+        let (memory, usage) = unsafe {
+            (
+                sys::iree_hal_buffer_memory_type(self.buffer()),
+                sys::iree_hal_buffer_allowed_usage(self.buffer()),
+            )
+        };
+        let visible = memory & sys::IREE_HAL_MEMORY_TYPE_HOST_VISIBLE != 0;
+        if visible && usage & sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED != 0 {
+            let coherent = memory & sys::IREE_HAL_MEMORY_TYPE_HOST_COHERENT != 0;
+            return self.map(coherent).map(HostView::Mapped);
+        }
+        self.download(&self.device().unwrap_or_else(|| device.clone())).map(HostView::Copied)
+    }
+
+    fn map(&self, coherent: bool) -> Result<Mapping> {
+        let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+        // SAFETY: the buffer is alive, and retained by the mapping until it is unmapped.
+        unsafe {
+            check(sys::iree_hal_buffer_map_range(
+                self.buffer(),
+                sys::IREE_HAL_MAPPING_MODE_SCOPED,
+                READ,
+                0,
+                self.length(),
+                &raw mut mapping,
+            ))?;
+            let mut mapping = Mapping(mapping);
+            if !coherent {
+                check(sys::iree_hal_buffer_mapping_invalidate_range(&raw mut mapping.0, 0, self.length()))?;
+            }
+            Ok(mapping)
+        }
+    }
+
+    fn download(&self, device: &Device) -> Result<Box<[Line]>> {
+        let mut bytes = vec![Line([0; 64]); self.length().div_ceil(64)].into_boxed_slice();
+        // SAFETY: device and buffer are alive, and the bytes are as many as are asked for.
+        unsafe {
+            check(sys::iree_hal_device_transfer_d2h(
+                device.as_ptr(),
+                self.buffer(),
+                0,
+                bytes.as_mut_ptr().cast(),
+                self.length(),
+                sys::IREE_HAL_TRANSFER_BUFFER_FLAG_DEFAULT,
+                sys::iree_infinite_timeout(),
+            ))?;
+        }
+        Ok(bytes)
+    }
+}
+
+/// Called when nothing uses imported memory any more.
+unsafe extern "C" fn release(kept: *mut c_void, _buffer: *mut sys::iree_hal_buffer_t) {
+    // SAFETY: the box of the import, which is released once.
+    drop(unsafe { Box::from_raw(kept.cast::<Foreign>()) });
+}
+
+/// A cache line: what copies are aligned to.
+#[derive(Clone)]
+#[repr(C, align(64))]
+pub(crate) struct Line([u8; 64]);
+
+/// A buffer's bytes, mapped until this is dropped.
+pub(crate) struct Mapping(sys::iree_hal_buffer_mapping_t);
+
+// SAFETY: a mapping is memory and a counted reference to its buffer.
+unsafe impl Send for Mapping {}
+// SAFETY: it is only read through.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped, and unmapped once.
+        let unmapped = unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut self.0)) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+/// An array's bytes as the host sees them.
+pub(crate) enum HostView {
+    /// The device's own memory.
+    Mapped(Mapping),
+    /// A copy.
+    Copied(Box<[Line]>),
+}
+
+impl HostView {
+    /// Where they begin. Valid as long as this is.
+    pub(crate) fn data(&self) -> *const u8 {
+        match self {
+            HostView::Mapped(mapping) => mapping.0.contents.data.cast_const().cast(),
+            HostView::Copied(lines) => lines.as_ptr().cast(),
+        }
+    }
+
+    /// Whether they are a copy.
+    pub(crate) fn is_copy(&self) -> bool {
+        matches!(self, HostView::Copied(_))
+    }
+}

@@ -1,0 +1,111 @@
+//! Drivers, the devices that they list, and devices that are open.
+
+use super::instance::{Instance, allocator};
+use super::object::Ref;
+use super::status::{Result, check};
+use super::{text, view};
+use hal_sys as sys;
+use std::ptr::{null, null_mut};
+
+/// A device that a driver lists.
+pub(crate) struct Listed {
+    pub(crate) driver: String,
+    pub(crate) path: String,
+    pub(crate) name: String,
+}
+
+/// The names of all drivers.
+pub(crate) fn drivers() -> Result<Vec<String>> {
+    let instance = Instance::get()?;
+    let (mut count, mut infos) = (0, null_mut());
+    // SAFETY: the list is copied, then freed.
+    unsafe {
+        let registry = instance.registry();
+        check(sys::iree_hal_driver_registry_enumerate(
+            registry,
+            allocator(),
+            &raw mut count,
+            &raw mut infos,
+        ))?;
+        let names = (0..count).map(|at| text((*infos.add(at)).driver_name)).collect();
+        sys::iree_allocator_free(allocator(), infos.cast());
+        Ok(names)
+    }
+}
+
+/// The devices that a driver finds, without opening them.
+pub(crate) fn list(driver: &str) -> Result<Vec<Listed>> {
+    let instance = Instance::get()?;
+    let (mut count, mut infos) = (0, null_mut());
+    // SAFETY: as for `drivers`.
+    unsafe {
+        let made = Ref::make(|out| {
+            sys::iree_hal_driver_registry_try_create(instance.registry(), view(driver), allocator(), out)
+        })?;
+        check(sys::iree_hal_driver_query_available_devices(
+            made.as_ptr(),
+            allocator(),
+            &raw mut count,
+            &raw mut infos,
+        ))?;
+        let listed = (0..count).map(|at| {
+            let info = *infos.add(at);
+            Listed { driver: driver.to_owned(), path: text(info.path), name: text(info.name) }
+        });
+        let listed = listed.collect();
+        sys::iree_allocator_free(allocator(), infos.cast());
+        Ok(listed)
+    }
+}
+
+/// A device that is open.
+#[derive(Clone)]
+pub(crate) struct Device(Ref<sys::iree_hal_device_t>);
+
+impl Device {
+    /// Opens a device by its URI.
+    pub(crate) fn open(uri: &str) -> Result<Self> {
+        let instance = Instance::get()?;
+        let params =
+            sys::iree_hal_device_create_params_t { next: null(), proactor_pool: instance.pool.as_ptr() };
+        // SAFETY: registry and pool live as long as the process; the device keeps what it needs of the rest.
+        Ref::make(|out| unsafe {
+            sys::iree_hal_create_device(instance.registry(), view(uri), &raw const params, allocator(), out)
+        })
+        .map(Self)
+    }
+
+    /// What it calls itself.
+    pub(crate) fn identifier(&self) -> String {
+        // SAFETY: the text lives as long as the device.
+        unsafe { text(sys::iree_hal_device_id(self.as_ptr())) }
+    }
+
+    /// A semaphore at 0.
+    pub(super) fn semaphore(&self) -> Result<Ref<sys::iree_hal_semaphore_t>> {
+        // SAFETY: the device is alive.
+        Ref::make(|out| unsafe {
+            sys::iree_hal_semaphore_create(
+                self.as_ptr(),
+                sys::iree_hal_queue_affinity_t::MAX,
+                0,
+                sys::IREE_HAL_SEMAPHORE_FLAG_DEFAULT.into(),
+                out,
+            )
+        })
+    }
+
+    /// One more reference to a device that something else has; nothing for null.
+    ///
+    /// # Safety
+    ///
+    /// The device is alive, or null.
+    pub(super) unsafe fn retained(device: *mut sys::iree_hal_device_t) -> Option<Self> {
+        // SAFETY: as the caller promises.
+        unsafe { Ref::retained(device) }.map(Self)
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::iree_hal_device_t {
+        self.0.as_ptr()
+    }
+}

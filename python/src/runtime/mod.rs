@@ -1,0 +1,39 @@
+//! IREE's runtime as the package uses it: objects that release themselves, errors with IREE's text, and the few calls that load
+//! and run modules. All unsafe code that is about IREE is here; nothing here knows of Python.
+
+mod buffer;
+mod device;
+mod element;
+mod instance;
+mod object;
+mod profile;
+mod program;
+mod status;
+mod value;
+
+pub(crate) use buffer::{Foreign, HostView, View};
+pub(crate) use device::{Device, Listed, drivers, list};
+pub(crate) use element::Element;
+pub(crate) use profile::Profile;
+pub(crate) use program::{Function, Program, Started, read};
+pub(crate) use status::{Error, Result};
+pub(crate) use value::{Kind, Value};
+
+/// Text that lives for a call.
+fn view(text: &str) -> hal_sys::iree_string_view_t {
+    hal_sys::iree_string_view_t { data: text.as_ptr().cast(), size: text.len() }
+}
+
+/// Text that C owns, copied.
+///
+/// # Safety
+///
+/// The text is valid for the call.
+unsafe fn text(view: hal_sys::iree_string_view_t) -> String {
+    if view.data.is_null() {
+        return String::new();
+    }
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { std::slice::from_raw_parts(view.data.cast::<u8>(), view.size) };
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,100 @@
+"""What the tests share: models compiled once, and the runtime of IREE's own that judges ours.
+
+`iree.runtime` is IREE's package on PyPI, built by IREE's people from the same release. On its local-task driver the same module
+gives the same bits, since the same code runs on the same processor.
+"""
+
+import os
+import pathlib
+import subprocess
+
+import iree.runtime as rt
+import iree_hal
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+COMPILER = os.environ.get("HAL_IREE_COMPILE", ROOT / "target/python/bin/iree-compile")
+MODELS = ROOT / "xtask/demo/models"
+EXAMPLES = ROOT / "hal-driver/examples"
+HERE = pathlib.Path(__file__).parent
+
+LOCAL = ["--iree-hal-target-device=local"]
+LLVM_CPU = ["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host"]
+VMVX = ["--iree-hal-local-target-device-backends=vmvx"]
+
+# Our devices, and IREE's own through our package.
+DEVICES = [
+    "mock",
+    "mock://0?heaps=2&waits=events&queues=3",
+    "gaudi://emulated",
+    "qaic://emulated",
+    "local-task",
+]
+
+
+@pytest.fixture(scope="session")
+def compile(tmp_path_factory):
+    """Compiles a source, each way once."""
+    folder = tmp_path_factory.mktemp("modules")
+    made = {}
+
+    def compiled(source, *flags):
+        key = (source, flags)
+        if key not in made:
+            target = folder / f"{source.stem}-{len(made)}.vmfb"
+            done = subprocess.run([COMPILER, *(flags or LOCAL + LLVM_CPU), source, "-o", target], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            made[key] = target
+        return made[key]
+
+    return compiled
+
+
+@pytest.fixture(scope="session")
+def values(compile):
+    """Functions with every kind of argument and result."""
+    return compile(HERE / "values.mlir", *LOCAL, *VMVX, "--iree-input-demote-f64-to-f32=false")
+
+
+@pytest.fixture(scope="session")
+def two(compile):
+    """Functions that take fences."""
+    return compile(EXAMPLES / "two_functions.mlir", *LOCAL, *LLVM_CPU, "--iree-execution-model=async-external")
+
+
+@pytest.fixture(scope="session")
+def judge():
+    """What IREE's own package makes of a module's function on local-task."""
+
+    def called(module, name, inputs, parameters=None):
+        config = rt.Config("local-task")
+        modules = []
+        if parameters:
+            modules.append(rt.create_io_parameters_module(config.vm_instance, *parameters))
+        modules.append(rt.create_hal_module(config.vm_instance, config.device))
+        modules.append(rt.VmModule.mmap(config.vm_instance, str(module)))
+        loaded = rt.load_vm_modules(*modules, config=config)
+        result = loaded[-1][name](*inputs)
+        return [np.asarray(one.to_host()) for one in (result if isinstance(result, (list, tuple)) else [result])]
+
+    return called
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    """Each device in turn."""
+    return iree_hal.Device(request.param)
+
+
+def same(ours, theirs):
+    """The same bits, shape and type."""
+    ours = ours.numpy()
+    assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+    assert ours.tobytes() == theirs.tobytes()
+
+
+def random(*shapes, scale=1.0):
+    """Values that are the same in every run."""
+    generator = np.random.default_rng(7)
+    return [(generator.standard_normal(shape) * scale).astype(np.float32) for shape in shapes]

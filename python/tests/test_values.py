@@ -1,0 +1,112 @@
+"""What functions take and give: numbers, arrays of each type, several results, lists in lists."""
+
+import iree.runtime as rt
+import iree_hal
+import numpy as np
+import pytest
+from conftest import HERE, LOCAL, VMVX
+
+TYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
+         "complex64", "complex128"]
+
+
+@pytest.fixture(scope="module")
+def module(values):
+    return iree_hal.Module(values, "mock")
+
+
+def test_numbers_go_through_as_the_judge_says(module, values):
+    config = rt.Config("local-task")
+    judged = rt.load_vm_module(rt.VmModule.mmap(config.vm_instance, str(values)), config)
+    given = (1 << 20, 1 << 40, 0.1, 0.1)
+    ours = module.numbers(*given)
+    assert ours == tuple(judged.numbers(*given))
+    assert [type(number) for number in ours] == [int, int, float, float]
+    assert ours[2] != ours[3] == 0.2
+
+
+def test_number_that_does_not_fit_is_refused(module):
+    with pytest.raises(OverflowError):
+        module.numbers(1 << 31, 0, 0, 0)
+    with pytest.raises(TypeError):
+        module.numbers("one", 0, 0, 0)
+
+
+def test_function_without_arguments_or_results_gives_none(module):
+    assert module.nothing() is None
+
+
+def test_several_results_are_a_tuple(module):
+    doubled, seven = module.two(np.array([1, -2], np.int32))
+    assert doubled.numpy().tolist() == [2, -4] and doubled.dtype == "int32"
+    assert seven.shape == () and seven.item() == 7
+
+
+def test_list_in_a_list_comes_back(module):
+    number, (array, again) = module.swap([np.array([1.5, 2.5], np.float32), 7])
+    assert (number, again) == (7, 7)
+    assert array.numpy().tolist() == [1.5, 2.5]
+
+
+def test_numbers_without_a_type_become_what_is_declared(module):
+    for given in ([1, 2, 3], (1.0, 2.0, 3.0), np.array([1, 2, 3], np.float32)):
+        result = module.scale(given, 0.5).numpy()
+        assert result.dtype == np.float32 and result.tolist() == [0.5, 1.0, 1.5]
+
+
+def test_array_of_another_type_is_refused_with_the_runtimes_words(module):
+    with pytest.raises(iree_hal.Error, match="f32|float") as caught:
+        module.scale(np.array([1.0, 2.0]), 0.5)
+    assert caught.value.code == "INVALID_ARGUMENT"
+
+
+def test_wrong_number_of_arguments_shows_the_declaration(module):
+    with pytest.raises(TypeError, match=r"scale takes 2 arguments and was given 1.*tensor<\?xf32>"):
+        module.scale([1.0])
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_array_of_each_type_comes_back(device, name):
+    given = (np.arange(24) % 3).astype(name).reshape(2, 3, 4)
+    array = device.array(given)
+    assert (array.dtype, array.shape, array.nbytes, len(array)) == (name, (2, 3, 4), given.nbytes, 2)
+    back = array.numpy()
+    assert back.dtype == given.dtype and back.tolist() == given.tolist()
+
+
+def test_shapes_without_elements_or_dimensions(device):
+    assert device.array(np.float32(3.5)).item() == 3.5
+    assert device.array(np.zeros((0, 4), np.int32)).numpy().shape == (0, 4)
+
+
+def test_strided_array_is_copied_in_its_order(device):
+    given = np.arange(12, dtype=np.int32).reshape(3, 4).T
+    assert device.array(given).numpy().tolist() == given.tolist()
+
+
+def test_what_is_no_array_is_refused(device):
+    with pytest.raises(TypeError):
+        device.array("text")
+    with pytest.raises(TypeError):
+        device.array(object())
+
+
+def test_view_of_a_device_is_read_only(device):
+    array = device.array(np.arange(4, dtype=np.int32)).numpy()
+    with pytest.raises(ValueError):
+        array[0] = 1
+
+
+def test_module_comes_from_a_file_or_from_bytes(values):
+    for source in (values, str(values), values.read_bytes(), bytearray(values.read_bytes())):
+        module = iree_hal.Module(source, "mock")
+        assert "scale" in module.functions and module.name == "module"
+        assert module["scale"]([2.0], 2.0).numpy().tolist() == [4.0]
+    assert "scale" in dir(module) and "f32" in module.scale.declaration
+
+
+def test_result_outlives_its_module(compile):
+    result = iree_hal.Module(compile(HERE / "values.mlir", *LOCAL, *VMVX), "mock").two(np.array([3, 4], np.int32))[0]
+    view = result.numpy()
+    del result
+    assert view.tolist() == [6, 8]

@@ -1,0 +1,115 @@
+//! `cargo xtask embedders`: programs of other people's, built and run in a folder outside the repository as `docs/embedding.md` says.
+
+use crate::iree::{self, Flavour, Tree};
+use crate::{setup, workspace};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A crate of another workspace. Its profile is this one's, so that nothing is built twice here.
+const MANIFEST: &str = r#"[package]
+name = "embedder"
+version = "0.1.0"
+edition = "2024"
+
+[dependencies]
+hal-driver = { path = "@ROOT@/hal-driver" }
+
+[profile.dev]
+debug = "line-tables-only"
+
+[profile.dev.package."*"]
+debug = false
+
+[workspace]
+"#;
+
+pub(crate) fn run() -> Result<bool> {
+    let tree = Tree::configure(Flavour::Plain, None)?;
+    iree::prepare(&tree)?;
+    let folder = std::env::temp_dir().join(format!("hal-embedders-{}", std::process::id()));
+    println!("building programs outside the repository, in {}", folder.display());
+    let outcome = programs(&tree, &folder);
+    let removed = std::fs::remove_dir_all(&folder);
+    outcome?;
+    removed.with_context(|| format!("removing {}", folder.display()))?;
+    Ok(true)
+}
+
+fn programs(tree: &Tree, folder: &Path) -> Result<()> {
+    let (build, sources) = (folder.join("build"), folder.join("sources"));
+    let root = workspace::root()?;
+    let examples = root.join("hal-driver/examples");
+    copy(&examples.join("cmake/CMakeLists.txt"), &sources.join("CMakeLists.txt"))?;
+    copy(&examples.join("cmake/embed.cc"), &sources.join("embed.cc"))?;
+    copy(&examples.join("embed.c"), &sources.join("embed.c"))?;
+    c(tree, &sources, &build)?;
+    let plain = module(tree, folder, "plain", &[])?;
+    let fences = module(tree, folder, "fences", &["--iree-execution-model=async-external"])?;
+    step("embed, in C", Command::new(build.join("embed")).arg(&fences).arg("qaic://emulated"))?;
+    step(
+        "embed_cc, in C++",
+        Command::new(build.join("embed_cc")).arg(&plain).args(["mock", "gaudi://emulated"]),
+    )?;
+    let rust = folder.join("rust");
+    write(&rust.join("Cargo.toml"), &MANIFEST.replace("@ROOT@", &root.display().to_string()))?;
+    copy(&root.join("Cargo.lock"), &rust.join("Cargo.lock"))?;
+    copy(&examples.join("embed.rs"), &rust.join("src/main.rs"))?;
+    let mut program = workspace::cargo();
+    program.args(["run", "--quiet", "--offline", "--"]).arg(&plain).arg("mock").current_dir(&rust);
+    program.env("CARGO_TARGET_DIR", std::path::absolute(workspace::target()?)?);
+    step("a Rust program of another workspace", &mut program)
+}
+
+/// Configures and builds the C and C++ programs.
+fn c(tree: &Tree, sources: &Path, build: &Path) -> Result<()> {
+    let python = tree.python();
+    let define = |name: &str, value: PathBuf| format!("-D{name}={}", value.display());
+    let mut configure = Command::new(python.program("cmake"));
+    configure
+        .args(["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-S"])
+        .arg(sources)
+        .arg("-B")
+        .arg(build)
+        .args([
+            define("CMAKE_MAKE_PROGRAM", python.program("ninja")),
+            define("IREE_SOURCE_DIR", setup::iree_source()?),
+            define("HAL_DIR", workspace::root()?.join("hal-driver")),
+            // What cargo has built for the tools is built as it would be here.
+            define("HAL_DRIVER_TARGET_DIR", tree.folder().join("build/hal-driver")),
+        ]);
+    step("cmake", configure.env_remove("LIBCLANG_PATH").stdout(std::process::Stdio::null()))?;
+    step("ninja", Command::new(python.program("ninja")).arg("-C").arg(build).args(["embed", "embed_cc"]))
+}
+
+fn module(tree: &Tree, folder: &Path, name: &str, flags: &[&str]) -> Result<PathBuf> {
+    let target = folder.join(format!("{name}.vmfb"));
+    let mut command = Command::new(tree.python().program("iree-compile"));
+    command
+        .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
+        .arg("--iree-llvmcpu-target-cpu=host")
+        .args(flags)
+        .arg(workspace::root()?.join("hal-driver/examples/two_functions.mlir"))
+        .arg("-o")
+        .arg(&target);
+    step("iree-compile", &mut command)?;
+    Ok(target)
+}
+
+fn step(what: &str, command: &mut Command) -> Result<()> {
+    if !command.status().with_context(|| format!("starting {what}"))?.success() {
+        bail!("outside the repository, {what} failed: {command:?}");
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    write(to, &std::fs::read_to_string(from).with_context(|| format!("reading {}", from.display()))?)
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
