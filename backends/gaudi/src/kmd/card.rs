@@ -218,8 +218,10 @@ impl Card {
 
     /// Lets go of the file, and has everybody let go of the dma-bufs that hold it. Every call fails from then on.
     pub fn close(&self) {
+        // Whoever opens the card anew must not find this one open, however long the others take.
+        let file = self.file.write().take();
         self.holders.lose();
-        match self.file.write().take() {
+        match file {
             Some(File::Opened(file)) => self.kernel.close(file),
             Some(File::Adopted(file)) => drop(file),
             None => {}
