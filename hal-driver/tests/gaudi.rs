@@ -53,6 +53,7 @@ fn order_holds_when_queues_overtake_each_other() {
             "&fault=eintr:3",
             "&fault=submit:EAGAIN:40:25",
             "&in_flight=16",
+            "&fault=no-signals",
         ] {
             let device = Device::open(&card(generation, rest)).unwrap();
             chain(&device, 77, 120);

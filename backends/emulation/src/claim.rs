@@ -5,14 +5,16 @@
 
 use crate::kernel::Errno;
 use crate::process::Process;
-use rustix::fs::{FlockOperation, Mode, OFlags};
-use std::os::fd::OwnedFd;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fstat};
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 /// The claims of a machine. One without a name sees no other process's.
 #[derive(Clone, Debug)]
 pub struct Claims {
-    driver: &'static str,
+    /// Where the files are.
+    folder: PathBuf,
     machine: Option<String>,
 }
 
@@ -27,24 +29,50 @@ impl Drop for Claim {
     }
 }
 
+/// That something is of a kind, this user's, and nobody else's to change; else `EPERM`.
+fn check(file: impl AsFd, kind: FileType) -> Result<(), Errno> {
+    let status = fstat(file)?;
+    let is_ours = status.st_uid == rustix::process::getuid().as_raw();
+    let mode = Mode::from_raw_mode(status.st_mode);
+    let is_private = !mode.intersects(Mode::RWXG | Mode::RWXO);
+    (FileType::from_raw_mode(status.st_mode) == kind && is_ours && is_private)
+        .then_some(())
+        .ok_or(Errno::PERM)
+}
+
+/// What a terminal shows and does not obey.
+pub(crate) fn printable(name: &str) -> String {
+    name.chars().filter(|letter| !letter.is_control()).collect()
+}
+
 impl Claims {
     /// The claims of machines of this name.
-    pub fn new(driver: &'static str, machine: Option<String>) -> Self {
-        Self { driver, machine }
-    }
-
-    fn path(&self, device: usize) -> Option<PathBuf> {
-        let (driver, name) = (self.driver, self.machine.as_ref()?);
+    pub fn new(driver: &str, machine: Option<String>) -> Self {
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
         let user = rustix::process::getuid().as_raw();
-        Some(folder.join(format!("{driver}-emulator-{user}-{name}-accel{device}")))
+        Self { folder: folder.join(format!("{driver}-emulator-{user}")), machine }
+    }
+
+    /// The file of a device, in a folder that only this user can change. Nothing, if the machine has no name.
+    fn open(&self, device: usize) -> Result<Option<OwnedFd>, Errno> {
+        let Some(machine) = &self.machine else { return Ok(None) };
+        match rustix::fs::mkdir(&self.folder, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let folder = rustix::fs::open(&self.folder, flags | OFlags::DIRECTORY, Mode::empty())?;
+        check(&folder, FileType::Directory)?;
+        let flags = flags | OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK;
+        let file =
+            rustix::fs::openat(&folder, format!("{machine}-accel{device}"), flags, Mode::RUSR | Mode::WUSR)?;
+        check(&file, FileType::RegularFile)?;
+        Ok(Some(file))
     }
 
     /// Claims a device for a process: `EBUSY`, if another process has it. Nothing, if the machine has no name.
     pub fn take(&self, process: &dyn Process, device: usize) -> Result<Option<Claim>, Errno> {
-        let Some(path) = self.path(device) else { return Ok(None) };
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
+        let Some(file) = self.open(device)? else { return Ok(None) };
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| Errno::BUSY)?;
         rustix::fs::ftruncate(&file, 0)?;
         rustix::io::write(&file, process.id().to_string().as_bytes())?;
@@ -53,12 +81,67 @@ impl Claims {
 
     /// The process that has a device, for people; `here`, if that is this machine's own.
     pub fn holder(&self, here: Option<&dyn Process>, device: usize) -> Option<String> {
-        let id: String = match here {
-            Some(process) => process.id().to_string(),
+        let id: u32 = match here {
+            Some(process) => process.id(),
             // A process that gives a device back empties the file, and one that has died is gone.
-            None => std::fs::read_to_string(self.path(device)?).ok()?,
+            None => {
+                let mut text = String::new();
+                std::fs::File::from(self.open(device).ok()??).read_to_string(&mut text).ok()?;
+                text.parse().ok()?
+            }
         };
         let name = std::fs::read_to_string(format!("/proc/{id}/comm")).ok()?;
-        Some(format!("process {id} ({})", name.trim()))
+        Some(format!("process {id} ({})", printable(name.trim())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    /// A folder of this test's own.
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("claims-{name}-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn files_are_in_a_folder_that_nobody_else_can_change() {
+        let parent = folder("mode");
+        let claims = Claims { folder: parent.join("emulator"), machine: Some("one".to_owned()) };
+        let file = claims.open(3).unwrap().unwrap();
+        let mode = std::fs::metadata(&claims.folder).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        drop(file);
+        // What others can write to is refused, and so is what is no folder or no file, or leads elsewhere.
+        std::fs::set_permissions(&claims.folder, Permissions::from_mode(0o770)).unwrap();
+        assert_eq!(claims.open(3).err(), Some(Errno::PERM));
+        let link = Claims { folder: parent.join("link"), ..claims.clone() };
+        symlink(&claims.folder, &link.folder).unwrap();
+        assert!(link.open(3).is_err());
+        std::fs::set_permissions(&claims.folder, Permissions::from_mode(0o700)).unwrap();
+        symlink("one-accel3", claims.folder.join("one-accel4")).unwrap();
+        std::fs::create_dir(claims.folder.join("one-accel5")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            claims.folder.join("one-accel6"),
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        for device in 4..7 {
+            assert!(claims.open(device).is_err(), "{device}");
+        }
+        assert!(claims.open(3).is_ok());
+        std::fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn a_holder_is_named_without_what_a_terminal_obeys() {
+        assert_eq!(printable("a\u{1b}[2Jb\n"), "a[2Jb");
     }
 }

@@ -10,7 +10,7 @@
 use crate::file::reopen_held;
 use crate::kernel::Errno;
 use crate::process::PAGE;
-use rustix::fs::SeekFrom;
+use rustix::fs::{SealFlags, SeekFrom, fcntl_get_seals, fstat};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// How many bits of the position say how many pages there are. Those above say where they begin.
@@ -32,8 +32,14 @@ pub fn extent(buffer: BorrowedFd<'_>, name: &str) -> Option<(u64, u64)> {
         return None;
     }
     let position = rustix::fs::seek(buffer, SeekFrom::Current(0)).ok()?;
-    let pages = position & ((1 << COUNT_BITS) - 1);
-    (pages > 0).then_some(((position >> COUNT_BITS) * PAGE, pages * PAGE))
+    let (offset, length) = ((position >> COUNT_BITS) * PAGE, (position & ((1 << COUNT_BITS) - 1)) * PAGE);
+    (length > 0 && is_there(buffer, offset + length)).then_some((offset, length))
+}
+
+/// Whether a memory file reaches to its end, and cannot become shorter: any process can send one.
+fn is_there(file: BorrowedFd<'_>, end: u64) -> bool {
+    let is_sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+    is_sealed && fstat(file).is_ok_and(|status| u64::try_from(status.st_size).is_ok_and(|size| end <= size))
 }
 
 #[cfg(test)]
@@ -54,5 +60,21 @@ mod tests {
         drop(copy);
         assert!(!is_held(memory.as_fd()));
         assert_eq!(extent(memory.as_fd(), "exported"), None, "the memory itself is no dma-buf");
+    }
+
+    /// Whoever maps what another process sent would not survive its becoming shorter.
+    #[test]
+    fn what_could_become_shorter_or_is_too_short_is_no_dma_buf() {
+        let memory = memory_file("exported", 64 * PAGE).unwrap();
+        assert_eq!(rustix::fs::ftruncate(&memory, PAGE), Err(Errno::PERM));
+        for (offset, pages) in [(60, 5), (1 << 30, 1), (64, 1)] {
+            let buffer = export(memory.as_fd(), offset * PAGE, pages * PAGE).unwrap();
+            assert_eq!(extent(buffer.as_fd(), "exported"), None, "{pages} pages at {offset}");
+        }
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let unsealed = rustix::fs::memfd_create("exported", flags).unwrap();
+        rustix::fs::ftruncate(&unsealed, 64 * PAGE).unwrap();
+        let buffer = export(unsealed.as_fd(), 0, PAGE).unwrap();
+        assert_eq!(extent(buffer.as_fd(), "exported"), None);
     }
 }

@@ -11,7 +11,8 @@ use crate::linux::map_shared;
 use crate::process::keeping;
 use crate::view;
 use hal_backend::HostRange;
-use rustix::fs::{FlockOperation, MemfdFlags};
+use rustix::fs::{FlockOperation, MemfdFlags, SealFlags};
+use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,10 +20,16 @@ use std::sync::Arc;
 /// What a descriptor refers to: device and inode number.
 pub type Identity = (u64, u64);
 
-/// A memory file of some length, of which nothing is there until it is written.
+/// A memory file of some length, of which nothing is there until it is written. It never becomes shorter: whoever maps it
+/// would not survive that.
 pub fn memory_file(name: &str, length: u64) -> Result<OwnedFd, Errno> {
-    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
+    // The kernel ends a process by a signal that makes a file longer than it may.
+    if getrlimit(Resource::Fsize).current.is_some_and(|most| length > most) {
+        return Err(Errno::FBIG);
+    }
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, length)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
     Ok(file)
 }
 
@@ -136,6 +143,17 @@ impl<T> OpenFiles<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A length beyond what a process may write ends it by a signal, if nobody looks first.
+    #[test]
+    fn a_limit_on_files_is_looked_at_before_the_kernel_does() {
+        use rustix::process::{Rlimit, setrlimit};
+        let before = getrlimit(Resource::Fsize);
+        setrlimit(Resource::Fsize, Rlimit { current: Some(1 << 40), ..before }).unwrap();
+        let refused = memory_file("test", (1 << 40) + 1);
+        setrlimit(Resource::Fsize, before).unwrap();
+        assert_eq!(refused.err(), Some(Errno::FBIG));
+    }
 
     #[test]
     fn a_file_is_closed_when_its_last_copy_and_mapping_are_gone() {

@@ -1,5 +1,6 @@
 //! The boundary as Linux has it.
 
+use crate::claim::printable;
 use crate::kernel::{DeviceRange, Errno, Kernel};
 use hal_backend::HostRange;
 use rustix::fs::{Mode, OFlags};
@@ -194,7 +195,7 @@ impl Kernel for Linux {
             let mut targets = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
             if targets.any(|target| target == path) {
                 let name = self.read(&folder.join("comm")).unwrap_or_default();
-                return Some(format!("process {process} ({})", name.trim()));
+                return Some(format!("process {process} ({})", printable(name.trim())));
             }
         }
         None

@@ -43,14 +43,19 @@ pub trait Capabilities {
     /// outcome of.
     fn in_flight(self) -> usize;
 
-    /// How many HAL queues there are: one for each stream of a queue's four.
+    /// How many HAL queues there are: as many as have hardware queues of their own for what goes to the host and comes from it.
+    ///
+    /// A hardware queue is a stream of an engine. On the first generation all eight streams of the two engines that reach the
+    /// host take work. On the second the kernel takes it for three alone: the first two of the one, and the first of the
+    /// other (`gaudi2_is_queue_enabled`; Linux 6.1 to 7.3).
     fn queues(self) -> usize;
 
     /// The hardware queue for a lane of a HAL queue.
     ///
     /// As the vendor's own software divides them: the first transfer engine goes down, the second up, and others stay
     /// within the device. Only external queues take work by themselves on the first generation, so that there what stays
-    /// within the device goes with what comes up, and computing with what goes down.
+    /// within the device goes with what comes up, and computing with what goes down. The second HAL queue of the second
+    /// generation has one hardware queue for both ways.
     fn hardware_queue(self, lane: Lane, queue: usize) -> u32;
 }
 
@@ -80,18 +85,25 @@ impl Capabilities for Generation {
     }
 
     fn queues(self) -> usize {
-        4
+        match self {
+            Generation::Gaudi1 => 4,
+            Generation::Gaudi2 => 2,
+        }
     }
 
     fn hardware_queue(self, lane: Lane, queue: usize) -> u32 {
-        const WITHIN: [u32; 4] = [8, 12, 48, 52];
-        const COMPUTE: [u32; 4] = [20, 60, 96, 132];
-        let stream = queue % 4;
+        const DOWN: [u32; 2] = [0, 1];
+        const UP: [u32; 2] = [4, 1];
+        const WITHIN: [u32; 2] = [8, 12];
+        const COMPUTE: [u32; 2] = [20, 60];
+        let stream = queue % self.queues();
         let number = u32::try_from(stream).unwrap_or(0);
-        let table = |table: [u32; 4]| table.get(stream).copied().unwrap_or(0);
+        let table = |table: [u32; 2]| table.get(stream).copied().unwrap_or(0);
         match (self, lane) {
-            (_, Lane::Down) | (Generation::Gaudi1, Lane::Compute) => number,
-            (_, Lane::Up) | (Generation::Gaudi1, Lane::Within) => 4 + number,
+            (Generation::Gaudi1, Lane::Down | Lane::Compute) => number,
+            (Generation::Gaudi1, Lane::Up | Lane::Within) => 4 + number,
+            (Generation::Gaudi2, Lane::Down) => table(DOWN),
+            (Generation::Gaudi2, Lane::Up) => table(UP),
             (Generation::Gaudi2, Lane::Within) => table(WITHIN),
             (Generation::Gaudi2, Lane::Compute) => table(COMPUTE),
         }
@@ -110,6 +122,16 @@ mod tests {
                 for other in 0..queue {
                     assert!(used(queue).iter().all(|number| !used(other).contains(number)));
                 }
+            }
+        }
+    }
+    /// The kernel refuses work on the other streams of the engines that reach the host.
+    #[test]
+    fn transfers_of_the_second_generation_go_by_streams_that_take_work() {
+        for queue in 0..Generation::Gaudi2.queues() {
+            for lane in [Lane::Down, Lane::Up] {
+                let number = Generation::Gaudi2.hardware_queue(lane, queue);
+                assert!([0, 1, 4].contains(&number), "{lane:?} of queue {queue}: {number}");
             }
         }
     }

@@ -25,7 +25,7 @@
 //!
 //! | parameter | default | what it does |
 //! |---|---|---|
-//! | `open_timeout=SECONDS` | 10 | how long to wait for a card that is being reset |
+//! | `open_timeout=SECONDS` | 130 | how long to wait for a card that is being reset |
 //! | `timeout=SECONDS` | the kernel's | how long a submission may take before the kernel resets the card |
 //! | `in_flight=N` | what the kernel takes | how many submissions may be in flight |
 //!
@@ -81,6 +81,10 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Gaudi;
 
+/// How many seconds a card that is being reset is waited for. The kernel gives the firmware 25 to 85 s to come up, and 10 s and
+/// 30 s for what it loads then.
+const OPEN_TIMEOUT: u64 = 130;
+
 /// What a device without a path stands for, if the environment says so.
 const DEFAULT: &str = "HAL_GAUDI_DEFAULT";
 
@@ -129,7 +133,7 @@ impl Driver for Gaudi {
     }
 
     fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<GaudiDevice, Failure> {
-        let patience = Duration::from_secs(parameters.number("open_timeout", 10, 0, 3600)?);
+        let patience = Duration::from_secs(parameters.number("open_timeout", OPEN_TIMEOUT, 0, 3600)?);
         let in_flight = optional(parameters, "in_flight", submit::LEAST as u64, 1 << 14)?;
         let timeout = optional(parameters, "timeout", 1, 86_400)?;
         let mut settings = Settings {
@@ -157,7 +161,7 @@ impl Driver for Gaudi {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        let common = "- queues: 4, in order, waiting for each other on the card\n- parameters: open_timeout, timeout, \
+        let common = "- queues: 2, and 4 on the first generation, in order, waiting for each other on the card\n- parameters: open_timeout, timeout, \
                       in_flight, dmabuf, mapped_dmabuf, dmabuf_cache, max_devices, peer_timeout";
         if info.path == EMULATED {
             return format!(

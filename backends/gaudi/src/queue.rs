@@ -9,6 +9,9 @@
 //! which may be a little more than what is waited for, and never something that waits for us: what is submitted only waits
 //! for what was submitted before.
 //!
+//! A driver that refuses signals is asked once: from then on a step waits on the host until what it is behind has ended. The
+//! results are the same, and queues do not overlap any more where they depend on each other.
+//!
 //! # Limits
 //!
 //! The kernel takes a limited number of submissions. A job that finds no room stays at the end of its queue, perhaps half
@@ -298,6 +301,10 @@ impl Queues {
             }
         }
         sources.retain(|source| *source != target);
+        // Without signals the host keeps the order: what is waited for ends first.
+        if !sources.is_empty() && !self.submitter.has_signals() {
+            return Err(Stop::Later);
+        }
         // All of it or nothing, so that no signal is made for a wait that finds no room.
         if self.submitter.in_flight() + 2 * sources.len() + 1 > self.submitter.limit() {
             return Err(Stop::Later);

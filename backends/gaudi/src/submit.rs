@@ -17,7 +17,7 @@ use hal_backend::{Code, Failure, HostRange, Origin};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The most bytes of commands in one submission.
@@ -47,6 +47,8 @@ pub(crate) struct Submitter {
     limit: usize,
     /// How many seconds a submission has.
     timeout: Option<u32>,
+    /// Whether the driver has signals, as far as is known: until it has refused one.
+    signals: AtomicBool,
     /// Command buffers of the kernel that nobody is writing into.
     buffers: Mutex<Vec<KernelBuffer>>,
 }
@@ -106,6 +108,7 @@ impl Submitter {
             in_flight: shared.in_flight.clone(),
             limit: limit.unwrap_or(most).clamp(LEAST.min(most), most),
             timeout,
+            signals: AtomicBool::new(true),
             buffers: Mutex::default(),
         }
     }
@@ -194,8 +197,23 @@ impl Submitter {
     /// Makes a hardware queue signal behind everything that it has.
     pub(crate) fn signal(&self, queue: u32) -> Result<Submission, Refused> {
         let place = self.place()?;
-        let sequence = self.card.signal(queue, self.timeout);
-        Ok(place.fill(sequence.map_err(|errno| self.refused("a signal was refused", errno))?, queue, None))
+        let sequence = self.card.signal(queue, self.timeout).map_err(|errno| {
+            let refused = self.refused("a signal was refused", errno);
+            match refused {
+                // It is tried once, and the host keeps the order from then on: what was refused can go when it is its turn.
+                Refused::Failed(_) => {
+                    self.signals.store(false, Ordering::Relaxed);
+                    Refused::Full
+                }
+                refused => refused,
+            }
+        })?;
+        Ok(place.fill(sequence, queue, None))
+    }
+
+    /// Whether one hardware queue can be made to wait for another.
+    pub(crate) fn has_signals(&self) -> bool {
+        self.signals.load(Ordering::Relaxed)
     }
 
     /// Makes a hardware queue wait for a signal; nothing, if that has come.

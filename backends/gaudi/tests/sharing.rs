@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use support::{bytes, machine, open, pattern, range, try_open};
 
 const LENGTH: u64 = 1 << 20;
@@ -48,10 +49,6 @@ fn contents(ipc: &Ipc, address: u64, length: u64) -> Vec<u8> {
     bytes(&target)
 }
 
-fn copy(file: std::os::fd::BorrowedFd<'_>) -> OwnedFd {
-    file.try_clone_to_owned().unwrap()
-}
-
 #[test]
 fn another_card_reads_and_writes_it() {
     for (uri, way) in kinds() {
@@ -59,7 +56,7 @@ fn another_card_reads_and_writes_it() {
         let memory = filled(one.ipc(), LENGTH, 1);
         let export = one.ipc().export(&memory, 0, LENGTH).unwrap();
         assert_eq!(two.ipc().way().unwrap(), way);
-        let import = two.ipc().import(export.handle(), copy(export.buffer())).unwrap();
+        let import = two.ipc().import(export.handle(), export.buffer().unwrap()).unwrap();
         assert_eq!(import.way(), way, "{uri}");
         let target = two.ipc().allocate(LENGTH).unwrap();
         import.read(0, target.address(), LENGTH).unwrap();
@@ -80,7 +77,7 @@ fn a_part_is_exported_where_the_card_can_and_the_settings_allow() {
         let (one, two) = (open(&uri), second(&uri));
         let memory = filled(one.ipc(), LENGTH, 3);
         let export = one.ipc().export(&memory, 8192, 4096).unwrap();
-        let import = two.ipc().import(export.handle(), copy(export.buffer())).unwrap();
+        let import = two.ipc().import(export.handle(), export.buffer().unwrap()).unwrap();
         let target = two.ipc().allocate(4096).unwrap();
         import.read(0, target.address(), 4096).unwrap();
         let expected = bytes(&pattern(LENGTH, 3));
@@ -92,6 +89,44 @@ fn a_part_is_exported_where_the_card_can_and_the_settings_allow() {
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("mapped_dmabuf=no"), "{refused}");
     assert!(whole.ipc().export(&memory, 0, 4096).is_ok());
+    // Older drivers look at the whole allocation, whatever the offset says.
+    let older = open(&machine("generation=gaudi2&abi=old"));
+    let memory = filled(older.ipc(), LENGTH, 3);
+    let refused = older.ipc().export(&memory, 8192, 4096).unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(older.ipc().export(&memory, 0, 4096).is_ok());
+}
+
+/// A dma-buf keeps the file of its card open, wherever it is, and a reset waits for that file and kills for it.
+#[test]
+fn card_that_is_lost_is_let_go_of_by_all_who_share_its_memory() {
+    for (uri, _) in kinds() {
+        let uri = format!("{uri}&speed=50");
+        let (one, two) = (open(&uri), second(&uri));
+        let emulator = support::emulator(&uri);
+        let memory = filled(one.ipc(), LENGTH, 4);
+        let export = one.ipc().export(&memory, 0, LENGTH).unwrap();
+        let import = two.ipc().import(export.handle(), export.buffer().unwrap()).unwrap();
+        let target = two.ipc().allocate(LENGTH).unwrap();
+        import.read(0, target.address(), LENGTH).unwrap();
+        emulator.fail(0);
+        let end = Instant::now() + Duration::from_secs(20);
+        while (one.card().is_open() || emulator.counts(0).hard_resets == 0) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Longer than the kernel waits, by the emulated clock.
+        std::thread::sleep(Duration::from_millis(100));
+        let counts = emulator.counts(0);
+        assert_eq!((counts.kills, counts.hard_resets), (0, 1), "{uri}");
+        assert_eq!(export.buffer().unwrap_err().code(), Code::Unavailable);
+        assert!(import.read(0, target.address(), LENGTH).is_err(), "{uri}");
+        let refused = one.ipc().export(&memory, 0, LENGTH).unwrap_err();
+        assert!(refused.message().contains("accel0"), "{refused}");
+        // The other card is as it was, and the one that was lost opens again.
+        assert!(contents(two.ipc(), target.address(), LENGTH) == bytes(&pattern(LENGTH, 4)), "{uri}");
+        drop((export, memory, one));
+        filled(open(&uri).ipc(), LENGTH, 5);
+    }
 }
 
 #[test]
@@ -108,11 +143,17 @@ fn what_cannot_be_shared_is_refused() {
     let off = open(&machine("dmabuf=no"));
     let memory = filled(off.ipc(), 4096, 1);
     assert_eq!(off.ipc().export(&memory, 0, 4096).unwrap_err().code(), Code::FailedPrecondition);
-    let isolated = open(&machine("fault=no-p2p"));
-    let memory = filled(isolated.ipc(), 4096, 1);
-    let refused = isolated.ipc().export(&memory, 0, 4096).unwrap_err();
-    assert!(refused.message().contains("peer-to-peer"), "{refused}");
     assert!(try_open(&machine("dmabuf=perhaps")).is_err());
+}
+
+/// Cards that cannot reach each other export all the same; that the mapping is refused sends the bytes through the host.
+#[test]
+fn memory_of_cards_that_cannot_reach_each_other_goes_through_the_host() {
+    let uri = machine("register=on&fault=no-p2p");
+    let (one, two) = (open(&uri), second(&uri));
+    let export = one.ipc().export(&filled(one.ipc(), 4096, 7), 0, 4096).unwrap();
+    let import = two.ipc().import(export.handle(), export.buffer().unwrap()).unwrap();
+    assert_eq!(import.way(), Way::Bounced);
 }
 
 #[test]
@@ -121,7 +162,7 @@ fn imports_are_kept_and_thrown_out() {
     let (one, two) = (open(&uri), second(&uri));
     let exports: Vec<_> =
         (0..3).map(|seed| one.ipc().export(&filled(one.ipc(), 4096, seed), 0, 4096).unwrap()).collect();
-    let import = |at: usize| two.ipc().import(exports[at].handle(), copy(exports[at].buffer())).unwrap();
+    let import = |at: usize| two.ipc().import(exports[at].handle(), exports[at].buffer().unwrap()).unwrap();
     let first = import(0).address();
     assert_eq!(import(0).address(), first, "the same descriptor under another number is the same buffer");
     import(1);
@@ -137,11 +178,11 @@ fn imports_are_kept_and_thrown_out() {
     // A buffer with the same place and another number is another one.
     let again = import(1);
     let other = Handle { buffer: 999, ..exports[1].handle().clone() };
-    let newer = two.ipc().import(&other, copy(exports[1].buffer())).unwrap();
+    let newer = two.ipc().import(&other, exports[1].buffer().unwrap()).unwrap();
     assert_ne!(again.address(), newer.address());
     // A descriptor of something else is not what its handle says.
     let own = two.ipc().export(&filled(two.ipc(), 4096, 1), 0, 4096).unwrap();
-    let refused = two.ipc().import(exports[0].handle(), copy(own.buffer())).unwrap_err();
+    let refused = two.ipc().import(exports[0].handle(), own.buffer().unwrap()).unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
 }
 
@@ -197,7 +238,7 @@ fn the_other_process() {
     let memory = filled(device.ipc(), LENGTH, 42);
     let export = device.ipc().export(&memory, 0, LENGTH).unwrap();
     let socket = std::io::stdin();
-    send(socket.as_fd(), export.handle(), export.buffer()).unwrap();
+    send(socket.as_fd(), export.handle(), export.buffer().unwrap().as_fd()).unwrap();
     println!("sent");
     // Whoever is at the other end says when to go on.
     let mut line = String::new();

@@ -391,21 +391,38 @@ layouts! {
 pub mod info {
     #![expect(missing_docs, reason = "the names are the kernel's, and say it")]
     pub const HW_IP_INFO: u32 = 0;
+    pub const HW_EVENTS: u32 = 1;
     pub const DRAM_USAGE: u32 = 2;
     pub const HW_IDLE: u32 = 3;
     pub const DEVICE_STATUS: u32 = 4;
+    pub const DEVICE_UTILIZATION: u32 = 6;
+    pub const HW_EVENTS_AGGREGATE: u32 = 7;
     pub const CLK_RATE: u32 = 8;
     pub const RESET_COUNT: u32 = 9;
     pub const TIME_SYNC: u32 = 10;
+    pub const CS_COUNTERS: u32 = 11;
+    pub const PCI_COUNTERS: u32 = 12;
+    pub const CLK_THROTTLE_REASON: u32 = 13;
     pub const SYNC_MANAGER: u32 = 14;
+    pub const TOTAL_ENERGY: u32 = 15;
+    pub const PLL_FREQUENCY: u32 = 16;
+    pub const POWER: u32 = 17;
     pub const OPEN_STATS: u32 = 18;
+    pub const DRAM_PENDING_ROWS: u32 = 22;
+    pub const LAST_ERR_OPEN_DEV_TIME: u32 = 23;
     pub const CS_TIMEOUT_EVENT: u32 = 24;
+    pub const RAZWI_EVENT: u32 = 25;
     pub const DEV_MEM_ALLOC_PAGE_SIZES: u32 = 26;
     pub const REGISTER_EVENTFD: u32 = 28;
     pub const UNREGISTER_EVENTFD: u32 = 29;
     pub const GET_EVENTS: u32 = 30;
     pub const UNDEFINED_OPCODE_EVENT: u32 = 31;
+    pub const ENGINE_STATUS: u32 = 32;
     pub const PAGE_FAULT_EVENT: u32 = 33;
+    pub const USER_MAPPINGS: u32 = 34;
+    pub const HW_ERR_EVENT: u32 = 36;
+    pub const FW_ERR_EVENT: u32 = 37;
+    pub const USER_ENGINE_ERR_EVENT: u32 = 38;
 }
 
 /// Bits of [`info::GET_EVENTS`].
@@ -473,6 +490,12 @@ pub mod chunk {
 pub mod wait {
     #![expect(missing_docs, reason = "the names are the kernel's, and say it")]
     pub const INTERRUPT: u32 = 0x2;
+    pub const INTERRUPT_KERNEL_CQ: u32 = 0x10;
+    pub const REGISTER_INTERRUPT: u32 = 0x20;
+    /// Where the number of an interrupt begins.
+    pub const INTERRUPT_SHIFT: u32 = 20;
+    pub const ANY_CQ_INTERRUPT: u32 = 0xFFF;
+    pub const ANY_DECODER_INTERRUPT: u32 = 0xFFE;
     pub const MULTI_CS: u32 = 0x4;
     pub const MULTI_CS_MAX: usize = 32;
     pub const COMPLETED: u32 = 0;
@@ -504,6 +527,12 @@ pub mod mem {
 pub mod handle {
     /// A command buffer.
     pub const COMMAND_BUFFER: u64 = 1 << 60;
+    /// A block of registers.
+    pub const BLOCK: u64 = 1 << 61;
+    /// Times that are written when interrupts come.
+    pub const TIMESTAMPS: u64 = 1 << 63;
+    /// Every bit that says what kind it is.
+    pub const KIND: u64 = 0x1f << 59;
 }
 
 /// Sequence numbers of submissions that were not made: the signal that they would wait for had come.

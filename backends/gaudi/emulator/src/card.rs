@@ -5,21 +5,23 @@
 //! ```text
 //! Operational ──(error, with an eventfd)──▶ Operational, watchdog armed ──(30 s, or close)──┐
 //!      │ └──(error, timeout, or a dirty close)──────────────────────────────────────────────▼
-//!      │                                                                                 InReset ─(1 s)─▶ Operational
+//!      │                                                                                 InReset ─▶ Operational
 //!      ├──(clean close, second generation)──▶ Releasing ─(10 ms)─▶ Operational
-//!      ├──(two fatal errors)──▶ Malfunction, for ever
+//!      ├──(two fatal errors, or nobody lets go)──▶ Malfunction, for ever
 //!      └──(pulled out)──▶ Gone, for ever
 //! ```
 //!
-//! A reset ends every submission with an error and wakes every waiter at once; the card is operational again when its
-//! time is over *and* no worker is still at something of before. The file that was open is killed: a
-//! kernel would have killed its process. Its requests fail with `EBUSY` until it is closed, but for questions about the
-//! card, which have their answers.
+//! A reset ends every submission with an error and wakes every waiter at once. It goes on when nobody has the file any
+//! more, descriptors, mappings and dma-bufs included: whoever still has it after a second is killed, and a card whose
+//! file is held for ten minutes more, by somebody who was not killed, stays useless. It is over when the hardware has
+//! had its time, and no worker is still at something of before. rule(reset-waits)
 //!
 //! Everything here is behind the machine's one lock.
 
 use crate::hardware::Hardware;
+use crate::opener::Opener;
 use crate::space::Space;
+use crate::sync::{Fence, Sync};
 use hal_backend::HostRange;
 use hal_emulation::Errno;
 use hal_emulation::claim::Claim;
@@ -35,8 +37,7 @@ use std::time::Instant;
 /// What became of a card since its machine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Whole resets: after errors, and after a close with work in flight or live command buffers. A program that
-    /// is done right causes none.
+    /// Whole resets: after errors, and after a close with work in flight. A program that is done right causes none.
     pub hard_resets: u64,
     /// Resets of the compute engines after a close.
     pub releases: u64,
@@ -64,7 +65,8 @@ pub struct Counts {
     pub leaked_at_close: u64,
     /// Handles and mappings that the last close found live.
     pub leaked_at_last_close: u64,
-    /// Programs that the kernel would have killed: they still had the card open a second after a reset began.
+    /// Programs that the kernel kills: they still had the card open a second after a reset began. Another process than the
+    /// emulator's own is killed indeed. A program that is done right causes none.
     pub kills: u64,
 }
 
@@ -78,6 +80,30 @@ pub(crate) enum Status {
     Gone,
 }
 
+/// What went wrong since the card was opened last: the first of each kind. rule(errors-captured)
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Errors {
+    pub(crate) timeout: Option<TimeoutEvent>,
+    pub(crate) page_fault: Option<PageFault>,
+    /// What was mapped then: where and how much.
+    pub(crate) mappings: Vec<(u64, u64)>,
+    /// When an operation that does not exist was met, and on which queue.
+    pub(crate) undefined: Option<(u64, u32)>,
+    /// When an engine reported an error, and which.
+    pub(crate) engine: Option<(u64, u16)>,
+}
+
+/// Why submissions were refused, and how often. rule(cs-counters)
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Drops {
+    pub(crate) memory: u64,
+    pub(crate) parsing: u64,
+    pub(crate) full: u64,
+    pub(crate) in_reset: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) validation: u64,
+}
+
 /// One card.
 #[derive(Debug)]
 pub(crate) struct Card {
@@ -86,24 +112,38 @@ pub(crate) struct Card {
     pub(crate) until: Option<Instant>,
     /// When the card is reset if the file is not closed by then.
     pub(crate) watchdog: Option<Instant>,
-    /// When whoever still has the file after a reset is killed.
-    pub(crate) kill: Option<Instant>,
+    /// When a reset looks next for whoever still has the file, and how often it has.
+    pub(crate) looks: Option<Instant>,
+    pub(crate) looked: u32,
     pub(crate) faults: Faults,
     pub(crate) counts: Counts,
-    pub(crate) soft_resets: u32,
-    /// The descriptor that has it open.
+    /// How many whole resets have ended.
+    pub(crate) resets: u32,
+    /// The descriptor that has it open, and the process that opened it.
     pub(crate) owner: Option<hal_emulation::file::Identity>,
+    pub(crate) opener: Opener,
     pub(crate) context: Option<Context>,
     /// The lock that other processes see, while it is open.
     pub(crate) claim: Option<Claim>,
     /// What workers are at now.
     pub(crate) running: usize,
     pub(crate) opened: Instant,
+    /// When it was opened last, on the clock of events.
+    pub(crate) opened_at: u64,
     pub(crate) last_period: u64,
     /// How many waits for the first of several are going on.
     pub(crate) multi_waits: usize,
-    /// Whether a close is going on, or waits for dma-bufs to go.
+    /// Whether nobody has a descriptor or a mapping any more; dma-bufs may still hold the file.
+    pub(crate) closed: bool,
+    /// Whether the file is released, and workers are still at something of its.
     pub(crate) releasing: bool,
+    /// Whether the program that has it open has switched its debugging on.
+    pub(crate) debugging: bool,
+    pub(crate) sync: Sync,
+    pub(crate) errors: Errors,
+    pub(crate) drops: Drops,
+    /// How often the firmware reported each of its events: since the last reset, and ever.
+    pub(crate) events: BTreeMap<u16, [u32; 2]>,
     /// What was wrong last, for people.
     pub(crate) complaint: Option<String>,
 }
@@ -114,18 +154,27 @@ impl Card {
             status: Status::Operational,
             until: None,
             watchdog: None,
-            kill: None,
+            looks: None,
+            looked: 0,
             faults,
             counts: Counts::default(),
-            soft_resets: 0,
+            resets: 0,
             owner: None,
+            opener: Opener::default(),
             context: None,
             claim: None,
             running: 0,
             opened: Instant::now(),
+            opened_at: 0,
             last_period: 0,
             multi_waits: 0,
+            closed: false,
             releasing: false,
+            debugging: false,
+            sync: Sync::default(),
+            errors: Errors::default(),
+            drops: Drops::default(),
+            events: BTreeMap::new(),
             complaint: None,
         }
     }
@@ -169,36 +218,71 @@ pub(crate) struct DeviceMemory {
     pub(crate) mapped: u32,
 }
 
-/// A command buffer of the kernel.
+/// A buffer of the kernel that a program maps.
 #[derive(Debug)]
-pub(crate) struct CommandBuffer {
+pub(crate) struct Buffer {
+    /// As long as it was made, and at least a page.
+    pub(crate) size: u64,
+    /// Whole pages.
     pub(crate) range: HostRange,
-    /// Where the device sees it, if it does.
-    pub(crate) device_address: Option<u64>,
+    pub(crate) kind: BufferKind,
     /// Whether the process sees it.
     pub(crate) seen: Arc<AtomicBool>,
-    /// How many submissions were made of it.
-    pub(crate) used: u32,
+    /// Whether the program has given its handle back. It stays valid for as long as the process sees the buffer.
+    pub(crate) destroyed: bool,
+}
+
+/// What a buffer of the kernel is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BufferKind {
+    /// Commands; and where the device sees them, if it does.
+    Commands(Option<u64>),
+    /// Times, eight bytes each.
+    Times,
 }
 
 /// What a submission is, beside work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Work,
-    Signal { queue: u32, object: usize },
+    /// A signal makes this of one of the two objects of a queue.
+    Signal(Point),
     Wait,
+}
+
+/// A value of one of the two sync objects of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Point {
+    pub(crate) queue: u32,
+    pub(crate) which: usize,
+    pub(crate) value: u32,
+}
+
+/// A place among submissions that end together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stage {
+    /// The number of the first one.
+    pub(crate) first: u64,
+    pub(crate) last: bool,
 }
 
 /// A submission.
 #[derive(Debug)]
 pub(crate) struct Submission {
-    /// How many of its chunks have not ended.
+    /// How many of its chunks that tell of their end have not ended.
     pub(crate) remaining: usize,
+    /// The queues of its chunks, one for each.
+    pub(crate) queues: Vec<u32>,
     pub(crate) done: bool,
     /// Whether waits for it were ended by an error of the card, though it has not ended.
     pub(crate) forsaken: bool,
     pub(crate) error: Option<Errno>,
     pub(crate) role: Role,
+    /// The sync objects that it needs until it has ended.
+    pub(crate) needs: Vec<(u32, usize)>,
+    /// The reservation of signals that it makes or waits for.
+    pub(crate) reservation: Option<u32>,
+    pub(crate) stage: Option<Stage>,
     /// Whether the time of its end is told.
     pub(crate) timestamp: bool,
     pub(crate) ended: u64,
@@ -210,11 +294,32 @@ pub(crate) struct Submission {
     pub(crate) started: bool,
 }
 
+impl Submission {
+    /// Whether the time that it may take is watched: of submissions that end together, the first one's is.
+    pub(crate) fn is_watched(&self, sequence: u64) -> bool {
+        self.stage.is_none_or(|stage| stage.first == sequence)
+    }
+}
+
 /// What is remembered of a submission that is gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) error: Option<Errno>,
     pub(crate) ended: u64,
+}
+
+/// Signals that packets of a program will make.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reservation {
+    pub(crate) queue: u32,
+    pub(crate) which: usize,
+    /// What the object is before them.
+    pub(crate) before: u32,
+    pub(crate) count: u32,
+    /// The submission that makes them, once there is one.
+    pub(crate) sequence: Option<u64>,
+    /// How many submissions need it, and its handle.
+    pub(crate) needed: u32,
 }
 
 /// What a chunk has a queue do.
@@ -224,10 +329,17 @@ pub(crate) enum Body {
     Copied(Arc<[u8]>),
     /// Commands at a device address.
     Address { address: u64, length: u32 },
-    /// Nothing: its end is the signal.
-    Signal,
-    /// Nothing, once this submission has ended.
-    Wait { sequence: u64 },
+    /// One more on a sync object of the driver's.
+    Signal { object: u32 },
+    /// Nothing, once a sync object of the driver's has got so far.
+    Wait { object: u32, value: u32 },
+}
+
+/// How far the commands of an item have been executed: to a byte of them, and of those that they had executed elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) outer: u64,
+    pub(crate) inner: u64,
 }
 
 /// A chunk in a queue.
@@ -235,6 +347,10 @@ pub(crate) enum Body {
 pub(crate) struct Item {
     pub(crate) sequence: u64,
     pub(crate) body: Body,
+    /// Where it goes on.
+    pub(crate) from: Position,
+    /// Whether its submission has not ended before it has.
+    pub(crate) tells: bool,
 }
 
 /// A hardware queue.
@@ -245,10 +361,10 @@ pub(crate) struct Queue {
     pub(crate) running: bool,
     /// Whether the first item will never end.
     pub(crate) stuck: bool,
-    /// The two sync objects that its signals take turns with: how often each was signalled.
-    pub(crate) objects: [u32; 2],
-    /// Which one is used now.
-    pub(crate) object: usize,
+    /// What the first item waits for.
+    pub(crate) fence: Option<Fence>,
+    /// How many places of it submissions that have not ended take.
+    pub(crate) taken: usize,
 }
 
 /// A dma-buf that was made.
@@ -259,6 +375,17 @@ pub(crate) struct Export {
     pub(crate) address: Option<u64>,
 }
 
+/// A time that is written when a counter has got far enough. rule(timestamp-registration)
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    pub(crate) interrupt: u16,
+    /// The buffer and the place in it that the time goes to.
+    pub(crate) times: (u64, u64),
+    /// The buffer and the place in it that the counter is at.
+    pub(crate) counter: (u64, u64),
+    pub(crate) target: u64,
+}
+
 /// Everything of one open file.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -267,11 +394,20 @@ pub(crate) struct Context {
     /// All device memory, where it has no handles.
     pub(crate) dram: Option<Arc<OwnedFd>>,
     pub(crate) memory: HashMap<u64, DeviceMemory>,
-    pub(crate) buffers: HashMap<u64, CommandBuffer>,
+    /// Buffers by the number in their handle.
+    pub(crate) buffers: HashMap<u64, Buffer>,
     pub(crate) next_handle: u64,
     pub(crate) allocated: u64,
     pub(crate) submissions: BTreeMap<u64, Submission>,
-    pub(crate) outcomes: BTreeMap<u64, Outcome>,
+    /// What became of those that are told the time of, in the order in which they ended. rule(outcome-store)
+    pub(crate) outcomes: VecDeque<(u64, Outcome)>,
+    pub(crate) reservations: BTreeMap<u32, Reservation>,
+    /// How often each interrupt came.
+    pub(crate) interrupts: BTreeMap<u16, u64>,
+    /// Times that are to be written when interrupts come.
+    pub(crate) alarms: Vec<Alarm>,
+    /// Blocks of registers that the process has seen.
+    pub(crate) blocks: BTreeMap<u64, HostRange>,
     pub(crate) next_sequence: u64,
     /// No submission before this one is still to end.
     pub(crate) unended: u64,
@@ -279,14 +415,13 @@ pub(crate) struct Context {
     pub(crate) exports: Vec<Export>,
     pub(crate) notify: Option<OwnedFd>,
     pub(crate) events: u64,
-    pub(crate) timeout: Option<TimeoutEvent>,
-    pub(crate) page_fault: Option<PageFault>,
-    /// When an operation that does not exist was met, and on which queue.
-    pub(crate) undefined: Option<(u64, u32)>,
-    /// The oldest submission, and when it is too late for it.
-    pub(crate) oldest: Option<(u64, Instant)>,
+    /// The submission whose time is watched, and when it is too late for it; not at all, if it was let run on.
+    pub(crate) oldest: Option<(u64, Option<Instant>)>,
+    pub(crate) drops: Drops,
+    /// Whether waits for interrupts were ended by an error of the card.
+    pub(crate) interrupted: bool,
     /// Whether a reset has taken everything from it.
-    pub(crate) killed: bool,
+    pub(crate) lost: bool,
 }
 
 impl Context {
@@ -300,19 +435,27 @@ impl Context {
             next_handle: 1,
             allocated: 0,
             submissions: BTreeMap::new(),
-            outcomes: BTreeMap::new(),
+            outcomes: VecDeque::new(),
+            reservations: BTreeMap::new(),
+            interrupts: BTreeMap::new(),
+            alarms: Vec::new(),
+            blocks: BTreeMap::new(),
             next_sequence: 1,
             unended: 1,
             queues: BTreeMap::new(),
             exports: Vec::new(),
             notify: None,
             events: 0,
-            timeout: None,
-            page_fault: None,
-            undefined: None,
             oldest: None,
-            killed: false,
+            drops: Drops::default(),
+            interrupted: false,
+            lost: false,
         }
+    }
+
+    /// The buffer of a handle, of which only the number counts.
+    pub(crate) fn buffer(&self, handle: u64) -> Option<&Buffer> {
+        self.buffers.get(&(handle >> 12 & 0xFFFF_FFFF))
     }
 
     /// Tells the program that something has happened.
@@ -335,10 +478,11 @@ impl Context {
         (self.memory.len() + self.buffers.len() + self.live.space.read().mapped()) as u64
     }
 
-    /// The oldest submission that has not ended.
+    /// The oldest submission that has not ended and whose time is watched.
     pub(crate) fn oldest_unended(&mut self) -> Option<(u64, &Submission)> {
         while self.unended < self.next_sequence {
-            if self.submissions.get(&self.unended).is_some_and(|cs| !cs.done) {
+            let watched = |cs: &Submission| !cs.done && cs.is_watched(self.unended);
+            if self.submissions.get(&self.unended).is_some_and(watched) {
                 break;
             }
             self.unended += 1;
@@ -352,47 +496,62 @@ impl Context {
     }
 
     /// Whether everything that a queue's first item waits for is there.
-    fn may_run(&self, queue: &Queue) -> bool {
-        if queue.running || queue.stuck {
+    fn may_run(queue: &Queue, number: u32, sync: &Sync) -> bool {
+        if queue.running || queue.stuck || queue.fence.is_some_and(|fence| !sync.is_open(number, fence)) {
             return false;
         }
         match queue.items.front() {
             None => false,
-            Some(Item { body: Body::Wait { sequence }, .. }) => {
-                self.submissions.get(sequence).is_none_or(|cs| cs.done)
-            }
+            Some(&Item { body: Body::Wait { object, value }, .. }) => sync.object(object) >= value,
             Some(_) => true,
         }
     }
 
-    /// Whether a queue has something that can begin.
-    pub(crate) fn is_runnable(&self, number: u32) -> bool {
-        self.queues.get(&number).is_some_and(|queue| self.may_run(queue))
+    /// Whether a queue has something that can begin, or go on.
+    pub(crate) fn is_runnable(&self, number: u32, sync: &Sync) -> bool {
+        self.queues.get(&number).is_some_and(|queue| Self::may_run(queue, number, sync))
     }
 
-    /// The queues that begin with a wait which has come true.
-    pub(crate) fn released(&self) -> Vec<u32> {
-        let waits = |queue: &Queue| matches!(queue.items.front(), Some(Item { body: Body::Wait { .. }, .. }));
-        let ready = self.queues.iter().filter(|(_, queue)| waits(queue) && self.may_run(queue));
+    /// The queues whose first item has waited for something that is there now.
+    pub(crate) fn released(&self, sync: &Sync) -> Vec<u32> {
+        let waits = |queue: &Queue| {
+            let first = queue.items.front();
+            queue.fence.is_some() || matches!(first, Some(Item { body: Body::Wait { .. }, .. }))
+        };
+        let ready =
+            self.queues.iter().filter(|&(&number, queue)| waits(queue) && Self::may_run(queue, number, sync));
         ready.map(|(&number, _)| number).collect()
     }
 
-    /// Forgets what has left the window. Of submissions whose time is told, the outcome is kept for a while longer.
-    pub(crate) fn forget(&mut self, hardware: &Hardware) {
+    /// A submission has ended: its outcome is told, its places in queues are free.
+    pub(crate) fn end(&mut self, sequence: u64, at: u64) {
         /// How many outcomes are kept.
         const KEPT: usize = 256;
+        let Some(cs) = self.submissions.get_mut(&sequence).filter(|cs| !cs.done) else { return };
+        cs.done = true;
+        cs.ended = at;
+        let queues = std::mem::take(&mut cs.queues);
+        if cs.timestamp {
+            self.outcomes.push_back((sequence, Outcome { error: cs.error, ended: at }));
+            if self.outcomes.len() > KEPT {
+                self.outcomes.pop_front();
+            }
+        }
+        for queue in queues {
+            if let Some(queue) = self.queues.get_mut(&queue) {
+                queue.taken = queue.taken.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Forgets what has left the window.
+    pub(crate) fn forget(&mut self, hardware: &Hardware) {
         while let Some(entry) = self.submissions.first_entry() {
-            let sequence = *entry.key();
-            if !entry.get().done || sequence.saturating_add(hardware.window) >= self.next_sequence {
+            let gone = entry.key().saturating_add(hardware.window) < self.next_sequence;
+            if !entry.get().done || !gone {
                 break;
             }
-            let cs = entry.remove();
-            if cs.timestamp {
-                self.outcomes.insert(sequence, Outcome { error: cs.error, ended: cs.ended });
-                if self.outcomes.len() > KEPT {
-                    self.outcomes.pop_first();
-                }
-            }
+            entry.remove();
         }
     }
 }

@@ -3,12 +3,13 @@
 use crate::card::{Context, Export};
 use crate::fault;
 use crate::machine::Machine;
-use crate::space::{Pool, What};
+use crate::space::{Hint, Pool, What};
 use hal_emulation::file::is_held;
 use hal_emulation::process::keeping;
 use hal_emulation::{Errno, PAGE, Process, dmabuf, map_shared};
-use hal_gaudi_abi::uapi::{MemExport, MemRegister};
+use hal_gaudi_abi::uapi::{Abi, MemExport, MemRegister};
 use rustix::fs::OFlags;
+use rustix::io::FdFlags;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -34,18 +35,14 @@ impl Machine {
         let mut state = self.lock();
         let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
-        let mode = OFlags::from_bits_retain(request.flags) - OFlags::CLOEXEC;
-        let known = [OFlags::RDWR, OFlags::RDONLY, OFlags::WRONLY].contains(&mode);
-        if !known || request.flags & OFlags::CLOEXEC.bits() == 0 {
-            return Err(Errno::INVAL);
-        }
         let aligned = [request.addr, request.mem_size, request.offset].iter().all(|value| value % PAGE == 0);
         if !aligned || request.mem_size == 0 {
             return Err(Errno::INVAL);
         }
         let hardware = self.hardware;
         let (file, offset, address) = if let Some(dram) = &context.dram {
-            let offset = request.addr.checked_sub(hardware.dram_base).ok_or(Errno::INVAL)?;
+            let offset =
+                request.addr.checked_sub(hardware.dram_base(self.options.dram)).ok_or(Errno::INVAL)?;
             let end = offset.checked_add(request.mem_size).ok_or(Errno::INVAL)?;
             if request.offset != 0 || end > self.options.dram {
                 return Err(Errno::INVAL);
@@ -62,12 +59,14 @@ impl Machine {
             let memory = context.memory.get(&handle).ok_or(Errno::INVAL)?;
             (memory.file.clone(), request.offset, Some(request.addr))
         };
-        if card.faults.has(fault::NO_P2P) {
-            return Err(Errno::PERM);
-        }
+        // rule(export-offset)
+        let offset = if self.options.abi == Abi::Old && address.is_some() { 0 } else { offset };
         let buffer = dmabuf::export(file.as_fd(), offset, request.mem_size)?;
         context.exports.retain(|export| is_held(export.file.as_fd()));
         context.exports.push(Export { file, address });
+        // Flags are looked at by nobody, but for the one that says what becomes of the descriptor. rule(export-flags)
+        let closes = OFlags::from_bits_retain(request.flags).contains(OFlags::CLOEXEC);
+        rustix::io::fcntl_setfd(&buffer, if closes { FdFlags::CLOEXEC } else { FdFlags::empty() })?;
         let descriptor = process.install(buffer)?;
         u64::try_from(descriptor).map_err(|_| Errno::MFILE)
     }
@@ -93,11 +92,15 @@ impl Machine {
         let range = keeping(range, Box::new(Arc::new(buffer)));
         let mut state = self.lock();
         let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        // Who exports it finds out whether the other device can reach it, when that maps it. rule(export-peer)
+        if card.faults.has(fault::NO_P2P) {
+            return Err(Errno::PERM);
+        }
         if card.faults.strikes(fault::MAP) {
             return Err(Errno::NOMEM);
         }
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
-        let address = context.live.space.write().map(Pool::Host, range, 0, None, What::Imported);
+        let address = context.live.space.write().map(Pool::Host, range, 0, Hint::default(), What::Imported);
         address.ok_or(Errno::NOMEM)
     }
 }

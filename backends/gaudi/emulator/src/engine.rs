@@ -3,11 +3,11 @@
 //! A queue is in order, for it has one item under way; queues run beside each other, for there are several workers. With
 //! one worker and queues that are drawn, the same runs one item at a time.
 
-use crate::card::{Body, Context, Item, Live};
-
+use crate::card::{Context, Item, Live, Position, Submission};
 use crate::fault;
 use crate::machine::{Machine, State};
 use crate::packets;
+use crate::sync::{Fence, Outside};
 use hal_backend::scramble;
 use hal_emulation::clock;
 use hal_emulation::fault::Faults;
@@ -40,15 +40,17 @@ pub(crate) enum End {
     Reset,
     Malfunction,
     Trouble(Trouble),
+    /// It waits for a fence, and goes on from there.
+    Fence(Fence, Position),
 }
 
-/// An item that has ended.
+/// An item that has ended, or waits.
 #[derive(Debug)]
 pub(crate) struct Ended {
     card: usize,
     queue: u32,
     context: u64,
-    sequence: u64,
+    item: Item,
     end: End,
 }
 
@@ -57,9 +59,8 @@ pub(crate) struct Run {
     pub(crate) card: usize,
     pub(crate) queue: u32,
     pub(crate) live: Arc<Live>,
-    pub(crate) body: Body,
+    pub(crate) item: Item,
     context: u64,
-    sequence: u64,
 }
 
 impl Machine {
@@ -74,8 +75,9 @@ impl Machine {
                 Some(Blow::Malfunction) => End::Malfunction,
                 None => MutexGuard::unlocked(&mut state, || packets::execute(self, &run, worker)),
             };
-            let Run { card, queue, context, sequence, .. } = run;
-            let ended = Ended { card, queue, context, sequence, end };
+            let Run { card, queue, context, item, .. } = run;
+            let sequence = item.sequence;
+            let ended = Ended { card, queue, context, item, end };
             let jitter = state.cards.get(card).is_some_and(|card| card.faults.has(fault::JITTER));
             if jitter {
                 let draw =
@@ -107,43 +109,115 @@ impl Machine {
 
     /// An item has ended: its submission may have, and its queue goes on.
     pub(crate) fn retire(&self, state: &mut State, ended: Ended) {
-        let Ended { card: number, queue, sequence, .. } = ended;
-        let now = clock();
+        let Ended { card: number, queue: queue_number, context: id, item, end } = ended;
         let Some(card) = state.cards.get_mut(number) else { return };
         card.running = card.running.saturating_sub(1);
-        let current = |context: &&mut Context| context.id == ended.context && !context.killed;
+        let current = |context: &&mut Context| context.id == id && !context.lost;
         let Some(context) = card.context.as_mut().filter(current) else {
             // What it belonged to is gone. A reset or a close may be waiting for nobody to be at it.
+            self.end_release(state, number);
             self.settle(state, number);
             self.ended(number);
             return;
         };
-        if let Some(queue) = context.queues.get_mut(&queue) {
+        if let Some(queue) = context.queues.get_mut(&queue_number) {
             queue.running = false;
-            queue.stuck = !matches!(ended.end, End::Done | End::Aborted);
+            queue.stuck = !matches!(end, End::Done | End::Aborted | End::Fence(..));
+            if let End::Fence(fence, from) = end {
+                queue.fence = Some(fence);
+                queue.items.push_front(Item { from, ..item });
+                self.offer(state, number, queue_number);
+                self.ended(number);
+                return;
+            }
         }
-        match ended.end {
+        match end {
             End::Done | End::Aborted => {
-                if let Some(cs) = context.submissions.get_mut(&sequence) {
-                    cs.remaining = cs.remaining.saturating_sub(1);
-                    if cs.remaining == 0 && !cs.done {
-                        cs.done = true;
-                        cs.ended = now;
-                    }
+                if item.tells {
+                    self.item_ended(state, number, item.sequence);
                 }
-                let released = context.released();
-                self.offer(state, number, queue);
-                for queue in released {
-                    self.offer(state, number, queue);
-                }
+                self.offer(state, number, queue_number);
+                self.release_queues(state, number);
                 self.watch(state, number);
             }
-            End::Hang => {}
+            End::Hang | End::Fence(..) => {}
             End::Reset => self.reset(state, number),
             End::Malfunction => self.break_down(state, number),
-            End::Trouble(trouble) => self.report(state, number, queue, trouble),
+            End::Trouble(trouble) => self.report(state, number, queue_number, trouble),
         }
         self.ended(number);
+    }
+
+    /// An item of a submission has ended, and with the last one the submission, and those before it that end with it.
+    fn item_ended(&self, state: &mut State, number: usize, sequence: u64) {
+        let now = clock();
+        let Some(context) = state.cards.get_mut(number).and_then(|card| card.context.as_mut()) else {
+            return;
+        };
+        let Some(cs) = context.submissions.get_mut(&sequence) else { return };
+        cs.remaining = cs.remaining.saturating_sub(1);
+        if cs.remaining > 0 || cs.done {
+            return;
+        }
+        let mut over = vec![(sequence, now)];
+        if let Some(stage) = cs.stage {
+            // Those that do not tell of their end have no time of it. rule(cs-staged)
+            let same = |cs: &Submission| !cs.done && cs.stage.is_some_and(|other| other.first == stage.first);
+            let others = context.submissions.iter().filter(|&(&other, cs)| other != sequence && same(cs));
+            over.extend(others.map(|(&other, _)| (other, 0)));
+        }
+        for (sequence, at) in over {
+            if let Some(context) = state.cards.get_mut(number).and_then(|card| card.context.as_mut()) {
+                context.end(sequence, at);
+            }
+            self.let_go_of_objects(state, number, sequence);
+        }
+    }
+
+    /// Offers every queue that has waited for something that is there now.
+    pub(crate) fn release_queues(&self, state: &mut State, number: usize) {
+        let Some(card) = state.cards.get(number) else { return };
+        let released = card.context.as_ref().map_or_else(Vec::new, |context| context.released(&card.sync));
+        for queue in released {
+            self.offer(state, number, queue);
+        }
+    }
+
+    /// Writes a word for a queue to a register, and to wherever it goes on from there. Whether there is such a register.
+    pub(crate) fn write_register(
+        &self,
+        number: usize,
+        live: &Live,
+        address: u64,
+        value: u32,
+    ) -> Result<bool, Trouble> {
+        let mut state = self.lock();
+        let Some(card) = state.cards.get_mut(number) else { return Ok(false) };
+        let Some(outside) = card.sync.write(self.hardware, address, value) else { return Ok(false) };
+        self.release_queues(&mut state, number);
+        drop(state);
+        for Outside { address, value } in outside {
+            self.write_word(number, live, address, value)?;
+        }
+        Ok(true)
+    }
+
+    /// Adds one to a sync object, for a signal of the driver's own.
+    pub(crate) fn signal_object(&self, number: usize, live: &Live, object: u32) -> Result<(), Trouble> {
+        let mut state = self.lock();
+        let Some(card) = state.cards.get_mut(number) else { return Ok(()) };
+        let outside = card.sync.signal(self.hardware, object);
+        self.release_queues(&mut state, number);
+        drop(state);
+        for Outside { address, value } in outside {
+            self.write_word(number, live, address, value)?;
+        }
+        Ok(())
+    }
+
+    /// Passes a fence, if it is open.
+    pub(crate) fn pass_fence(&self, number: usize, queue: u32, fence: Fence) -> bool {
+        self.lock().cards.get_mut(number).is_some_and(|card| card.sync.pass(queue, fence))
     }
 
     /// Writes down what was wrong, and has the card reset.
@@ -151,21 +225,34 @@ impl Machine {
         let stamp = clock();
         let Some(card) = state.cards.get_mut(number) else { return };
         let Some(context) = &mut card.context else { return };
+        let reported = match trouble {
+            Trouble::Unmapped(address) => Some(self.hardware.fault_event(address)),
+            _ => self.hardware.queue_event(queue),
+        };
+        if let Some(reported) = reported {
+            card.events.entry(reported).or_default().iter_mut().for_each(|count| *count += 1);
+        }
         let (events, words) = match trouble {
             Trouble::Undefined(what) => {
-                context.undefined.get_or_insert((stamp, queue));
+                card.errors.undefined.get_or_insert((stamp, queue));
                 (event::UNDEFINED_OPCODE, what)
             }
             Trouble::Unmapped(address) => {
-                let engine_id = u16::try_from(queue).unwrap_or(u16::MAX);
-                let fault = PageFault { timestamp: stamp, addr: address, engine_id, reserved: [0; 3] };
-                context.page_fault.get_or_insert(fault);
+                if card.errors.page_fault.is_none() {
+                    card.errors.mappings = context.live.space.read().ranges(address);
+                }
+                // Which engine it was is not told. rule(errors-captured)
+                let fault = PageFault { timestamp: stamp, addr: address, engine_id: 0, reserved: [0; 3] };
+                card.errors.page_fault.get_or_insert(fault);
                 (event::PAGE_FAULT, format!("nothing is mapped at {address:#x}"))
             }
-            Trouble::Engine(what) => (event::USER_ENGINE_ERROR, what),
+            Trouble::Engine(what) => (0, what),
         };
+        let engine = u16::try_from(queue / 4).unwrap_or(u16::MAX);
+        card.errors.engine.get_or_insert((stamp, engine));
         card.complaint = Some(format!("queue {queue}: {words}"));
-        self.fail(state, number, events | event::DEVICE_RESET);
+        // Whatever it is, an engine that a program used has met it. rule(error-events)
+        self.fail(state, number, events | event::USER_ENGINE_ERROR | event::DEVICE_RESET);
     }
 }
 
@@ -188,12 +275,13 @@ fn blow(faults: &Faults, submission: u64) -> Option<Blow> {
 fn begin(state: &mut State, number: usize, queue: u32) -> Option<(Run, Option<Blow>)> {
     let card = state.cards.get_mut(number)?;
     let context = card.context.as_mut()?;
-    if !context.is_runnable(queue) {
+    if !context.is_runnable(queue, &card.sync) {
         return None;
     }
     let lane = context.queues.get_mut(&queue)?;
-    let Item { sequence, body } = lane.items.pop_front()?;
-    lane.running = true;
+    let item = lane.items.pop_front()?;
+    let sequence = item.sequence;
+    (lane.running, lane.fence) = (true, None);
     card.running += 1;
     let mut struck = None;
     if let Some(cs) = context.submissions.get_mut(&sequence)
@@ -203,5 +291,5 @@ fn begin(state: &mut State, number: usize, queue: u32) -> Option<(Run, Option<Bl
         struck = blow(&card.faults, cs.number);
     }
     let live = context.live.clone();
-    Some((Run { card: number, queue, live, body, context: context.id, sequence }, struck))
+    Some((Run { card: number, queue, live, item, context: context.id }, struck))
 }

@@ -29,6 +29,8 @@ pub(crate) const INTERRUPT: Form = Form::new("eintr", When::Each);
 pub(crate) const GONE: Form = Form::new("gone", When::Value);
 /// There is no wait for the first of several.
 pub(crate) const NO_MULTI: Form = Form::new("no-multi", When::Always);
+/// There are no signals of the driver's own.
+pub(crate) const NO_SIGNALS: Form = Form::new("no-signals", When::Always);
 /// Queues complete late, by chance.
 pub(crate) const JITTER: Form = Form::new("jitter", When::Always);
 /// Two fatal errors come when this submission is about to run.
@@ -54,6 +56,7 @@ pub(crate) const ALL: &[Form] = &[
     INTERRUPT,
     GONE,
     NO_MULTI,
+    NO_SIGNALS,
     JITTER,
     MALFUNCTION,
     UNPLUG,
@@ -73,7 +76,7 @@ mod tests {
         let refused = Fault::read(&mut Parameters::new("gaudi", [("fault", "explode")]), ALL).unwrap_err();
         let list = "it takes open:ERRNO:K (EBUSY, EAGAIN or EPERM), alloc:N, map:N, submit:ERRNO:N or \
                     submit:ERRNO:N:K (EAGAIN, EBUSY, EINVAL or ENOMEM), hang:N, reset:N, partial:N, eintr:N, gone:N, \
-                    no-multi, jitter, malfunction:N, unplug:N, no-p2p, short-info or \
+                    no-multi, no-signals, jitter, malfunction:N, unplug:N, no-p2p, short-info or \
                     fragmented";
         assert!(refused.message().ends_with(list), "{refused}");
     }

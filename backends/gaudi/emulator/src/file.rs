@@ -1,16 +1,19 @@
 //! Who has a card, and what a close does.
 //!
-//! A dma-buf holds its card in the same way as an [open file](mod@hal_emulation::file): after a close the card is busy
-//! until the last dma-buf has gone.
+//! A file is open until its last descriptor, its last mapping and the last dma-buf that was made of it have gone: a dma-buf
+//! holds the file, wherever it is. Until then the card is busy, and nothing is given back. rule(export-holds-file)
+//!
+//! Then it is released: what the program has left behind goes, and a card that is still at work for it is reset.
 
-use crate::card::{Context, Status};
+use crate::card::{Context, Errors, Status};
 use crate::dmabuf;
 use crate::fault;
 use crate::machine::{Guard, Machine, State};
-use crate::space::{Space, What};
+use crate::opener::Opener;
+use crate::space::{Areas, Space, What};
 use hal_backend::HostRange;
-use hal_emulation::file::{Identity, Opened, is_held, mapped_file};
-use hal_emulation::{Errno, Process};
+use hal_emulation::file::{Opened, is_held, mapped_file};
+use hal_emulation::{Errno, Process, clock};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,12 +36,16 @@ impl Machine {
     /// Opens the compute node of a card, or its control node.
     pub(crate) fn open(&self, process: &dyn Process, number: usize, control: bool) -> Result<OwnedFd, Errno> {
         let mut state = self.lock();
-        self.reap(&mut state);
+        self.collect(&mut state);
         let card = state.cards.get_mut(number).ok_or(Errno::NOENT)?;
         if card.status == Status::Gone {
             return Err(Errno::NODEV);
         }
         let mut claim = None;
+        // rule(open-control)
+        if control && card.status == Status::Malfunction {
+            return Err(Errno::PERM);
+        }
         if !control {
             card.faults.fail(fault::OPEN)?;
             match card.status {
@@ -46,7 +53,11 @@ impl Machine {
                 Status::InReset | Status::Releasing => return Err(Errno::AGAIN),
                 Status::Malfunction | Status::Gone => return Err(Errno::PERM),
             }
-            if card.owner.is_some() || card.releasing {
+            // rule(open-release)
+            if card.releasing {
+                return Err(Errno::AGAIN);
+            }
+            if card.owner.is_some() {
                 return Err(Errno::BUSY);
             }
             claim = self.claims.take(process, number)?;
@@ -58,8 +69,12 @@ impl Machine {
             card.context = Some(context);
             card.owner = Some(opened.identity);
             card.claim = claim;
+            card.opener = Opener::new(process.id());
+            (card.closed, card.debugging) = (false, false);
+            card.errors = Errors::default();
+            card.sync.restore(self.hardware);
             card.counts.opens += 1;
-            card.opened = Instant::now();
+            (card.opened, card.opened_at) = (Instant::now(), clock());
         }
         Ok(state.files.insert(opened, File { card: number, control }))
     }
@@ -67,16 +82,15 @@ impl Machine {
     /// A fresh context, with what has its address from the beginning.
     fn context(&self, state: &mut State) -> Result<Context, Errno> {
         let (hardware, size) = (self.hardware, self.options.dram);
-        let device = hardware.dram_base..=hardware.dram_virtual_end(size) - 1;
-        let mut space = Space::new(device, hardware.host.clone());
+        let mut space = Space::new(Areas::of(hardware, size));
         let (_, sram) = device_memory(hardware.sram_size)?;
         let usable = sram.slice(hardware.sram_reserved, hardware.sram_size - hardware.sram_reserved);
         space.place(hardware.sram_base + hardware.sram_reserved, usable.ok_or(Errno::NOMEM)?, What::Fixed);
         let mut dram = None;
         if !hardware.dram_virtual {
             let (file, range) = device_memory(size)?;
-            space.place(hardware.dram_base, range, What::Fixed);
-            space.back(hardware.dram_base, &file);
+            space.place(hardware.dram_base(size), range, What::Fixed);
+            space.back(hardware.dram_base(size), &file);
             dram = Some(file);
         }
         let id = state.next_context;
@@ -91,60 +105,62 @@ impl Machine {
         self.reap(&mut state);
     }
 
-    /// Releases every file that nobody has any more.
+    /// Releases every file that nobody has any more, and waits until nobody is at the memory of its program.
     pub(crate) fn reap(&self, state: &mut Guard<'_>) {
+        self.collect(state);
+        for number in 0..state.cards.len() {
+            // What workers are at is memory of the program: when it is told that the file is closed, nobody touches it.
+            while state.cards.get(number).is_some_and(|card| card.releasing) && !state.is_stopping() {
+                self.sleep(state, number, None);
+            }
+        }
+    }
+
+    /// Begins to release every file that nobody has any more.
+    pub(crate) fn collect(&self, state: &mut State) {
         for (identity, file) in state.files.take_closed() {
-            if !file.control {
-                self.release_file(state, file.card, identity);
+            if let Some(card) = state.cards.get_mut(file.card).filter(|card| card.owner == Some(identity)) {
+                card.closed = true;
             }
         }
         for number in 0..state.cards.len() {
-            self.let_go(state, number);
+            self.begin_release(state, number);
         }
     }
 
-    /// Nobody has a compute file any more.
-    fn release_file(&self, state: &mut Guard<'_>, number: usize, identity: Identity) {
-        let Some(card) = state.cards.get_mut(number) else { return };
-        if card.owner != Some(identity) {
+    /// Nobody has a compute file any more, if no dma-buf holds it.
+    fn begin_release(&self, state: &mut State, number: usize) {
+        let Some(card) = state.cards.get_mut(number).filter(|card| card.closed && !card.releasing) else {
             return;
-        }
-        card.releasing = true;
-        card.last_period = u64::try_from(card.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
-        // What was reset already is clean.
-        let dirty = |context: &Context| !context.killed && (context.is_busy() || !context.buffers.is_empty());
-        let unclean = card.watchdog.is_some() || card.context.as_ref().is_some_and(dirty);
-        card.counts.leaked_at_last_close = card.context.as_ref().map_or(0, Context::held);
-        card.counts.leaked_at_close += card.counts.leaked_at_last_close;
-        if unclean {
-            self.reset(state, number);
-        }
-        self.let_go(state, number);
-    }
-
-    /// Ends a release: now, or when the last dma-buf has gone.
-    fn let_go(&self, state: &mut Guard<'_>, number: usize) {
-        let Some(card) = state.cards.get_mut(number) else { return };
-        let Some(context) = card.context.as_ref().filter(|_| card.releasing) else { return };
+        };
+        let Some(context) = &card.context else { return };
         if context.exports.iter().any(|export| is_held(export.file.as_fd())) {
             return;
         }
-        let id = context.id;
+        // What was reset already is clean, and so are handles and mappings that are left. rule(close-clean)
+        let unclean =
+            card.watchdog.is_some() || !context.lost && (context.is_busy() || !context.alarms.is_empty());
+        card.releasing = true;
+        card.last_period = u64::try_from(card.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        card.counts.leaked_at_last_close = context.held();
+        card.counts.leaked_at_close += card.counts.leaked_at_last_close;
         context.live.abort.store(true, Ordering::Relaxed);
-        // What workers are at is memory of the program: when it is told that the file is closed, nobody touches it.
-        while state.cards.get(number).is_some_and(|card| card.running > 0) && !state.is_stopping() {
-            self.sleep(state, number, None);
+        if unclean {
+            self.reset(state, number);
         }
+        self.end_release(state, number);
+    }
+
+    /// Ends a release, when no worker is at anything of the program any more.
+    pub(crate) fn end_release(&self, state: &mut State, number: usize) {
         let Some(card) = state.cards.get_mut(number) else { return };
-        // Somebody else may have come here meanwhile.
-        if card.context.as_ref().is_none_or(|context| context.id != id) {
+        if !card.releasing || card.running > 0 {
             return;
         }
-        let killed = card.context.take().is_some_and(|context| context.killed);
-        card.owner = None;
-        card.claim = None;
-        card.releasing = false;
-        if !killed {
+        let lost = card.context.take().is_some_and(|context| context.lost);
+        (card.owner, card.claim) = (None, None);
+        (card.closed, card.releasing) = (false, false);
+        if !lost {
             self.release(state, number);
         }
         self.settle(state, number);
@@ -154,7 +170,7 @@ impl Machine {
     /// Who has a card open.
     pub(crate) fn holder(&self, process: &dyn Process, number: usize) -> Option<String> {
         let mut state = self.lock();
-        self.reap(&mut state);
+        self.collect(&mut state);
         let owned = state.cards.get(number)?.owner.is_some();
         drop(state);
         self.claims.holder(owned.then_some(process), number)

@@ -13,9 +13,10 @@
 //! |---|---|---|
 //! | `cards=N` | 2 | how many cards there are, 1 to 8 |
 //! | `generation=gaudi1\|gaudi2` | gaudi2 | of which kind they are |
-//! | `dram=SIZE` | 31.5g, 96g | device memory of each that a program can have, such as `1536m`; what is not written takes no space |
+//! | `dram=SIZE` | 31.5g, 95.25g | device memory of each that a program can have, such as `1536m`; what is not written takes no space |
 //! | `register=on\|off` | off | whether the vendor's operation 99 is there, which no upstream kernel has |
 //! | `abi=drm\|old` | drm | the request numbers of kernels since 6.7, or those of type `'H'` |
+//! | `hz=N` | 250 | how often the kernel's clock ticks in a second, 100 to 1000: waits end when it does |
 //! | `fault=…` | none | what goes wrong; may be given several times, see below |
 //!
 //! How the machine executes has [parameters of its own](hal_emulation::options): `workers`, `schedule`, `seed`, `speed` (of
@@ -37,10 +38,11 @@
 //! | `eintr:N` | of the waits that would sleep, every N-th is interrupted, with `EINTR` |
 //! | `gone:N` | the outcome of a submission is forgotten after N more |
 //! | `no-multi` | there is no wait for the first of several: `EPERM` |
+//! | `no-signals` | the driver has no signals and waits of its own: `EINVAL` |
 //! | `jitter` | each item of a queue ends up to 500 µs late, so that queues overtake each other |
 //! | `malfunction:N` | two fatal errors come when the N-th submission is about to run; the card stays useless |
 //! | `unplug:N` | the card is pulled out at the N-th request of its compute node: `ENODEV` from there on |
-//! | `no-p2p` | device memory cannot be exported: `EPERM` |
+//! | `no-p2p` | devices cannot reach each other: what one exports cannot be mapped by another, `EPERM` |
 //! | `short-info` | the kernel is older, and its description of the hardware ends before the page size |
 //! | `fragmented` | no two free pages of device memory lie side by side: what asks for contiguous ones gets `ENOMEM` (`alloc_device_memory`) |
 //!
@@ -54,24 +56,32 @@
 //! | `fault.rs`, `options.rs` | what a URI asks for |
 //! | `file.rs` | open and close, and who has a card |
 //! | `request.rs` | which requests the driver has |
-//! | `info.rs`, `buffers.rs`, `submit.rs`, `wait.rs`, `memory.rs` | the requests |
+//! | `info.rs`, `buffers.rs`, `submit.rs`, `signals.rs`, `wait.rs`, `interrupt.rs`, `memory.rs` | the requests |
+//! | `sync.rs` | sync objects, monitors and fences |
+//! | `blocks.rs` | blocks of registers that a process may see |
 //! | `space.rs`, `dmabuf.rs` | device addresses, and memory that is shared with other devices |
 //! | `engine.rs` | what a worker does with a queue |
 //! | `packets.rs`, `parser.rs` | what packets do, and what is refused before |
 //! | `sysfs.rs` | what the file system shows |
 //! | `supervised.rs` | the same for other processes |
 //!
+//! # Rules
+//!
+//! Every rule of the driver has a name, such as `rule(cs-sequence)`, by which the source cites it. `docs/gaudi-rules.md` says of each
+//! which function of the kernel it was read in, of which versions, and which test holds the emulator to it.
+//!
 //! # What is not modelled
 //!
-//! Sync objects that a program signals and waits for by its own packets, collective and encapsulated signals, staged
-//! submissions, interrupts and timestamps of programs, register blocks, the page sizes of the host's memory, the state of a
-//! device in creation, and anything that takes firmware. Requests for these are refused. Of packets, writes to
-//! registers have no effect, and fences are an unknown operation.
+//! Networks, which no driver of the kernel's own enables, and so collective waits; attestation and whatever else is the firmware's
+//! alone; completion queues of sync managers; the page sizes of the host's memory; the state of a device in creation. Requests for
+//! these are refused. Of packets, writes to the registers of engines have no effect, and repetition, load-and-execute
+//! and lists of command buffers are unknown operations.
 //!
 //! A supervisor (`backends/supervisor`) gives one machine to many processes, each as far as it is its own. Without one,
 //! processes that share a machine's name see that a card is taken, and nothing else of each other: not a reset, and not
 //! that a dma-buf holds a card whose process has ended.
 
+mod blocks;
 mod buffers;
 mod card;
 mod dmabuf;
@@ -80,15 +90,19 @@ mod fault;
 mod file;
 mod hardware;
 mod info;
+mod interrupt;
 mod machine;
 mod memory;
+mod opener;
 mod options;
 mod packets;
 mod parser;
 mod request;
+mod signals;
 mod space;
 mod submit;
 mod supervised;
+mod sync;
 mod sysfs;
 mod wait;
 

@@ -8,6 +8,7 @@ use crate::engine::Ended;
 use crate::file::File;
 use crate::hardware::{self, Hardware};
 use crate::options::Options;
+use crate::sync::Sync;
 use hal_emulation::claim::Claims;
 use hal_emulation::fault::Faults;
 use hal_emulation::file::OpenFiles;
@@ -25,8 +26,11 @@ const RESET: Duration = Duration::from_secs(1);
 const RELEASE: Duration = Duration::from_millis(10);
 /// How long a program has to close its file after an error that it is told of.
 const WATCHDOG: Duration = Duration::from_secs(30);
-/// How long it has when the reset comes, before it is killed.
+/// How long it has when the reset comes, before it is killed. rule(reset-waits)
 const GRACE: Duration = Duration::from_secs(1);
+/// How long a reset waits then for the file to be let go of, and how often it does.
+const PATIENCE: Duration = Duration::from_secs(12);
+const TRIALS: u32 = 61;
 
 /// What the lock is around.
 pub(crate) struct Cards {
@@ -96,8 +100,9 @@ impl Machine {
 
     /// Puts a queue where workers find it, if its first item can begin.
     pub(crate) fn offer(&self, state: &mut State, card: usize, queue: u32) {
-        let context = state.cards.get(card).and_then(|card| card.context.as_ref());
-        if context.is_some_and(|context| context.is_runnable(queue)) {
+        let runnable =
+            |card: &Card| card.context.as_ref().is_some_and(|context| context.is_runnable(queue, &card.sync));
+        if state.cards.get(card).is_some_and(runnable) {
             self.core.offer(state, (card, queue));
         }
     }
@@ -122,10 +127,10 @@ impl Machine {
     }
 
     /// When the clock has something to do next.
-    fn deadline(state: &State) -> Option<Instant> {
+    fn next_alarm(state: &State) -> Option<Instant> {
         let cards = state.cards.iter().flat_map(|card| {
-            let oldest = card.context.as_ref().and_then(|context| context.oldest).map(|(_, at)| at);
-            [card.until, card.watchdog, card.kill, oldest]
+            let oldest = card.context.as_ref().and_then(|context| context.oldest).and_then(|(_, at)| at);
+            [card.until, card.watchdog, card.looks, oldest]
         });
         cards.flatten().chain(state.late.next()).min()
     }
@@ -139,7 +144,7 @@ impl Machine {
             while let Some(ended) = state.late.due(now) {
                 self.retire(state, ended);
             }
-            Self::deadline(state)
+            Self::next_alarm(state)
         });
     }
 
@@ -151,30 +156,62 @@ impl Machine {
             self.settle(state, number);
         }
         let Some(card) = state.cards.get_mut(number) else { return };
-        if card.kill.take_if(|at| *at <= now).is_some() {
-            // Who has closed meanwhile is spared.
-            let killed = card.context.as_ref().is_some_and(|context| context.killed);
-            card.counts.kills += u64::from(killed);
-            if let Some(killer) = self.killer.get().filter(|_| killed) {
-                killer(number);
-            }
+        if card.looks.is_some_and(|at| at <= now) {
+            self.look(state, number);
         }
+        let Some(card) = state.cards.get_mut(number) else { return };
         if card.watchdog.is_some_and(|at| at <= now) {
             self.reset(state, number);
             return;
         }
-        let late = card.context.as_ref().and_then(|context| context.oldest).filter(|&(_, at)| at <= now);
-        if let Some((sequence, _)) = late {
+        let oldest = card.context.as_ref().and_then(|context| context.oldest);
+        if let Some((sequence, Some(at))) = oldest
+            && at <= now
+        {
             self.time_out(state, number, sequence);
         }
     }
 
-    /// Ends a reset, if its time is over and nobody is at something of before.
+    /// A reset looks for whoever still has the file: at first it kills, then it only waits, and at last it gives up.
+    fn look(&self, state: &mut State, number: usize) {
+        self.collect(state);
+        let Some(card) = state.cards.get_mut(number) else { return };
+        card.looks = None;
+        if card.context.is_none() || card.status != Status::InReset {
+            return;
+        }
+        if card.looked == 0 {
+            card.counts.kills += 1;
+            match self.killer.get() {
+                Some(killer) => killer(number),
+                None => card.opener.kill(),
+            }
+        }
+        card.looked += 1;
+        if card.looked == TRIALS {
+            card.status = Status::Malfunction;
+            card.until = None;
+            self.ended(number);
+            return;
+        }
+        let at = Instant::now() + self.real(PATIENCE);
+        card.looks = Some(at);
+        self.wind(state, at);
+    }
+
+    /// Ends a reset, if its time is over, nobody has the file, and nobody is at something of before.
     pub(crate) fn settle(&self, state: &mut State, number: usize) {
         let Some(card) = state.cards.get_mut(number) else { return };
         let resetting = matches!(card.status, Status::InReset | Status::Releasing);
-        if resetting && card.until.is_none() && card.running == 0 {
+        if resetting && card.until.is_none() && card.running == 0 && card.context.is_none() {
+            if card.status == Status::InReset {
+                card.resets += 1;
+            }
             card.status = Status::Operational;
+            card.looks = None;
+            // What is in the hardware is nought, and so is what the driver kept of it. rule(sync-reset)
+            card.sync = Sync::default();
+            card.events.values_mut().for_each(|[since, _]| *since = 0);
             self.ended(number);
         }
     }
@@ -192,34 +229,26 @@ impl Machine {
             return;
         }
         let at = Instant::now() + self.real(Duration::from_secs(timeout));
-        context.oldest = Some((sequence, at));
+        context.oldest = Some((sequence, Some(at)));
         self.wind(state, at);
     }
 
-    /// The oldest submission has taken too long.
+    /// The oldest submission has taken too long. One that says so is let run on: only that it took too long is told, and the
+    /// time of those behind it is not watched before it ends. rule(cs-timeout)
     fn time_out(&self, state: &mut State, number: usize, sequence: u64) {
         let stamp = clock();
         let Some(card) = state.cards.get_mut(number) else { return };
         let Some(context) = &mut card.context else { return };
         let Some(cs) = context.submissions.get_mut(&sequence) else { return };
-        cs.error = Some(Errno::TIMEDOUT);
-        let skip = cs.skip_reset;
-        if skip {
-            // Whoever waits is told. The queue stays as it is, behind what does not end.
-            cs.done = true;
-            cs.ended = stamp;
-        }
-        context.oldest = None;
-        context.timeout.get_or_insert(TimeoutEvent { timestamp: stamp, seq: sequence });
-        if skip {
-            context.notify(event::CS_TIMEOUT);
-            self.ended(number);
-            for queue in context.released() {
-                self.offer(state, number, queue);
-            }
-            self.watch(state, number);
-        } else {
-            self.fail(state, number, event::CS_TIMEOUT | event::DEVICE_RESET);
+        context.oldest = Some((sequence, None));
+        let first = card.errors.timeout.is_none();
+        card.errors.timeout.get_or_insert(TimeoutEvent { timestamp: stamp, seq: sequence });
+        let told = if first { event::CS_TIMEOUT } else { 0 };
+        if !cs.skip_reset {
+            cs.error = Some(Errno::TIMEDOUT);
+            self.fail(state, number, told | event::DEVICE_RESET);
+        } else if first {
+            context.notify(told);
         }
     }
 
@@ -230,13 +259,17 @@ impl Machine {
         if card.status != Status::Operational {
             return;
         }
-        let Some(context) = &mut card.context else { return };
-        if context.notify.is_some() && !card.releasing {
+        let Some(context) = &mut card.context else {
+            self.reset(state, number);
+            return;
+        };
+        if (context.notify.is_some() || card.watchdog.is_some()) && !card.releasing {
             context.notify(events);
-            // Who sleeps is told of an error; who comes is told that the card is busy.
+            // Who sleeps is told of an error; who comes is told that the card is busy. rule(abort-waits)
             for cs in context.submissions.values_mut() {
                 cs.forsaken = true;
             }
+            context.interrupted = true;
             if card.watchdog.is_none() {
                 let at = Instant::now() + self.real(WATCHDOG);
                 card.watchdog = Some(at);
@@ -260,10 +293,10 @@ impl Machine {
         card.watchdog = None;
         let until = Instant::now() + self.real(RESET);
         card.until = Some(until);
-        let kill = Instant::now() + self.real(GRACE);
-        card.kill = Some(kill);
+        let looks = Instant::now() + self.real(GRACE);
+        (card.looks, card.looked) = (Some(looks), 0);
         self.abandon(state, number, event::DEVICE_RESET);
-        self.wind(state, until.min(kill));
+        self.wind(state, until.min(looks));
     }
 
     /// Two fatal errors: a reset that does not help.
@@ -271,10 +304,9 @@ impl Machine {
         self.reset(state, number);
         let Some(card) = state.cards.get_mut(number) else { return };
         card.status = Status::Malfunction;
-        card.until = None;
+        (card.until, card.looks) = (None, None);
         if let Some(context) = &mut card.context {
             context.notify(event::DEVICE_UNAVAILABLE);
-            context.killed = false;
         }
     }
 
@@ -283,11 +315,11 @@ impl Machine {
         let Some(card) = state.cards.get_mut(number) else { return };
         card.status = Status::Gone;
         card.watchdog = None;
-        card.until = None;
+        (card.until, card.looks) = (None, None);
         self.abandon(state, number, event::DEVICE_UNAVAILABLE);
     }
 
-    /// Fails everything of a card that has not ended, and kills its file.
+    /// Fails everything of a card that has not ended. Its file is of no use any more.
     fn abandon(&self, state: &mut State, number: usize, events: u64) {
         let stamp = clock();
         state.withdraw(|&(card, _)| card == number);
@@ -296,16 +328,25 @@ impl Machine {
             context.live.abort.store(true, Ordering::Relaxed);
             for queue in context.queues.values_mut() {
                 queue.items.clear();
-                queue.running = false;
-                queue.stuck = false;
+                (queue.running, queue.stuck, queue.fence) = (false, false, None);
             }
-            for cs in context.submissions.values_mut().filter(|cs| !cs.done) {
-                cs.done = true;
-                cs.ended = stamp;
-                cs.error.get_or_insert(Errno::IO);
+            let unended: Vec<u64> = context
+                .submissions
+                .iter()
+                .filter(|(_, cs)| !cs.done)
+                .map(|(&sequence, _)| sequence)
+                .collect();
+            for sequence in unended {
+                if let Some(cs) = context.submissions.get_mut(&sequence) {
+                    cs.error.get_or_insert(Errno::IO);
+                }
+                context.end(sequence, stamp);
             }
+            context.reservations.clear();
+            context.alarms.clear();
             context.oldest = None;
-            context.killed = true;
+            context.lost = true;
+            context.interrupted = true;
             context.notify(events);
         }
         self.ended(number);
@@ -317,8 +358,8 @@ impl Machine {
         if card.status != Status::Operational || !self.hardware.release_reset {
             return;
         }
+        // Nobody counts these but us. rule(reset-count)
         card.counts.releases += 1;
-        card.soft_resets += 1;
         card.status = Status::Releasing;
         let until = Instant::now() + self.real(RELEASE);
         card.until = Some(until);

@@ -1,21 +1,27 @@
 //! Device memory and mappings: the driver's memory requests.
 
+use crate::blocks;
 use crate::card::{Context, DeviceMemory};
 use crate::fault;
 use crate::file::device_memory;
 use crate::machine::{Guard, Machine};
-use crate::space::{Pool, What};
+use crate::space::{Hint, Pool, What};
 use hal_emulation::Errno;
 use hal_emulation::PAGE;
 use hal_emulation::Process;
 use hal_emulation::drm::{give, take};
 use hal_gaudi_abi::uapi::{
-    MemAlloc, MemExport, MemFree, MemMapDevice, MemMapHost, MemOut, MemRegister, MemUnmap, mem,
+    MemAlloc, MemExport, MemFree, MemMapDevice, MemMapHost, MemOut, MemRegister, MemUnmap, handle, mem,
 };
 
 /// A context, of a card that is known to be open.
 fn context<'a>(state: &'a mut Guard<'_>, number: usize) -> Result<&'a mut Context, Errno> {
     state.cards.get_mut(number).and_then(|card| card.context.as_mut()).ok_or(Errno::NODEV)
+}
+
+/// What goes wrong of these leaves zeros behind. rule(memory-answer)
+fn answered<T>(argument: &mut [u8], result: Result<T, Errno>) -> Result<T, Errno> {
+    result.inspect_err(|_| argument.fill(0))
 }
 
 impl Machine {
@@ -32,18 +38,25 @@ impl Machine {
         }
         let header: MemFree = take(argument)?;
         let result = match header.op {
-            mem::ALLOC => self.allocate(number, &take(argument)?)?,
-            mem::FREE => self.free(number, &header).map(|()| 0)?,
+            mem::ALLOC => answered(argument, self.allocate(number, &take(argument)?))?,
+            // These leave the argument as it was. rule(memory-answer)
+            mem::FREE => return self.free(number, &header),
+            mem::UNMAP => return self.unmap(number, &take(argument)?),
             mem::MAP if header.flags & mem::USERPTR != 0 => {
-                self.map_host(process, number, &take(argument)?)?
+                answered(argument, self.map_host(process, number, &take(argument)?))?
             }
-            mem::MAP => self.map_device(number, &take(argument)?)?,
-            mem::UNMAP => self.unmap(number, &take(argument)?).map(|()| 0)?,
-            // There are no blocks of registers to be seen; on the first generation nobody may ask.
+            mem::MAP => answered(argument, self.map_device(number, &take(argument)?))?,
+            // The address is where the handle is. On the first generation nobody may ask.
             mem::MAP_BLOCK if !self.hardware.dram_virtual => return Err(Errno::PERM),
+            mem::MAP_BLOCK => {
+                let (id, size) = blocks::at(self.hardware, header.handle).ok_or(Errno::INVAL)?;
+                give(argument, &MemOut { handle: handle::BLOCK | id << 12, reserved: size });
+                return Ok(());
+            }
+            mem::TS_ALLOC => self.create_times(number, header.num_of_elements)?,
             mem::EXPORT_DMABUF_FD => {
                 let request: MemExport = take(argument)?;
-                self.export(process, number, &request)?
+                answered(argument, self.export(process, number, &request))?
             }
             mem::REGISTER_DMABUF_FD => {
                 let request: MemRegister = take(argument)?;
@@ -97,11 +110,8 @@ impl Machine {
             return Ok(());
         }
         let memory = context.memory.get(&request.handle).ok_or(Errno::INVAL)?;
+        // What is exported is mapped. rule(free-mapped)
         if memory.mapped > 0 {
-            return Err(Errno::INVAL);
-        }
-        let file = memory.file.clone();
-        if hal_emulation::file::is_held(std::os::fd::AsFd::as_fd(&*file)) {
             return Err(Errno::INVAL);
         }
         context.allocated -= memory.size;
@@ -117,9 +127,10 @@ impl Machine {
         if card.faults.strikes(fault::MAP) {
             return Err(Errno::NOMEM);
         }
-        let wanted = (request.flags & mem::FORCE_HINT != 0).then_some(request.hint_addr);
+        let force = request.flags & mem::FORCE_HINT != 0;
+        let hint = Hint { address: request.hint_addr, force, align: 0 };
         let what = What::Device(request.handle);
-        let address = context.live.space.write().map(Pool::Device, memory.range.clone(), 0, wanted, what);
+        let address = context.live.space.write().map(Pool::Device, memory.range.clone(), 0, hint, what);
         let address = address.ok_or(Errno::NOMEM)?;
         context.live.space.write().back(address, &memory.file);
         memory.mapped += 1;
@@ -127,6 +138,8 @@ impl Machine {
     }
 
     fn map_host(&self, process: &dyn Process, number: usize, request: &MemMapHost) -> Result<u64, Errno> {
+        /// A large page of the host.
+        const LARGE: u64 = 2 << 20;
         let (start, size) = (request.host_virt_addr, request.mem_size);
         let end = start.checked_add(size).and_then(|end| end.checked_next_multiple_of(PAGE));
         if size == 0 || end.is_none() {
@@ -141,8 +154,14 @@ impl Machine {
         let memory = process.pin(start, size)?;
         let mut state = self.lock();
         let context = context(&mut state, number)?;
-        let wanted = (request.flags & mem::FORCE_HINT != 0).then_some(request.hint_addr);
-        let address = context.live.space.write().map(Pool::Host, memory, start % PAGE, wanted, What::Host);
+        let force = request.flags & mem::FORCE_HINT != 0;
+        // A hint cannot be followed for memory that begins inside a page. rule(map-hint)
+        if force && request.hint_addr != 0 && start % PAGE != 0 {
+            return Err(Errno::INVAL);
+        }
+        let align = if start % LARGE == 0 { LARGE } else { PAGE };
+        let hint = Hint { address: request.hint_addr, force, align };
+        let address = context.live.space.write().map(Pool::Host, memory, start % PAGE, hint, What::Host);
         address.ok_or(Errno::NOMEM)
     }
 

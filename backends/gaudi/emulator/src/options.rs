@@ -7,6 +7,9 @@ use hal_emulation::options::Execution;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::Abi;
 
+/// How often the clock of most distributions' kernels ticks.
+const HZ: u32 = 250;
+
 /// Everything that makes one machine differ from another. [The crate](crate) says what each parameter does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -20,6 +23,8 @@ pub struct Options {
     pub register: bool,
     /// Which request numbers the driver listens to.
     pub abi: Abi,
+    /// How often the kernel's clock ticks in a second.
+    pub hz: u32,
     /// How the machine executes.
     pub execution: Execution,
     /// What goes wrong.
@@ -41,6 +46,7 @@ impl Options {
             dram: hardware::of(generation).dram_size,
             register: false,
             abi: Abi::Drm,
+            hz: HZ,
             execution: Execution::default(),
             faults: Vec::new(),
         }
@@ -62,6 +68,7 @@ impl Options {
             dram: dram(parameters, generation)?.unwrap_or(defaults.dram),
             register: parameters.choice("register", &["on", "off"])? == Some("on"),
             abi,
+            hz: parameters.number("hz", HZ, 100, 1000)?,
             execution: Execution::read(parameters)?,
             faults: Fault::read(parameters, fault::ALL)?,
             ..defaults
@@ -98,8 +105,11 @@ mod tests {
     fn defaults_are_those_of_the_documentation() {
         let options = read(&[]).unwrap();
         assert_eq!(options, Options::default());
-        assert_eq!((options.cards, options.generation, options.dram), (2, Generation::Gaudi2, 96 << 30));
-        assert_eq!((options.register, options.abi), (false, Abi::Drm));
+        assert_eq!(
+            (options.cards, options.generation, options.dram),
+            (2, Generation::Gaudi2, 127 * (768 << 20))
+        );
+        assert_eq!((options.register, options.abi, options.hz), (false, Abi::Drm, 250));
         assert_eq!(options.execution, Execution::default());
         let first = read(&[("generation", "gaudi1")]).unwrap();
         assert_eq!((first.generation, first.dram), (Generation::Gaudi1, (32 << 30) - 0x2000_0000));
@@ -112,6 +122,7 @@ mod tests {
             ("dram", "2g"),
             ("register", "on"),
             ("abi", "old"),
+            ("hz", "1000"),
             ("workers", "3"),
             ("fault", "jitter"),
             ("fault", "open:EBUSY:2"),
@@ -119,6 +130,7 @@ mod tests {
         .unwrap();
         assert_eq!((options.cards, options.dram), (8, 1536 << 20), "whole pages of 768 MiB");
         assert_eq!((options.register, options.abi, options.execution.workers), (true, Abi::Old, 3));
+        assert_eq!(options.hz, 1000);
         let mut faults = Faults::new(&options.faults);
         assert!(faults.has(fault::JITTER) && faults.fail(fault::OPEN) == Err(Errno::BUSY));
     }
@@ -134,6 +146,7 @@ mod tests {
             ("dram", "2t"),
             ("register", "maybe"),
             ("abi", "new"),
+            ("hz", "60"),
             ("workers", "0"),
             ("fault", "hang"),
             ("colour", "red"),

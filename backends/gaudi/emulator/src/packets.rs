@@ -3,10 +3,11 @@
 //! Commands are read when they are executed, a little ahead, from memory that is the program's: what is not there is a
 //! page fault, like any other access. Nothing is locked meanwhile but the list of mappings, for each look into it.
 
-use crate::card::{Body, Live};
+use crate::card::{Body, Live, Position};
 use crate::engine::{End, Run, Trouble};
 use crate::machine::Machine;
 use crate::space::Piece;
+use crate::sync::{self, Fence};
 use hal_backend::{HostPart, HostRange};
 use hal_emulation::backing;
 use hal_emulation::share::Dispatch;
@@ -64,7 +65,15 @@ enum Source<'a> {
     },
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    /// Commands at a device address.
+    fn at(live: &'a Live, address: u64, length: u32) -> Result<Self, Trouble> {
+        if !address.is_multiple_of(8) {
+            return Err(Trouble::Undefined(format!("a command buffer at {address:#x} is not aligned")));
+        }
+        Ok(Source::Memory { live, next: address, rest: u64::from(length), read: Vec::new(), used: 0 })
+    }
+
     fn left(&self) -> u64 {
         match self {
             Source::Copied(bytes) => bytes.len() as u64,
@@ -96,6 +105,16 @@ impl Source<'_> {
         }
     }
 
+    /// Goes to a place further on, before anything was read.
+    fn jump(&mut self, to: u64) {
+        match self {
+            Source::Copied(_) => self.skip(usize::try_from(to).unwrap_or(usize::MAX)),
+            Source::Memory { next, rest, .. } => {
+                (*next, *rest) = (next.wrapping_add(to), rest.saturating_sub(to))
+            }
+        }
+    }
+
     fn skip(&mut self, length: usize) {
         match self {
             Source::Copied(bytes) => *bytes = bytes.get(length..).unwrap_or_default(),
@@ -122,11 +141,45 @@ fn find(live: &Live, address: u64, length: u64) -> Result<Vec<Piece>, Trouble> {
     live.space.read().resolve(address, length).map_err(Trouble::Unmapped)
 }
 
+impl Machine {
+    /// Writes a word for an engine: to a sync object, a monitor or a fence, to memory, or to where interrupts are made.
+    pub(crate) fn write_word(
+        &self,
+        number: usize,
+        live: &Live,
+        address: u64,
+        value: u32,
+    ) -> Result<(), Trouble> {
+        if sync::is_register(self.hardware, address) {
+            let known = self.write_register(number, live, address, value)?;
+            let why =
+                || Trouble::Engine(format!("there is no register at {address:#x} that a message may go to"));
+            return known.then_some(()).ok_or_else(why);
+        }
+        if self.hardware.doorbell() == Some(address) {
+            self.interrupt(number, value);
+            return Ok(());
+        }
+        let bytes = value.to_le_bytes();
+        let mut rest = bytes.as_slice();
+        for piece in find(live, address, 4)? {
+            let length = usize::try_from(piece.memory.length()).unwrap_or(0);
+            let Some((now, later)) = rest.split_at_checked(length) else { break };
+            let written = piece.memory.write(0, now);
+            debug_assert!(written, "a piece has its own length");
+            backing::push(piece.memory.whole());
+            rest = later;
+        }
+        Ok(())
+    }
+}
+
 /// What ends the execution of an item early.
 enum Stop {
     Trouble(Trouble),
     Aborted,
     Reset,
+    Fence(Fence, Position),
 }
 
 impl From<Trouble> for Stop {
@@ -137,22 +190,21 @@ impl From<Trouble> for Stop {
 
 /// Executes an item.
 pub(crate) fn execute(machine: &Machine, run: &Run, worker: usize) -> End {
-    let source = match &run.body {
-        Body::Copied(bytes) => Source::Copied(bytes),
-        &Body::Address { address, length } => Source::Memory {
-            live: &run.live,
-            next: address,
-            rest: u64::from(length),
-            read: Vec::new(),
-            used: 0,
-        },
-        Body::Signal | Body::Wait { .. } => return End::Done,
+    let engine = Engine { machine, run, worker };
+    let done = match &run.item.body {
+        Body::Copied(bytes) => engine.all(Source::Copied(bytes)),
+        &Body::Address { address, length } => {
+            Source::at(&run.live, address, length).map_err(Stop::from).and_then(|source| engine.all(source))
+        }
+        &Body::Signal { object } => machine.signal_object(run.card, &run.live, object).map_err(Stop::from),
+        Body::Wait { .. } => Ok(()),
     };
-    match (Engine { machine, run, worker }).all(source) {
+    match done {
         Ok(()) => End::Done,
         Err(Stop::Aborted) => End::Aborted,
         Err(Stop::Reset) => End::Reset,
         Err(Stop::Trouble(trouble)) => End::Trouble(trouble),
+        Err(Stop::Fence(fence, position)) => End::Fence(fence, position),
     }
 }
 
@@ -164,33 +216,67 @@ struct Engine<'a> {
 }
 
 impl Engine<'_> {
-    fn all(&self, mut source: Source<'_>) -> Result<(), Stop> {
+    /// Executes commands, from where they were left.
+    fn all(&self, source: Source<'_>) -> Result<(), Stop> {
         if source.left() == 0 {
             return Err(Trouble::Undefined("the command buffer is empty".to_owned()).into());
         }
-        if let Body::Address { address, .. } = self.run.body
-            && address % 8 != 0
-        {
-            return Err(Trouble::Undefined(format!("a command buffer at {address:#x} is not aligned")).into());
-        }
+        let Position { outer, inner } = self.run.item.from;
+        let mut inner = inner;
+        self.each(source, outer, |engine, operation, packet, outer| {
+            if operation != opcode::CP_DMA {
+                let fence = engine.packet(operation, packet)?;
+                return fence.map_or(Ok(()), |fence| Err(Stop::Fence(fence, Position { outer, inner: 0 })));
+            }
+            // Commands at another address, by the lower of the queue's two processors. It has no such packet itself.
+            let (length, address) = (word(packet, 0) & 0xFFFF_FFFF, word(packet, 8));
+            let nested = Source::at(&engine.run.live, address, u32::try_from(length).unwrap_or(0))?;
+            engine.each(nested, std::mem::take(&mut inner), |engine, operation, packet, inner| {
+                let fence = engine.packet(operation, packet)?;
+                fence.map_or(Ok(()), |fence| Err(Stop::Fence(fence, Position { outer, inner })))
+            })
+        })
+    }
+
+    /// Hands out packet by packet: the operation, the packet, and where it begins.
+    fn each(
+        &self,
+        mut source: Source<'_>,
+        from: u64,
+        mut each: impl FnMut(&Self, u32, &[u8], u64) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
+        let begin = source.left();
+        source.jump(from);
         while source.left() > 0 {
             self.alive()?;
+            let at = begin - source.left();
             let head = word(source.peek(8)?, 0);
             let operation = u32::try_from(head >> 56).unwrap_or(0) & 0x1F;
             let unknown = || Trouble::Undefined(format!("operation {operation:#x}, in {head:#x}"));
             let length = length_of(operation, head).ok_or_else(unknown)?;
-            let packet = source.peek(length)?;
-            match operation {
-                opcode::LIN_DMA => self.transfer(packet)?,
-                DISPATCH => self.dispatch(packet)?,
-                opcode::MSG_LONG => self.message(packet)?,
-                // Registers, and who may write them when, are not modelled.
-                opcode::NOP | opcode::WREG_32 | opcode::MSG_SHORT | opcode::ARB_POINT => {}
-                _ => return Err(unknown().into()),
-            }
+            each(self, operation, source.peek(length)?, at)?;
             source.skip(length);
         }
         Ok(())
+    }
+
+    /// Executes a packet. A fence that is not open is said, and the packet is not over.
+    fn packet(&self, operation: u32, packet: &[u8]) -> Result<Option<Fence>, Stop> {
+        match operation {
+            opcode::LIN_DMA => self.transfer(packet)?,
+            DISPATCH => self.dispatch(packet)?,
+            opcode::MSG_LONG => self.message(packet)?,
+            opcode::MSG_SHORT => self.short_message(packet)?,
+            opcode::FENCE => {
+                let fence = Fence::of_packet(u32::try_from(word(packet, 0) & 0xFFFF_FFFF).unwrap_or(0));
+                let (card, queue) = (self.run.card, self.run.queue);
+                return Ok((!self.machine.pass_fence(card, queue, fence)).then_some(fence));
+            }
+            // Registers of engines, and who of several queues goes first, are not modelled.
+            opcode::NOP | opcode::WREG_32 | opcode::ARB_POINT => {}
+            _ => return Err(Trouble::Undefined(format!("operation {operation:#x}")).into()),
+        }
+        Ok(None)
     }
 
     fn alive(&self) -> Result<(), Stop> {
@@ -289,20 +375,23 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Writes four bytes.
+    /// Writes a word somewhere: to memory, or to a register.
     fn message(&self, packet: &[u8]) -> Result<(), Stop> {
         let (head, address) = (word(packet, 0), word(packet, 8));
-        let value = u32::try_from(head & 0xFFFF_FFFF).unwrap_or(0).to_le_bytes();
-        let mut rest = value.as_slice();
-        for piece in find(&self.run.live, address, 4)? {
-            let length = usize::try_from(piece.memory.length()).unwrap_or(0);
-            let Some((now, later)) = rest.split_at_checked(length) else { break };
-            let written = piece.memory.write(0, now);
-            debug_assert!(written, "a piece has its own length");
-            backing::push(piece.memory.whole());
-            rest = later;
-        }
-        Ok(())
+        let value = u32::try_from(head & 0xFFFF_FFFF).unwrap_or(0);
+        Ok(self.machine.write_word(self.run.card, &self.run.live, address, value)?)
+    }
+
+    /// Writes a word to a register near one of four bases.
+    fn short_message(&self, packet: &[u8]) -> Result<(), Stop> {
+        let head = word(packet, 0);
+        let (value, control) = (head & 0xFFFF_FFFF, u32::try_from(head >> 32).unwrap_or(0));
+        let address = sync::short_address(self.machine.hardware, control >> 22 & 3, control & 0xFFFF);
+        let unknown =
+            || Trouble::Engine(format!("a short message with control word {control:#x} goes nowhere"));
+        let value = u32::try_from(value).unwrap_or(0);
+        let address = address.ok_or_else(unknown)?;
+        Ok(self.machine.write_word(self.run.card, &self.run.live, address, value)?)
     }
 
     /// Runs a program of the host. This is the packet that no hardware has.

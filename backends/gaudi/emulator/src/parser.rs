@@ -1,8 +1,28 @@
-//! What the first generation's driver looks for in a command buffer before it copies it.
+//! What the first generation's driver looks for in a command buffer before it copies it. rule(cb-packets)
 
-use crate::packets::length_of;
 use hal_emulation::Errno;
-use hal_gaudi_abi::packet::{DISPATCH, opcode};
+use hal_gaudi_abi::packet::{DISPATCH, dispatch, opcode};
+
+/// How long a packet is, as the driver has it in a table; nothing, if there is no such packet.
+fn size(operation: u32, head: u64) -> Option<usize> {
+    match operation {
+        opcode::WREG_32
+        // Only the head: what follows is none of the driver's business, which refuses the packet.
+        | opcode::WREG_BULK
+        | opcode::MSG_SHORT
+        | opcode::REPEAT
+        | opcode::FENCE
+        | opcode::NOP
+        | opcode::STOP
+        | opcode::ARB_POINT
+        | opcode::WAIT => Some(8),
+        opcode::MSG_LONG | opcode::CP_DMA | opcode::MSG_PROT | opcode::LOAD_AND_EXE => Some(16),
+        opcode::LIN_DMA => Some(24),
+        // The emulator's own packet, which no kernel knows.
+        DISPATCH => usize::try_from(head & 0xFFFF_FFFF).ok().filter(|&length| length >= dispatch::FIXED && length % 8 == 0),
+        _ => None,
+    }
+}
 
 /// Checks every packet: some are the driver's alone, and none may go past the end.
 pub(crate) fn check(commands: &[u8]) -> Result<(), Errno> {
@@ -11,16 +31,16 @@ pub(crate) fn check(commands: &[u8]) -> Result<(), Errno> {
         let head: [u8; 8] = rest.first_chunk().copied().ok_or(Errno::INVAL)?;
         let word = u64::from_le_bytes(head);
         let operation = u32::try_from(word >> 56).unwrap_or(0) & 0x1F;
+        let length = size(operation, word).ok_or(Errno::INVAL)?;
+        rest = rest.get(length..).ok_or(Errno::INVAL)?;
         match operation {
             opcode::WREG_BULK | opcode::CP_DMA | opcode::MSG_PROT | opcode::STOP => return Err(Errno::PERM),
             // With this bit it loads a register that is the driver's.
             opcode::LOAD_AND_EXE if word & 1 != 0 => return Err(Errno::PERM),
-            DISPATCH => {}
-            1..=0xf => {}
-            _ => return Err(Errno::INVAL),
+            // It has a length, and is refused all the same.
+            opcode::WAIT => return Err(Errno::INVAL),
+            _ => {}
         }
-        let length = length_of(operation, word).ok_or(Errno::INVAL)?;
-        rest = rest.get(length..).ok_or(Errno::INVAL)?;
     }
     Ok(())
 }
@@ -48,6 +68,11 @@ mod tests {
             (0, 1, Err(Errno::INVAL)),
             (0x10, 1, Err(Errno::INVAL)),
             (0x1e, 1, Err(Errno::INVAL)),
+            (opcode::WAIT, 1, Err(Errno::INVAL)),
+            (opcode::CB_LIST, 3, Err(Errno::INVAL)),
+            (opcode::FENCE, 1, Ok(())),
+            // What reaches past the end is that before it is anything else.
+            (opcode::MSG_PROT, 1, Err(Errno::INVAL)),
         ] {
             assert_eq!(check(&packet(operation, words)), answer, "operation {operation:#x}");
         }

@@ -10,7 +10,7 @@ use hal_gaudi_abi::uapi::{Abi, Call};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// The number of the request after the driver's five: debugging, which nobody may here.
+/// The number of the request after the driver's five: debugging.
 const DEBUG: u32 = 5;
 /// That request, as the driver has it.
 const DEBUG_REQUEST: u32 = 0xc028_6445;
@@ -76,7 +76,7 @@ impl Machine {
         argument: &mut [u8],
     ) -> Result<(), Errno> {
         let File { card: number, control } = self.file(file)?;
-        let killed = {
+        {
             let mut state = self.lock();
             let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
             if !control && card.faults.strikes(fault::UNPLUG) {
@@ -86,15 +86,12 @@ impl Machine {
             if card.status == Status::Gone {
                 return Err(Errno::NODEV);
             }
-            !control && card.context.as_ref().is_some_and(|context| context.killed)
-        };
+        }
         let asked = Asked::of(self.options.abi, control, request)?;
         drm::call(request, asked.own(), argument, |argument| match asked {
             Asked::Version => DRIVER.answer(process, argument),
-            Asked::Debug => Err(Errno::INVAL),
+            Asked::Debug => self.debug(number, argument),
             Asked::Driver(Call::Info) => self.info(process, number, control, argument),
-            // A kernel kills whoever still has the file after a reset; there is nobody to be told.
-            Asked::Driver(_) if killed && !self.in_reset(number) => Err(Errno::BUSY),
             Asked::Driver(Call::CommandBuffer) => self.command_buffer(number, argument),
             Asked::Driver(Call::Submit) => self.submit(process, number, argument),
             Asked::Driver(Call::Wait) => self.wait(process, number, argument),
@@ -102,8 +99,27 @@ impl Machine {
         })
     }
 
-    fn in_reset(&self, number: usize) -> bool {
-        self.lock().cards.get(number).is_some_and(|card| card.status == Status::InReset)
+    /// Switches the debugging of a card on and off. There is nothing in it that could be looked at. rule(debug-mode)
+    fn debug(&self, number: usize, argument: &[u8]) -> Result<(), Errno> {
+        /// Where the operation is, and whether it switches on.
+        const OPERATION: usize = 24;
+        const ENABLE: usize = 32;
+        /// The operation that switches; those before it are about what is looked at.
+        const SET_MODE: u32 = 7;
+        let word = |at: usize| -> Result<u32, Errno> { drm::take(argument.get(at..).unwrap_or_default()) };
+        let (operation, enable) = (word(OPERATION)?, word(ENABLE)? != 0);
+        let mut state = self.lock();
+        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        card.ready()?;
+        match operation {
+            0..SET_MODE if !card.debugging => Err(Errno::FAULT),
+            SET_MODE if card.debugging != enable => {
+                card.debugging = enable;
+                Ok(())
+            }
+            SET_MODE => Err(Errno::FAULT),
+            _ => Err(Errno::INVAL),
+        }
     }
 
     /// Maps what an offset names.

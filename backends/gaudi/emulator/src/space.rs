@@ -1,5 +1,6 @@
 //! A context's device addresses: what is mapped where.
 
+use crate::hardware::Hardware;
 use hal_backend::HostRange;
 use hal_emulation::Errno;
 use hal_emulation::PAGE;
@@ -61,6 +62,47 @@ impl Area {
 pub(crate) enum Pool {
     Device,
     Host,
+    /// Command buffers of the kernel.
+    Buffers,
+}
+
+/// Where addresses are given out.
+#[derive(Clone, Debug)]
+pub(crate) struct Areas {
+    pub(crate) device: RangeInclusive<u64>,
+    pub(crate) host: RangeInclusive<u64>,
+    pub(crate) buffers: Option<RangeInclusive<u64>>,
+    /// What is given out only to who asks for it.
+    pub(crate) reserved: Vec<RangeInclusive<u64>>,
+    /// What mappings of device memory are whole numbers of.
+    pub(crate) page: u64,
+}
+
+impl Areas {
+    /// Those of a card, where a program can have so much device memory.
+    pub(crate) fn of(hardware: &Hardware, dram: u64) -> Self {
+        let (device, host) = (hardware.dram_space(dram), hardware.host_space());
+        let reserved =
+            [*device.start(), *host.start()].into_iter().filter_map(|address| hardware.reserved(address));
+        Self {
+            reserved: reserved.collect(),
+            buffers: hardware.buffer_space(),
+            page: hardware.dram_page,
+            device,
+            host,
+        }
+    }
+}
+
+/// Where a mapping is wanted. rule(map-hint)
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hint {
+    /// Nowhere, if it is zero.
+    pub(crate) address: u64,
+    /// There or not at all.
+    pub(crate) force: bool,
+    /// What its address is a multiple of, and any other one that is given instead; a page, if it is zero.
+    pub(crate) align: u64,
 }
 
 /// Everything that a context has mapped, in the order of addresses.
@@ -68,13 +110,20 @@ pub(crate) enum Pool {
 pub(crate) struct Space {
     /// By the first page's address.
     mappings: BTreeMap<u64, Mapping>,
-    device: Area,
-    host: Area,
+    areas: [Option<Area>; 3],
+    reserved: Vec<RangeInclusive<u64>>,
+    page: u64,
 }
 
 impl Space {
-    pub(crate) fn new(device: RangeInclusive<u64>, host: RangeInclusive<u64>) -> Self {
-        Self { mappings: BTreeMap::new(), device: Area::new(device), host: Area::new(host) }
+    pub(crate) fn new(areas: Areas) -> Self {
+        let Areas { device, host, buffers, reserved, page } = areas;
+        let areas = [Some(device), Some(host), buffers].map(|bounds| bounds.map(Area::new));
+        Self { mappings: BTreeMap::new(), areas, reserved, page }
+    }
+
+    fn area(&mut self, pool: Pool) -> Option<&mut Area> {
+        self.areas.get_mut(pool as usize).and_then(Option::as_mut)
     }
 
     /// Whether nothing is mapped in whole pages from here.
@@ -84,35 +133,44 @@ impl Space {
     }
 
     /// Finds addresses for whole pages; nothing, if there are none left.
-    fn find(&mut self, pool: Pool, length: u64) -> Option<u64> {
-        let area = match pool {
-            Pool::Device => &self.device,
-            Pool::Host => &self.host,
-        };
-        let (first, last) = (*area.bounds.start(), *area.bounds.end());
-        let fits = |start: u64| start.checked_add(length - 1).is_some_and(|end| end <= last);
-        let cursor = area.cursor;
-        let found = if fits(cursor) && self.is_free(cursor, length) {
-            Some(cursor)
-        } else {
-            // The first hole that is large enough.
-            let mut start = first;
-            for (_, mapping) in self.mappings.range(first..=last) {
-                if mapping.address / PAGE * PAGE >= start.saturating_add(length) {
-                    break;
+    fn find(&mut self, pool: Pool, length: u64, align: u64) -> Option<u64> {
+        let area = self.area(pool)?;
+        let (first, last, cursor) = (*area.bounds.start(), *area.bounds.end(), area.cursor);
+        let mut start = self.aligned(pool, cursor, align)?;
+        let mut again = cursor != first;
+        let found = loop {
+            let end = start.checked_add(length - 1).filter(|&end| end <= last);
+            let Some(end) = end else {
+                // Once more from the beginning.
+                if !std::mem::take(&mut again) {
+                    return None;
                 }
-                start = mapping.end().next_multiple_of(PAGE);
-            }
-            Some(start).filter(|&start| fits(start))
-        };
-        if let Some(start) = found {
-            let area = match pool {
-                Pool::Device => &mut self.device,
-                Pool::Host => &mut self.host,
+                start = self.aligned(pool, first, align)?;
+                continue;
             };
-            area.cursor = start + length;
+            let mapped = self.mappings.range(..=end).next_back().map(|(_, mapping)| mapping.end());
+            let mapped = mapped.filter(|&mapped| mapped > start);
+            let kept = self.reserved.iter().find(|range| *range.start() <= end && start <= *range.end());
+            match (mapped, kept) {
+                (None, None) => break start,
+                (mapped, kept) => {
+                    let next = mapped.unwrap_or(0).max(kept.map_or(0, |range| range.end() + 1));
+                    start = self.aligned(pool, next, align)?;
+                }
+            }
+        };
+        self.area(pool)?.cursor = found + length;
+        Some(found)
+    }
+
+    /// The next address from here on at which a mapping may begin.
+    fn aligned(&mut self, pool: Pool, address: u64, align: u64) -> Option<u64> {
+        if pool != Pool::Device {
+            return address.checked_next_multiple_of(align);
         }
-        found
+        // Pages of device memory are counted from where its addresses begin.
+        let (first, page) = (*self.area(pool)?.bounds.start(), self.page);
+        Some(first + (address - first).checked_next_multiple_of(page)?)
     }
 
     /// Maps memory, `skip` bytes into a page, and says where: at a wanted address, or wherever there is room. Nothing, if
@@ -122,21 +180,34 @@ impl Space {
         pool: Pool,
         memory: HostRange,
         skip: u64,
-        wanted: Option<u64>,
+        hint: Hint,
         what: What,
     ) -> Option<u64> {
-        let length = (skip + memory.length()).max(1).checked_next_multiple_of(PAGE)?;
-        let start = match wanted {
-            Some(wanted) => {
-                let area = if pool == Pool::Device { &self.device } else { &self.host };
-                let last = wanted.checked_add(length - 1)?;
-                let inside = area.bounds.contains(&wanted) && area.bounds.contains(&last);
-                Some(wanted).filter(|_| inside && wanted % PAGE == 0 && self.is_free(wanted, length))?
-            }
-            None => self.find(pool, length)?,
+        let unit = if pool == Pool::Device { self.page } else { PAGE };
+        let length = (skip + memory.length()).max(1).checked_next_multiple_of(unit)?;
+        let align = hint.align.max(PAGE);
+        let bounds = self.area(pool)?.bounds.clone();
+        let ends = hint.address.checked_add(length).is_some_and(|end| end <= *bounds.end());
+        let inside = hint.address != 0 && bounds.contains(&hint.address) && ends;
+        let whole = self.aligned(pool, hint.address.max(*bounds.start()), align) == Some(hint.address);
+        let start = if inside && whole && self.is_free(hint.address, length) {
+            hint.address
+        } else if hint.force {
+            return None;
+        } else {
+            self.find(pool, length, align)?
         };
         self.place(start + skip, memory, what);
         Some(start + skip)
+    }
+
+    /// Every mapping of device memory, or of host memory: where it is and how long.
+    pub(crate) fn ranges(&self, address: u64) -> Vec<(u64, u64)> {
+        let host =
+            self.areas.get(1).and_then(Option::as_ref).is_some_and(|area| area.bounds.contains(&address));
+        let of_kind = |what| if host { what == What::Host } else { matches!(what, What::Device(_)) };
+        let mappings = self.mappings.values().filter(|mapping| of_kind(mapping.what));
+        mappings.map(|mapping| (mapping.address, mapping.memory.length())).collect()
     }
 
     /// Maps memory at an address that is known to be free.
@@ -228,7 +299,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn space() -> Space {
-        Space::new(0x10_0000..=0x1F_FFFF, 0x100_0000..=0x100_FFFF)
+        Space::new(Areas {
+            device: 0x10_0000..=0x1F_FFFF,
+            host: 0x100_0000..=0x100_FFFF,
+            buffers: None,
+            reserved: vec![0x100_B000..=0x100_BFFF],
+            page: 0x3_0000,
+        })
     }
 
     fn memory(length: u64) -> HostRange {
@@ -238,8 +315,8 @@ mod tests {
     #[test]
     fn an_access_may_go_on_in_the_next_mapping() {
         let mut space = space();
-        let first = space.map(Pool::Host, memory(4096), 0, None, What::Host).unwrap();
-        let second = space.map(Pool::Host, memory(4096), 0, None, What::Host).unwrap();
+        let first = space.map(Pool::Host, memory(4096), 0, Hint::default(), What::Host).unwrap();
+        let second = space.map(Pool::Host, memory(4096), 0, Hint::default(), What::Host).unwrap();
         assert_eq!(second, first + 4096);
         let lengths =
             |pieces: Vec<Piece>| pieces.iter().map(|piece| piece.memory.length()).collect::<Vec<_>>();
@@ -252,7 +329,7 @@ mod tests {
     #[test]
     fn only_the_exact_address_ends_a_mapping() {
         let mut space = space();
-        let address = space.map(Pool::Host, memory(5000), 12, None, What::Host).unwrap();
+        let address = space.map(Pool::Host, memory(5000), 12, Hint::default(), What::Host).unwrap();
         assert_eq!(address % 4096, 12);
         assert!(space.unmap(address - 12).is_none() && space.unmap(address + 4096).is_none());
         assert!(space.unmap(address).is_some() && space.unmap(address).is_none());
@@ -262,11 +339,51 @@ mod tests {
     #[test]
     fn wanted_addresses_are_had_if_they_are_free() {
         let mut space = space();
-        let mut want = |address| space.map(Pool::Host, memory(8192), 0, Some(address), What::Host);
-        assert_eq!(want(0x100_4000), Some(0x100_4000));
-        assert_eq!((want(0x100_5000), want(0x100_3000), want(0x100_4800)), (None, None, None));
-        assert_eq!((want(0x100_F000), want(0x10_0000)), (None, None), "outside of the area");
-        assert_eq!(want(0x100_2000), Some(0x100_2000));
+        let mut want = |address, force, align| {
+            space.map(Pool::Host, memory(8192), 0, Hint { address, force, align }, What::Host)
+        };
+        assert_eq!(want(0x100_4000, true, 0), Some(0x100_4000));
+        assert_eq!(
+            (want(0x100_5000, true, 0), want(0x100_3000, true, 0), want(0x100_4800, true, 0)),
+            (None, None, None)
+        );
+        assert_eq!(
+            (want(0x100_F000, true, 0), want(0x10_0000, true, 0)),
+            (None, None),
+            "outside of the area"
+        );
+        assert_eq!(want(0x100_E000, true, 0), None, "one that ends with the area is not taken");
+        assert_eq!(want(0x100_2000, true, 0x2000), Some(0x100_2000));
+        assert_eq!(want(0x100_7000, true, 0x2000), None, "not aligned");
+        assert_eq!(want(0, true, 0), None, "there is no address zero");
+        assert_eq!(want(0x100_8000, false, 0), Some(0x100_8000), "a hint");
+        assert_eq!(want(0x100_8000, false, 0), Some(0x100_0000), "and one that is taken");
+        assert_eq!(want(0x100_A000, true, 0), Some(0x100_A000), "what is reserved, too");
+    }
+
+    #[test]
+    fn reserved_addresses_are_given_to_who_asks_only() {
+        let mut space = space();
+        let mut next = || space.map(Pool::Host, memory(4096), 0, Hint::default(), What::Host);
+        let all: Vec<u64> = std::iter::from_fn(&mut next).collect();
+        assert_eq!(all.len(), 15);
+        assert!(!all.contains(&0x100_B000));
+    }
+
+    #[test]
+    fn device_memory_is_mapped_in_pages_of_its_own() {
+        let mut space = space();
+        let mut map = |address| {
+            space.map(
+                Pool::Device,
+                memory(0x3_0000),
+                0,
+                Hint { address, force: address != 0, align: 0 },
+                What::Device(1),
+            )
+        };
+        assert_eq!((map(0), map(0)), (Some(0x10_0000), Some(0x13_0000)));
+        assert_eq!((map(0x16_1000), map(0x16_0000)), (None, Some(0x16_0000)));
     }
 
     proptest! {
@@ -278,7 +395,7 @@ mod tests {
                 if end && !live.is_empty() {
                     let (address, _) = live.swap_remove(usize::try_from(length).unwrap() % live.len());
                     prop_assert!(space.unmap(address).is_some());
-                } else if let Some(address) = space.map(Pool::Host, memory(length), skip, None, What::Host) {
+                } else if let Some(address) = space.map(Pool::Host, memory(length), skip, Hint::default(), What::Host) {
                     prop_assert!((0x100_0000..0x101_0000).contains(&address));
                     let apart = |&(other, size): &(u64, u64)| address + length <= other || other + size <= address;
                     prop_assert!(live.iter().all(apart));

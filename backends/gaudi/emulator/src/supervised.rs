@@ -1,10 +1,13 @@
 //! The machine as a supervisor has it, which answers for other processes.
 
+use crate::card::Status;
+use crate::machine::Cards;
 use crate::{Emulator, Machine};
 use hal_backend::HostProgram;
 use hal_emulation::programs::Programs;
 use hal_emulation::supervised::{Killer, Supervised};
 use hal_emulation::{Errno, Kernel, PAGE, Process, accel, identity, view};
+use hal_gaudi_abi::uapi::handle;
 use std::fmt::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -20,22 +23,30 @@ impl Machine {
         offset: u64,
     ) -> Result<(), Errno> {
         let identity = identity(file)?;
-        let state = self.lock();
-        let node = state.files.get(identity)?;
-        if node.control {
+        let mut state = self.lock();
+        let Cards { cards, files, .. } = &mut **state;
+        let (number, control) = {
+            let node = files.get(identity)?;
+            (node.card, node.control)
+        };
+        let card = cards.get_mut(number).filter(|_| !control).ok_or(Errno::NODEV)?;
+        if card.status == Status::Gone {
             return Err(Errno::NODEV);
         }
-        let card = state.cards.get(node.card).ok_or(Errno::NODEV)?;
-        if card.status == crate::card::Status::Gone {
-            return Err(Errno::NODEV);
+        let context = card.context.as_mut().ok_or(Errno::NODEV)?;
+        let length = length.checked_next_multiple_of(PAGE).ok_or(Errno::INVAL)?;
+        match offset & handle::KIND {
+            handle::BLOCK => drop(context.block((self.hardware, files, identity), offset, length)?),
+            handle::COMMAND_BUFFER => {
+                let buffer = context.buffer(offset).ok_or(Errno::INVAL)?;
+                if length != buffer.range.length() || process.has_mapped(identity, offset) {
+                    return Err(Errno::INVAL);
+                }
+            }
+            // Times among them: the process would map its file, which does not reach as far.
+            _ => return Err(Errno::INVAL),
         }
-        let context = card.context.as_ref().ok_or(Errno::NODEV)?;
-        let buffer = context.buffers.get(&offset).ok_or(Errno::INVAL)?;
-        let whole = length.checked_next_multiple_of(PAGE) == Some(buffer.range.length());
-        if !whole || process.has_mapped(identity, offset) {
-            return Err(Errno::INVAL);
-        }
-        view::seen(process.id(), identity, offset, buffer.range.length());
+        view::seen(process.id(), identity, offset, length);
         Ok(())
     }
 }

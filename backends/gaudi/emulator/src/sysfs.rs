@@ -5,6 +5,7 @@ use crate::info::status_of;
 use crate::machine::Machine;
 use hal_emulation::{Errno, accel};
 use hal_gaudi_abi::generation::VENDOR;
+use hal_gaudi_abi::uapi::Abi;
 use std::path::Path;
 
 impl Machine {
@@ -30,7 +31,14 @@ impl Machine {
 
     /// The text of an attribute.
     pub(crate) fn attribute(&self, path: &Path) -> Result<String, Errno> {
-        let (number, attribute) = accel::attribute(path).ok_or(Errno::NOENT)?;
+        let (number, attribute) = match self.options.abi {
+            Abi::Drm => accel::attribute(path).ok_or(Errno::NOENT)?,
+            // Beside the device's folder, which is not there. rule(sysfs-old)
+            Abi::Old => match accel::file(path).ok_or(Errno::NOENT)? {
+                (_, "vendor" | "device") => return Err(Errno::NOENT),
+                found => found,
+            },
+        };
         let state = self.lock();
         let card = state.cards.get(number).filter(|card| card.status != Status::Gone).ok_or(Errno::NOENT)?;
         let text = match attribute {

@@ -1,4 +1,7 @@
 //! Waits for submissions.
+//!
+//! A wait looks, and sleeps if it has to, to the end of so many ticks of the kernel's clock as its time takes: a wait of a
+//! microsecond may last a whole one. rule(wait-ticks)
 
 use crate::card::{Context, Status};
 use crate::fault;
@@ -8,18 +11,44 @@ use hal_emulation::Process;
 use hal_emulation::drm::{give, take};
 use hal_emulation::interrupt;
 use hal_gaudi_abi::uapi::{WaitIn, WaitOut, wait};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// How many waits for the first of several there can be at a time.
 const MULTI_WAITS: usize = 2;
 
+/// When the kernel's clock began to tick.
+static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
+
 /// What is known of a submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Busy,
-    Ended { error: Option<Errno>, timestamp: Option<u64>, gone: bool },
+    /// It has ended: how, and when, if that is told.
+    Ended {
+        error: Option<Errno>,
+        timestamp: Option<u64>,
+    },
+    /// It has ended so long ago that nobody knows how.
+    Gone,
+}
+
+/// When a wait is over. Nothing, if it does not sleep at all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    /// Nothing, if it never is.
+    at: Option<Instant>,
+    sleeps: bool,
 }
 
 impl Machine {
+    /// When a wait of so many microseconds is over.
+    pub(crate) fn deadline(&self, microseconds: u64) -> Deadline {
+        let tick = Duration::from_secs(1) / self.options.hz;
+        let at = ticks(microseconds, tick, BOOT.elapsed()).and_then(|after| BOOT.checked_add(after));
+        Deadline { at, sleeps: microseconds != 0 }
+    }
+
     /// A wait.
     pub(crate) fn wait(
         &self,
@@ -29,39 +58,35 @@ impl Machine {
     ) -> Result<(), Errno> {
         let request: WaitIn = take(argument)?;
         let mut state = self.lock();
+        // rule(wait-watchdog)
         waits(&mut state, number)?;
         if let Some(card) = state.cards.get_mut(number) {
             card.counts.waits += 1;
         }
         if request.flags & wait::INTERRUPT != 0 {
-            // The first generation has none of these, and what the second has is not modelled.
-            return Err(if self.hardware.dram_virtual { Errno::INVAL } else { Errno::PERM });
+            return self.wait_for_interrupt(process, state, number, argument);
         }
         if request.flags & wait::MULTI_CS != 0 {
             return self.wait_for_first(process, state, number, &request, argument);
         }
-        let until = deadline(request.timeout_us);
+        let until = self.deadline(request.timeout_us);
         let mut slept = false;
-        let id = self.peek(&state, number, request.seq).map(|(id, _)| id)?;
+        let id = context(&state, number)?.id;
         loop {
-            let (now, known) = self.peek(&state, number, request.seq)?;
-            if now != id {
-                return Err(Errno::IO);
+            let same = context(&state, number).is_ok_and(|context| context.id == id);
+            let found = if same { self.know(&mut state, number, request.seq) } else { Err(Errno::IO) };
+            let known = found.inspect_err(|_| give(argument, &WaitOut::default()))?;
+            if known != Known::Busy {
+                return finish(argument, known);
             }
-            match known {
-                Known::Ended { error, timestamp, gone } => return finish(argument, error, timestamp, gone),
-                Known::Busy => {
-                    waits(&mut state, number)?;
-                    if !self.pause(&mut state, number, request.timeout_us, until, &mut slept)? {
-                        give(argument, &WaitOut { status: wait::BUSY, ..WaitOut::default() });
-                        return Ok(());
-                    }
-                }
+            if !self.pause(&mut state, number, until, &mut slept)? {
+                give(argument, &WaitOut { status: wait::BUSY, ..WaitOut::default() });
+                return Ok(());
             }
         }
     }
 
-    /// A wait for the first of several.
+    /// A wait for the first of several. rule(multi-wait)
     fn wait_for_first(
         &self,
         process: &dyn Process,
@@ -70,12 +95,15 @@ impl Machine {
         request: &WaitIn,
         argument: &mut [u8],
     ) -> Result<(), Errno> {
+        if request.pad.iter().any(|&byte| byte != 0) {
+            return Err(Errno::INVAL);
+        }
         let absent = state.cards.get(number).is_some_and(|card| card.faults.has(fault::NO_MULTI));
         if !self.hardware.multi_wait || absent {
             return Err(Errno::PERM);
         }
         let count = usize::from(request.seq_arr_len);
-        if count == 0 || count > wait::MULTI_CS_MAX || request.pad.iter().any(|&byte| byte != 0) {
+        if count > wait::MULTI_CS_MAX {
             return Err(Errno::INVAL);
         }
         let mut bytes = vec![0; count * 8];
@@ -84,62 +112,61 @@ impl Machine {
             .chunks_exact(8)
             .map(|bytes| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
             .collect();
-        let until = deadline(request.timeout_us);
-        let (mut inside, mut slept) = (false, false);
-        let result = loop {
-            let map = match self.look_at(&state, number, &sequences) {
-                Ok(map) => map,
-                Err(error) => break Err(error),
-            };
-            if map != 0 {
-                break Ok(WaitOut { cs_completion_map: map, ..WaitOut::default() });
-            }
-            if let Err(error) = waits(&mut state, number) {
-                break Err(error);
-            }
-            if !inside {
-                let Some(card) = state.cards.get_mut(number) else { break Err(Errno::NODEV) };
-                if card.multi_waits >= MULTI_WAITS {
-                    break Err(Errno::NOMEM);
-                }
-                card.multi_waits += 1;
-                inside = true;
-            }
-            match self.pause(&mut state, number, request.timeout_us, until, &mut slept) {
-                Ok(true) => {}
-                Ok(false) => break Ok(WaitOut { status: wait::BUSY, ..WaitOut::default() }),
-                Err(error) => break Err(error),
-            }
-        };
-        if inside && let Some(card) = state.cards.get_mut(number) {
+        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        if card.multi_waits >= MULTI_WAITS {
+            return Err(Errno::NOMEM);
+        }
+        card.multi_waits += 1;
+        let until = self.deadline(request.timeout_us);
+        let result = self.first_of(&mut state, number, &sequences, until);
+        if let Some(card) = state.cards.get_mut(number) {
             card.multi_waits -= 1;
         }
+        // What is refused, or finds an error, leaves the argument as it was.
         give(argument, &result?);
         Ok(())
     }
 
-    /// Which of several have ended, a bit for each.
-    fn look_at(&self, state: &Guard<'_>, number: usize, sequences: &[u64]) -> Result<u32, Errno> {
-        let mut map = 0;
-        for (place, &sequence) in sequences.iter().enumerate() {
-            let (_, known) = self.peek(state, number, sequence)?;
-            if matches!(known, Known::Ended { .. }) {
-                map |= 1 << place;
-            }
-        }
-        Ok(map)
-    }
-
-    /// Sleeps until something of a card has ended. False, if the time is over.
-    fn pause(
+    fn first_of(
         &self,
         state: &mut Guard<'_>,
         number: usize,
-        timeout: u64,
-        until: Option<Instant>,
+        sequences: &[u64],
+        until: Deadline,
+    ) -> Result<WaitOut, Errno> {
+        let mut slept = false;
+        loop {
+            let (mut map, mut first, mut told) = (0, u64::MAX, true);
+            for (place, &sequence) in sequences.iter().enumerate() {
+                match self.know(state, number, sequence)? {
+                    Known::Busy => continue,
+                    Known::Ended { error: Some(error), .. } => return Err(error),
+                    Known::Ended { error: None, timestamp } => first = first.min(timestamp.unwrap_or(0)),
+                    Known::Gone => told = false,
+                }
+                map |= 1 << place;
+            }
+            if map != 0 {
+                // The time is the first one's, and there is none if one of them is gone or was not to be told.
+                let timestamp_nsec = if told { first } else { 0 };
+                let flags = if timestamp_nsec == 0 { wait::FLAG_GONE } else { wait::FLAG_TIMESTAMP_VALID };
+                return Ok(WaitOut { flags, timestamp_nsec, cs_completion_map: map, ..WaitOut::default() });
+            }
+            if !self.pause(state, number, until, &mut slept)? {
+                return Ok(WaitOut { status: wait::BUSY, ..WaitOut::default() });
+            }
+        }
+    }
+
+    /// Sleeps until something of a card has ended. False, if the time is over.
+    pub(crate) fn pause(
+        &self,
+        state: &mut Guard<'_>,
+        number: usize,
+        until: Deadline,
         slept: &mut bool,
     ) -> Result<bool, Errno> {
-        if timeout == 0 || until.is_some_and(|until| until <= Instant::now()) {
+        if !until.sleeps || until.at.is_some_and(|until| until <= Instant::now()) {
             return Ok(false);
         }
         // However often it is woken for nothing, it is one wait.
@@ -153,42 +180,43 @@ impl Machine {
         if state.is_stopping() {
             return Err(Errno::NODEV);
         }
-        self.sleep(state, number, until);
+        self.sleep(state, number, until.at);
         Ok(true)
     }
 
-    /// What is known of a submission, and in which context.
-    fn peek(&self, state: &Guard<'_>, number: usize, sequence: u64) -> Result<(u64, Known), Errno> {
-        let card = state.cards.get(number).ok_or(Errno::NODEV)?;
-        let context = card.context.as_ref().ok_or(Errno::NODEV)?;
+    /// What is known of a submission.
+    fn know(&self, state: &mut Guard<'_>, number: usize, sequence: u64) -> Result<Known, Errno> {
+        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
+        let remembered = card.faults.value(fault::GONE);
+        let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         if sequence >= context.next_sequence {
             return Err(Errno::INVAL);
         }
-        let remembered = card.faults.value(fault::GONE);
-        Ok((context.id, known(context, sequence, self.hardware.window, remembered)))
+        let window = self.hardware.window;
+        Ok(known(context, sequence, remembered.map_or(window, |few| few.min(window))))
     }
 }
 
-fn known(context: &Context, sequence: u64, window: u64, remembered: Option<u64>) -> Known {
-    let outcome = |cs: &crate::card::Submission| (cs.error, cs.timestamp.then_some(cs.ended));
+fn known(context: &mut Context, sequence: u64, window: u64) -> Known {
     match context.submissions.get(&sequence) {
-        Some(cs) if !cs.done && cs.forsaken => {
-            Known::Ended { error: Some(Errno::IO), timestamp: None, gone: false }
-        }
+        Some(cs) if !cs.done && cs.forsaken => Known::Ended { error: Some(Errno::IO), timestamp: None },
         Some(cs) if !cs.done => Known::Busy,
-        Some(cs) => {
-            let (error, timestamp) = outcome(cs);
-            let gone = context.is_gone(sequence, remembered.map_or(window, |few| few.min(window)));
-            // What has left the window and is not told the time of is forgotten altogether.
-            let error = if gone && timestamp.is_none() { None } else { error };
-            Known::Ended { error, timestamp, gone }
+        Some(cs) if !context.is_gone(sequence, window) => {
+            Known::Ended { error: cs.error, timestamp: cs.timestamp.then_some(cs.ended).filter(|&at| at > 0) }
         }
-        None => {
-            let kept = context.outcomes.get(&sequence);
-            let (error, timestamp) = (kept.and_then(|kept| kept.error), kept.map(|kept| kept.ended));
-            Known::Ended { error, timestamp, gone: true }
-        }
+        // Who comes late takes the outcome along: the next one finds none. rule(outcome-store)
+        _ => match context.outcomes.iter().rposition(|(kept, _)| *kept == sequence) {
+            Some(at) => context.outcomes.remove(at).map_or(Known::Gone, |(_, outcome)| Known::Ended {
+                error: outcome.error,
+                timestamp: Some(outcome.ended).filter(|&at| at > 0),
+            }),
+            None => Known::Gone,
+        },
     }
+}
+
+fn context<'a>(state: &'a Guard<'_>, number: usize) -> Result<&'a Context, Errno> {
+    state.cards.get(number).and_then(|card| card.context.as_ref()).ok_or(Errno::NODEV)
 }
 
 /// Whether a card can be waited for at all.
@@ -201,32 +229,50 @@ fn waits(state: &mut Guard<'_>, number: usize) -> Result<(), Errno> {
     }
 }
 
-/// When a wait is over; nothing, if it never is.
-fn deadline(timeout_us: u64) -> Option<Instant> {
-    Instant::now().checked_add(Duration::from_micros(timeout_us))
+/// The time since the clock began to tick at which a wait that begins now ends: so many ticks later, which each end when the
+/// clock ticks. Nothing, if that is never.
+fn ticks(microseconds: u64, tick: Duration, now: Duration) -> Option<Duration> {
+    let length = u64::try_from(tick.as_nanos()).ok()?;
+    let count = microseconds.checked_mul(1000)?.div_ceil(length);
+    let begun = u64::try_from(now.as_nanos()).ok()? / length;
+    Some(Duration::from_nanos(begun.checked_add(count)?.checked_mul(length)?))
 }
 
 /// What a wait that has an answer says.
-fn finish(
-    argument: &mut [u8],
-    error: Option<Errno>,
-    timestamp: Option<u64>,
-    gone: bool,
-) -> Result<(), Errno> {
-    let status = match error {
-        Some(Errno::TIMEDOUT) => wait::TIMED_OUT,
-        Some(_) => wait::ABORTED,
-        None => wait::COMPLETED,
+fn finish(argument: &mut [u8], known: Known) -> Result<(), Errno> {
+    let (error, timestamp, gone) = match known {
+        Known::Ended { error, timestamp } => (error, timestamp, false),
+        Known::Gone | Known::Busy => (None, None, true),
     };
-    let mut flags = if gone { wait::FLAG_GONE } else { 0 };
-    if timestamp.is_some() {
-        flags |= wait::FLAG_TIMESTAMP_VALID;
-    }
-    let timestamp_nsec = timestamp.unwrap_or(0);
     if let Some(error) = error {
+        let status = if error == Errno::TIMEDOUT { wait::TIMED_OUT } else { wait::ABORTED };
         give(argument, &WaitOut { status, ..WaitOut::default() });
         return Err(error);
     }
-    give(argument, &WaitOut { status, flags, timestamp_nsec, ..WaitOut::default() });
+    let valid = if timestamp.is_some() { wait::FLAG_TIMESTAMP_VALID } else { 0 };
+    let flags = valid | if gone { wait::FLAG_GONE } else { 0 };
+    let timestamp_nsec = timestamp.unwrap_or(0);
+    give(argument, &WaitOut { status: wait::COMPLETED, flags, timestamp_nsec, ..WaitOut::default() });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_end_when_the_clock_ticks() {
+        let tick = Duration::from_millis(4);
+        let millis = Duration::from_millis;
+        for (microseconds, now, end) in [
+            (1, millis(0), millis(4)),
+            (1, Duration::from_micros(3999), millis(4)),
+            (4000, millis(5), millis(8)),
+            (4001, millis(5), millis(12)),
+            (100_000, millis(5), millis(104)),
+        ] {
+            assert_eq!(ticks(microseconds, tick, now), Some(end), "{microseconds} at {now:?}");
+        }
+        assert_eq!(ticks(u64::MAX, tick, millis(1)), None);
+    }
 }

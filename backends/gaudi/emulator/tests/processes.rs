@@ -15,6 +15,8 @@
 mod common;
 
 use common::{Card, bytes, card, executing, host, open, options, try_open};
+use hal_backend::HostRange;
+use hal_emulation::process::{Own, Process};
 use hal_emulation::{Errno, Kernel};
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_emulator::{Emulator, Options};
@@ -23,9 +25,10 @@ use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `O_RDWR | O_CLOEXEC`.
 const EXPORTABLE: u32 = 0o2_000_002;
@@ -112,6 +115,55 @@ fn memory_outlives_the_process_that_exported_it() {
     for (number, word) in words.chunks_exact(4).enumerate() {
         assert_eq!(word, value(number as u64).to_le_bytes(), "word {number}");
     }
+}
+
+/// A program that asks by way of another one.
+struct Other(u32);
+
+impl Process for Other {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        Own.read(address, bytes)
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        Own.write(address, bytes)
+    }
+
+    fn pin(&self, address: u64, length: u64) -> Result<HostRange, Errno> {
+        Own.pin(address, length)
+    }
+
+    fn descriptor(&self, number: i32) -> Result<OwnedFd, Errno> {
+        Own.descriptor(number)
+    }
+
+    fn install(&self, file: OwnedFd) -> Result<i32, Errno> {
+        Own.install(file)
+    }
+
+    fn id(&self) -> u32 {
+        self.0
+    }
+}
+
+/// rule(reset-waits): whoever opened the card is killed, and not whoever has the file now.
+#[test]
+fn a_reset_kills_the_process_that_opened_the_card() {
+    let _alone = ALONE.lock();
+    let machine = Emulator::new(options(SECOND)).unwrap();
+    let mut opener = Command::new("sleep").arg("600").spawn().unwrap();
+    let file = machine.open_for(&Other(opener.id()), Path::new("/dev/accel/accel0")).unwrap();
+    machine.fail(0);
+    let status = opener.wait().unwrap();
+    assert_eq!(status.signal(), Some(9));
+    assert_eq!(try_open(&machine, 0).err(), Some(Errno::AGAIN));
+    drop(file);
+    let limit = Instant::now() + Duration::from_secs(10);
+    while try_open(&machine, 0).is_err() && Instant::now() < limit {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    open(&machine, 0).close();
+    assert_eq!((machine.counts(0).kills, machine.counts(0).hard_resets), (1, 1));
 }
 
 #[test]

@@ -23,25 +23,19 @@ use std::time::{Duration, Instant};
 /// How much goes through the host at a time.
 pub(super) const STAGE: u64 = 4 << 20;
 
-/// A buffer of another process that is read and written through host memory.
+/// A buffer of another process that is read and written through host memory. It keeps no dma-buf: the exporter has the memory,
+/// and could not let go of its card while somebody else held one.
 pub(super) struct Bounce {
     /// Nothing once the two sides are out of step, or one is gone.
     connection: Mutex<Option<OwnedFd>>,
     staging: Memory,
     buffer: u64,
     patience: Duration,
-    /// Keeps the memory in the exporter's kernel.
-    _file: OwnedFd,
 }
 
 impl Bounce {
     /// Connects to whoever exports a buffer, makes sure that it is who the handle says, and brings shared memory.
-    pub(super) fn connect(
-        dma: &Arc<Dma>,
-        handle: &Handle,
-        file: OwnedFd,
-        patience: Duration,
-    ) -> Result<Self, Failure> {
+    pub(super) fn connect(dma: &Arc<Dma>, handle: &Handle, patience: Duration) -> Result<Self, Failure> {
         let Handle { buffer, process, .. } = *handle;
         let what = format!(
             "the bytes of buffer {buffer} have to come from process {process}, which cannot be reached"
@@ -74,7 +68,6 @@ impl Bounce {
             staging: Memory::whole(region),
             buffer,
             patience,
-            _file: file,
         };
         bounce.exchange(&[])?;
         Ok(bounce)

@@ -65,10 +65,7 @@ impl Channels {
             return Err(Failure::new(Code::ResourceExhausted, message));
         }
         let export = source.export(memory, offset, length)?;
-        let buffer = export.buffer().try_clone_to_owned().map_err(|error| {
-            Failure::new(Code::ResourceExhausted, format!("a descriptor could not be copied: {error}"))
-        })?;
-        let import = target.import(export.handle(), buffer)?;
+        let import = target.import(export.handle(), export.buffer()?)?;
         table.last += 1;
         let id = ChannelId(table.last);
         table.channels.insert(id, Arc::new(Channel { import, _export: export, cards }));

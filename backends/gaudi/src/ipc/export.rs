@@ -7,19 +7,42 @@ use super::socket::identity;
 use super::{Ipc, PROCESS, Way};
 use crate::dma::Dma;
 use crate::generation::Capabilities;
-use crate::kmd::{Card, Errno};
+use crate::kmd::{Card, Holder};
 use crate::memory::Memory;
 use hal_backend::{Code, Failure};
+use hal_gaudi_abi::uapi::Abi;
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
 
 /// What a dma-buf is a number of.
 pub(super) const PAGE: u64 = 4096;
 
 /// The buffers that this process has exported so far.
 static BUFFERS: AtomicU64 = AtomicU64::new(1);
+
+/// What this process exports, by number.
+static EXPORTS: LazyLock<Mutex<HashMap<u64, Weak<Exported>>>> = LazyLock::new(Mutex::default);
+
+/// What a handle is of, if this process exports it.
+pub(super) fn exported_here(handle: &Handle) -> Option<Arc<Exported>> {
+    let exports = (handle.exporter == *PROCESS).then(|| EXPORTS.lock())?;
+    exports.get(&handle.buffer)?.upgrade()
+}
+
+/// The descriptor of a dma-buf, until its card is lost.
+#[derive(Default)]
+struct Buffer(Mutex<Option<OwnedFd>>);
+
+impl Holder for Buffer {
+    fn let_go(&self) {
+        let file = self.0.lock().take();
+        drop(file);
+    }
+}
 
 /// Memory that is exported, and the transfers that reach it.
 pub(super) struct Exported {
@@ -41,10 +64,11 @@ impl Exported {
     }
 }
 
-/// Device memory that others can use: a dma-buf, and what it is. Dropping it closes the descriptor; others keep theirs.
+/// Device memory that others can use: a dma-buf, and what it is. Dropping it closes the descriptor; others keep theirs. So does
+/// the loss of the card, since a dma-buf keeps the card's file open.
 pub struct Export {
     handle: Handle,
-    buffer: OwnedFd,
+    buffer: Arc<Buffer>,
     exported: Arc<Exported>,
 }
 
@@ -60,9 +84,21 @@ impl Export {
         &self.handle
     }
 
-    /// The descriptor.
-    pub fn buffer(&self) -> BorrowedFd<'_> {
-        self.buffer.as_fd()
+    /// A descriptor of one's own, to give to others. Whoever has one when the card is lost keeps the card from being reset, and
+    /// this process from living.
+    ///
+    /// # Errors
+    ///
+    /// `UNAVAILABLE` if the card is lost, and `RESOURCE_EXHAUSTED` if there are too many descriptors.
+    pub fn buffer(&self) -> Result<OwnedFd, Failure> {
+        let file = self.buffer.0.lock();
+        let file = file.as_ref().ok_or_else(|| {
+            let message = format!("{} is lost, and buffer {} with it", self.handle.card, self.handle.buffer);
+            Failure::new(Code::Unavailable, message)
+        })?;
+        file.try_clone().map_err(|error| {
+            Failure::new(Code::ResourceExhausted, format!("a descriptor could not be copied: {error}"))
+        })
     }
 
     /// The memory.
@@ -74,6 +110,7 @@ impl Export {
 impl Drop for Export {
     fn drop(&mut self) {
         service::withdraw(self.handle.buffer);
+        EXPORTS.lock().remove(&self.handle.buffer);
     }
 }
 
@@ -122,15 +159,15 @@ fn dma_buf(
         );
         return Err(Failure::new(Code::FailedPrecondition, message));
     }
-    let buffer = card.export(base, length, begin).map_err(|errno| match errno {
-        Errno::PERM => Failure::new(
-            Code::Unimplemented,
-            format!(
-                "{} cannot be reached by other devices (no peer-to-peer), so nothing of it can be shared",
-                card.name()
-            ),
-        ),
-        errno => card.failure(&format!("{length} bytes at {:#x} cannot be exported", base + begin), errno),
+    if begin > 0 && card.abi() == Abi::Old {
+        let message = format!(
+            "the memory begins {begin} bytes into its allocation, and drivers before Linux 6.7 may export other memory than \
+             that: share whole allocations"
+        );
+        return Err(Failure::new(Code::FailedPrecondition, message));
+    }
+    let buffer = card.export(base, length, begin).map_err(|errno| {
+        card.failure(&format!("{length} bytes at {:#x} cannot be exported", base + begin), errno)
     })?;
     Ok((buffer, base, begin))
 }
@@ -188,6 +225,10 @@ impl Ipc {
             service,
             secret,
         };
+        EXPORTS.lock().insert(number, Arc::downgrade(&exported));
+        let buffer = Arc::new(Buffer(Mutex::new(Some(buffer))));
+        let holder: Arc<dyn Holder> = buffer.clone();
+        card.is_held_by(Arc::downgrade(&holder));
         Ok(Export { handle, buffer, exported })
     }
 }

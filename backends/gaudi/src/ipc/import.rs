@@ -2,14 +2,15 @@
 
 use super::Ipc;
 use super::bounce::Bounce;
-use super::export::{PAGE, exported_place};
+use super::export::{PAGE, exported_here, exported_place};
 use super::handle::Handle;
 use super::socket::identify;
-use crate::dma::{Dma, Request};
+use crate::dma::Dma;
 use crate::generation::Lane;
-use crate::kmd::Errno;
+use crate::kmd::{Errno, Holder};
 use crate::memory::{Memory, Region};
 use hal_backend::{Code, Failure};
+use parking_lot::Mutex;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -34,7 +35,8 @@ impl fmt::Display for Way {
 
 /// Memory of another card, reached one way or the other.
 pub(super) enum Mapping {
-    Mapped { memory: Memory, _buffer: OwnedFd },
+    /// The mapping, until the memory's card is lost. Whoever moves bytes keeps it for as long as that takes.
+    Mapped(Mutex<Option<Arc<Memory>>>),
     Bounced(Bounce),
 }
 
@@ -42,10 +44,27 @@ impl Mapping {
     /// Whether the other side is there, as far as is known.
     fn is_usable(&self) -> bool {
         match self {
-            Mapping::Mapped { .. } => true,
+            Mapping::Mapped(memory) => memory.lock().is_some(),
             Mapping::Bounced(bounce) => bounce.is_connected(),
         }
     }
+}
+
+impl Holder for Mapping {
+    fn let_go(&self) {
+        // What is bounced holds nothing of the card.
+        if let Mapping::Mapped(memory) = self {
+            let memory = memory.lock().take();
+            drop(memory);
+        }
+    }
+}
+
+/// What is mapped, while the card that has it is there.
+fn mapped(memory: &Mutex<Option<Arc<Memory>>>) -> Result<Arc<Memory>, Failure> {
+    memory.lock().clone().ok_or_else(|| {
+        Failure::new(Code::Unavailable, "the card that exported the memory is lost, and the bytes with it")
+    })
 }
 
 /// Memory of another card or process that this card can use.
@@ -112,13 +131,15 @@ impl Ipc {
                     card.failure(&what, errno)
                 })?;
                 let memory = Memory::whole(Region::foreign(card, address, handle.length));
-                Mapping::Mapped { memory, _buffer: buffer }
+                Mapping::Mapped(Mutex::new(Some(Arc::new(memory))))
             }
-            Way::Bounced => {
-                Mapping::Bounced(Bounce::connect(&self.dma, handle, buffer, self.settings.patience)?)
-            }
+            Way::Bounced => Mapping::Bounced(Bounce::connect(&self.dma, handle, self.settings.patience)?),
         };
         let mapping = Arc::new(mapping);
+        if let Some(exported) = exported_here(handle) {
+            let holder: Arc<dyn Holder> = mapping.clone();
+            exported.dma().card().is_held_by(Arc::downgrade(&holder));
+        }
         self.cache.lock().keep(handle, &mapping);
         Ok(import(mapping))
     }
@@ -138,7 +159,7 @@ impl Import {
     /// Which way it is reached.
     pub fn way(&self) -> Way {
         match *self.mapping {
-            Mapping::Mapped { .. } => Way::Mapped,
+            Mapping::Mapped(_) => Way::Mapped,
             Mapping::Bounced(_) => Way::Bounced,
         }
     }
@@ -148,10 +169,10 @@ impl Import {
         self.length
     }
 
-    /// Where this card finds it, if it is mapped: for transfers that are to run beside others.
+    /// Where this card finds it: while it is mapped, which it is until the exporting card is lost.
     pub fn address(&self) -> Option<u64> {
         match &*self.mapping {
-            Mapping::Mapped { memory, .. } => Some(memory.address()),
+            Mapping::Mapped(memory) => memory.lock().as_ref().map(|memory| memory.address()),
             Mapping::Bounced(_) => None,
         }
     }
@@ -160,7 +181,11 @@ impl Import {
     pub fn read(&self, offset: u64, target: u64, length: u64) -> Result<(), Failure> {
         self.check(offset, length)?;
         match &*self.mapping {
-            Mapping::Mapped { .. } => self.start_read(offset, target, length)?.wait(),
+            // Outside of this card, so the way is that of host memory.
+            Mapping::Mapped(memory) => {
+                let memory = mapped(memory)?;
+                self.dma.transfer(Lane::Down, memory.address() + offset, target, length)?.wait()
+            }
             Mapping::Bounced(bounce) => bounce.pieces(length, |done, piece| {
                 bounce.ask(offset + done, piece, false)?;
                 self.dma.transfer(Lane::Down, bounce.staging(), target + done, piece)?.wait()
@@ -172,7 +197,8 @@ impl Import {
     pub fn write(&self, source: u64, offset: u64, length: u64) -> Result<(), Failure> {
         self.check(offset, length)?;
         match &*self.mapping {
-            Mapping::Mapped { memory, .. } => {
+            Mapping::Mapped(memory) => {
+                let memory = mapped(memory)?;
                 self.dma.transfer(Lane::Up, source, memory.address() + offset, length)?.wait()
             }
             Mapping::Bounced(bounce) => bounce.pieces(length, |done, piece| {
@@ -180,17 +206,6 @@ impl Import {
                 bounce.ask(offset + done, piece, true)
             }),
         }
-    }
-
-    /// Begins to copy some of it to this card's memory, if it is mapped.
-    pub fn start_read(&self, offset: u64, target: u64, length: u64) -> Result<Request, Failure> {
-        self.check(offset, length)?;
-        let address = self.address().ok_or_else(|| {
-            let message = "memory that is bounced through the host cannot be read in the background";
-            Failure::new(Code::Unimplemented, message)
-        })?;
-        // Outside of this card, so the way is that of host memory.
-        self.dma.transfer(Lane::Down, address + offset, target, length)
     }
 
     fn check(&self, offset: u64, length: u64) -> Result<(), Failure> {

@@ -46,7 +46,7 @@ impl Setup {
     }
 
     fn import(&self, handle: &Handle) -> Result<super::Import, hal_backend::Failure> {
-        self.two.ipc().import(handle, self.export.buffer().try_clone_to_owned().unwrap())
+        self.two.ipc().import(handle, self.export.buffer().unwrap())
     }
 
     /// What the importer finds in the buffer.
@@ -299,7 +299,7 @@ fn end_of_an_export_takes_its_pinned_memory_along() {
     assert!(setup.read(&import).unwrap() == bytes(&pattern()));
     assert!(setup.pinned() > before, "nothing was pinned for the importer");
     let Setup { uri, one, two, export, _alone } = setup;
-    let descriptor = export.buffer().try_clone_to_owned().unwrap();
+    let descriptor = export.buffer().unwrap();
     let memory = export.memory().clone();
     drop(export);
     let again = one.ipc().export(&memory, 0, LENGTH).unwrap();

@@ -4,6 +4,7 @@
 //! decided above. The one state that it keeps is whether the file is still open: the kernel kills a process that
 //! holds a card through a reset, so [`Card::close`] lets go of it while others may still be calling.
 
+use super::holders::{Holder, Holders};
 use super::notices::Notices;
 use super::uapi::{
     Abi, Call, CbIn, CbOut, Chunk, CsIn, CsOut, HwIpInfo, InfoIn, MemAlloc, MemExport, MemFree, MemMapDevice,
@@ -19,7 +20,7 @@ use parking_lot::RwLock;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -62,6 +63,8 @@ pub struct Card {
     info: HwIpInfo,
     /// Nothing where the program that opened the card is told itself, or the driver tells nobody.
     notices: Option<Notices>,
+    /// Who has dma-bufs of its memory.
+    holders: Holders,
 }
 
 /// The file of a card.
@@ -132,6 +135,7 @@ impl Card {
             generation: Generation::Gaudi2,
             info: HwIpInfo::new_zeroed(),
             notices: None,
+            holders: Holders::default(),
         };
         // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
         card.abi = card.identify()?;
@@ -212,13 +216,21 @@ impl Card {
         }
     }
 
-    /// Lets go of the file. Every call fails from then on.
+    /// Lets go of the file, and has everybody let go of the dma-bufs that hold it. Every call fails from then on.
     pub fn close(&self) {
-        match self.file.write().take() {
+        // Whoever opens the card anew must not find this one open, however long the others take.
+        let file = self.file.write().take();
+        self.holders.lose();
+        match file {
             Some(File::Opened(file)) => self.kernel.close(file),
             Some(File::Adopted(file)) => drop(file),
             None => {}
         }
+    }
+
+    /// Somebody has a dma-buf of its memory, or maps one, and is told when the card is lost.
+    pub(crate) fn is_held_by(&self, holder: Weak<dyn Holder>) {
+        self.holders.add(holder);
     }
 
     /// Whether its file has not been let go of.

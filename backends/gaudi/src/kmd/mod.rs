@@ -1,6 +1,7 @@
 //! The kernel's side of a card: its calls with types, over the boundary that Linux and the emulator are behind.
 
 mod card;
+mod holders;
 mod nodes;
 mod notices;
 
@@ -8,5 +9,6 @@ pub use card::{Card, Progress};
 pub use hal_emulation::{Errno, Kernel, Linux, borrow};
 pub(crate) use hal_emulation::{clock, identity, map_shared};
 pub use hal_gaudi_abi::uapi;
+pub(crate) use holders::Holder;
 pub use nodes::{Node, nodes};
 pub(crate) use notices::Bell;

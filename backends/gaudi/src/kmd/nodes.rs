@@ -46,13 +46,20 @@ pub fn nodes(kernel: &dyn Kernel) -> Result<Vec<Node>, Failure> {
         let Some(number) = name.strip_prefix("accel").and_then(|number| number.parse().ok()) else {
             continue;
         };
-        let folder = Path::new(SYSFS).join(&name).join("device");
-        let text =
-            |attribute: &str| kernel.read(&folder.join(attribute)).map(|text| text.trim().to_owned()).ok();
+        let folder = Path::new(SYSFS).join(&name);
+        let read = |path: PathBuf| kernel.read(&path).map(|text| text.trim().to_owned()).ok();
+        // Kernels before 6.7 have the driver's attributes beside the device's folder, and no such folder.
+        let text = |attribute: &str| {
+            read(folder.join("device").join(attribute)).or_else(|| read(folder.join(attribute)))
+        };
         let hex = |attribute| u16::from_str_radix(text(attribute)?.trim_start_matches("0x"), 16).ok();
         // Other makers' accelerators are listed in the same folder.
-        let (Some(VENDOR), Some(device)) = (hex("vendor"), hex("device")) else { continue };
-        let Some(generation) = Generation::of_device(device) else { continue };
+        let generation = match (hex("vendor"), hex("device")) {
+            (Some(VENDOR), Some(device)) => Generation::of_device(device),
+            (None, None) => text("device_type").and_then(|name| generation_of_type(&name)),
+            _ => None,
+        };
+        let Some(generation) = generation else { continue };
         nodes.push(Node {
             number,
             address: text("pci_addr").unwrap_or_default(),
@@ -62,4 +69,36 @@ pub fn nodes(kernel: &dyn Kernel) -> Result<Vec<Node>, Failure> {
     }
     nodes.sort_unstable_by_key(|node| node.number);
     Ok(nodes)
+}
+
+/// The generation of what the driver calls its device.
+fn generation_of_type(name: &str) -> Option<Generation> {
+    match name {
+        "GAUDI" | "GAUDI SEC" => Some(Generation::Gaudi1),
+        "GAUDI2" | "GAUDI2B" | "GAUDI2C" | "GAUDI2D" => Some(Generation::Gaudi2),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulator::{Emulator, Options};
+    use hal_gaudi_abi::uapi::Abi;
+
+    #[test]
+    fn cards_are_listed_as_older_and_newer_kernels_list_them() {
+        for (abi, generation) in [(Abi::Drm, Generation::Gaudi1), (Abi::Old, Generation::Gaudi2)] {
+            let machine = Emulator::new(Options { abi, ..Options::of(generation) }).unwrap();
+            let found = nodes(&*machine).unwrap();
+            let summary: Vec<_> =
+                found.iter().map(|node| (node.number, node.address.as_str(), node.generation)).collect();
+            assert_eq!(
+                summary,
+                [(0, "0000:10:00.0", generation), (1, "0000:11:00.0", generation)],
+                "{abi:?}"
+            );
+            assert!(found.iter().all(|node| node.status == "operational"));
+        }
+    }
 }

@@ -1,8 +1,9 @@
 //! What has ended: one thread that learns of it.
 //!
 //! No descriptor becomes readable when a submission ends, and on Gaudi 2 nothing waits for the first of several. One
-//! thread waits for the oldest job of one queue after the other, for a fraction of a millisecond that grows to
-//! [`LONGEST`] while nothing ends, and looks at the oldest jobs of all queues after each. With nothing in flight, it sleeps.
+//! thread waits for the oldest job of one queue after the other, and looks at the oldest jobs of all queues after each. The kernel
+//! wakes it at once when the one ends that it waits for, and otherwise at the next tick of its clock, 1 to 10 ms apart: no wait is
+//! shorter than that. With nothing in flight, it sleeps.
 
 use super::{Awaited, Flight, Queue, Queues, State};
 use crate::kmd::{Progress, clock};
@@ -11,9 +12,8 @@ use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use std::time::Duration;
 
-/// How long the thread waits for one submission at first and at most, before it looks at the others.
-const SHORTEST: Duration = Duration::from_micros(100);
-const LONGEST: Duration = Duration::from_millis(2);
+/// How long the thread waits for one submission before it looks at the others: to the next tick of the kernel's clock.
+const TICK: Duration = Duration::from_micros(1);
 
 /// How long to wait for room that nothing of ours takes.
 const NO_ROOM: Duration = Duration::from_millis(1);
@@ -38,7 +38,7 @@ impl Queues {
 
     /// The thread that learns of completions. Ends when it is told to and nothing is in flight.
     pub(crate) fn serve(&self) {
-        let (mut turn, mut patience) = (0_usize, SHORTEST);
+        let mut turn = 0_usize;
         loop {
             let mut state = self.state.lock();
             self.advance_all(&mut state);
@@ -49,7 +49,6 @@ impl Queues {
             if !reports.is_empty() {
                 self.advance_all(&mut state);
                 drop(state);
-                patience = SHORTEST;
                 self.tell(reports);
                 continue;
             }
@@ -69,34 +68,27 @@ impl Queues {
             let count = heads.len();
             heads.rotate_left(turn % count);
             turn = turn.wrapping_add(1);
-            if self.watch(&heads, patience) {
-                patience = SHORTEST;
-            } else {
-                patience = (patience * 2).min(LONGEST);
-            }
+            self.watch(&heads);
         }
     }
 
-    /// Waits for the heads of the queues, and looks at each. Whether any has ended.
-    fn watch(&self, heads: &[Head], patience: Duration) -> bool {
+    /// Waits for the heads of the queues, and looks at each.
+    fn watch(&self, heads: &[Head]) {
         let sequences: SmallVec<[u64; 8]> = heads.iter().map(|head| head.sequence).collect();
         // What it says is found out again below, for each one by itself.
-        let _ = self.submitter.wait_any(&sequences, patience);
-        let mut any = false;
+        let _ = self.submitter.wait_any(&sequences, TICK);
         for head in heads {
             let progress = self.submitter.poll(head.sequence, Duration::ZERO);
             if progress == Progress::Busy {
                 continue;
             }
-            any = true;
             let mut state = self.state.lock();
             if let Some(failure) = self.submitter.failure(head.hardware, head.sequence, &progress) {
                 state.lost.get_or_insert(failure);
-                return true;
+                return;
             }
             self.settle(&mut state, head, &progress);
         }
-        any
     }
 
     /// The last submission of a job that is first in its queue has ended well: so have the others, and each is asked how, since

@@ -147,13 +147,22 @@ fn no_multi_has_none() {
     assert_eq!((result, answer.cs_completion_map), (Ok(()), 1));
 }
 
+/// rule(signals-absent)
+#[test]
+fn no_signals_has_none() {
+    let card = card(faulty(SECOND, &["no-signals"]));
+    assert_eq!(card.signal(0).err(), Some(Errno::INVAL));
+    assert_eq!(card.wait_signal(0, 1), Err(Errno::INVAL));
+    assert_eq!(submit(&card), Ok(1), "nothing else is different");
+}
+
 #[test]
 fn jitter_lets_queues_overtake_each_other() {
     let card = card(faulty(SECOND, &["jitter"]));
     let request = uapi::CsIn { cs_flags: uapi::cs::TIMESTAMP, ..uapi::CsIn::default() };
     let commands = card.commands(&Card::nop());
     let last: Vec<_> =
-        (0..60).map(|number| card.run_with(&request, &commands, number % 6, 8).unwrap()).collect();
+        (0..60).map(|number| card.run_with(&request, &commands, 60 + number % 6, 8).unwrap()).collect();
     let ends: Vec<_> = last.iter().map(|&sequence| card.finish(sequence).timestamp_nsec).collect();
     assert!(!ends.is_sorted(), "nobody was overtaken");
     for queue in 0..6 {
@@ -212,18 +221,20 @@ fn unplug_wakes_who_waits() {
     });
 }
 
+/// rule(export-peer): whether the other device can reach it is found out when that maps it.
 #[test]
-fn no_p2p_cannot_be_exported() {
-    let card = card(faulty(SECOND, &["no-p2p"]));
-    let address = card.dram(1);
-    assert_eq!(card.export(address, 4096, 0, 0o2_000_002).err(), Some(Errno::PERM));
+fn no_p2p_can_be_exported_and_not_mapped() {
+    let options = hal_gaudi_emulator::Options { register: true, ..faulty(SECOND, &["no-p2p"]) };
+    let card = card(options);
+    let buffer = card.export(card.dram(1), 4096, 0, 0o2_000_002).unwrap();
+    assert_eq!(card.register(&buffer, 4096), Err(Errno::PERM));
 }
 
 #[test]
 fn short_info_ends_early() {
     let card = card(faulty(SECOND, &["short-info"]));
     let short: HwIpInfo = card.info(info::HW_IP_INFO).unwrap();
-    assert_eq!((short.device_id, short.dram_size), (0x1020, 96 << 30));
+    assert_eq!((short.device_id, short.dram_size), (0x1020, 127 * (768 << 20)));
     assert_eq!(
         (short.dram_page_size, short.edma_enabled_mask, short.device_mem_alloc_default_page_size),
         (0, 0, 0)

@@ -87,3 +87,19 @@ fn only_dma_bufs_are_registered() {
     let buffer = off.export(address, 4096, 0, EXPORTABLE).unwrap();
     assert_eq!(off.register(&buffer, 4096), Err(Errno::INVAL), "not upstream");
 }
+
+/// rule(export-offset)
+#[test]
+fn older_drivers_give_other_memory_than_the_offset_says() {
+    let old = Options { abi: hal_gaudi_abi::uapi::Abi::Old, ..registering(SECOND) };
+    let machine = Emulator::new(old).unwrap();
+    let (exporter, importer) = (open(&machine, 0), open(&machine, 1));
+    let memory = exporter.dram(1 << 20);
+    exporter.execute(0, &exporter.fill([1; 4], memory, 4096));
+    exporter.execute(0, &exporter.fill([2; 4], memory + 4096, 4096));
+    let buffer = exporter.export(memory, 4096, 4096, EXPORTABLE).unwrap();
+    let address = importer.register(&buffer, 4096).unwrap();
+    let target = host(4096);
+    importer.execute(4, &importer.copy(address, importer.map_host(&target), 4096));
+    assert_eq!(bytes(&target, 0, 64), [1; 64]);
+}

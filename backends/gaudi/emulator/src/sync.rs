@@ -1,0 +1,426 @@
+//! Sync objects, monitors and fences: what queues wait for each other by.
+//!
+//! A *sync object* is a counter. A *monitor* that is armed watches up to eight of them that lie side by side, and when all
+//! have got far enough, writes a word somewhere and is not armed any more: most often to a *fence* of a queue, which
+//! is a counter that a packet of that queue waits for and takes from.
+//!
+//! The driver signals and waits by the same means, with objects and monitors that it keeps for itself; so do packets of programs
+//! with theirs, and nothing here knows the difference. Engines write to all of it by addresses in the space of registers.
+
+use crate::hardware::Hardware;
+use std::collections::BTreeMap;
+
+/// How large a sync object can get: it has fifteen bits.
+const VALUE: u32 = (1 << 15) - 1;
+/// Added to what is there, instead of replacing it.
+const ADD: u32 = 1 << 31;
+
+/// Where things of one sync manager are, from its first sync object on.
+#[derive(Debug)]
+struct Layout {
+    /// Where registers begin.
+    registers: u64,
+    /// Each manager's first sync object, from there.
+    managers: [u64; 4],
+    objects: u64,
+    monitors: u64,
+    /// Monitors' registers: the two halves of an address, the word, what to watch, and what else.
+    address_low: u64,
+    address_high: u64,
+    payload: u64,
+    arm: u64,
+    config: Option<u64>,
+}
+
+static GAUDI1: Layout = Layout {
+    registers: 0x7F_FC00_0000,
+    // West and south, east and south, west and north, east and north. rule(sync-addresses)
+    managers: [0x49_2000, 0x4B_2000, 0x4D_2000, 0x4F_2000],
+    objects: 2048,
+    monitors: 512,
+    address_low: 0x2000,
+    address_high: 0x2800,
+    payload: 0x3000,
+    arm: 0x3800,
+    config: None,
+};
+
+static GAUDI2: Layout = Layout {
+    registers: 0x1000_007F_F800_0000,
+    managers: [0x410_0000, 0x430_0000, 0x450_0000, 0x470_0000],
+    objects: 8192,
+    monitors: 2048,
+    address_low: 0x8000,
+    address_high: 0xA000,
+    payload: 0xC000,
+    arm: 0xE000,
+    config: Some(0x1_0000),
+};
+
+fn layout(hardware: &Hardware) -> &'static Layout {
+    if hardware.dram_virtual { &GAUDI2 } else { &GAUDI1 }
+}
+
+/// The word's place of a register, if it is one of a row.
+fn place(offset: u64, first: u64, count: u64) -> Option<u32> {
+    let distance = offset.checked_sub(first)?;
+    let number = distance / 4;
+    (distance % 4 == 0 && number < count).then(|| u32::try_from(number).ok()).flatten()
+}
+
+/// One monitor.
+#[derive(Clone, Copy, Debug, Default)]
+struct Monitor {
+    address: [u32; 2],
+    payload: u32,
+    config: u32,
+    /// What it watches, while it does.
+    armed: Option<u32>,
+}
+
+/// What a queue waits for: a fence of its own that has at least so much, of which the packet takes some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fence {
+    pub(crate) number: u32,
+    pub(crate) target: u32,
+    pub(crate) taken: u32,
+}
+
+impl Fence {
+    /// The fence that a packet's first word names.
+    pub(crate) fn of_packet(config: u32) -> Self {
+        Self { number: config >> 30, target: config >> 16 & 0xFF, taken: config & 0xF }
+    }
+}
+
+/// How the driver uses the two sync objects of a queue by turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stream {
+    /// What the next signal makes of the object.
+    pub(crate) next: u32,
+    /// Which of the two it is.
+    pub(crate) current: usize,
+    /// How many submissions and reservations need each, and one more that is not used up.
+    pub(crate) needed: [u32; 2],
+    /// Whether that one goes when the turn comes back.
+    pub(crate) stale: [bool; 2],
+}
+
+impl Default for Stream {
+    fn default() -> Self {
+        Self { next: 1, current: 0, needed: [1, 1], stale: [false; 2] }
+    }
+}
+
+/// How often a sync object can be signalled before its turn is over. rule(signal-turns)
+pub(crate) const TURN: u32 = 1 << 15;
+
+/// All of it, of one card. Everything that is not in it is zero.
+#[derive(Debug, Default)]
+pub(crate) struct Sync {
+    /// By manager and number.
+    objects: BTreeMap<(usize, u32), u32>,
+    monitors: BTreeMap<(usize, u32), Monitor>,
+    /// By queue and number.
+    fences: BTreeMap<(u32, u32), u32>,
+    streams: BTreeMap<u32, Stream>,
+}
+
+/// A word that goes where no sync manager and no fence is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outside {
+    pub(crate) address: u64,
+    pub(crate) value: u32,
+}
+
+impl Sync {
+    /// The value of one of the driver's objects, which are all in the first manager.
+    pub(crate) fn object(&self, number: u32) -> u32 {
+        self.objects.get(&(0, number)).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn stream(&mut self, queue: u32) -> &mut Stream {
+        self.streams.entry(queue).or_default()
+    }
+
+    /// One less needs an object of a queue. It is nought again when nobody needs it. rule(signal-turns)
+    pub(crate) fn give(&mut self, hardware: &Hardware, queue: u32, which: usize) {
+        let Some(needed) = self.stream(queue).needed.get_mut(which) else { return };
+        *needed = needed.saturating_sub(1);
+        if *needed == 0 {
+            *needed = 1;
+            let number = hardware.sync_object(queue) + u32::try_from(which).unwrap_or(0);
+            self.objects.remove(&(0, number));
+        }
+    }
+
+    /// What a new context begins with: whatever is the program's is nought. rule(sync-restored)
+    pub(crate) fn restore(&mut self, hardware: &Hardware) {
+        let (first_object, first_monitor) = (hardware.first_sob, hardware.first_monitor);
+        self.objects.retain(|&(manager, number), _| manager == 0 && number < first_object);
+        self.monitors.retain(|&(manager, number), _| manager == 0 && number < first_monitor);
+        self.fences.clear();
+    }
+
+    /// Whether a queue may go on behind a fence.
+    pub(crate) fn is_open(&self, queue: u32, fence: Fence) -> bool {
+        self.fences.get(&(queue, fence.number)).copied().unwrap_or(0) >= fence.target
+    }
+
+    /// Goes on behind a fence that is open, and takes from it.
+    pub(crate) fn pass(&mut self, queue: u32, fence: Fence) -> bool {
+        if !self.is_open(queue, fence) {
+            return false;
+        }
+        let count = self.fences.entry((queue, fence.number)).or_default();
+        *count = count.saturating_sub(fence.taken);
+        true
+    }
+
+    /// Adds one to an object of the driver's, as the packet of a signal does.
+    pub(crate) fn signal(&mut self, hardware: &Hardware, number: u32) -> Vec<Outside> {
+        let layout = layout(hardware);
+        let [first, ..] = layout.managers;
+        self.write(hardware, layout.registers + first + u64::from(number) * 4, ADD | 1).unwrap_or_default()
+    }
+
+    /// Writes a word to an address of a register, and says what goes on from there outside of here. Nothing, if there is no
+    /// such thing at the address.
+    pub(crate) fn write(&mut self, hardware: &Hardware, address: u64, value: u32) -> Option<Vec<Outside>> {
+        let mut outside = Vec::new();
+        if !self.store(hardware, address, value) {
+            return None;
+        }
+        // A monitor may write to where another one watches, or to itself. One that arms itself for what is so already
+        // would go on for ever; hardware does, too, until it is reset.
+        const MOST: usize = 4096;
+        for _ in 0..MOST {
+            let Some((key, monitor)) = self.triggered() else { break };
+            for step in 0..=(monitor.config >> 5 & 3) {
+                let (manager, number) = key;
+                let writes = self.monitors.get(&(manager, number + step)).copied().unwrap_or_default();
+                let [low, high] = writes.address.map(u64::from);
+                let address = high << 32 | low;
+                if !self.store(hardware, address, writes.payload) {
+                    outside.push(Outside { address, value: writes.payload });
+                }
+            }
+        }
+        Some(outside)
+    }
+
+    /// Takes the first monitor whose objects have all got far enough.
+    fn triggered(&mut self) -> Option<((usize, u32), Monitor)> {
+        let objects = &self.objects;
+        let far = |manager: usize, monitor: &Monitor, armed: u32| {
+            let group = armed & 0xFF | (monitor.config >> 16 & 0xF) << 8;
+            let (mask, equal, wanted) = (armed >> 8 & 0xFF, armed >> 16 & 1 == 1, armed >> 17);
+            (0..8).filter(|bit| mask >> bit & 1 == 0).all(|bit| {
+                let value = objects.get(&(manager, group * 8 + bit)).copied().unwrap_or(0);
+                if equal { value == wanted } else { value >= wanted }
+            })
+        };
+        let mut armed = self.monitors.iter_mut().filter(|(_, monitor)| monitor.armed.is_some());
+        let found =
+            armed.find(|(key, monitor)| monitor.armed.is_some_and(|armed| far(key.0, monitor, armed)));
+        let (&key, monitor) = found?;
+        monitor.armed = None;
+        Some((key, *monitor))
+    }
+
+    /// Writes one register. False, if it is none of these.
+    fn store(&mut self, hardware: &Hardware, address: u64, value: u32) -> bool {
+        let layout = layout(hardware);
+        let Some(offset) = address.checked_sub(layout.registers) else { return false };
+        if let Some(fence) = fence_at(hardware, offset) {
+            *self.fences.entry(fence).or_default() += value;
+            return true;
+        }
+        let managers = layout.managers.iter().enumerate();
+        let inside = managers.filter_map(|(number, &first)| Some((number, offset.checked_sub(first)?)));
+        for (manager, offset) in inside {
+            if let Some(object) = place(offset, 0, layout.objects) {
+                let old = self.objects.entry((manager, object)).or_default();
+                *old = if value & ADD == 0 { value } else { old.wrapping_add(value) } & VALUE;
+                return true;
+            }
+            let rows = [
+                Some(layout.address_low),
+                Some(layout.address_high),
+                Some(layout.payload),
+                Some(layout.arm),
+                layout.config,
+            ];
+            let found =
+                (0..).zip(rows).find_map(|(row, first)| Some((row, place(offset, first?, layout.monitors)?)));
+            let Some((row, number)) = found else { continue };
+            let monitor = self.monitors.entry((manager, number)).or_default();
+            match row {
+                0 => monitor.address[0] = value,
+                1 => monitor.address[1] = value,
+                2 => monitor.payload = value,
+                3 => monitor.armed = Some(value),
+                _ => monitor.config = value,
+            }
+            return true;
+        }
+        false
+    }
+}
+
+/// Where a sync object of the first manager is among the registers.
+pub(crate) fn object_offset(hardware: &Hardware, number: u32) -> u32 {
+    let [first, ..] = layout(hardware).managers;
+    u32::try_from(first).unwrap_or(0) + number * 4
+}
+
+/// Whether an address is one of a register.
+pub(crate) fn is_register(hardware: &Hardware, address: u64) -> bool {
+    let size = if hardware.dram_virtual { 0x800_0000 } else { 0x400_0000 };
+    let first = layout(hardware).registers;
+    (first..first + size).contains(&address)
+}
+
+/// Where a short message goes to: an offset from one of four bases. rule(message-bases)
+pub(crate) fn short_address(hardware: &Hardware, base: u32, offset: u32) -> Option<u64> {
+    let layout = layout(hardware);
+    let [first, _, _, last] = layout.managers;
+    let start = match (hardware.dram_virtual, base) {
+        (false, 0) => last + layout.address_low,
+        (false, 1) => last,
+        (false, 2) | (true, 0) => first + layout.address_low,
+        (false, 3) | (true, 1) => first,
+        _ => return None,
+    };
+    Some(layout.registers + start + u64::from(offset))
+}
+
+/// The queue and the number of the fence at a register. rule(fence-addresses)
+fn fence_at(hardware: &Hardware, offset: u64) -> Option<(u32, u32)> {
+    /// Some engines side by side: where the first has its registers, how far apart they are, how many there are, and the
+    /// first queue of the first.
+    type Engines = (u64, u64, u32, u32);
+    const FIRST: [Engines; 5] = [
+        (0x50_8000, 0x2_0000, 2, 0),
+        (0x54_8000, 0x2_0000, 6, 9),
+        (0x16_8000, 0, 1, 33),
+        (0x06_8000, 0, 1, 37),
+        (0xE0_8000, 0x4_0000, 8, 41),
+    ];
+    const PLAIN: [Engines; 2] = [(0x4C8_A000, 0x1_0000, 2, 0), (0x4E0_A000, 0x1_0000, 2, 252)];
+    const PARTS: [Engines; 3] =
+        [(0x41C_A000, 0x1_0000, 2, 8), (0x40C_A000, 0, 1, 16), (0x400_A000, 0x1_0000, 6, 20)];
+    /// How far the parts of the second generation are apart, and the first queues of each after the first part's.
+    const PART: u64 = 0x20_0000;
+    const SHIFTS: [u32; 4] = [0, 40, 76, 112];
+    let (row, fences) = if hardware.dram_virtual { (0x290, 0x14) } else { (0x308, 0x14) };
+    let inside = |(first, apart, count, queue): Engines| {
+        (0..count).find_map(|engine| {
+            let start = first + apart * u64::from(engine) + row;
+            let number = place(offset, start, 4 * fences / 4)?;
+            // Five words for each fence, of which the last is no stream's.
+            let (fence, stream) = (number / 5, number % 5);
+            (stream < 4).then_some((queue + engine * 4 + stream, fence))
+        })
+    };
+    if !hardware.dram_virtual {
+        return FIRST.into_iter().find_map(inside);
+    }
+    let parts = SHIFTS.into_iter().zip(0_u64..).flat_map(|(shift, part)| {
+        PARTS.map(|(first, apart, count, queue)| {
+            // The seventh tensor engine of the first part comes before the second part's queues.
+            let count = if part == 0 && count == 6 { 7 } else { count };
+            (first + part * PART, apart, count, queue + shift)
+        })
+    });
+    PLAIN.into_iter().chain(parts).find_map(inside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardware;
+    use hal_gaudi_abi::generation::Generation;
+
+    const SOB: u64 = 0x1000_007F_F800_0000 + 0x410_0000;
+
+    /// The two halves of an address, the lower one first.
+    fn halves(address: u64) -> [u32; 2] {
+        [address, address >> 32].map(|half| u32::try_from(half & 0xFFFF_FFFF).unwrap())
+    }
+
+    #[test]
+    fn monitor_writes_to_a_fence_when_its_objects_have_got_far_enough() {
+        let hardware = hardware::of(Generation::Gaudi2);
+        let mut sync = Sync::default();
+        let fence = Fence::of_packet(2 << 30 | 1 << 16 | 1);
+        // The second fence of the first stream of the second tensor engine of the third part.
+        let address = 0x1000_007F_F800_0000_u64 + 0x441_A000 + 0x290 + 2 * 0x14;
+        let queue = 96 + 4;
+        let mut set = |offset: u64, value: u32| {
+            assert_eq!(sync.write(hardware, SOB + offset, value), Some(vec![]));
+        };
+        let [low, high] = halves(address);
+        set(0x8000 + 300 * 4, low);
+        set(0xA000 + 300 * 4, high);
+        set(0xC000 + 300 * 4, 1);
+        // Objects 800 and 802, at least three.
+        set(0xE000 + 300 * 4, 3 << 17 | (!0b101_u32 & 0xFF) << 8 | 100);
+        set(802 * 4, 3);
+        assert!(!sync.pass(queue, fence));
+        for _ in 0..3 {
+            assert!(!sync.is_open(queue, fence));
+            assert!(sync.write(hardware, SOB + 800 * 4, ADD | 1).is_some());
+        }
+        assert!(sync.pass(queue, fence) && !sync.pass(queue, fence), "it was taken");
+        sync.write(hardware, SOB + 800 * 4, ADD | 1);
+        assert!(!sync.is_open(queue, fence), "it is not armed any more");
+    }
+
+    #[test]
+    fn monitor_with_several_words_writes_them_all_and_may_arm_itself() {
+        let hardware = hardware::of(Generation::Gaudi2);
+        let mut sync = Sync::default();
+        let arm = 1 << 17 | 0xFE << 8 | 100;
+        let words =
+            [(0xFFF0_77FF_FFFF_0000_u64, 50), (SOB + 800 * 4, ADD | VALUE), (SOB + 0xE000 + 300 * 4, arm)];
+        for (number, (address, payload)) in (300_u64..).zip(words) {
+            let [low, high] = halves(address);
+            sync.write(hardware, SOB + 0x8000 + number * 4, low);
+            sync.write(hardware, SOB + 0xA000 + number * 4, high);
+            sync.write(hardware, SOB + 0xC000 + number * 4, payload);
+        }
+        sync.write(hardware, SOB + 0x1_0000 + 300 * 4, 2 << 5);
+        sync.write(hardware, SOB + 0xE000 + 300 * 4, arm);
+        for _ in 0..2 {
+            let said = sync.write(hardware, SOB + 800 * 4, ADD | 1).unwrap();
+            assert_eq!(said, [Outside { address: 0xFFF0_77FF_FFFF_0000, value: 50 }]);
+            assert_eq!(sync.object(800), 0);
+        }
+    }
+
+    #[test]
+    fn every_queue_of_an_engine_has_four_fences_of_its_own() {
+        for (generation, pages) in [(Generation::Gaudi1, 0..0x1000_u64), (Generation::Gaudi2, 0x4000..0x5000)]
+        {
+            let hardware = hardware::of(generation);
+            let registers =
+                pages.flat_map(|page| (0x280..0x380).step_by(4).map(move |inside| page << 12 | inside));
+            let found: Vec<_> = registers.filter_map(|offset| fence_at(hardware, offset)).collect();
+            let mut sorted = found.clone();
+            sorted.sort_unstable();
+            sorted.dedup();
+            assert_eq!(sorted.len(), found.len(), "two registers for one fence");
+            let queues = (0..hardware.queues).filter(|&queue| {
+                hardware.is_enabled(queue) && hardware.queue(queue) != Some(hardware::Kind::Driver)
+            });
+            for queue in queues {
+                assert_eq!(
+                    sorted.iter().filter(|(other, _)| *other == queue).count(),
+                    4,
+                    "{generation}: {queue}"
+                );
+            }
+        }
+    }
+}
