@@ -302,7 +302,7 @@ impl Queues {
                      execute_timeout= more if it needs longer",
                     self.name
                 );
-                Failure::new(Code::DeadlineExceeded, message)
+                Failure::new(Code::Aborted, message)
             }
             Trouble::Device(error) => error.failure(&self.name),
             Trouble::Program(failure) => failure,
