@@ -1,5 +1,5 @@
-//! `cargo xtask asan`: the conformance suite, the C examples and the driver's own tests with AddressSanitizer and its leak
-//! checker.
+//! `cargo xtask asan`: the C examples, the driver's own tests and, if asked for, the conformance suite, with AddressSanitizer and
+//! its leak checker.
 //!
 //! Both sides are instrumented: every load and store of IREE's, of the driver's, of the backends' and of what they are made
 //! of. Rust's standard library is not, as it comes compiled; its memory is from the checked allocator all the same. The
@@ -16,10 +16,20 @@ use std::process::{Command, Output};
 const OPTIONS: &str =
     "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:abort_on_error=0";
 
-pub(crate) fn run() -> Result<bool> {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Also the conformance suite, which takes some minutes to build
+    #[arg(long)]
+    suite: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<bool> {
     let tree = Tree::configure(Flavour::Asan, None)?;
     tree.build(&["hal_runtime_archives"])?;
-    tree.build(&["hal_cts", "embed", "smoke", "overlap"])?;
+    tree.build(&["embed", "smoke", "overlap"])?;
+    if options.suite {
+        tree.build(&["hal_cts"])?;
+    }
     let data = cts::testdata(&tree)?;
     let module = two_functions(&tree)?;
 
@@ -45,10 +55,11 @@ pub(crate) fn run() -> Result<bool> {
     let mut abandon = Command::new(tree.tool("smoke"));
     abandon.args(["mock://0?latency=1s", "abandon"]);
 
-    let mut green = true;
-    for (what, command, fails) in [
+    let suites = [
         ("the conformance suite on mock", suite, false),
         ("the conformance suite on an emulated Gaudi 2", cards, false),
+    ];
+    let programs = [
         ("a C program that computes while bytes move", overlap, false),
         ("a C program on a card that is reset", reset, true),
         ("a C program with two calls in flight", embed, false),
@@ -57,8 +68,9 @@ pub(crate) fn run() -> Result<bool> {
         ("a C program that uses four queues", smoke, false),
         ("the same, letting go of work that waits for ever", abandon, false),
         ("the driver's tests", tests(&tree, &data)?, false),
-    ] {
-        let mut command = command;
+    ];
+    let mut green = true;
+    for (what, mut command, fails) in suites.into_iter().filter(|_| options.suite).chain(programs) {
         println!("with AddressSanitizer: {what}");
         let output =
             command.env("ASAN_OPTIONS", OPTIONS).output().with_context(|| format!("starting {what}"))?;

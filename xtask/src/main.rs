@@ -53,7 +53,7 @@ enum Command {
     /// IREE's conformance suite on every backend
     Cts(cts::Options),
     /// The conformance suite, the C examples and the driver's tests with AddressSanitizer and its leak checker
-    Asan,
+    Asan(asan::Options),
     /// Makes a driver of your own, outside the repository, that runs at once
     NewBackend(new_backend::Options),
     /// A driver outside the workspace: made, built, linked into a C program, and run
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
         Command::Run(options) => iree::run(&options),
         Command::Profile(options) => demo::profile(&options),
         Command::Cts(options) => cts::run(&options),
-        Command::Asan => asan::run(),
+        Command::Asan(options) => asan::run(&options),
         Command::NewBackend(options) => new_backend::run(&options),
         Command::ThirdParty => third_party::run(),
         Command::Wheel(options) => wheel::run(&options),
