@@ -2,7 +2,7 @@
 //!
 //! `qaic://` drives a card through the requests of the upstream kernel driver: buffer objects, slices, execution, and
 //! messages to the card's management processor. Nothing of the vendor's user-space software is needed but its compiler.
-//! `qaic://emulated` drives an [emulator](hal_qaic_emulator) of that kernel driver and its cards, which runs IREE's host
+//! `qaic://emulated` drives an [emulator] of that kernel driver and its cards, which runs IREE's host
 //! executables as networks of its own. What no emulator can show is said in `docs/qaic.md`: nothing here has been proved on
 //! silicon yet.
 //!
@@ -34,7 +34,7 @@
 //! | `elements=N` | as many as needed | how many elements the rings of a channel have |
 //! | `in_flight=N` | as many as the ring takes | how many dispatches of one network are queued at once |
 //!
-//! An emulated card takes those of the [emulator](hal_qaic_emulator) as well.
+//! An emulated card takes those of the [emulator] as well.
 //!
 //! # Where things are
 //!
