@@ -236,10 +236,7 @@ fn everything_may_be_let_go_once_it_is_queued() {
 /// hal/device.h, dispatch: "the executable, binding buffers, and indirect parameter buffer will be retained by the queue".
 #[test]
 fn what_a_dispatch_uses_may_be_let_go_once_it_is_queued() {
-    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join("../iree/testdata/vmvx/command_buffer_dispatch_constants_bindings_test.bin");
-    let bytes = std::fs::read(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}; run `cargo xtask build`", path.display()));
+    let bytes = common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         if device.query("hal.executable.format", "vmvx-bytecode-fb").unwrap() == 0 {

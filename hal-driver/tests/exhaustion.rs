@@ -13,7 +13,6 @@ use hal_semaphore::Code;
 use hal_sys as sys;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -274,10 +273,7 @@ fn records(program: &mut Program, buffers: [&Buffer; 2]) -> Result {
 }
 
 fn dispatches(program: &mut Program, buffers: [&Buffer; 2]) -> Result {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join("../iree/testdata/vmvx/command_buffer_dispatch_constants_bindings_test.bin");
-    let bytes = std::fs::read(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}; run `cargo xtask build`", path.display()));
+    let bytes = common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
     let executable: Executable = program.device.load("vmvx-bytecode-fb", &bytes)?;
     program.step(|device, waits, signals| device.dispatch(1, waits, signals, &executable, &[1, 2], &buffers))
 }

@@ -85,8 +85,9 @@ fn a_device_that_goes_while_it_waits_ends_soon_and_tells_the_others() {
         assert!(begin.elapsed() < SOON);
         let error = fails(&waits[1]);
         assert!(error.text.contains("rank 0"), "{}", error.text);
+        // Its own operation ends with the group's failure or with the engine, whichever is there first.
         let own = fails(&waits[0]);
-        assert!(own.text.contains("rank 0"), "{}", own.text);
+        assert!(own.text.contains("rank 0") || own.text.contains("was shut down"), "{}", own.text);
     }
 }
 
