@@ -18,6 +18,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+/// All that were made: drivers keep theirs as long as the process, and a leak checker finds them here.
+static MADE: Mutex<Vec<&'static Scarce>> = Mutex::new(Vec::new());
+
 /// A host allocator with so much in it and no more.
 struct Scarce {
     /// How many were asked for.
@@ -32,7 +35,10 @@ struct Scarce {
 impl Scarce {
     fn new(fails_at: usize, then_all: bool) -> &'static Self {
         let out = Mutex::default();
-        Box::leak(Box::new(Self { asked: AtomicUsize::new(0), fails_at, then_all, out }))
+        let made: &'static Self =
+            Box::leak(Box::new(Self { asked: AtomicUsize::new(0), fails_at, then_all, out }));
+        MADE.lock().unwrap().push(made);
+        made
     }
 
     fn raw(&'static self) -> sys::iree_allocator_t {
