@@ -77,8 +77,9 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// Signals or fails a timeline that is not the calling engine's: whatever that takes where it belongs. A signal
     /// that the timeline refuses (it is there already, or has failed) is dropped. Called without a lock held, never on
     /// a thread that is submitting something, and for each timeline by one thread at a time, in the order in which the
-    /// engine's operations have ended. So whoever is called back from in here holds up the next step of this timeline, and
-    /// waits for ever if that is what it waits for.
+    /// engine's operations have ended. So whoever another driver calls back from in here holds up the next step of this
+    /// timeline, and waits for ever if that is what it waits for. Where the timeline is registered with an engine of this crate, this
+    /// is the step alone; callbacks come when the next step may be told.
     fn deliver(&self, state: Result<u64, &Failure>);
 
     /// Calls `watcher` once, on any thread and possibly before this returns, when `value` is reached or the timeline

@@ -235,7 +235,34 @@ impl Drop for Entry<'_> {
     }
 }
 
-/// Works off what calls that were nested too deep have left.
+/// While it is there, calls into any engine on this thread make their steps and leave what follows from them, as calls do that
+/// are nested too deep. Whoever had it sees to it that [it is done](do_what_was_left).
+pub(super) struct Leaving(());
+
+impl Leaving {
+    pub(super) fn begin() -> Self {
+        let _ = with(|local| local.depth.set(local.depth.get() + DEPTH));
+        Self(())
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let _ = with(|local| local.depth.set(local.depth.get() - DEPTH));
+    }
+}
+
+/// Does what was left beside a [`Leaving`], unless this is nested too deep itself: then it is left to the call around this one.
+pub(super) fn do_what_was_left() {
+    if is_nested() {
+        return;
+    }
+    let _ = with(|local| local.depth.set(local.depth.get() + 1));
+    drain_inbox();
+    let _ = with(|local| local.depth.set(local.depth.get() - 1));
+}
+
+/// Works off what calls have left that were nested too deep, or beside a [`Leaving`].
 fn drain_inbox() {
     while let Some((port, mut agenda)) = with(|local| local.inbox.borrow_mut().pop_front()).flatten() {
         port.run(&mut agenda);

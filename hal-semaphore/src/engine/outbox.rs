@@ -4,6 +4,10 @@
 //! made, by one thread at a time; whoever comes meanwhile leaves its own to that thread. No timeline waits for another
 //! one's driver, so each has a lane of its own.
 //!
+//! A timeline of another engine of this crate makes its steps at once, and what follows from them, callbacks among it, comes when
+//! nobody attends the lane: a callback may wait for the next step of the same timeline. What another driver does inside
+//! [`deliver`](Timeline::deliver) is its own affair.
+//!
 //! The order is that in which operations end: a letter is posted under the lock of the queue on which its operation ends, and
 //! before a timeline of the engine moves by which another queue could hear of that end.
 //!
@@ -11,6 +15,7 @@
 //! operations held that signal nobody elsewhere waits for no other driver.
 
 use super::Shared;
+use super::agenda::{Leaving, do_what_was_left};
 use crate::backend::{Backend, Ended};
 use crate::failure::Failure;
 use crate::sabotage::{Defect, sabotaged};
@@ -18,6 +23,9 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::Timeline;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+/// How many steps a timeline of another engine is told of before what follows from them is done.
+const MOST_LEFT: u32 = 16;
 
 /// The letters for each timeline that has any, by its [identity](Timeline::identity).
 pub(super) struct Outbox<B: Backend>(Mutex<BTreeMap<usize, Lane<B>>>);
@@ -69,6 +77,18 @@ impl<B: Backend> Outbox<B> {
         lane.letters.pop_front()
     }
 
+    /// Leaves a lane to whoever attends it next. Says whether there is something left in it.
+    fn abandon(&self, identity: usize) -> bool {
+        let mut lanes = self.0.lock();
+        let Some(lane) = lanes.get_mut(&identity) else { return false };
+        lane.attended = false;
+        let remains = !lane.letters.is_empty();
+        if !remains {
+            lanes.remove(&identity);
+        }
+        remains
+    }
+
     /// The next letter for whoever attends the lane; with the last one the lane goes.
     fn next(&self, identity: usize) -> Option<Letter<B>> {
         let mut lanes = self.0.lock();
@@ -92,15 +112,35 @@ impl<B: Backend> Parting<B> {
 }
 
 impl<B: Backend> Shared<B> {
-    /// Tells a timeline of another driver all that there is to tell, unless another thread does.
-    pub(super) fn tell_foreign(&self, identity: usize) {
+    /// Tells timelines of other drivers all that there is to tell them, unless another thread does.
+    pub(super) fn tell_foreign(&self, identities: &[usize]) {
+        let left = identities.iter().fold(false, |left, identity| self.tell_one(*identity) || left);
+        if left {
+            do_what_was_left();
+        }
+    }
+
+    /// Tells a timeline. Says whether what follows from that is left to be done.
+    fn tell_one(&self, identity: usize) -> bool {
         let mut letter = self.outbox.attend(identity);
+        let mut left = 0;
         while let Some(Letter { timeline, state, parting }) = letter {
+            let leaving = timeline.registration().is_some().then(Leaving::begin);
+            left += u32::from(leaving.is_some());
             // The last handle on the timeline may go here.
             self.count_panic(self.foreign(move || timeline.deliver(state.as_ref().copied())));
+            drop(leaving);
             self.part(&parting);
+            if left == MOST_LEFT {
+                // What follows from those is not kept waiting by more of them.
+                if self.outbox.abandon(identity) {
+                    self.defer(move |shared| shared.tell_foreign(&[identity]));
+                }
+                break;
+            }
             letter = self.outbox.next(identity);
         }
+        left > 0
     }
 
     /// One owner less. The last gives back what the operations held.

@@ -263,9 +263,7 @@ impl<B: Backend> Shared<B> {
                 if let Some(parting) = parting {
                     // Its last letter gives back what it keeps: this thread may go on with those of others.
                     shared.part(&parting);
-                    for identity in letters {
-                        shared.tell_foreign(identity);
-                    }
+                    shared.tell_foreign(&letters);
                 }
                 shared.reclaim_all(reclaims_late);
             };
@@ -394,7 +392,7 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Has callbacks run on a thread that holds nothing of its program's.
-    fn defer(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
+    pub(super) fn defer(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
         self.leave(run);
         self.run_deferred_elsewhere();
     }
