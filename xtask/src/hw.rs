@@ -123,7 +123,7 @@ impl Bench {
     /// The table of what the kernel driver must say.
     fn rules(&self, package: &str) -> Command {
         let mut command = self.cargo(&["test", "-p", package, "--test", "emulator", "--"]);
-        command.args(["the_driver_says_what_the_table_has", "--nocapture", "--test-threads=1"]);
+        command.args([RULES, "--nocapture", "--test-threads=1"]);
         if let Some(node) = &self.node {
             command.env(self.variable("NODE"), node);
         }
@@ -156,6 +156,9 @@ fn step(name: &'static str, about: &'static str, command: Command) -> Step {
 }
 
 /// The tests that need nothing but a device.
+/// The test that is the table of rules, in each emulator's tests.
+const RULES: &str = "the_driver_says_what_the_table_has";
+
 const TRANSFERS: [&str; 6] = [
     "what_goes_down_comes_up",
     "bytes_move_within_the_device_and_are_filled",
@@ -165,10 +168,10 @@ const TRANSFERS: [&str; 6] = [
     "five_gibibytes_are_split_and_arrive",
 ];
 const GAUDI_QUEUES: [&str; 4] = [
-    "bytes_end_where_plain_memory_has_them",
-    "queues_that_wait_for_each_other_before_anything_is_signalled",
-    "many_threads_share_a_card",
-    "a_file_is_read_into_memory_that_cannot_be_mapped",
+    "gaudi::bytes_end_where_plain_memory_has_them",
+    "gaudi::queues_that_wait_for_each_other_before_anything_is_signalled",
+    "gaudi::many_threads_share_a_card",
+    "gaudi::a_file_is_read_into_memory_that_cannot_be_mapped",
 ];
 
 fn gaudi(bench: &Bench) -> Result<Vec<Step>> {
@@ -194,7 +197,7 @@ fn gaudi(bench: &Bench) -> Result<Vec<Step>> {
         step(
             "queues",
             "random transfers over all queues against plain memory",
-            bench.tests("hal-driver", "gaudi", &GAUDI_QUEUES),
+            bench.tests("hal-driver", "driver", &GAUDI_QUEUES),
         ),
         step("suite", "IREE's conformance suite, but for what dispatches", bench.suite()?),
         step("overlap", "a C program that computes while bytes move", overlap),
@@ -207,10 +210,10 @@ fn gaudi(bench: &Bench) -> Result<Vec<Step>> {
 }
 
 const QAIC_QUEUES: [&str; 4] = [
-    "bytes_end_where_plain_memory_has_them",
-    "queues_that_wait_for_each_other_before_anything_is_signalled",
-    "many_threads_share_a_card",
-    "clients_of_a_card_do_not_notice_each_other",
+    "qaic::bytes_end_where_plain_memory_has_them",
+    "qaic::queues_that_wait_for_each_other_before_anything_is_signalled",
+    "qaic::many_threads_share_a_card",
+    "qaic::clients_of_a_card_do_not_notice_each_other",
 ];
 
 fn qaic(bench: &Bench) -> Result<Vec<Step>> {
@@ -227,15 +230,16 @@ fn qaic(bench: &Bench) -> Result<Vec<Step>> {
         step(
             "queues",
             "random transfers over all queues against plain memory, of several clients too",
-            bench.tests("hal-driver", "qaic", &QAIC_QUEUES),
+            bench.tests("hal-driver", "driver", &QAIC_QUEUES),
         ),
         step("suite", "IREE's conformance suite, but for what dispatches", bench.suite()?),
     ])
 }
 
+const LARGE_TRANSFERS: &str = "large_transfers_cover_everything_once";
+
 fn tenstorrent(bench: &Bench) -> Result<Vec<Step>> {
-    let mut transfers =
-        bench.tests("hal-tenstorrent", "transfers", &["large_transfers_cover_everything_once"]);
+    let mut transfers = bench.tests("hal-tenstorrent", "transfers", &[LARGE_TRANSFERS]);
     transfers.env("HAL_TENSTORRENT_CARD", bench.path());
     let mut dispatches = bench.cargo(&["test", "-p", "hal-tenstorrent", "--test", "dispatches", "--"]);
     dispatches.arg("--test-threads=1").env("HAL_TENSTORRENT_CARD", bench.path());
@@ -246,4 +250,30 @@ fn tenstorrent(bench: &Bench) -> Result<Vec<Step>> {
         step("dispatches", "IREE's kernels, however work is divided and memory lies", dispatches),
         step("suite", "IREE's conformance suite, with its executables compiled for riscv32", suite),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name that no test has would run none, and succeed.
+    #[test]
+    fn tests_that_are_run_by_name_exist() {
+        let root = workspace::root().unwrap();
+        let chosen = [
+            ("backends/gaudi/tests/transfers.rs", TRANSFERS.as_slice()),
+            ("hal-driver/tests/driver/gaudi.rs", GAUDI_QUEUES.as_slice()),
+            ("hal-driver/tests/driver/qaic.rs", QAIC_QUEUES.as_slice()),
+            ("backends/tenstorrent/tests/transfers.rs", [LARGE_TRANSFERS].as_slice()),
+            ("backends/gaudi/emulator/tests/emulator/validation.rs", [RULES].as_slice()),
+            ("backends/qaic/emulator/tests/emulator/table.rs", [RULES].as_slice()),
+        ];
+        for (file, names) in chosen {
+            let text = std::fs::read_to_string(root.join(file)).unwrap();
+            for name in names {
+                let function = format!("#[test]\nfn {}()", name.rsplit("::").next().unwrap());
+                assert!(text.contains(&function), "{file} has no {name}");
+            }
+        }
+    }
 }

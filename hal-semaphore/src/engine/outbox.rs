@@ -114,14 +114,14 @@ impl<B: Backend> Parting<B> {
 impl<B: Backend> Shared<B> {
     /// Tells timelines of other drivers all that there is to tell them, unless another thread does.
     pub(super) fn tell_foreign(&self, identities: &[usize]) {
-        let left = identities.iter().fold(false, |left, identity| self.tell_one(*identity) || left);
-        if left {
+        let left: u32 = identities.iter().map(|identity| self.tell_one(*identity)).sum();
+        if left > 0 {
             do_what_was_left();
         }
     }
 
-    /// Tells a timeline. Says whether what follows from that is left to be done.
-    fn tell_one(&self, identity: usize) -> bool {
+    /// Tells a timeline. Says of how many steps what follows is left to be done.
+    fn tell_one(&self, identity: usize) -> u32 {
         let mut letter = self.outbox.attend(identity);
         let mut left = 0;
         while let Some(Letter { timeline, state, parting }) = letter {
@@ -140,7 +140,7 @@ impl<B: Backend> Shared<B> {
             }
             letter = self.outbox.next(identity);
         }
-        left > 0
+        left
     }
 
     /// One owner less. The last gives back what the operations held.

@@ -1,10 +1,6 @@
 //! Programs that ask how far a semaphore is instead of waiting for it.
 
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
-
-mod common;
-
-use common::{Device, List};
+use crate::common::{Device, List};
 use hal_semaphore::Code;
 use std::time::{Duration, Instant};
 

@@ -1,13 +1,6 @@
 //! What works here though IREE does not promise it: programs may have come to rely on it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
-mod common;
-
-use common::{Device, List};
+use crate::common::{Device, List};
 use hal_sys as sys;
 
 const DEVICES: [&str; 3] = ["mock", "template", "gaudi://emulated?generation=gaudi1&seed=9300"];
@@ -69,13 +62,17 @@ fn a_write_beside_the_bytes_that_a_recording_writes_is_not_lost() {
 }
 
 /// Records a fill of a part of the first slot.
-fn fill_slot(commands: *mut sys::iree_hal_command_buffer_t, offset: usize, length: usize) -> common::Result {
+fn fill_slot(
+    commands: *mut sys::iree_hal_command_buffer_t,
+    offset: usize,
+    length: usize,
+) -> crate::common::Result {
     // SAFETY: the command buffer is recording, and the pattern lives through the call.
     unsafe {
         let slot = sys::iree_hal_make_indirect_buffer_ref(0, offset, length);
         let pattern = [0xA3_u8];
         let status = sys::iree_hal_command_buffer_fill_buffer(commands, slot, pattern.as_ptr().cast(), 1, 0);
-        common::check(status)
+        crate::common::check(status)
     }
 }
 

@@ -1,14 +1,8 @@
 //! A host allocator that runs out: each call says so, and nothing is left half done or left behind.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
-mod common;
-
-use common::{Buffer, Commands, Device, Executable, List, Result, Semaphore, Tracker, check, params, view};
+use crate::common::{
+    Buffer, Commands, Device, Executable, List, Result, Semaphore, Tracker, check, params, view,
+};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::collections::BTreeMap;
@@ -78,7 +72,7 @@ unsafe extern "C" fn control(
         | sys::IREE_ALLOCATOR_COMMAND_REALLOC => {
             number = scarce.asked.fetch_add(1, Ordering::Relaxed);
             if number == scarce.fails_at || (scarce.then_all && number > scarce.fails_at) {
-                return common::failure(Code::ResourceExhausted, "there is no more");
+                return crate::common::failure(Code::ResourceExhausted, "there is no more");
             }
             made = true;
             if command == sys::IREE_ALLOCATOR_COMMAND_REALLOC {
@@ -279,7 +273,7 @@ fn records(program: &mut Program, buffers: [&Buffer; 2]) -> Result {
 }
 
 fn dispatches(program: &mut Program, buffers: [&Buffer; 2]) -> Result {
-    let bytes = common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
+    let bytes = crate::common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
     let executable: Executable = program.device.load("vmvx-bytecode-fb", &bytes)?;
     program.step(|device, waits, signals| device.dispatch(1, waits, signals, &executable, &[1, 2], &buffers))
 }
@@ -388,7 +382,7 @@ fn lists(uri: &str, allocator: sys::iree_allocator_t) -> Result {
     let name = uri.split(':').next().unwrap();
     let (mut driver, mut count, mut infos) = (null_mut(), 0, null_mut());
     unsafe {
-        let registry = common::registry();
+        let registry = crate::common::registry();
         check(sys::iree_hal_driver_registry_try_create(registry, view(name), allocator, &raw mut driver))?;
         let listed = check(sys::iree_hal_driver_query_available_devices(
             driver,

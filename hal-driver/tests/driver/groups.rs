@@ -1,11 +1,6 @@
 //! A device in several groups at once: every session of the runtime library makes one around the device it is given.
 
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
-
-mod common;
-
-use common::{Device, List, Semaphore, Tracker, check};
+use crate::common::{Device, List, Semaphore, Tracker, check};
 use hal_sys as sys;
 use std::sync::atomic::{AtomicIsize, Ordering};
 

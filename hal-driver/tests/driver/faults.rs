@@ -1,13 +1,6 @@
 //! Each fault of the mock device, and what a program sees of it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
-mod common;
-
-use common::{Device, List};
+use crate::common::{Device, List};
 use hal_semaphore::Code;
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,6 @@
 //! Affinities name queues as a program counts them, and a device has as many as it has: the same one means the same queue.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-mod common;
-
-use common::{Buffer, Device, File, List, check, params, reference};
+use crate::common::{Buffer, Device, File, List, check, params, reference};
 use hal_sys as sys;
 use std::ptr::null_mut;
 

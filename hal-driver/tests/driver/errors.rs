@@ -1,18 +1,11 @@
 //! What is wrong with a request is refused with the right status, says what is wrong, and changes nothing.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
-mod common;
-
-use common::{Device, Error, List, check, params, view};
+use crate::common::{Device, Error, List, check, params, view};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;
 
-fn refused(result: common::Result, code: Code, says: &str) {
+fn refused(result: crate::common::Result, code: Code, says: &str) {
     let error = result.expect_err(says);
     told(&error, code, says);
 }
@@ -90,7 +83,7 @@ fn memory_is_given_back_once() {
 fn a_host_call_that_fails_or_panics_fails_its_signals() {
     let device = Device::open("mock").unwrap();
     let (ready, done, chained) = (device.semaphore(0), device.semaphore(0), device.semaphore(0));
-    let call = Box::new(|| common::failure(Code::NotFound, "the call found nothing"));
+    let call = Box::new(|| crate::common::failure(Code::NotFound, "the call found nothing"));
     device.host_call(&ready.at(1), &done.at(1), 0, call).unwrap();
     device.barrier(&done.at(1), &chained.at(1)).unwrap();
     ready.signal(1).unwrap();

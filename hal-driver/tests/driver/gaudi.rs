@@ -6,10 +6,8 @@
     reason = "a test stops where something is not as it should be"
 )]
 
-mod common;
-
-use common::chain::{LENGTH, chain, dependent_fills, fills};
-use common::{Buffer, Device, List, Semaphore};
+use crate::common::chain::{LENGTH, chain, dependent_fills, fills};
+use crate::common::{Buffer, Device, List, Semaphore};
 use hal_semaphore::Code;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -104,12 +102,12 @@ fn a_file_is_read_into_memory_that_cannot_be_mapped() {
         let (local, read) = (device.local_buffer(length), device.buffer(length));
         let done = device.semaphore(0);
         let bytes: Vec<u8> = (0..length).map(|at| ((at * 31) >> 5) as u8).collect();
-        let file = common::File::with(&bytes);
+        let file = crate::common::File::with(&bytes);
         device.read_file(&List::none(), &done.at(1), &file, 0, &local, length).unwrap();
         device.copy(&done.at(1), &done.at(2), &local, &read, length).unwrap();
         done.wait(2).unwrap();
         assert!(read.read() == bytes);
-        let other = common::File::with(&vec![0; length]);
+        let other = crate::common::File::with(&vec![0; length]);
         device.write_file(&done.at(2), &done.at(3), &local, &other, 0, length).unwrap();
         done.wait(3).unwrap();
         assert!(other.read() == bytes);

@@ -1,14 +1,6 @@
 //! Backends that do what their traits allow and nobody expects: nothing that they say is believed where memory is at stake.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::undocumented_unsafe_blocks,
-    reason = "a test stops where something is not as it should be; every object is alive as long as its wrapper"
-)]
 
-mod common;
-
-use common::{Buffer, Device, List, check};
+use crate::common::{Buffer, Device, List, check};
 use hal_backend::{
     Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange, Inferred,
     Job, LoadRequest, Loaded, NativeWaits, Parameters, Properties, Rejected,
@@ -162,9 +154,9 @@ impl hal_backend::Device for OddDevice {
     }
 }
 
-fn open(path: &str) -> common::Result<Device> {
+fn open(path: &str) -> crate::common::Result<Device> {
     static REGISTER: Once = Once::new();
-    REGISTER.call_once(|| unsafe { check(hal_driver::register::<Odd>(common::registry())).unwrap() });
+    REGISTER.call_once(|| unsafe { check(hal_driver::register::<Odd>(crate::common::registry())).unwrap() });
     Device::open(&format!("odd://{path}"))
 }
 
@@ -273,7 +265,7 @@ fn import_descriptor(device: &Device, told: &Told) -> Buffer {
     external.handle.opaque_fd.fd = descriptor.as_raw_fd();
     let mut buffer = null_mut();
     unsafe {
-        let (params, release) = (common::params(), told.callback());
+        let (params, release) = (crate::common::params(), told.callback());
         let (allocator, external) = (device.allocator(), &raw mut external);
         check(sys::iree_hal_allocator_import_buffer(allocator, params, external, release, &raw mut buffer))
             .unwrap();
@@ -287,7 +279,7 @@ fn release_callback_comes_once_behind_everything_that_had_the_memory() {
     let start = bytes.as_ptr().align_offset(64);
     let memory = bytes[start..].as_mut_ptr();
     released_last(|device, told| {
-        device.import_until(common::params(), memory, 4096, told.callback()).unwrap()
+        device.import_until(crate::common::params(), memory, 4096, told.callback()).unwrap()
     });
     released_last(import_descriptor);
 }
@@ -322,7 +314,7 @@ fn released_last(import: impl FnOnce(&Device, &Told) -> Buffer) {
 fn import_that_is_refused_calls_nobody_back() {
     let device = open("keeps-imports").unwrap();
     let told = Told::default();
-    let refused = device.import_until(common::params(), null_mut(), 4096, told.callback());
+    let refused = device.import_until(crate::common::params(), null_mut(), 4096, told.callback());
     assert_eq!(refused.err().unwrap().code, Code::InvalidArgument);
     assert_eq!(told.times.load(Ordering::SeqCst), 0);
 }
@@ -330,7 +322,7 @@ fn import_that_is_refused_calls_nobody_back() {
 #[test]
 fn backend_without_import_is_not_importable() {
     let device = open("fresh-views").unwrap();
-    let (params, mut bytes) = (common::params(), vec![0_u8; 8192]);
+    let (params, mut bytes) = (crate::common::params(), vec![0_u8; 8192]);
     let compatibility = unsafe {
         let (allocator, none, nowhere) = (device.allocator(), null_mut(), null_mut());
         sys::iree_hal_allocator_query_buffer_compatibility(allocator, params, 4096, none, nowhere)
@@ -362,7 +354,8 @@ fn format_of_an_executable_is_the_backends_to_know() {
     let device = open("fresh-views").unwrap();
     let infer = |bytes: &[u8]| unsafe {
         let (mut cache, mut name, mut size) = (null_mut(), [0_u8; 16], 0);
-        check(sys::iree_hal_executable_cache_create(device.0, common::view("test"), &raw mut cache)).unwrap();
+        check(sys::iree_hal_executable_cache_create(device.0, crate::common::view("test"), &raw mut cache))
+            .unwrap();
         let data = sys::iree_const_byte_span_t { data: bytes.as_ptr(), data_length: bytes.len() };
         let inferred = check(sys::iree_hal_executable_cache_infer_format(
             cache,

@@ -1,17 +1,13 @@
 //! Memory that comes and goes by file descriptors, between devices, drivers and processes.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-mod common;
-
-use common::{Buffer, Device, List, Result, check};
+use crate::common::{Buffer, Device, List, Result, check};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 use rustix::io::FdFlags;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -131,13 +127,21 @@ fn two_devices_have_one_memory_by_its_descriptor() {
 }
 
 /// Where the other process finds the descriptor.
-const NUMBER: &str = "EXTERNAL_DESCRIPTOR";
+/// Runs one of these tests again in another process, which a variable tells that it is the other one.
+fn in_another_process(test: &str, other: &str, input: Stdio) {
+    let name = format!("{}::{test}", module_path!().rsplit("::").next().unwrap());
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let child = command.args([&name, "--exact"]).env(other, "1").stdin(input).output().unwrap();
+    let text = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && text.contains("1 passed"), "{text}");
+}
 
 #[test]
 fn two_processes_have_one_memory_by_its_descriptor() {
-    if let Ok(number) = std::env::var(NUMBER) {
+    const OTHER: &str = "EXTERNAL_OTHER";
+    if std::env::var_os(OTHER).is_some() {
         let device = Device::open("mock").unwrap();
-        let buffer = import(&device, number.parse().unwrap(), LENGTH, nobody()).unwrap();
+        let buffer = import(&device, std::io::stdin().as_raw_fd(), LENGTH, nobody()).unwrap();
         assert_eq!(buffer.read(), [1; LENGTH]);
         fill(&device, &buffer, (8, LENGTH - 8), 2);
         return;
@@ -149,13 +153,7 @@ fn two_processes_have_one_memory_by_its_descriptor() {
         let (descriptor, _) = export(&device, &buffer).unwrap();
         // No descriptor of the driver's reaches a program that knows nothing of it.
         assert!(rustix::io::fcntl_getfd(&descriptor).unwrap().contains(FdFlags::CLOEXEC));
-        rustix::io::fcntl_setfd(&descriptor, FdFlags::empty()).unwrap();
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["two_processes_have_one_memory_by_its_descriptor", "--exact"])
-            .env(NUMBER, descriptor.as_raw_fd().to_string())
-            .output()
-            .unwrap();
-        assert!(child.status.success(), "{uri}: {}", String::from_utf8_lossy(&child.stdout));
+        in_another_process("two_processes_have_one_memory_by_its_descriptor", OTHER, descriptor.into());
         let bytes = buffer.read();
         assert_eq!(bytes.split_at(8), (&[1; 8][..], &[2; LENGTH - 8][..]), "{uri}");
     }
@@ -281,17 +279,12 @@ fn open_descriptors() -> usize {
     all.filter(is_memory).inspect(|entry| assert!(closes(entry), "{entry:?}")).count()
 }
 
-/// Alone in its process, as it counts.
+/// As it counts.
 #[test]
 fn no_descriptor_is_left_open() {
     const ALONE: &str = "EXTERNAL_ALONE";
     if std::env::var_os(ALONE).is_none() {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["no_descriptor_is_left_open", "--exact"])
-            .env(ALONE, "1")
-            .output()
-            .unwrap();
-        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        in_another_process("no_descriptor_is_left_open", ALONE, Stdio::null());
         return;
     }
     for uri in DEVICES {

@@ -1,14 +1,6 @@
 //! What the allocator says of its memory is what it does, on every kind of device.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
-mod common;
-
-use common::{Buffer, Device};
+use crate::common::{Buffer, Device};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;
@@ -44,7 +36,8 @@ fn heaps(device: &Device) -> Vec<sys::iree_hal_allocator_memory_heap_t> {
     unsafe {
         let (allocator, capacity) = (device.allocator(), heaps.len());
         let (heaps, count) = (heaps.as_mut_ptr(), &raw mut count);
-        common::check(sys::iree_hal_allocator_query_memory_heaps(allocator, capacity, heaps, count)).unwrap();
+        crate::common::check(sys::iree_hal_allocator_query_memory_heaps(allocator, capacity, heaps, count))
+            .unwrap();
     }
     heaps.truncate(count);
     heaps
@@ -188,7 +181,9 @@ fn what_is_exportable_can_be_exported() {
             let exported = unsafe {
                 let kind = sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION;
                 let (allocator, external) = (device.allocator(), &raw mut external);
-                common::check(sys::iree_hal_allocator_export_buffer(allocator, buffer.0, kind, 0, external))
+                crate::common::check(sys::iree_hal_allocator_export_buffer(
+                    allocator, buffer.0, kind, 0, external,
+                ))
             };
             match exported {
                 Ok(()) => assert!(exportable && external.size == 1024, "{uri}"),
@@ -217,14 +212,16 @@ fn external_memory_of_other_kinds_is_unavailable_by_name() {
                 let nobody = sys::iree_hal_buffer_release_callback_t::default();
                 let made = &raw mut imported;
                 (
-                    common::check(sys::iree_hal_allocator_import_buffer(
+                    crate::common::check(sys::iree_hal_allocator_import_buffer(
                         allocator,
                         shared(),
                         given,
                         nobody,
                         made,
                     )),
-                    common::check(sys::iree_hal_allocator_export_buffer(allocator, buffer.0, kind, 0, given)),
+                    crate::common::check(sys::iree_hal_allocator_export_buffer(
+                        allocator, buffer.0, kind, 0, given,
+                    )),
                 )
             };
             for refused in [importing, exporting].map(Result::unwrap_err) {
@@ -282,9 +279,10 @@ fn address(buffer: &Buffer) -> usize {
             return 0;
         }
         let (mode, read) = (sys::IREE_HAL_MAPPING_MODE_SCOPED, access(sys::IREE_HAL_MEMORY_ACCESS_READ));
-        common::check(sys::iree_hal_buffer_map_range(buffer.0, mode, read, 0, 1, &raw mut mapping)).unwrap();
+        crate::common::check(sys::iree_hal_buffer_map_range(buffer.0, mode, read, 0, 1, &raw mut mapping))
+            .unwrap();
         let address = mapping.contents.data as usize;
-        common::check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap();
+        crate::common::check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap();
         address
     }
 }

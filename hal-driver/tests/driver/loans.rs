@@ -1,16 +1,7 @@
 //! Memory of one card in operations of another device, which can only have it by way of the host.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
-mod cards;
-mod common;
-
-use cards::{Step, card, constants, steps};
-use common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, check};
+use crate::cards::{Step, card, constants, steps};
+use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, check};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::time::Duration;

@@ -1,11 +1,6 @@
 //! Stream-ordered memory that goes round while work is in flight: whoever gets it gets it whole, and in time.
 
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
-
-mod common;
-
-use common::{Buffer, Device, List, Semaphore, check, params};
+use crate::common::{Buffer, Device, List, Semaphore, check, params};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;

@@ -1,14 +1,6 @@
 //! Dispatches as a device gets them, and those that are refused before it does.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
-mod common;
-
-use common::{Buffer, Device, Executable, List, check, reference};
+use crate::common::{Buffer, Device, Executable, List, check, reference};
 use hal_backend::{
     Command, Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Function, Heap, HostLoader,
     HostRange, Job, LoadRequest, Loaded, NativeWaits, Parameters, Properties, Rejected, Workgroups,
@@ -126,7 +118,8 @@ impl hal_backend::Device for NotingDevice {
 
 fn open() -> Device {
     static REGISTER: Once = Once::new();
-    REGISTER.call_once(|| unsafe { check(hal_driver::register::<Noting>(common::registry())).unwrap() });
+    REGISTER
+        .call_once(|| unsafe { check(hal_driver::register::<Noting>(crate::common::registry())).unwrap() });
     Device::open("noting").unwrap()
 }
 
@@ -149,12 +142,12 @@ impl Dispatch<'_> {
         queued
     }
 
-    fn seen(&self, done: &common::Semaphore) -> Seen {
+    fn seen(&self, done: &crate::common::Semaphore) -> Seen {
         done.wait(1).unwrap();
         SEEN.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap()
     }
 
-    fn queued(&self) -> common::Result<Seen> {
+    fn queued(&self) -> crate::common::Result<Seen> {
         let done = self.device.semaphore(0);
         let (waits, signals) = (List::none(), done.at(1));
         unsafe {
@@ -177,7 +170,7 @@ impl Dispatch<'_> {
         Ok(self.seen(&done))
     }
 
-    fn recorded(&self) -> common::Result<Seen> {
+    fn recorded(&self) -> crate::common::Result<Seen> {
         let commands = self.device.record(0, |commands| unsafe {
             let function = sys::iree_hal_executable_function_from_index(self.function);
             let bindings = sys::iree_hal_buffer_ref_list_t { count: 1, values: &raw const self.binding };
@@ -230,7 +223,7 @@ fn a_program_may_ask_not_to_be_told_of_parameters() {
 /// A buffer with what dispatches use beside their bindings.
 fn counts(device: &Device) -> Buffer {
     let usage = sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS;
-    device.try_buffer_of(sys::iree_hal_buffer_params_t { usage, ..common::params() }, 64).unwrap()
+    device.try_buffer_of(sys::iree_hal_buffer_params_t { usage, ..crate::common::params() }, 64).unwrap()
 }
 
 /// One test: what the device has seen is in one place.
@@ -288,7 +281,7 @@ fn a_dispatch_is_run_as_it_was_asked_for_or_refused() {
 
     // A binding is for dispatches.
     let usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER;
-    let params = sys::iree_hal_buffer_params_t { usage, ..common::params() };
+    let params = sys::iree_hal_buffer_params_t { usage, ..crate::common::params() };
     let transfers = device.try_buffer_of(params, 64).unwrap();
     let unfit = Dispatch { binding: reference(&transfers), ..plain() };
     refused(unfit, Code::PermissionDenied, "IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE");
@@ -324,7 +317,7 @@ fn a_dispatch_is_run_as_it_was_asked_for_or_refused() {
 #[test]
 fn a_device_opened_beside_a_bytecode_executable_that_runs_does_it_no_harm() {
     let device = Device::open("mock").unwrap();
-    let bytes = common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
+    let bytes = crate::common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
     let executable = device.load("vmvx-bytecode-fb", &bytes).unwrap();
     let buffers = [device.buffer(16), device.buffer(16)];
     let (done, constants) = (device.semaphore(0), [1, 2]);
@@ -334,7 +327,7 @@ fn a_device_opened_beside_a_bytecode_executable_that_runs_does_it_no_harm() {
             while begin.elapsed() < Duration::from_secs(2) {
                 Device::open("mock")?;
             }
-            Ok::<(), common::Error>(())
+            Ok::<(), crate::common::Error>(())
         });
         for point in 0_u64.. {
             if opened.is_finished() {

@@ -1,11 +1,6 @@
 //! Timepoints as file descriptors, both ways, for programs that wait with poll; and buffers of other drivers.
 
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive, and descriptors are owned")]
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
-
-mod common;
-
-use common::{Device, List, Semaphore, check};
+use crate::common::{Device, List, Semaphore, check};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::io::Read;

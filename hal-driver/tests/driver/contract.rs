@@ -1,14 +1,6 @@
 //! Sentences of IREE's headers that programs rely on at the edges: lifetimes, odd lengths, odd orders.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
-mod common;
-
-use common::{Buffer, Device, List, Result, Semaphore, check, reference};
+use crate::common::{Buffer, Device, List, Result, Semaphore, check, reference};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;
@@ -236,7 +228,7 @@ fn everything_may_be_let_go_once_it_is_queued() {
 /// hal/device.h, dispatch: "the executable, binding buffers, and indirect parameter buffer will be retained by the queue".
 #[test]
 fn what_a_dispatch_uses_may_be_let_go_once_it_is_queued() {
-    let bytes = common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
+    let bytes = crate::common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         if device.query("hal.executable.format", "vmvx-bytecode-fb").unwrap() == 0 {
@@ -323,7 +315,7 @@ fn deallocation_of_what_has_no_determinate_lifetime_is_a_barrier() {
                 waits.raw(),
                 signals.raw(),
                 null_mut(),
-                common::params(),
+                crate::common::params(),
                 256,
                 flags,
                 &raw mut buffer,

@@ -1,10 +1,6 @@
 //! Profiling sessions whose sink fails: each that was begun is ended, and nothing is kept.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-mod common;
-
-use common::{Device, List, check, failure};
+use crate::common::{Device, List, check, failure};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::sync::Arc;

@@ -1,10 +1,6 @@
 //! Memory of a device that is gone, in operations of one that is not.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-mod common;
-
-use common::{Device, List, check, reference};
+use crate::common::{Device, List, check, reference};
 use hal_semaphore::Code;
 use hal_sys as sys;
 

@@ -6,10 +6,8 @@
     reason = "a test stops where something is not as it should be"
 )]
 
-mod common;
-
-use common::chain::{chain, dependent_fills, fills};
-use common::{Buffer, Device, Executable, List, Semaphore};
+use crate::common::chain::{chain, dependent_fills, fills};
+use crate::common::{Buffer, Device, Executable, List, Semaphore};
 use hal_backend::{Failure, Function, HostCall, HostProgram, Parameters};
 use hal_qaic::FORMAT;
 use hal_qaic::emulator::{Emulator, Options};
@@ -160,7 +158,7 @@ impl<'a> Workload<'a> {
         done
     }
 
-    fn run(&mut self) -> common::Result {
+    fn run(&mut self) -> crate::common::Result {
         self.submit().wait(1)
     }
 

@@ -1,14 +1,6 @@
 //! What a program allowed when it made a buffer decides what may be done with it, on every path, and says what to do.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
-mod common;
-
-use common::{Buffer, Device, File, List, check, reference};
+use crate::common::{Buffer, Device, File, List, check, reference};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ffi::c_void;
@@ -33,7 +25,7 @@ fn buffer(device: &Device, is_mapped: bool, access: sys::iree_hal_memory_access_
     device.try_buffer_of(params, LENGTH).unwrap()
 }
 
-fn denied(what: &str, result: common::Result, says: &str) {
+fn denied(what: &str, result: crate::common::Result, says: &str) {
     let refused = result.expect_err(what);
     assert_eq!(refused.code, Code::PermissionDenied, "{what}: {}", refused.text);
     assert!(refused.text.contains(says), "{what}: {:?} does not say {says:?}", refused.text);

@@ -1,11 +1,5 @@
 //! Cards of three drivers, whose own memory only they can reach, and which run the one function that tests need.
 #![allow(dead_code, reason = "each test uses its part")]
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
 use crate::common::{Device, Executable, check, registry};
 use hal_backend::{

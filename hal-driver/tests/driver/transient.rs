@@ -1,13 +1,6 @@
 //! Stream-ordered buffers when programs do what they should not, or do things late.
-#![allow(
-    clippy::unwrap_used,
-    clippy::undocumented_unsafe_blocks,
-    reason = "a test stops where something is not as it should be; every object is alive as long as its wrapper"
-)]
 
-mod common;
-
-use common::{Buffer, Device, List, check, reference};
+use crate::common::{Buffer, Device, List, check, reference};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::sync::Barrier;
@@ -18,7 +11,7 @@ const LENGTH: usize = 4096;
 const COMMANDS: usize = 1000;
 
 /// Commands that fill a buffer that they name.
-fn filling(device: &Device, target: &Buffer) -> common::Commands {
+fn filling(device: &Device, target: &Buffer) -> crate::common::Commands {
     let pattern = 7_u8;
     device
         .record(0, |commands| unsafe {

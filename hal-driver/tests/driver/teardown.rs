@@ -1,13 +1,6 @@
 //! A device goes, whatever it still has: in bounded time, with everybody told.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
-mod common;
-
-use common::{Buffer, Device, List};
+use crate::common::{Buffer, Device, List};
 use hal_semaphore::Code;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -92,7 +85,7 @@ fn many_devices_come_and_go_beside_each_other() {
 }
 
 /// An allocation that waits for memory which only a card's work of half a minute would bring back, and what it waits for.
-fn park(device: &Device) -> (common::Semaphore, Vec<Buffer>) {
+fn park(device: &Device) -> (crate::common::Semaphore, Vec<Buffer>) {
     const PART: usize = 400 << 10;
     // All of the device's memory but the pool's one slab.
     let mut kept: Vec<Buffer> = (0..7).map(|_| device.buffer(1 << 20)).collect();

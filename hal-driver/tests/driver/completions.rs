@@ -1,14 +1,6 @@
 //! The three ways in which a device reports what has ended, as a program sees them: it sees no difference.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
-mod common;
-
-use common::{Buffer, Device, List, Semaphore, check};
+use crate::common::{Buffer, Device, List, Semaphore, check};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ffi::c_void;

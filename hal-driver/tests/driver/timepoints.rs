@@ -1,15 +1,6 @@
 //! Timepoints of semaphores: what IREE's headers promise of them, whoever moves the semaphore.
 
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
-
-mod common;
-
-use common::{Buffer, Device, File, List, Result, Semaphore, check, failure};
+use crate::common::{Buffer, Device, File, List, Result, Semaphore, check, failure};
 use hal_semaphore::{Code, MAX_VALUE};
 use hal_sys as sys;
 use std::cell::Cell;

@@ -1,0 +1,39 @@
+//! The driver's tests: what a C program sees, subject by subject.
+//!
+//! They are one program, as each would be linked with all of IREE. What has to be alone in its process stays outside: tests that
+//! count threads (`polling.rs`), and those that bring a machinery of their own (`collectives`, `programs`, `refusals`).
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod access;
+mod affinities;
+mod alloca;
+mod allocator;
+mod backends;
+mod beyond;
+mod cards;
+#[path = "../common/mod.rs"]
+mod common;
+mod completions;
+mod contract;
+mod dispatches;
+mod drivers;
+mod errors;
+mod exhaustion;
+mod external;
+mod faults;
+mod gaudi;
+mod groups;
+mod interop;
+mod loans;
+mod orphans;
+mod profiles;
+mod qaic;
+mod queries;
+mod teardown;
+mod timepoints;
+mod transient;
