@@ -1,8 +1,7 @@
 //! The copy of the crate in which lines are wrong, and the tests that are run on it.
 //!
-//! Nearly all that a mutant costs is building, so the integration tests are put into one program: a list of `mod`s that is
-//! written into the copy. A mutant is then one link, and what it costs stands at [`stages`]. Tests that bring an allocator
-//! stay programs of their own, since a program has one, and so do the random worlds, which are long to build.
+//! Nearly all that a mutant costs is building. The integration tests are one program, so that a mutant is one link; what it
+//! costs stands at [`stages`].
 
 use super::process::{self, Verdict};
 use crate::workspace;
@@ -15,21 +14,21 @@ use std::time::{Duration, Instant};
 /// The crate whose lines are made wrong.
 pub(super) const CRATE: &str = "hal-semaphore";
 
-/// Integration tests that come last, since they take long; what is not here comes first, by name.
-const LAST: [&str; 2] = ["dag", "properties"];
+/// Tests of random cases, which come behind the others, as they take long.
+const RANDOM: [&str; 2] = ["dag::", "properties::"];
 
 /// Tests that take seconds: the first stage goes without.
 const SLOW: [&str; 4] = ["chain_of_many", "rescanned", "mirror_and_truth", "racing_producers"];
 
+/// What the first stage goes without.
+const QUICK_SKIPS: [&str; 6] = [SLOW[0], SLOW[1], SLOW[2], SLOW[3], RANDOM[0], RANDOM[1]];
+
 /// What a mutant meets at full length before it survives: the slow tests, and those that try random cases.
-const THOROUGH: [&str; 6] = ["dag::", "properties::", SLOW[0], SLOW[1], SLOW[2], SLOW[3]];
+const THOROUGH: [&str; 6] = [RANDOM[0], RANDOM[1], SLOW[0], SLOW[1], SLOW[2], SLOW[3]];
 
 /// Tests that measure time, or bring threads together again and again: other work on the machine decides how they go.
 const UNSTEADY: [&str; 4] =
     ["keeps_nobody_out", "cost_no_more", "second_failure_of_a_timeline", "wait_for_a_value_seen"];
-
-/// Lines of tests that cannot be in one program with others.
-const OWN_PROGRAM: [&str; 3] = ["\n#![cfg(loom)]", "\n#![cfg(shuttle)]", "\n#[global_allocator]"];
 
 /// Parts of the names of loom's tests that show that a model can fail. They say nothing about a mutant.
 const TWINS: [&str; 1] = ["twin"];
@@ -59,10 +58,12 @@ const fn stage(name: &'static str, target: &'static [&'static str]) -> Stage {
 /// What a mutant has to survive, in this order. The first notices nearly all that is noticed.
 pub(super) fn stages(loom: bool) -> Vec<Stage> {
     let mut stages = vec![
+        Stage { skipped: &QUICK_SKIPS, ..stage("quick", &["--test", TOGETHER]) },
         Stage {
             environment: &[("PROPTEST_CASES", "100"), ("DAG_SEEDS", "40")],
+            only: &RANDOM,
             skipped: &SLOW,
-            ..stage("quick", &["--test", TOGETHER])
+            ..stage("random", &["--test", TOGETHER])
         },
         stage("unit", &["--lib"]),
         Stage { environment: &[("WORLDS", "300")], ..stage("worlds", &["--test", "worlds"]) },
@@ -86,7 +87,7 @@ pub(super) fn stages(loom: bool) -> Vec<Stage> {
 }
 
 /// The program that the integration tests are in.
-const TOGETHER: &str = "together";
+const TOGETHER: &str = "engine";
 
 /// What became of a build.
 enum Built {
@@ -112,8 +113,6 @@ impl Copy {
             let path = root.join(name);
             std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
         };
-        let together = together(&files);
-        files.insert(Path::new(CRATE).join("tests").join(TOGETHER).with_extension("rs"), together);
         files.insert("Cargo.toml".into(), workspace_manifest(&read("Cargo.toml")?)?);
         files.insert(
             Path::new(CRATE).join("Cargo.toml"),
@@ -195,24 +194,6 @@ impl Copy {
         command.current_dir(self.folder.join(CRATE));
         process::run(command, limit)
     }
-}
-
-/// One program of all integration tests that are for no model checker and bring no allocator. The test runner goes by name,
-/// so that each module has its turn in its name.
-fn together(files: &BTreeMap<PathBuf, String>) -> String {
-    let folder = Path::new(CRATE).join("tests");
-    let mut names: Vec<_> = files
-        .iter()
-        .filter(|(path, _)| {
-            path.parent() == Some(&folder) && path.file_stem().is_some_and(|name| name != TOGETHER)
-        })
-        .filter(|(_, text)| !OWN_PROGRAM.iter().any(|line| text.contains(line)))
-        .filter_map(|(path, _)| Some(path.file_stem()?.to_str()?.to_owned()))
-        .collect();
-    names.sort_by_key(|name| LAST.iter().position(|last| last == name).map_or(0, |at| at + 1));
-    let module =
-        |(turn, name): (usize, &String)| format!("#[path = \"{name}.rs\"]\nmod t{turn:02}_{name};\n");
-    names.iter().enumerate().map(module).collect()
 }
 
 /// The workspace with this crate alone in it. Little is optimised: to build costs more than to run, but for the package
@@ -307,22 +288,6 @@ mod tests {
     fn benchmarks_are_left_out() {
         let text = "[dev-dependencies]\ncriterion.workspace = true\nb = 1\n[[bench]]\nname = \"x\"\n[lints]\na = 1\n";
         assert_eq!(crate_manifest(text), "[dev-dependencies]\nb = 1\n[lints]\na = 1\n");
-    }
-
-    #[test]
-    fn tests_are_together_in_the_order_that_notices_soonest() {
-        let file = |name: &str, text: &str| (Path::new(CRATE).join("tests").join(name), text.to_owned());
-        let files = BTreeMap::from([
-            file("dag.rs", ""),
-            file("loom.rs", "//! Races.\n#![cfg(loom)]\n"),
-            file("memory.rs", "#[path = \"common/counting.rs\"]\nmod counting;\n\n#[global_allocator]\n"),
-            file("new.rs", "#![cfg(not(any(loom, shuttle)))]\n"),
-            file("common/mod.rs", ""),
-        ]);
-        assert_eq!(
-            together(&files),
-            "#[path = \"new.rs\"]\nmod t00_new;\n#[path = \"dag.rs\"]\nmod t01_dag;\n"
-        );
     }
 
     #[test]

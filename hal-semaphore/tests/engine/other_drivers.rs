@@ -1,16 +1,11 @@
 //! Timelines whose driver has locks, mistakes and habits of its own (rules S1, S8, S9, S13).
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{LIMIT, broken, device, eventually, within};
 use hal_semaphore::backend::{
     Backend, Batch, Completer, Deferred, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
 };
 use hal_semaphore::timeline::{Registration, Watcher};
 use hal_semaphore::*;
-use rig::{LIMIT, broken, device, eventually, within};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};

@@ -1,13 +1,9 @@
 //! Devices with little room: nothing is forgotten, nothing spins, and a full queue delays only what needs it (rules
 //! S4, S13).
-#![cfg(not(any(loom, shuttle)))]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{Devices, LIMIT, Moment, broken, device, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
 use hal_semaphore::{Code, CompletionError};
-use rig::{Devices, LIMIT, Moment, broken, device, within};
 
 /// The room of a device is shared by its queues. It answers "full" to one of them, and before the engine has taken note
 /// a job of the other one ends: the report must not be lost, or the queue waits although there is room (S13).

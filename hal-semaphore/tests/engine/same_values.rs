@@ -1,12 +1,7 @@
 //! Many operations that signal one and the same value of a timeline (rules S1, S7).
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/noop.rs"]
-mod noop;
-
+use crate::noop::Noop;
 use hal_semaphore::*;
-use noop::Noop;
 use std::time::{Duration, Instant};
 
 /// How long it takes to hand over so many jobs that all signal the value 1.

@@ -1,14 +1,9 @@
 //! Which queue an operation goes to when several would do: the one whose order covers a wait that is open, so that the wait
 //! costs nothing; else the one with the least to do (rules S6, S13).
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{Job, Rig};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::{Action, Affinity, Semaphore};
-use rig::{Job, Rig};
 
 /// Submits a job to any of the queues that `affinity` allows, and says which it was.
 fn chosen(rig: &Rig, affinity: Affinity, waits: &[(Semaphore, u64)]) -> usize {

@@ -5,16 +5,8 @@
 //! shows as an operation that ran before one it depends on. The oracle is a walk over the execution log.
 //!
 //! `DAG_SEED=n` runs one seed; `DAG_SEEDS=n` that many.
-#![cfg(not(any(loom, shuttle)))]
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
-mod common;
-
-use common::Seeded;
+use crate::common::Seeded;
 use hal_semaphore::backend::{DeviceSpec, NativeWaits, Transition, WaitClass};
 use hal_semaphore::testing::{Job, SoftBackend, Step, device};
 use hal_semaphore::*;

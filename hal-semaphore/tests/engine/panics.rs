@@ -2,16 +2,11 @@
 //!
 //! Whatever panics, nothing else is held up: operations end once, their work comes back, no count is lost that a shutdown
 //! waits for, and no lock stays taken.
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{self, LIMIT, device, eventually, within};
 use hal_semaphore::backend::{Batch, Completer, DeviceSpec, Ended, HostTask, NativeWaits, Submitted};
 use hal_semaphore::timeline::{Registration, Watcher};
 use hal_semaphore::*;
-use rig::{LIMIT, device, eventually, within};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};

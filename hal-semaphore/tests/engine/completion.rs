@@ -1,9 +1,4 @@
 //! The three ways in which a device reports: by callback, when polled, by file descriptor.
-#![cfg(not(any(loom, shuttle)))]
-#![cfg_attr(
-    all(unix, feature = "reactor"),
-    expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")
-)]
 
 use hal_semaphore::backend::{Batch, Completer, Completion, DeviceSpec, Submitted};
 use hal_semaphore::testing::{Job, SoftBackend, device};

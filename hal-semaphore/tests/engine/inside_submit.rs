@@ -4,15 +4,10 @@
 //! The engine has put a batch into flight and has no answer yet. Each test acts right after the first, the middle or the
 //! last piece of a batch of three was taken, on devices of every kind, with a consumer on another queue that waits for
 //! the batch.
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{self, ALL_NATIVE_WAITS, Devices, Job, LIMIT, Moment, Rig, broken, gone, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
 use hal_semaphore::*;
-use rig::{ALL_NATIVE_WAITS, Devices, Job, LIMIT, Moment, Rig, broken, gone, within};
 
 /// A batch of three jobs for queue 0, each with a signal of its own, and a job on queue 1 that waits for all three.
 struct Batch {

@@ -3,15 +3,10 @@
 //!
 //! There is no hook between the device's report and the signals: no backend has anything to finish there, since a report
 //! says that results are visible already (`backend.rs`). So nothing here tests one that panics, blocks or is skipped.
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{self, Job, LIMIT, Moment, Rig, broken, gone, within};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::*;
-use rig::{Job, LIMIT, Moment, Rig, broken, gone, within};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

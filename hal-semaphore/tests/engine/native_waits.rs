@@ -2,15 +2,10 @@
 //!
 //! Each test builds the one situation in which an engine is tempted to wait for the wrong thing: an event that another
 //! thread took, an epoch that the device was never given, a signal later than the one that was asked for.
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{self, Devices, Job, LIMIT, Moment, Rig, broken, device, within};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::{Action, Semaphore};
-use rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, within};
 use std::time::{Duration, Instant};
 
 /// A marker or barrier that ends with the work before it has no epoch on the device. A queue that is told to wait for

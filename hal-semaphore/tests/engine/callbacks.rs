@@ -3,17 +3,12 @@
 //! A program may hold a lock of its own while it submits and take the same lock in a callback. So a callback never runs
 //! on a thread that is inside `submit`, whatever made it due. And a callback may take its time, or wait for the host:
 //! only what depends on it waits with it.
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
 use hal_semaphore::backend::{
     Backend, Batch, Completer, Completion, Deferred, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
 };
 use hal_semaphore::*;
-use rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};

@@ -4,16 +4,11 @@
 //! The engine keeps the truth about a timeline that is registered with it, and [shows](Timeline::show) each step to the
 //! copy. About any other timeline it knows what [`Timeline::watch`] tells it, and hands it what an operation signals by
 //! [`Timeline::deliver`], which never happens on a thread that is inside `submit`.
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{LIMIT, broken, device, eventually, within};
 use hal_semaphore::backend::{Batch, Completer, Deferred, DeviceSpec, Ended, NativeWaits, Submitted};
 use hal_semaphore::timeline::{Registration, Watcher};
 use hal_semaphore::*;
-use rig::{LIMIT, broken, device, eventually, within};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 

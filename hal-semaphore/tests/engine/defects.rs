@@ -3,8 +3,6 @@
 //! The design (a timeline over binary events, with a queue of pending actions) has been implemented before, and its
 //! known defects are the best list of what is hard about it. Each test names the defect first, then shows that it
 //! is not here.
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 use hal_semaphore::backend::{
     Batch, Completer, DeviceSpec, Ended, NativeWaits, Submitted, Transition, WaitClass,

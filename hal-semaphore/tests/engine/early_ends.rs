@@ -1,13 +1,8 @@
 //! Operations that end before their time: cancelled, lost with their device, shut down (rules S3, S5, S10).
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{self, Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
 use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
 use hal_semaphore::*;
-use rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;

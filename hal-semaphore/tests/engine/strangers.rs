@@ -2,9 +2,6 @@
 //!
 //! The device here shares nothing with the ones that the other tests drive. It runs a piece when the test says so and has
 //! room for so many.
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
-#![expect(clippy::indexing_slicing, reason = "a wrong queue number is a mistake of the test")]
 
 use hal_semaphore::backend::{
     Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWait, NativeWaits, Submitted,

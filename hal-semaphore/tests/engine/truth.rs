@@ -2,15 +2,11 @@
 //!
 //! An engine that keeps a second copy of either, or tells the timeline later than its dependants, lets two observers
 //! disagree: about the first failure, about whether a value came before it, about whether it came at all.
-#![cfg(not(any(loom, shuttle)))]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{self, ALL_NATIVE_WAITS, Job, Rig, broken, eventually};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::timeline::Timeline;
 use hal_semaphore::*;
-use rig::{ALL_NATIVE_WAITS, Job, Rig, broken, eventually};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;

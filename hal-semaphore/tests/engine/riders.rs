@@ -4,15 +4,10 @@
 //! queue is gated. Barriers and markers behind job 2 have no work of their own on the device, and look as if they could
 //! end at once. They may not: nobody sees an effect before its cause, and each fails with the cause that it has (rules
 //! S1, S3, S5).
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{Job, Rig, broken, gone};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::*;
-use rig::{Job, Rig, broken, gone};
 
 const NATIVE: [NativeWaits; 2] = [NativeWaits::Epochs, NativeWaits::Events];
 

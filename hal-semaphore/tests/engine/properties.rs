@@ -3,12 +3,6 @@
 //! The model knows what each operation waits for and signals, and reads semaphores and the device's log like any
 //! program could. It does not know how the engine decides anything. What it checks after every step and at the end
 //! stands beside the checks.
-#![cfg(not(any(loom, shuttle)))]
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it should be"
-)]
 
 use hal_semaphore::backend::{DeviceSpec, HostTask, NativeWaits};
 use hal_semaphore::testing::{Job, SoftBackend, device};

@@ -3,15 +3,10 @@
 //! A queue routes a bounded number of operations at a time and hands batches to its device in between. So an operation
 //! that the device has refused may stand behind hundreds of others before it ends, and its neighbours must know by then
 //! what became of it (rules S3, S5, S6).
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{ALL_NATIVE_WAITS, Devices, LIMIT, Moment, Rig, broken, device, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
 use hal_semaphore::*;
-use rig::{ALL_NATIVE_WAITS, Devices, LIMIT, Moment, Rig, broken, device, within};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,6 +1,4 @@
 //! What takes its place in a queue without its device: host work that is done ahead, and edges.
-#![cfg(not(any(loom, shuttle)))]
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 use hal_semaphore::backend::{Backend, Batch, DeviceSpec, NativeWaits, Submitted};
 use hal_semaphore::testing::{Job, SoftBackend, device};

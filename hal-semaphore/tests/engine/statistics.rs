@@ -1,12 +1,8 @@
 //! What the engine says that it did: each count, by one piece of work of its kind.
-#![cfg(not(any(loom, shuttle)))]
 
-#[path = "common/rig.rs"]
-mod rig;
-
+use crate::rig::{self, Devices, Job, broken, device};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::{Action, Stats};
-use rig::{Devices, Job, broken, device};
 
 #[test]
 fn every_kind_of_wait_and_of_end_is_counted() {

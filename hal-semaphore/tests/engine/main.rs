@@ -1,0 +1,39 @@
+//! The engine's tests, subject by subject.
+//!
+//! They are one program: to link it is most of what a change of the engine costs. What has an allocator of its own stays outside
+//! (`costs.rs`, `steady_state.rs`), and so do the random worlds and the models of the checkers.
+#![cfg(not(any(loom, shuttle)))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod ahead;
+mod backlogs;
+mod callbacks;
+mod choice_of_queue;
+#[path = "../common/mod.rs"]
+mod common;
+mod completion;
+mod dag;
+mod defects;
+mod directions;
+mod early_ends;
+mod foreign_timelines;
+mod inside_submit;
+mod native_waits;
+#[path = "../common/noop.rs"]
+mod noop;
+mod order_of_ends;
+mod other_drivers;
+mod panics;
+mod properties;
+mod riders;
+#[path = "../common/rig.rs"]
+mod rig;
+mod room;
+mod same_values;
+mod statistics;
+mod strangers;
+mod truth;
