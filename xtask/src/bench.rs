@@ -127,7 +127,7 @@ fn devices(options: &Options) -> Result<bool> {
 }
 
 /// Compiles a model, once.
-fn compile(tree: &Tree, model: &Path, module: &Path) -> Result<()> {
+pub(crate) fn compile(tree: &Tree, model: &Path, module: &Path) -> Result<()> {
     let (source, module): (PathBuf, PathBuf) = (model.with_extension("mlir"), module.with_extension("vmfb"));
     let age = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     if age(&module) > age(&source) {

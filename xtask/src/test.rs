@@ -161,6 +161,7 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             "each case runs on IREE's local drivers and on the mock device",
             xtask(&["bench", "--quick"]),
         ),
+        step("time", "calls of a module are timed on two devices in turns", xtask(&["time", "--turns", "1"])),
         step(
             "package",
             "the crates that can be published are whole: each builds from what would be uploaded",
