@@ -159,7 +159,7 @@ pub(crate) struct Port<D: Device> {
 
 impl<D: Device> Port<D> {
     /// An operation has its place in its queue, and nothing to do there for the device.
-    fn edge(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result {
+    fn place_marker(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result {
         let point = Point { queue, epoch: submission.epoch };
         let Some(work) = &mut submission.work else { return Ok(()) };
         if let Some(trace) = &work.trace {
@@ -241,7 +241,7 @@ impl<D: Device> Backend for Port<D> {
         let mut stop = None;
         for mut submission in batch.iter() {
             let placed = if submission.rides {
-                self.edge(queue, &mut submission).map(Ok)
+                self.place_marker(queue, &mut submission).map(Ok)
             } else {
                 self.job(queue, &mut submission).map(|job| self.device.submit(job))
             };

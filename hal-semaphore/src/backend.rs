@@ -197,7 +197,7 @@ pub struct Submission<'a, B: Backend> {
     pub waits: &'a [NativeWait<B::Event>],
     /// What to record when the work is done.
     pub event: Option<&'a B::Event>,
-    /// Whether the device has nothing to do with it: an [`Edge`](crate::Action::Edge) that waits for what is before it in
+    /// Whether the device has nothing to do with it: a [`Marker`](crate::Action::Marker) that waits for what is before it in
     /// its queue, and ends with that. It is not put on the queue, and nobody reports it.
     pub rides: bool,
 }

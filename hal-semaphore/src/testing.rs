@@ -111,7 +111,7 @@ struct State {
     violations: usize,
     reclaimed: Vec<(u64, Result<(), Failure>)>,
     host: Vec<(HostTask, Job)>,
-    edges: Vec<(QueueId, u64)>,
+    markers: Vec<(QueueId, u64)>,
     ahead: Vec<u64>,
     native_waits: usize,
     aborted: Vec<usize>,
@@ -344,9 +344,9 @@ impl SoftBackend {
         self.state().reclaimed.clone()
     }
 
-    /// The tags of the edges that came to a queue and did not go to its device, in order.
-    pub fn edges(&self) -> Vec<(QueueId, u64)> {
-        self.state().edges.clone()
+    /// The tags of the markers that came to a queue and did not go to its device, in order.
+    pub fn markers(&self) -> Vec<(QueueId, u64)> {
+        self.state().markers.clone()
     }
 
     /// The tags of what was done ahead, in order.
@@ -435,7 +435,7 @@ impl Backend for SoftBackend {
             }
             if submission.rides {
                 if let Some(job) = submission.work.filter(|_| !self.quiet) {
-                    state.edges.push((queue, job.tag));
+                    state.markers.push((queue, job.tag));
                 }
                 continue;
             }

@@ -40,7 +40,7 @@ struct Node {
 enum Kind {
     Work,
     Barrier,
-    Edge,
+    Marker,
     /// On the host, done ahead or not.
     Ahead(bool),
 }
@@ -138,7 +138,7 @@ fn graph_on(specs: Vec<DeviceSpec>, hub: Option<usize>, mut random: Seeded, fail
             fails: failures && random.one_in(40),
             kind: match random.below(16) {
                 0 | 1 => Kind::Barrier,
-                2 => Kind::Edge,
+                2 => Kind::Marker,
                 3 => Kind::Ahead(random.one_in(2)),
                 _ => Kind::Work,
             },
@@ -171,7 +171,7 @@ impl Graph {
         let tag = number as u64;
         let action = match node {
             Node { kind: Kind::Barrier, .. } => Action::Barrier,
-            Node { kind: Kind::Edge, .. } => Action::Edge(Job::new(tag)),
+            Node { kind: Kind::Marker, .. } => Action::Marker(Job::new(tag)),
             Node { kind: Kind::Ahead(ahead), .. } => Action::Ahead(Job::ahead(tag, *ahead)),
             Node { fails: true, .. } => {
                 Action::Queue(Job::failing(tag, Failure::new(Code::DataLoss, format!("{tag}"))))
@@ -310,7 +310,7 @@ fn every_edge_is_respected_though_most_waits_cost_nothing() {
         let ran = engine.backend().tags().iter().filter(|tag| is_work(tag)).count();
         assert_eq!(ran, work, "seed {seed}: not everything ran once");
         ahead += engine.backend().done_ahead().len();
-        riding += engine.backend().edges().len();
+        riding += engine.backend().markers().len();
         for node in &graph.nodes {
             for &(semaphore, value) in &node.signals {
                 assert!(semaphores[semaphore].query().unwrap() >= value, "seed {seed}");
@@ -368,7 +368,7 @@ fn every_edge_is_respected_over_more_queues_than_one_remembers() {
         producers.dedup();
         most = most.max(producers.len());
         dominated += engine.stats().dominated;
-        riding += engine.backend().edges().len();
+        riding += engine.backend().markers().len();
     }
     println!("{most} producers, {dominated} dominated, {riding} riding");
     let few = seeds().len() < 100;

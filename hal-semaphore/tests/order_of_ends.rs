@@ -38,7 +38,7 @@ impl Kind {
             Host => Action::Host(job),
             Early => Action::Ahead(job.early()),
             Declined => Action::Ahead(job),
-            Marker => Action::Edge(job),
+            Marker => Action::Marker(job),
             Barrier => Action::Barrier,
         }
     }

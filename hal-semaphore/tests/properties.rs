@@ -34,7 +34,7 @@ enum Does {
     Host,
     /// On the host, ahead if it can.
     Ahead(Outcome, bool),
-    Edge(Outcome),
+    Marker(Outcome),
     Barrier,
 }
 
@@ -66,8 +66,8 @@ fn event() -> impl Strategy<Value = Event> {
         2 => Just(Does::Barrier),
         2 => any::<bool>().prop_map(|ahead| Does::Ahead(Outcome::Succeed, ahead)),
         1 => Just(Does::Ahead(Outcome::Refuse, false)),
-        2 => Just(Does::Edge(Outcome::Succeed)),
-        1 => Just(Does::Edge(Outcome::Refuse)),
+        2 => Just(Does::Marker(Outcome::Succeed)),
+        1 => Just(Does::Marker(Outcome::Refuse)),
     ];
     let submit = (0usize..8, any::<u64>(), does, vec(point.clone(), 0..4), vec(point, 0..3)).prop_map(
         |(device, affinity, does, waits, signals)| Event::Submit { device, affinity, does, waits, signals },
@@ -239,8 +239,10 @@ impl World {
                 (Action::Ahead(Job::refused(tag, failure.clone())), Some(failure))
             }
             Does::Ahead(_, ahead) => (Action::Ahead(Job::ahead(tag, ahead)), None),
-            Does::Edge(Outcome::Refuse) => (Action::Edge(Job::refused(tag, failure.clone())), Some(failure)),
-            Does::Edge(_) => (Action::Edge(Job::new(tag)), None),
+            Does::Marker(Outcome::Refuse) => {
+                (Action::Marker(Job::refused(tag, failure.clone())), Some(failure))
+            }
+            Does::Marker(_) => (Action::Marker(Job::new(tag)), None),
             Does::Barrier => (Action::Barrier, None),
         };
         let late = waits.iter().copied().filter(|&(at, _)| self.semaphores[at].failure.is_some()).collect();
@@ -488,7 +490,7 @@ impl World {
             let done = (0..self.operations.len()).find(|&at| {
                 let operation = &self.operations[at];
                 let passes_on = match operation.does {
-                    Does::Barrier | Does::Edge(_) => true,
+                    Does::Barrier | Does::Marker(_) => true,
                     Does::Ahead(..) => ahead.contains(&(at as u64)),
                     Does::Queue(_) | Does::Host => false,
                 };

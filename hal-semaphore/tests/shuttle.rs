@@ -72,7 +72,7 @@ fn soak(random: u64) {
                 let action = match random.below(10) {
                     0 => Action::Barrier,
                     1 => Action::Queue(Job::failing(tag, failure)),
-                    2 => Action::Edge(Job::new(tag)),
+                    2 => Action::Marker(Job::new(tag)),
                     3 => Action::Ahead(Job::ahead(tag, random.one_in(2))),
                     _ => Action::Queue(Job::new(tag)),
                 };

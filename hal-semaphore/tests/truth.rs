@@ -111,7 +111,7 @@ fn wait_after_the_failure_fails_though_its_value_was_reached() {
         ("queue", Action::Queue(Job::new(1))),
         ("host", Action::Host(Job::new(2))),
         ("early", Action::Ahead(Job::new(3).early())),
-        ("marker", Action::Edge(Job::new(4))),
+        ("marker", Action::Marker(Job::new(4))),
         ("barrier", Action::Barrier),
     ] {
         let y = rig.semaphore();

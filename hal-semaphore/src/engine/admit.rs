@@ -201,7 +201,7 @@ impl<B: Backend> Turn<'_, B> {
             Action::Queue(work) => (ActionKind::Queue, Some(work)),
             Action::Host(work) => (ActionKind::Host, Some(work)),
             Action::Ahead(work) => (ActionKind::Early, Some(work)),
-            Action::Edge(work) => (ActionKind::Marker, Some(work)),
+            Action::Marker(work) => (ActionKind::Marker, Some(work)),
             Action::Barrier => (ActionKind::Barrier, None),
         };
         let mut signal_records = self.spare_signals(signals.len());

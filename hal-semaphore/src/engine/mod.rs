@@ -78,7 +78,7 @@ const SPARE_SLOTS: usize = 4096;
 /// The kinds of queue action in HAL terms: launches and transfers are [`Queue`](Action::Queue) work, host calls
 /// [`Host`](Action::Host) work. Stream-ordered allocations and deallocations are `Queue` work where the queue itself gives
 /// and takes the memory; where the host does, an allocation is work that may be done [`Ahead`](Action::Ahead) and a
-/// deallocation an [`Edge`](Action::Edge).
+/// deallocation a [`Marker`](Action::Marker).
 #[derive(Debug)]
 pub enum Action<W> {
     /// Goes to the device's queue, in queue order.
@@ -91,7 +91,7 @@ pub enum Action<W> {
     Ahead(W),
     /// Goes to its queue, in queue order, where the backend sees it and the device has nothing to do but to wait and
     /// signal.
-    Edge(W),
+    Marker(W),
     /// Nothing: signals when its waits are reached.
     Barrier,
 }

@@ -120,7 +120,7 @@ impl Rig {
 
     /// Submits work that has a place in its queue and nothing to do on the device.
     pub(crate) fn marker(&self, queue: usize, waits: Values<'_>, signals: Values<'_>, id: u64) -> Placement {
-        self.submit(queue, waits, signals, Action::Edge(Job::new(id)))
+        self.submit(queue, waits, signals, Action::Marker(Job::new(id)))
     }
 
     /// Fails the test unless every operation has ended and every event is idle.

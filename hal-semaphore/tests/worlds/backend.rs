@@ -114,14 +114,15 @@ impl Gpu {
 
     fn take_riding(&self, state: &Hardware, queue: usize, submission: &Submission<'_, Self>) {
         if !submission.waits.is_empty() {
-            self.ledger.alarm("riding-waits", || format!("queue {queue}: an edge that rides waits natively"));
+            self.ledger
+                .alarm("riding-waits", || format!("queue {queue}: a marker that rides waits natively"));
         }
         let Some(op) = submission.work.as_ref().map(|job| job.op) else { return };
         let mut book = self.ledger.book();
         book.operations[op].rides_behind = state.queues[queue].taken.last().map(|&epoch| (queue, epoch));
         let kind = book.operations[op].kind;
         drop(book);
-        if kind != Kind::Edge {
+        if kind != Kind::Marker {
             self.ledger.alarm("wrong-kind", || format!("operation {op} rides and is {kind:?}"));
         }
     }
@@ -138,7 +139,7 @@ impl Gpu {
         if again {
             self.ledger.alarm("taken-twice", || format!("operation {op} was given to the device again"));
         }
-        if !matches!(kind, Kind::Queue | Kind::Edge) || its != (self.engine, device) || !welcome {
+        if !matches!(kind, Kind::Queue | Kind::Marker) || its != (self.engine, device) || !welcome {
             self.ledger
                 .alarm("wrong-queue", || format!("operation {op} ({kind:?}) is not for queue {queue}"));
         }

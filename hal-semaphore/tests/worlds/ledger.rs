@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     Queue,
     Host,
     Ahead,
-    Edge,
+    Marker,
     Barrier,
 }
 

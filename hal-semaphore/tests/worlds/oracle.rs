@@ -76,7 +76,7 @@ fn done(book: &Book) -> Vec<u64> {
         match operation.kind {
             Kind::Queue => operation.ran.unwrap_or(NEVER).min(lost),
             Kind::Host | Kind::Ahead => operation.host_ended.unwrap_or(NEVER),
-            Kind::Edge => lost,
+            Kind::Marker => lost,
             Kind::Barrier => NEVER,
         }
     };
@@ -85,7 +85,7 @@ fn done(book: &Book) -> Vec<u64> {
         let mut changed = false;
         for (op, operation) in book.operations.iter().enumerate() {
             let passes = match operation.kind {
-                Kind::Barrier | Kind::Edge => true,
+                Kind::Barrier | Kind::Marker => true,
                 Kind::Ahead => operation.ahead_done.is_some(),
                 Kind::Queue | Kind::Host => false,
             };
@@ -198,9 +198,9 @@ impl Judge<'_> {
         let began = match operation.kind {
             Kind::Queue => Some(operation.ran),
             Kind::Host => Some(operation.host_began.and(operation.host_ended).and(operation.host_began)),
-            Kind::Edge if operation.taken.is_some() => Some(operation.ran),
+            Kind::Marker if operation.taken.is_some() => Some(operation.ran),
             Kind::Ahead if operation.ahead_done.is_none() => Some(operation.host_began),
-            Kind::Ahead | Kind::Edge | Kind::Barrier => None,
+            Kind::Ahead | Kind::Marker | Kind::Barrier => None,
         };
         if began == Some(None) {
             self.alarm("succeeded-unrun", || format!("it never ran; {}", shown()));

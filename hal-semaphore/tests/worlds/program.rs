@@ -54,7 +54,7 @@ impl World {
     }
 
     fn draw_kind() -> Kind {
-        [Kind::Queue, Kind::Host, Kind::Ahead, Kind::Edge, Kind::Barrier][weighted(&[8, 2, 2, 2, 2])]
+        [Kind::Queue, Kind::Host, Kind::Ahead, Kind::Marker, Kind::Barrier][weighted(&[8, 2, 2, 2, 2])]
     }
 
     /// Submits something.
@@ -101,7 +101,7 @@ impl World {
             .collect();
         let failure = Failure::new(Code::DataLoss, format!("operation {number}"));
         let fails = (kind == Kind::Queue && one_in(self.plan.failing)).then(|| failure.clone());
-        let refusable = matches!(kind, Kind::Queue | Kind::Edge | Kind::Ahead);
+        let refusable = matches!(kind, Kind::Queue | Kind::Marker | Kind::Ahead);
         let refused = (refusable && one_in(2 * self.plan.failing)).then(|| failure.clone());
         let given = fails.iter().chain(&refused).cloned().collect();
         book.operations.push(Operation {
@@ -142,7 +142,7 @@ impl World {
             Kind::Queue => Action::Queue(job()),
             Kind::Host => Action::Host(job()),
             Kind::Ahead => Action::Ahead(job()),
-            Kind::Edge => Action::Edge(job()),
+            Kind::Marker => Action::Marker(job()),
             Kind::Barrier => Action::Barrier,
         };
         self.ledger.note(|| {
@@ -182,7 +182,7 @@ impl World {
         if let Action::Queue(mut job)
         | Action::Host(mut job)
         | Action::Ahead(mut job)
-        | Action::Edge(mut job) = action
+        | Action::Marker(mut job) = action
         {
             job.back = true;
         }
