@@ -10,7 +10,7 @@
 //! rest has no frontier any more, and memory goes out that is still in use. It gets memory back when the deallocation has
 //! ended. In return it is asked *early*, when the waits of an allocation are certain to be reached, so that what uses the
 //! memory goes to the device without the host. What is out early is bounded, and who needs memory now comes first
-//! ([`ParkingLot::allocate_ahead`], [`ParkingLot::attempt`]).
+//! ([`ParkingLot::allocate_early`], [`ParkingLot::attempt`]).
 //!
 //! A parked operation is counted twice: by IREE until its callback has run, and by the list of what is parked, from which
 //! either the callback or the end of the device takes it. Whoever takes it ends the operation.
@@ -45,7 +45,7 @@ pub(crate) struct Alloca {
     pub(crate) buffer: TransientBuffer,
     /// How many bytes may be out before the waits of their allocations are reached, this one's included. Nothing where
     /// the pool is not one of the device's own.
-    pub(crate) ahead: u64,
+    pub(crate) early_limit: u64,
     /// Whether the buffer got its memory before the waits were reached.
     pub(crate) is_early: bool,
 }
@@ -216,9 +216,9 @@ impl ParkingLot {
     /// Does an allocation before its waits are reached, if the pool has memory at hand and not much is out like that
     /// already: whoever needs memory now comes before those who will need it soon. What goes wrong goes wrong again when
     /// the waits are reached, or does not.
-    pub(crate) fn allocate_ahead(&self, alloca: &mut Alloca) -> bool {
+    pub(crate) fn allocate_early(&self, alloca: &mut Alloca) -> bool {
         let early = self.early.fetch_add(alloca.length, Ordering::SeqCst);
-        let is_little = early.checked_add(alloca.length).is_some_and(|early| early <= alloca.ahead);
+        let is_little = early.checked_add(alloca.length).is_some_and(|early| early <= alloca.early_limit);
         let at_hand = sys::IREE_HAL_POOL_RESERVE_FLAG_DISALLOW_GROWTH as sys::iree_hal_pool_reserve_flags_t;
         alloca.is_early = is_little && matches!(alloca.ask(at_hand), Ok(Attempt::Done));
         if !alloca.is_early {
@@ -231,7 +231,7 @@ impl ParkingLot {
     /// way back, that will come.
     pub(crate) fn attempt(&self, alloca: &Alloca) -> Result<Attempt> {
         // A pool that the program brings answers for itself.
-        let returning = alloca.ahead > 0 && self.returning.load(Ordering::SeqCst) > 0;
+        let returning = alloca.early_limit > 0 && self.returning.load(Ordering::SeqCst) > 0;
         let early = returning || self.early.load(Ordering::SeqCst) > 0;
         let may_wait =
             sys::IREE_HAL_POOL_RESERVE_FLAG_ALLOW_WAIT_FRONTIER as sys::iree_hal_pool_reserve_flags_t;

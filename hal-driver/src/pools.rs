@@ -327,9 +327,10 @@ impl Pools {
     pub(crate) fn select(&self, heap: usize, length: u64) -> Result<(Pool, u64)> {
         let heap = self.heap(heap)?;
         // A block has a header's worth of rounding, so what fills a slab to the brim has one of its own.
-        let (pool, ahead) = if length <= heap.slab / 2 { (&heap.small, heap.slab) } else { (&heap.large, 0) };
+        let (pool, early_limit) =
+            if length <= heap.slab / 2 { (&heap.small, heap.slab) } else { (&heap.large, 0) };
         // SAFETY: what is allocated from the pool keeps it, with all of them.
-        Ok((unsafe { Pool::new(pool.get()) }, ahead))
+        Ok((unsafe { Pool::new(pool.get()) }, early_limit))
     }
 
     /// Those of what lies in slabs: IREE's TLSF pools.

@@ -280,9 +280,9 @@ impl<D: Device> Backend for Port<D> {
         self.device.create_event()
     }
 
-    fn ahead(&self, work: &mut Work<D>) -> Result<bool> {
+    fn try_early(&self, work: &mut Work<D>) -> Result<bool> {
         let Operation::Alloca(alloca) = &mut work.operation else { return Ok(false) };
-        let done = self.parking.allocate_ahead(alloca);
+        let done = self.parking.allocate_early(alloca);
         if let Some(trace) = work.trace.as_ref().filter(|_| done) {
             trace.ready();
         }

@@ -115,11 +115,11 @@ pub trait Backend: Send + Sync + Sized + 'static {
         task.finish(Err(Failure::new(Code::Unimplemented, "this backend runs no host operations")));
     }
 
-    /// Does an [`Ahead`](crate::Action::Ahead) operation before its waits are reached, if that can be done here and now.
+    /// Does an [`Early`](crate::Action::Early) operation before its waits are reached, if that can be done here and now.
     /// They are covered: what will reach them is with its device or has its place in the same queue, so the operation can
     /// count on it. Says whether it is done; if not, it comes again to [`run`](Backend::run) when they are reached. Done
     /// or not, the work comes back in the end, as any.
-    fn ahead(&self, work: &mut Self::Work) -> Result<bool, Failure> {
+    fn try_early(&self, work: &mut Self::Work) -> Result<bool, Failure> {
         let _ = work;
         Ok(false)
     }

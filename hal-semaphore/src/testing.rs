@@ -491,7 +491,7 @@ impl Backend for SoftBackend {
         }
     }
 
-    fn ahead(&self, job: &mut Job) -> Result<bool, Failure> {
+    fn try_early(&self, job: &mut Job) -> Result<bool, Failure> {
         if let Some(failure) = job.refuse.clone() {
             return Err(failure);
         }

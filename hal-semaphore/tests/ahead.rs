@@ -47,10 +47,10 @@ fn gone() -> Failure {
 fn a_chain_goes_to_its_device_without_the_host_on_the_way() {
     let rig = Rig::new(device(1));
     rig.link(0, 1, Action::Queue(Job::new(1)));
-    rig.link(0, 2, Action::Ahead(Job::ahead(2, true)));
+    rig.link(0, 2, Action::Early(Job::ahead(2, true)));
     rig.link(0, 3, Action::Queue(Job::new(3)));
     rig.link(0, 4, Action::Marker(Job::new(4)));
-    rig.link(0, 5, Action::Ahead(Job::ahead(5, true)));
+    rig.link(0, 5, Action::Early(Job::ahead(5, true)));
     rig.link(0, 6, Action::Queue(Job::new(6)));
     assert_eq!(rig.queued(), 3, "the device has all it is to do");
     assert_eq!(rig.engine.backend().done_ahead(), [2, 5]);
@@ -70,7 +70,7 @@ fn a_chain_goes_to_its_device_without_the_host_on_the_way() {
 fn what_cannot_be_done_ahead_waits_and_runs_on_the_host() {
     let rig = Rig::new(device(1));
     rig.link(0, 1, Action::Queue(Job::new(1)));
-    rig.link(0, 2, Action::Ahead(Job::ahead(2, false)));
+    rig.link(0, 2, Action::Early(Job::ahead(2, false)));
     rig.link(0, 3, Action::Queue(Job::new(3)));
     assert_eq!(rig.queued(), 1, "what comes behind it waits with it");
     assert!(rig.engine.backend().take_host().is_empty());
@@ -87,7 +87,7 @@ fn what_cannot_be_done_ahead_waits_and_runs_on_the_host() {
 #[test]
 fn what_waits_for_the_host_is_not_asked_ahead() {
     let rig = Rig::new(device(1));
-    rig.link(0, 2, Action::Ahead(Job::ahead(2, true)));
+    rig.link(0, 2, Action::Early(Job::ahead(2, true)));
     assert!(rig.engine.backend().done_ahead().is_empty(), "nobody has promised the 1");
     rig.x.signal(1).unwrap();
     assert!(rig.engine.backend().done_ahead().is_empty(), "there is nothing to be ahead of");
@@ -102,7 +102,7 @@ fn a_failure_ahead_is_the_operations_own() {
     let y = Semaphore::new(&rig.engine, 0).unwrap();
     rig.link(0, 1, Action::Queue(Job::new(1)));
     let waits = [(rig.x.clone(), 1)];
-    let action = Action::Ahead(Job::refused(2, failure.clone()));
+    let action = Action::Early(Job::refused(2, failure.clone()));
     rig.engine.submit(0, Affinity::ANY, &waits, &[(y.clone(), 1)], action).unwrap();
     assert!(y.query().unwrap_err().same_root(&failure));
     rig.link(0, 2, Action::Queue(Job::new(3)));
@@ -115,7 +115,7 @@ fn what_it_counts_on_may_fail_after_it_was_done() {
     let rig = Rig::new(device(1));
     let failure = Failure::new(Code::DataLoss, "the device says no");
     rig.link(0, 1, Action::Queue(Job::failing(1, failure.clone())));
-    rig.link(0, 2, Action::Ahead(Job::ahead(2, true)));
+    rig.link(0, 2, Action::Early(Job::ahead(2, true)));
     rig.link(0, 3, Action::Marker(Job::new(3)));
     rig.engine.backend().settle();
     assert!(rig.x.query().unwrap_err().same_root(&failure));
@@ -191,7 +191,7 @@ fn both_end_with_a_device_that_is_lost_and_with_the_engine() {
     for ahead in [true, false] {
         let rig = Rig::new(device(1));
         rig.link(0, 1, Action::Queue(Job::new(1)));
-        rig.link(0, 2, Action::Ahead(Job::ahead(2, ahead)));
+        rig.link(0, 2, Action::Early(Job::ahead(2, ahead)));
         rig.link(0, 3, Action::Marker(Job::new(3)));
         rig.engine.backend().lose(0, gone());
         assert_eq!(rig.x.failure().unwrap().message(), "gone");
@@ -201,9 +201,9 @@ fn both_end_with_a_device_that_is_lost_and_with_the_engine() {
 
         let rig = Rig::new(device(1));
         rig.link(0, 1, Action::Queue(Job::new(1)));
-        rig.link(0, 2, Action::Ahead(Job::ahead(2, ahead)));
+        rig.link(0, 2, Action::Early(Job::ahead(2, ahead)));
         rig.link(0, 3, Action::Marker(Job::new(3)));
-        rig.link(0, 5, Action::Ahead(Job::ahead(5, ahead)));
+        rig.link(0, 5, Action::Early(Job::ahead(5, ahead)));
         // What rides along with the job is the device's to end; what waits for 4, nobody's.
         let now = Duration::ZERO;
         let unfinished = rig.engine.shut_down(&VirtualClock::new(), now, now).unwrap_err();
@@ -232,7 +232,7 @@ impl Backend for Panics {
         Submitted::all()
     }
 
-    fn ahead(&self, _work: &mut Job) -> Result<bool, Failure> {
+    fn try_early(&self, _work: &mut Job) -> Result<bool, Failure> {
         panic!("not that")
     }
 
@@ -246,7 +246,7 @@ fn a_panic_ahead_fails_the_operation() {
     let engine = Engine::new(Panics(SoftBackend::new(vec![device(1)]))).unwrap();
     let (x, y) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
-    let action = Action::Ahead(Job::new(2));
+    let action = Action::Early(Job::new(2));
     engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], action).unwrap();
     let failure = y.query().unwrap_err();
     assert!(failure.message().contains("not that"), "{failure}");

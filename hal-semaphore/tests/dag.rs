@@ -42,7 +42,7 @@ enum Kind {
     Barrier,
     Marker,
     /// On the host, done ahead or not.
-    Ahead(bool),
+    Early(bool),
 }
 
 /// Operations in a topological order, and the points that the host signals.
@@ -139,7 +139,7 @@ fn graph_on(specs: Vec<DeviceSpec>, hub: Option<usize>, mut random: Seeded, fail
             kind: match random.below(16) {
                 0 | 1 => Kind::Barrier,
                 2 => Kind::Marker,
-                3 => Kind::Ahead(random.one_in(2)),
+                3 => Kind::Early(random.one_in(2)),
                 _ => Kind::Work,
             },
         });
@@ -172,7 +172,7 @@ impl Graph {
         let action = match node {
             Node { kind: Kind::Barrier, .. } => Action::Barrier,
             Node { kind: Kind::Marker, .. } => Action::Marker(Job::new(tag)),
-            Node { kind: Kind::Ahead(ahead), .. } => Action::Ahead(Job::ahead(tag, *ahead)),
+            Node { kind: Kind::Early(ahead), .. } => Action::Early(Job::ahead(tag, *ahead)),
             Node { fails: true, .. } => {
                 Action::Queue(Job::failing(tag, Failure::new(Code::DataLoss, format!("{tag}"))))
             }

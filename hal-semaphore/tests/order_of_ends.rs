@@ -36,8 +36,8 @@ impl Kind {
         match self {
             Queue => Action::Queue(job),
             Host => Action::Host(job),
-            Early => Action::Ahead(job.early()),
-            Declined => Action::Ahead(job),
+            Early => Action::Early(job.early()),
+            Declined => Action::Early(job),
             Marker => Action::Marker(job),
             Barrier => Action::Barrier,
         }

@@ -33,7 +33,7 @@ enum Does {
     Queue(Outcome),
     Host,
     /// On the host, ahead if it can.
-    Ahead(Outcome, bool),
+    Early(Outcome, bool),
     Marker(Outcome),
     Barrier,
 }
@@ -64,8 +64,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Does::Queue(Outcome::Refuse)),
         2 => Just(Does::Host),
         2 => Just(Does::Barrier),
-        2 => any::<bool>().prop_map(|ahead| Does::Ahead(Outcome::Succeed, ahead)),
-        1 => Just(Does::Ahead(Outcome::Refuse, false)),
+        2 => any::<bool>().prop_map(|ahead| Does::Early(Outcome::Succeed, ahead)),
+        1 => Just(Does::Early(Outcome::Refuse, false)),
         2 => Just(Does::Marker(Outcome::Succeed)),
         1 => Just(Does::Marker(Outcome::Refuse)),
     ];
@@ -235,10 +235,10 @@ impl World {
                 (Action::Queue(Job::refused(tag, failure.clone())), Some(failure))
             }
             Does::Host => (Action::Host(Job::new(tag)), None),
-            Does::Ahead(Outcome::Refuse, _) => {
-                (Action::Ahead(Job::refused(tag, failure.clone())), Some(failure))
+            Does::Early(Outcome::Refuse, _) => {
+                (Action::Early(Job::refused(tag, failure.clone())), Some(failure))
             }
-            Does::Ahead(_, ahead) => (Action::Ahead(Job::ahead(tag, ahead)), None),
+            Does::Early(_, ahead) => (Action::Early(Job::ahead(tag, ahead)), None),
             Does::Marker(Outcome::Refuse) => {
                 (Action::Marker(Job::refused(tag, failure.clone())), Some(failure))
             }
@@ -491,7 +491,7 @@ impl World {
                 let operation = &self.operations[at];
                 let passes_on = match operation.does {
                     Does::Barrier | Does::Marker(_) => true,
-                    Does::Ahead(..) => ahead.contains(&(at as u64)),
+                    Does::Early(..) => ahead.contains(&(at as u64)),
                     Does::Queue(_) | Does::Host => false,
                 };
                 passes_on

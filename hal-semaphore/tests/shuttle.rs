@@ -73,7 +73,7 @@ fn soak(random: u64) {
                     0 => Action::Barrier,
                     1 => Action::Queue(Job::failing(tag, failure)),
                     2 => Action::Marker(Job::new(tag)),
-                    3 => Action::Ahead(Job::ahead(tag, random.one_in(2))),
+                    3 => Action::Early(Job::ahead(tag, random.one_in(2))),
                     _ => Action::Queue(Job::new(tag)),
                 };
                 let affinity = Affinity::queue(random.below(2));

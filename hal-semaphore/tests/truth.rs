@@ -110,7 +110,7 @@ fn wait_after_the_failure_fails_though_its_value_was_reached() {
     for (kind, action) in [
         ("queue", Action::Queue(Job::new(1))),
         ("host", Action::Host(Job::new(2))),
-        ("early", Action::Ahead(Job::new(3).early())),
+        ("early", Action::Early(Job::new(3).early())),
         ("marker", Action::Marker(Job::new(4))),
         ("barrier", Action::Barrier),
     ] {

@@ -48,7 +48,7 @@ pub(super) enum Side {
     /// On the host, when its waits are reached.
     Host,
     /// On the host, when its waits are covered, if it can.
-    Ahead,
+    Early,
     /// In its queue, where the device has nothing to do.
     Marker,
 }
@@ -107,7 +107,7 @@ impl<D: Device> State<D> {
         let action = match side {
             Side::Queue => Action::Queue(work),
             Side::Host => Action::Host(work),
-            Side::Ahead => Action::Ahead(work),
+            Side::Early => Action::Early(work),
             Side::Marker => Action::Marker(work),
         };
         let submitted = self.engine.submit(0, affinity, &lists.waits, &lists.signals, action);
@@ -215,13 +215,13 @@ impl<D: Device> State<D> {
             params.min_alignment = 0;
         }
         let buffer = TransientBuffer::create(self.allocator, placement, &params, length, self.pools.clone())?;
-        let (pool, ahead) = match pool {
+        let (pool, early_limit) = match pool {
             Some(pool) => (pool, 0),
             None => self.pools.select(heap, length)?,
         };
         let may_wait = flags & MAY_WAIT != 0;
         let alloca =
-            Alloca { pool, params, length, may_wait, buffer: buffer.clone(), ahead, is_early: false };
+            Alloca { pool, params, length, may_wait, buffer: buffer.clone(), early_limit, is_early: false };
         // What is ready is done here and now, and what goes wrong is the caller's to see.
         let (side, operation) = if lists.waits.reached() {
             match self.parking.attempt(&alloca)? {
@@ -235,7 +235,7 @@ impl<D: Device> State<D> {
                 Attempt::Exhausted => (Side::Host, Operation::Await(Box::new((alloca, None)))),
             }
         } else {
-            (if ahead > 0 { Side::Ahead } else { Side::Host }, Operation::Alloca(alloca))
+            (if early_limit > 0 { Side::Early } else { Side::Host }, Operation::Alloca(alloca))
         };
         self.submit(queue, lists, side, operation)?;
         Ok(buffer.to_buffer())

@@ -200,7 +200,7 @@ impl<B: Backend> Turn<'_, B> {
         let (kind, work) = match action {
             Action::Queue(work) => (ActionKind::Queue, Some(work)),
             Action::Host(work) => (ActionKind::Host, Some(work)),
-            Action::Ahead(work) => (ActionKind::Early, Some(work)),
+            Action::Early(work) => (ActionKind::Early, Some(work)),
             Action::Marker(work) => (ActionKind::Marker, Some(work)),
             Action::Barrier => (ActionKind::Barrier, None),
         };

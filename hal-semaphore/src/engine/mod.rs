@@ -77,7 +77,7 @@ const SPARE_SLOTS: usize = 4096;
 ///
 /// The kinds of queue action in HAL terms: launches and transfers are [`Queue`](Action::Queue) work, host calls
 /// [`Host`](Action::Host) work. Stream-ordered allocations and deallocations are `Queue` work where the queue itself gives
-/// and takes the memory; where the host does, an allocation is work that may be done [`Ahead`](Action::Ahead) and a
+/// and takes the memory; where the host does, an allocation is work that may be done [`Early`](Action::Early) and a
 /// deallocation a [`Marker`](Action::Marker).
 #[derive(Debug)]
 pub enum Action<W> {
@@ -86,9 +86,9 @@ pub enum Action<W> {
     /// Runs on the host, once every wait is reached, in no order but its waits'.
     Host(W),
     /// Runs on the host, and may do so as soon as its waits are reached or covered, if the backend finds that it
-    /// [can](crate::Backend::ahead). Then it takes its place in its queue, as a barrier does, and what comes after it there
+    /// [can](crate::Backend::try_early). Then it takes its place in its queue, as a barrier does, and what comes after it there
     /// goes to the device without the host. Otherwise it is like `Host`.
-    Ahead(W),
+    Early(W),
     /// Goes to its queue, in queue order, where the backend sees it and the device has nothing to do but to wait and
     /// signal.
     Marker(W),

@@ -289,7 +289,7 @@ impl<B: Backend> Shared<B> {
             }
         }
         for early in early {
-            let asked = self.foreign(|| early.done = self.backend.ahead(&mut early.work));
+            let asked = self.foreign(|| early.done = self.backend.try_early(&mut early.work));
             if let Err(failure) = &asked {
                 early.done = Err(failure.clone());
             }

@@ -505,7 +505,7 @@ impl Backend for Devices {
         self.state().host.push((task, job));
     }
 
-    fn ahead(&self, job: &mut Job) -> Result<bool, Failure> {
+    fn try_early(&self, job: &mut Job) -> Result<bool, Failure> {
         self.come(Moment::Early(job.id));
         if let Some(refusal) = job.refusal.clone() {
             return Err(refusal);

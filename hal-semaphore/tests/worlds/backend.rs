@@ -324,7 +324,7 @@ impl Backend for Gpu {
         let waits = operation.waits.clone();
         drop(book);
         self.ledger.note(|| format!("host operation {op} begins"));
-        if again || !matches!(kind, Kind::Host | Kind::Ahead) {
+        if again || !matches!(kind, Kind::Host | Kind::Early) {
             self.ledger.alarm("ran-twice", || format!("host operation {op} ({kind:?}) began again"));
         }
         if cancelled {
@@ -346,13 +346,13 @@ impl Backend for Gpu {
         self.deferred.lock().unwrap_or_else(PoisonError::into_inner).push(callbacks);
     }
 
-    fn ahead(&self, work: &mut Job) -> Result<bool, Failure> {
+    fn try_early(&self, work: &mut Job) -> Result<bool, Failure> {
         let op = work.op;
-        self.meddle(Place::Ahead);
+        self.meddle(Place::Early);
         let stamp = self.ledger.stamp();
         let mut book = self.ledger.book();
         let operation = &mut book.operations[op];
-        let wrong = operation.kind != Kind::Ahead || operation.ahead_done.is_some();
+        let wrong = operation.kind != Kind::Early || operation.ahead_done.is_some();
         if work.refused.is_some() {
             operation.spoiled = true;
         } else if work.ahead {

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub(crate) enum Kind {
     Queue,
     Host,
-    Ahead,
+    Early,
     Marker,
     Barrier,
 }

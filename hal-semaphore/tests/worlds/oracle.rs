@@ -75,7 +75,7 @@ fn done(book: &Book) -> Vec<u64> {
         let lost = operation.taken.and(book.lost_at(operation.engine, operation.device)).unwrap_or(NEVER);
         match operation.kind {
             Kind::Queue => operation.ran.unwrap_or(NEVER).min(lost),
-            Kind::Host | Kind::Ahead => operation.host_ended.unwrap_or(NEVER),
+            Kind::Host | Kind::Early => operation.host_ended.unwrap_or(NEVER),
             Kind::Marker => lost,
             Kind::Barrier => NEVER,
         }
@@ -86,7 +86,7 @@ fn done(book: &Book) -> Vec<u64> {
         for (op, operation) in book.operations.iter().enumerate() {
             let passes = match operation.kind {
                 Kind::Barrier | Kind::Marker => true,
-                Kind::Ahead => operation.ahead_done.is_some(),
+                Kind::Early => operation.ahead_done.is_some(),
                 Kind::Queue | Kind::Host => false,
             };
             if !passes || operation.refused {
@@ -199,8 +199,8 @@ impl Judge<'_> {
             Kind::Queue => Some(operation.ran),
             Kind::Host => Some(operation.host_began.and(operation.host_ended).and(operation.host_began)),
             Kind::Marker if operation.taken.is_some() => Some(operation.ran),
-            Kind::Ahead if operation.ahead_done.is_none() => Some(operation.host_began),
-            Kind::Ahead | Kind::Marker | Kind::Barrier => None,
+            Kind::Early if operation.ahead_done.is_none() => Some(operation.host_began),
+            Kind::Early | Kind::Marker | Kind::Barrier => None,
         };
         if began == Some(None) {
             self.alarm("succeeded-unrun", || format!("it never ran; {}", shown()));

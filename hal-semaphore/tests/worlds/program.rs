@@ -54,7 +54,7 @@ impl World {
     }
 
     fn draw_kind() -> Kind {
-        [Kind::Queue, Kind::Host, Kind::Ahead, Kind::Marker, Kind::Barrier][weighted(&[8, 2, 2, 2, 2])]
+        [Kind::Queue, Kind::Host, Kind::Early, Kind::Marker, Kind::Barrier][weighted(&[8, 2, 2, 2, 2])]
     }
 
     /// Submits something.
@@ -101,7 +101,7 @@ impl World {
             .collect();
         let failure = Failure::new(Code::DataLoss, format!("operation {number}"));
         let fails = (kind == Kind::Queue && one_in(self.plan.failing)).then(|| failure.clone());
-        let refusable = matches!(kind, Kind::Queue | Kind::Marker | Kind::Ahead);
+        let refusable = matches!(kind, Kind::Queue | Kind::Marker | Kind::Early);
         let refused = (refusable && one_in(2 * self.plan.failing)).then(|| failure.clone());
         let given = fails.iter().chain(&refused).cloned().collect();
         book.operations.push(Operation {
@@ -141,7 +141,7 @@ impl World {
         let action = match kind {
             Kind::Queue => Action::Queue(job()),
             Kind::Host => Action::Host(job()),
-            Kind::Ahead => Action::Ahead(job()),
+            Kind::Early => Action::Early(job()),
             Kind::Marker => Action::Marker(job()),
             Kind::Barrier => Action::Barrier,
         };
@@ -181,7 +181,7 @@ impl World {
     fn was_refused(&self, number: usize, engine: usize, error: SubmitError, action: Action<Job>) {
         if let Action::Queue(mut job)
         | Action::Host(mut job)
-        | Action::Ahead(mut job)
+        | Action::Early(mut job)
         | Action::Marker(mut job) = action
         {
             job.back = true;

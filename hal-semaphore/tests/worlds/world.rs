@@ -17,7 +17,7 @@ pub(crate) enum Place {
     Submit,
     CreateEvent,
     Run,
-    Ahead,
+    Early,
     Reclaim,
     Poll,
     Abort,
