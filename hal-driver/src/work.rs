@@ -240,7 +240,7 @@ impl<D: Device> Backend for Port<D> {
         let mut last = None;
         let mut stop = None;
         for mut submission in batch.iter() {
-            let placed = if submission.rides {
+            let placed = if submission.coalesced {
                 self.place_marker(queue, &mut submission).map(Ok)
             } else {
                 self.job(queue, &mut submission).map(|job| self.device.submit(job))
@@ -248,7 +248,7 @@ impl<D: Device> Backend for Port<D> {
             match placed {
                 Ok(Ok(())) => {
                     accepted += 1;
-                    last = if submission.rides { last } else { Some(submission.epoch) };
+                    last = if submission.coalesced { last } else { Some(submission.epoch) };
                 }
                 Err(failure) | Ok(Err(Rejected::Failed(failure))) => {
                     stop = Some(Submitted::failed(accepted, failure));

@@ -182,7 +182,7 @@ pub(crate) struct Item<B: Backend> {
     pub(crate) work: Option<B::Work>,
     pub(crate) event: Option<B::Event>,
     pub(crate) waits: Range<usize>,
-    pub(crate) rides: bool,
+    pub(crate) coalesced: bool,
 }
 
 /// One piece of work for a queue.
@@ -199,7 +199,7 @@ pub struct Submission<'a, B: Backend> {
     pub event: Option<&'a B::Event>,
     /// Whether the device has nothing to do with it: a [`Marker`](crate::Action::Marker) that waits for what is before it in
     /// its queue, and ends with that. It is not put on the queue, and nobody reports it.
-    pub rides: bool,
+    pub coalesced: bool,
 }
 
 /// Work for one queue, in order.
@@ -229,7 +229,7 @@ impl<B: Backend> Batch<'_, B> {
             work: item.work.as_mut(),
             waits: waits.get(item.waits.clone()).unwrap_or(&[]),
             event: item.event.as_ref(),
-            rides: item.rides,
+            coalesced: item.coalesced,
         })
     }
 }

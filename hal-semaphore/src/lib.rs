@@ -72,7 +72,7 @@
 //!     }
 //!
 //!     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-//!         for piece in batch.iter().filter(|piece| !piece.rides) {
+//!         for piece in batch.iter().filter(|piece| !piece.coalesced) {
 //!             let work = piece.work.and_then(Option::take);
 //!             let _ = self.queues[queue.index()].send((queue, piece.epoch, work));
 //!         }

@@ -433,7 +433,7 @@ impl Backend for SoftBackend {
                 answer = Submitted::failed(accepted, failure);
                 break;
             }
-            if submission.rides {
+            if submission.coalesced {
                 if let Some(job) = submission.work.filter(|_| !self.quiet) {
                     state.markers.push((queue, job.tag));
                 }

@@ -204,7 +204,7 @@ fn both_end_with_a_device_that_is_lost_and_with_the_engine() {
         rig.link(0, 2, Action::Early(Job::ahead(2, ahead)));
         rig.link(0, 3, Action::Marker(Job::new(3)));
         rig.link(0, 5, Action::Early(Job::ahead(5, ahead)));
-        // What rides along with the job is the device's to end; what waits for 4, nobody's.
+        // What is coalesced with the job is the device's to end; what waits for 4, nobody's.
         let now = Duration::ZERO;
         let unfinished = rig.engine.shut_down(&VirtualClock::new(), now, now).unwrap_err();
         assert_eq!((unfinished.in_flight, unfinished.host), (if ahead { 3 } else { 1 }, 0));

@@ -34,12 +34,12 @@ use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 
-/// How many operations, those that ride along included, one batch takes off a queue.
+/// How many operations, coalesced ones included, one batch takes off a queue.
 const TURN: usize = 256;
 
 /// How many of these the device has something to do with.
 fn native<B: Backend>(items: &[Item<B>]) -> usize {
-    items.iter().filter(|item| !item.rides).count()
+    items.iter().filter(|item| !item.coalesced).count()
 }
 
 fn records_events<B: Backend>(queue: &Queue<B>, device: &Device) -> bool {
@@ -47,7 +47,7 @@ fn records_events<B: Backend>(queue: &Queue<B>, device: &Device) -> bool {
 }
 
 /// What a promise says from the beginning about how to wait for it natively. Work of the device is waited for by its own
-/// epoch, as soon as the device has accepted it. Where that takes an event, and for what may ride along, it is known when the
+/// epoch, as soon as the device has accepted it. Where that takes an event, and for what may be coalesced, it is known when the
 /// operation goes to the device.
 pub(super) fn foreseen_cover<B: Backend>(
     queue: &Queue<B>,
@@ -204,15 +204,15 @@ impl<B: Backend> Turn<'_, B> {
                     self.state.stats.host_barriers += 1;
                     self.end(key, None, None);
                 } else {
-                    self.ride_along(key, epoch);
+                    self.coalesce(key, epoch);
                 }
                 continue;
             }
             // What was done early has its work only to be reclaimed.
             let work = if kind == ActionKind::Barrier { None } else { op.work.take() };
             if kind == ActionKind::Marker && waits.is_empty() {
-                scratch.items.push(Item { op: key, epoch, work, event: None, waits, rides: true });
-                self.ride_along(key, epoch);
+                scratch.items.push(Item { op: key, epoch, work, event: None, waits, coalesced: true });
+                self.coalesce(key, epoch);
                 continue;
             }
             let mut recorded = None;
@@ -222,7 +222,7 @@ impl<B: Backend> Turn<'_, B> {
             }
             let (number, event) = recorded.unzip();
             let cover = if self.records_events() && number.is_none() { 0 } else { epoch };
-            scratch.items.push(Item { op: key, epoch, work, event, waits, rides: false });
+            scratch.items.push(Item { op: key, epoch, work, event, waits, coalesced: false });
             self.state.last_native = epoch;
             self.fly(key, InFlight { op: key, epoch, native: true, cover, event: number, failure: None });
         }
@@ -253,7 +253,7 @@ impl<B: Backend> Turn<'_, B> {
     /// the work before it, and whoever wants to wait for it natively waits for that. Where nothing is in flight its waits
     /// are dominated by what the last work of the queue has waited for, so a bare epoch names that; an event of it may
     /// mean something else by now.
-    fn ride_along(&mut self, key: Key, epoch: u64) {
+    fn coalesce(&mut self, key: Key, epoch: u64) {
         let (cover, event) = match self.state.in_flight.back() {
             Some(before) => (before.cover, before.event),
             None if self.records_events() => (0, None),

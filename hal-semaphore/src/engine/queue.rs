@@ -71,7 +71,7 @@ pub(super) enum OpState {
     Held,
     /// It has its place in its queue; the backend has not seen it.
     Ordered,
-    /// It was handed to the backend, or rides along with something that was.
+    /// It was handed to the backend, or is coalesced with something that was.
     Issued,
     /// The host is at it.
     Running,
@@ -133,11 +133,11 @@ pub(super) struct Op<B: Backend> {
     pub(super) work: Option<B::Work>,
 }
 
-/// An operation that its queue's device has, or that rides along with one.
+/// An operation that its queue's device has, or that is coalesced with one.
 pub(super) struct InFlight {
     pub(super) op: Key,
     pub(super) epoch: u64,
-    /// Whether the backend knows of it. A barrier behind earlier work of its queue rides along instead.
+    /// Whether the backend knows of it. A barrier behind earlier work of its queue is coalesced instead.
     pub(super) native: bool,
     /// What another queue waits for in order to wait for this: its own epoch, or for one that rides along that of the last
     /// work which the device was given; zero where it cannot be waited for natively.

@@ -408,7 +408,7 @@ impl Devices {
             return Err(Submitted::failed(position, refusal));
         }
         let id = piece.work.as_ref().map(|job| job.id);
-        if piece.rides {
+        if piece.coalesced {
             state.markers.extend(id);
             return Ok(id);
         }

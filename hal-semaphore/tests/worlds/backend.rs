@@ -77,7 +77,7 @@ impl Gpu {
             }
             return Err(failure);
         }
-        if submission.rides {
+        if submission.coalesced {
             self.take_riding(state, queue, &submission);
             return Ok(true);
         }
