@@ -583,7 +583,7 @@ impl<B: Backend> Turn<'_, B> {
         for (key, number) in covered {
             self.cover(key, number, Cover { queue: self.index, epoch, event: None });
         }
-        if self.state.room.is_full() || self.state.ready.len() > BATCH {
+        if self.state.window.is_full() || self.state.ready.len() > BATCH {
             self.listen_for_failures_elsewhere(key);
         }
     }

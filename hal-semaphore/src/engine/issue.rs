@@ -61,7 +61,7 @@ pub(super) fn foreseen_cover<B: Backend>(
 impl<B: Backend> Turn<'_, B> {
     pub(super) fn can_issue(&self) -> bool {
         let state = &self.state;
-        !state.issuing && !state.ready.is_empty() && !state.room.is_full() && self.may_begin()
+        !state.issuing && !state.ready.is_empty() && !state.window.is_full() && self.may_begin()
     }
 
     /// Whether work of the queue may begin: its device is there, and nobody is about to end what has not begun.
@@ -81,10 +81,10 @@ impl<B: Backend> Turn<'_, B> {
             self.fill(&mut scratch);
         }
         if scratch.items.is_empty() {
-            self.announce();
+            self.publish_issued();
         } else {
             self.state.stats.batches += 1;
-            self.take_room(native(&scratch.items));
+            self.take_credits(native(&scratch.items));
             self.state.shown = scratch.items.last().map_or(0, |item| item.epoch);
             let id = self.queue.id;
             let answer;
@@ -165,7 +165,7 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Takes ordered operations off the queue into a batch and into flight.
     fn fill(&mut self, scratch: &mut Scratch<B>) {
-        let most = self.state.room.batch();
+        let most = self.state.window.batch();
         if most == 0 {
             // Something of the queue's own has yet to end, and makes room.
             self.device.add_full(self.index);
@@ -413,9 +413,9 @@ impl<B: Backend> Turn<'_, B> {
         } else if let Some(Stop::Lost(failure)) = stop {
             self.lose_device(failure);
         } else {
-            self.state.room.accepted();
+            self.state.window.accepted();
         }
-        self.announce();
+        self.publish_issued();
     }
 
     /// Work at `epoch` of this queue waits for that point natively, and so does whatever comes after it here.
@@ -499,14 +499,14 @@ impl<B: Backend> Turn<'_, B> {
             return;
         }
         device.add_full(self.index);
-        self.state.room.refused();
+        self.state.window.refused();
         fence(Ordering::SeqCst);
         // Before the reports: what ends in between has been reported then.
         let nothing_left = device.outstanding(self.shared.queues()) == 0;
         let looks_last = sabotaged(Defect::FullLooksAtWorkLast);
         if device.reports(self.shared.queues()) != reports && !sabotaged(Defect::FullDoesNotLookAgain) {
             // What took the room has ended meanwhile.
-            self.state.room.resume(true);
+            self.state.window.resume(true);
             return;
         }
         let nothing_left =
@@ -515,7 +515,7 @@ impl<B: Backend> Turn<'_, B> {
             self.tell_ready_of_failures();
             return;
         }
-        self.state.room.resume(true);
+        self.state.window.resume(true);
         let id = self.queue.id;
         if let Some(key) = self.state.ready.pop_front() {
             let failure = Failure::with_origin(
@@ -528,8 +528,8 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// What was accepted can be waited for natively now: tells the timelines where somebody might want to.
-    fn announce(&mut self) {
+    /// Publishes newly issued epochs, and tells the timelines whose listeners can now wait for them natively.
+    fn publish_issued(&mut self) {
         let before = self.state.issued;
         let Some(last) = self.state.in_flight.back().map(|entry| entry.epoch) else { return };
         if last <= before {

@@ -368,7 +368,7 @@ impl Device {
 
 /// Who waits for the engine to come to rest.
 #[derive(Default)]
-struct Resting {
+struct IdleWaiters {
     waiting: Vec<Pending>,
     /// Keep a closing engine until its devices have reported everything.
     keepers: Vec<Arc<dyn Keeper>>,
@@ -386,7 +386,7 @@ pub(crate) struct Shared<B: Backend> {
     /// Some device has to be asked what has ended.
     polled: bool,
     closing: AtomicU64,
-    resting: Mutex<Resting>,
+    idle_waiters: Mutex<IdleWaiters>,
     notifications: Mutex<NotificationPool>,
     spare_slots: Mutex<Vec<Arc<Slot>>>,
     /// Slots with memory to give back.
@@ -460,7 +460,7 @@ impl<B: Backend> Engine<B> {
             devices: make_devices(&specs),
             polled: specs.iter().any(|spec| spec.completion == Completion::Poll),
             closing: AtomicU64::new(0),
-            resting: Mutex::new(Resting::default()),
+            idle_waiters: Mutex::new(IdleWaiters::default()),
             notifications: Mutex::new(NotificationPool::default()),
             spare_slots: Mutex::new(Vec::new()),
             large: Mutex::new(Vec::new()),

@@ -42,7 +42,7 @@
 
 use super::agenda::{Agenda, is_nested, is_submitting};
 use super::outbox::Parting;
-use super::room::Room;
+use super::room::FlowWindow;
 use super::slot::Slot;
 use super::{Device, Shared, Stats};
 use crate::backend::{Backend, Ended, Item, NativeWait, Transition};
@@ -291,7 +291,7 @@ pub(super) struct QueueState<B: Backend> {
     pub(super) gated: bool,
     /// The queue once did without an event, and does from then on.
     pub(super) eventless: bool,
-    pub(super) room: Room,
+    pub(super) window: FlowWindow,
     pub(super) closing: bool,
     pub(super) lost: Option<Failure>,
     pub(super) ending: Option<Ending>,
@@ -324,7 +324,7 @@ impl<B: Backend> QueueState<B> {
             issuing: false,
             gated: false,
             eventless: false,
-            room: Room::default(),
+            window: FlowWindow::default(),
             closing: false,
             lost: None,
             ending: None,

@@ -84,15 +84,15 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// The backend is handed so much of the queue.
-    pub(super) fn take_room(&mut self, count: usize) {
-        self.state.room.take(count);
-        self.queue.taken.store(self.state.room.taken() as u64, Ordering::Release);
+    pub(super) fn take_credits(&mut self, count: usize) {
+        self.state.window.take(count);
+        self.queue.taken.store(self.state.window.taken() as u64, Ordering::Release);
     }
 
     /// So much of the queue came back, or has ended.
     pub(super) fn give_room(&mut self, count: usize) {
-        self.state.room.give(count);
-        self.queue.taken.store(self.state.room.taken() as u64, Ordering::Release);
+        self.state.window.give(count);
+        self.queue.taken.store(self.state.window.taken() as u64, Ordering::Release);
     }
 
     /// Something of the device has ended: its full queues may have room again.

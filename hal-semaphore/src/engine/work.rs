@@ -57,7 +57,7 @@ impl<B: Backend> Turn<'_, B> {
         let shared = self.shared;
         self.leave();
         if rests {
-            shared.wake_resting();
+            shared.wake_idle_waiters();
         }
     }
 
@@ -111,7 +111,7 @@ impl<B: Backend> Turn<'_, B> {
             }
             (Target::Gate(_), _) => self.state.gated = false,
             (Target::Room { asked, .. }, _) => {
-                if !self.state.room.resume(asked) && self.state.room.is_full() {
+                if !self.state.window.resume(asked) && self.state.window.is_full() {
                     self.device.add_full(self.index);
                 }
             }
@@ -449,7 +449,7 @@ impl<B: Backend> Shared<B> {
         // Either this sees that somebody closes the engine, or who does sees what has ended.
         fence(Ordering::SeqCst);
         if self.is_closing() {
-            self.wake_resting();
+            self.wake_idle_waiters();
         }
     }
 
@@ -577,7 +577,7 @@ impl<B: Backend> Port for Shared<B> {
             let rests = state.closing && state.is_idle();
             drop(state);
             if rests {
-                self.wake_resting();
+                self.wake_idle_waiters();
             }
         }
     }
