@@ -10,7 +10,7 @@
 //! rest has no frontier any more, and memory goes out that is still in use. It gets memory back when the deallocation has
 //! ended. In return it is asked *early*, when the waits of an allocation are certain to be reached, so that what uses the
 //! memory goes to the device without the host. What is out early is bounded, and who needs memory now comes first
-//! ([`ParkingLot::allocate_early`], [`ParkingLot::attempt`]).
+//! ([`PendingAllocas::allocate_early`], [`PendingAllocas::attempt`]).
 //!
 //! A parked operation is counted twice: by IREE until its callback has run, and by the list of what is parked, from which
 //! either the callback or the end of the device takes it. Whoever takes it ends the operation.
@@ -125,7 +125,7 @@ impl Dealloca {
 
     /// The deallocation goes to its queue: everything that uses the memory is on a queue before it. A pool that can be
     /// told may hand the memory out again to whoever waits for this point.
-    pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers, lot: &ParkingLot) -> Result {
+    pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers, lot: &PendingAllocas) -> Result {
         if self.begun {
             return Ok(());
         }
@@ -147,7 +147,7 @@ impl Dealloca {
 
     /// The operation is over, and whoever asks is told that its point is reached. One that never went to its queue leaves
     /// the buffer as it is.
-    pub(crate) fn end(&self, point: Option<Point>, frontiers: &Frontiers, lot: &ParkingLot) {
+    pub(crate) fn end(&self, point: Option<Point>, frontiers: &Frontiers, lot: &PendingAllocas) {
         if !self.begun {
             return;
         }
@@ -171,7 +171,7 @@ impl Dealloca {
 
 /// An operation that waits for memory.
 struct Parked {
-    lot: Arc<ParkingLot>,
+    lot: Arc<PendingAllocas>,
     waiter: UnsafeCell<sys::iree_async_frontier_waiter_t>,
     operation: UnsafeCell<sys::iree_async_notification_wait_operation_t>,
     alloca: Alloca,
@@ -187,7 +187,7 @@ unsafe impl Send for Parked {}
 unsafe impl Sync for Parked {}
 
 /// Everything of a device that waits for memory.
-pub(crate) struct ParkingLot {
+pub(crate) struct PendingAllocas {
     frontiers: Arc<Frontiers>,
     proactor: Arc<Proactor>,
     /// How many bytes are out before the waits of their allocations are reached.
@@ -206,7 +206,7 @@ struct Lot {
     closed: bool,
 }
 
-impl ParkingLot {
+impl PendingAllocas {
     pub(crate) fn new(frontiers: Arc<Frontiers>, proactor: Arc<Proactor>) -> Arc<Self> {
         let state = Mutex::new(Lot::default());
         let (early, returning) = (AtomicU64::new(0), AtomicU64::new(0));

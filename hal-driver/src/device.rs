@@ -25,7 +25,7 @@ mod staged;
 
 pub(crate) use loan::Loan;
 
-use crate::alloca::ParkingLot;
+use crate::alloca::PendingAllocas;
 use crate::allocator::{Allocator, Memory};
 use crate::channel::{Membership, Ranks};
 use crate::collective::Waiting;
@@ -41,7 +41,7 @@ use crate::profile::{Profiler, matches};
 use crate::semaphore::Semaphore;
 use crate::staging::Staging;
 use crate::status::{Missing, Result, check, guard, guard_or, impossible, text, unimplemented, view};
-use crate::work::Port;
+use crate::work::EngineBackend;
 use crate::{command_buffer, executable, teardown};
 use hal_backend::{Device, Properties};
 use hal_semaphore::{AdaptiveSpin, Clock, Code, Engine, Failure, MAX_VALUE, SystemClock};
@@ -80,9 +80,9 @@ struct Phase {
 
 /// A device and everything that serves it. Fields are let go in this order.
 pub(crate) struct State<D: Device> {
-    engine: Engine<Port<D>>,
+    engine: Engine<EngineBackend<D>>,
     looking: Looking<D>,
-    parking: Arc<ParkingLot>,
+    pending_allocas: Arc<PendingAllocas>,
     pool: Arc<HostPool>,
     profiler: Profiler,
     staging: Staging,
@@ -128,15 +128,15 @@ impl<D: Device> HalDevice<D> {
         let proactor = Proactor::new(proactors.retain())?;
         let frontiers = Arc::new(Frontiers::new(properties.queues.queues));
         let memory = Memory::new(device.clone(), properties.clone(), allocator);
-        let parking = ParkingLot::new(frontiers.clone(), proactor.clone());
+        let pending_allocas = PendingAllocas::new(frontiers.clone(), proactor.clone());
         let pool = Arc::new(HostPool::default());
         let completions = Completions::new(&device, &properties, &proactor);
         let waiting = Arc::<Waiting>::default();
-        let port = Port {
+        let port = EngineBackend {
             device: device.clone(),
             spec: properties.queues.clone(),
             frontiers: frontiers.clone(),
-            parking: parking.clone(),
+            pending_allocas: pending_allocas.clone(),
             pool: pool.clone(),
             completions: completions.clone(),
             waiting: waiting.clone(),
@@ -148,7 +148,7 @@ impl<D: Device> HalDevice<D> {
             host: Loaders::shared()?,
             engine,
             looking: completions.begin(&properties.identifier)?,
-            parking,
+            pending_allocas,
             pool,
             profiler: Profiler::default(),
             staging: Staging::default(),
@@ -196,7 +196,7 @@ impl<D: Device> State<D> {
     fn quiesce(&self) -> bool {
         let clock = SystemClock::new();
         let _ = self.profiler.end(&|| self.device.clock());
-        let parked = self.parking.close(LIMIT);
+        let parked = self.pending_allocas.close(LIMIT);
         // Nobody but their groups can end collectives that have begun, and the engine waits for them.
         self.waiting.finish(GRACE);
         let begin = clock.now();

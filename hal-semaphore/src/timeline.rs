@@ -16,7 +16,7 @@ use crate::engine::{CallbackRecord, Entry, Slot, Target};
 use crate::error::SignalError;
 use crate::failure::Failure;
 use crate::ids::{MAX_VALUE, Point, TimelineKey};
-use crate::port::Port;
+use crate::port::EngineEvents;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
@@ -153,12 +153,12 @@ where
 /// A timeline's place in its engine, and the truth about it. Dropping it tells the engine that nobody can signal the
 /// timeline any more: what still waits for it fails as abandoned.
 pub struct Registration {
-    port: Arc<dyn Port>,
+    port: Arc<dyn EngineEvents>,
     slot: Option<Arc<Slot>>,
 }
 
 impl Registration {
-    pub(crate) fn new(port: Arc<dyn Port>, slot: Arc<Slot>) -> Self {
+    pub(crate) fn new(port: Arc<dyn EngineEvents>, slot: Arc<Slot>) -> Self {
         Self { port, slot: Some(slot) }
     }
 
@@ -270,7 +270,7 @@ impl fmt::Debug for Registration {
 
 /// A callback timepoint; dropping it takes the callback back, unless it is on its way already.
 pub struct Subscription {
-    port: Weak<dyn Port>,
+    port: Weak<dyn EngineEvents>,
     parked: Option<Parked>,
 }
 
@@ -303,12 +303,12 @@ impl Drop for Subscription {
 /// Tells an engine about one foreign timeline. Telling it late, twice or after the wait has ended is harmless.
 #[derive(Clone)]
 pub struct Watcher {
-    port: Weak<dyn Port>,
+    port: Weak<dyn EngineEvents>,
     slot: Weak<Slot>,
 }
 
 impl Watcher {
-    pub(crate) fn new(port: Weak<dyn Port>, slot: &Arc<Slot>) -> Self {
+    pub(crate) fn new(port: Weak<dyn EngineEvents>, slot: &Arc<Slot>) -> Self {
         Self { port, slot: Arc::downgrade(slot) }
     }
 

@@ -224,7 +224,7 @@ impl<D: Device> State<D> {
             Alloca { pool, params, length, may_wait, buffer: buffer.clone(), early_limit, is_early: false };
         // What is ready is done here and now, and what goes wrong is the caller's to see.
         let (side, operation) = if lists.waits.reached() {
-            match self.parking.attempt(&alloca)? {
+            match self.pending_allocas.attempt(&alloca)? {
                 Attempt::Done => {
                     self.submit_barrier(queue, lists, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA, length)?;
                     return Ok(buffer.to_buffer());

@@ -55,7 +55,7 @@ use crate::error::{EngineError, SubmitError, Unfinished, WaitError};
 use crate::failure::Failure;
 use crate::ids::{Affinity, MAX_VALUE, QueueId, Ticket, TimelineKey};
 use crate::notification::{NotificationPool, Pending};
-use crate::port::{Keeper, Port};
+use crate::port::{EngineEvents, Keeper};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::{Points, Registration};
 use outbox::Outbox;
@@ -422,7 +422,7 @@ struct Handle<B: Backend> {
 struct QueueKeeper<B: Backend>(Arc<Shared<B>>);
 
 impl<B: Backend> Keeper for QueueKeeper<B> {
-    fn port(&self) -> &dyn Port {
+    fn port(&self) -> &dyn EngineEvents {
         &*self.0
     }
 }

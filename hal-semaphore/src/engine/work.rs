@@ -10,7 +10,7 @@ use crate::backend::{Backend, Completion, Ended, HostTask};
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
-use crate::port::Port;
+use crate::port::EngineEvents;
 use crate::ring::take_first;
 use crate::sabotage::{Defect, sabotaged};
 use crate::sync::{Ordering, fence};
@@ -455,7 +455,7 @@ impl<B: Backend> Shared<B> {
 
     /// Watches somebody else's timeline on behalf of `slot`.
     pub(super) fn watch(&self, timeline: &B::Timeline, value: u64, slot: &Arc<Slot>) {
-        let port: Weak<dyn Port> = self.this.clone();
+        let port: Weak<dyn EngineEvents> = self.this.clone();
         let watcher = Watcher::new(port, slot);
         match self.foreign(|| timeline.watch(value, watcher.clone())) {
             Ok(watch) => drop(slot.set_watch(Box::new(watch))),
@@ -533,9 +533,9 @@ impl<B: Backend> Shared<B> {
     }
 }
 
-impl<B: Backend> Port for Shared<B> {
-    fn share(&self) -> Option<Arc<dyn Port>> {
-        self.this.upgrade().map(|this| this as Arc<dyn Port>)
+impl<B: Backend> EngineEvents for Shared<B> {
+    fn share(&self) -> Option<Arc<dyn EngineEvents>> {
+        self.this.upgrade().map(|this| this as Arc<dyn EngineEvents>)
     }
 
     fn run(&self, agenda: &mut Agenda) {
