@@ -214,8 +214,8 @@ impl PendingAllocas {
     }
 
     /// Does an allocation before its waits are reached, if the pool has memory at hand and not much is out like that
-    /// already: whoever needs memory now comes before those who will need it soon. What goes wrong goes wrong again when
-    /// the waits are reached, or does not.
+    /// already: operations that need memory now come before those that will need it soon. Errors are ignored: the allocation
+    /// is tried again once its waits are reached.
     pub(crate) fn allocate_early(&self, alloca: &mut Alloca) -> bool {
         let early = self.early.fetch_add(alloca.length, Ordering::SeqCst);
         let is_little = early.checked_add(alloca.length).is_some_and(|early| early <= alloca.early_limit);

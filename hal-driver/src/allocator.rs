@@ -615,7 +615,7 @@ impl<D: Device> Table<D> {
             }
         }
         if let Some((_, alignment)) = imported {
-            // Whoever brings memory finds out how it has to begin. What the device allocates begins well by itself, and a program
+            // A program that brings memory finds out how it has to begin. What the device allocates begins well by itself, and a program
             // that kept what it was told of that could not ask another device for the same.
             granted.min_alignment = granted.min_alignment.max(narrow(alignment));
         }

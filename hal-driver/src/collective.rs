@@ -326,7 +326,7 @@ impl Waiting {
         Ok(number)
     }
 
-    /// Whoever waits for the end of all may count on their groups having been let go.
+    /// A thread that waits for the end of all may count on their groups having been let go.
     fn leave(&self, number: u64) {
         let communicators = self.progress.lock().started.get_mut(&number).map(std::mem::take);
         drop(communicators);

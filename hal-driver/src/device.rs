@@ -10,9 +10,9 @@
 //!
 //! # The order of destruction
 //!
-//! Parked allocations end; collectives that have begun end, or the device leaves their groups; the engine takes no more work, cancels what has not begun and waits for the rest; nobody looks for
-//! completions any more; host threads end; axes are retired; pools, allocator, and last the proactor pool are let go. What cannot be waited for
-//! within the limit is kept for ever rather than freed under somebody's feet.
+//! Parked allocations end; collectives that have begun end, or the device leaves their groups; the engine takes no more work, cancels what has not begun and waits for the rest; completions are no
+//! longer looked for; host threads end; axes are retired; pools, allocator, and last the proactor pool are let go. What cannot be waited for
+//! within the limit is leaked rather than freed while it is in use.
 //!
 //! A call of the program's that is in progress meanwhile has the device from its context, and may retain and release it like
 //! any other object. So the teardown has a reference as long as it runs, and whoever gives up the last one behind it frees the
@@ -197,7 +197,7 @@ impl<D: Device> State<D> {
         let clock = SystemClock::new();
         let _ = self.profiler.end(&|| self.device.clock());
         let parked = self.pending_allocas.close(LIMIT);
-        // Nobody but their groups can end collectives that have begun, and the engine waits for them.
+        // Only their groups can end collectives that have begun, and the engine waits for them.
         self.waiting.finish(GRACE);
         let begin = clock.now();
         let idle = self.engine.shut_down(&clock, begin + GRACE, begin + LIMIT);

@@ -193,7 +193,7 @@ impl Frontiers {
 
     /// Forgets the groups whose trackers nobody else has.
     pub(crate) fn prune(&self) {
-        // Whoever joins or leaves prunes, or will.
+        // Joining and leaving prune, now or later.
         let Some(groups) = self.groups.try_lock() else { return };
         let others = self.others();
         if !others.iter().any(|member| member.spare.load(Ordering::Relaxed)) {

@@ -366,7 +366,7 @@ impl Pools {
 /// As [`Retained::adopt`], for something that was just created.
 unsafe fn adopt<T: crate::object::Counted>(object: *mut T) -> Result<Retained<T>> {
     // SAFETY: the reference is the caller's, as it promises.
-    unsafe { Retained::adopt(object) }.ok_or_else(|| invalid("IREE created nothing and said so to nobody"))
+    unsafe { Retained::adopt(object) }.ok_or_else(|| invalid("IREE reported success but returned no object"))
 }
 
 fn epoch_query(frontiers: &Arc<Frontiers>) -> sys::iree_hal_pool_epoch_query_t {

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 #[derive(Default)]
 pub(crate) struct Profiler {
     session: RwLock<Option<Arc<Session>>>,
-    /// Whether there is one, for those who only pass by.
+    /// Whether a session is open, without the lock: for operations that only check.
     open: AtomicBool,
     sessions: AtomicU64,
 }

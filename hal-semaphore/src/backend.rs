@@ -397,7 +397,7 @@ pub enum WaitClass {
         /// What the device waits for.
         producer: Point,
     },
-    /// Nobody has promised it yet, or nobody who can be waited for natively: the operation is held on the host.
+    /// It is not promised yet, or not by work that can be waited for natively: the operation is held on the host.
     Held,
 }
 

@@ -226,7 +226,7 @@ impl SoftBackend {
 
     /// Reports the oldest thing that ran on a queue and was not reported. Says whether there was one.
     ///
-    /// Whoever reports is a thread of the device, and first runs the callbacks that a submitting thread had to leave.
+    /// The reporting thread is one of the device, and first runs the callbacks that a submitting thread had to leave.
     pub fn report(&self, queue: QueueId) -> bool {
         self.call_back();
         self.report_one(queue)
@@ -503,7 +503,7 @@ impl Backend for SoftBackend {
 
     fn defer(&self, callbacks: Deferred) {
         if self.eager && !cfg!(any(loom, shuttle)) {
-            // Nobody steps such a device.
+            // Such a device is not stepped by hand.
             callbacks.run_elsewhere();
         } else {
             self.state().deferred.push(callbacks);

@@ -317,7 +317,7 @@ impl Watcher {
         let (Some(port), Some(slot)) = (self.port.upgrade(), self.slot.upgrade()) else { return };
         let mut entry = Entry::new(&*port);
         match state {
-            // Nobody waits for more than the largest value, whatever the other driver counts.
+            // No wait is for more than the largest value, whatever the other driver counts.
             Ok(value) => drop(slot.reach(value.min(MAX_VALUE), || None, entry.agenda())),
             Err(failure) => drop(slot.fail(&failure, |_| None, entry.agenda())),
         }

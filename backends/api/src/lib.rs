@@ -23,7 +23,7 @@
 //! there is where a device works on the host's. [`HostLoader`] loads IREE's own host executables, for devices
 //! that are software: the mock device and the compute engines of emulated ones.
 //!
-//! A backend in under 500 lines lies beside this crate, in `backends/template`, and `docs/backend.md` walks through it.
+//! The smallest whole backend lies beside this crate, in `backends/template`, and `docs/backend.md` walks through it.
 
 mod command;
 mod device;

@@ -222,7 +222,7 @@ impl<D: Device> State<D> {
         let may_wait = flags & MAY_WAIT != 0;
         let alloca =
             Alloca { pool, params, length, may_wait, buffer: buffer.clone(), early_limit, is_early: false };
-        // What is ready is done here and now, and what goes wrong is the caller's to see.
+        // Waits already reached: allocate now, and return errors to the caller.
         let (side, operation) = if lists.waits.reached() {
             match self.pending_allocas.attempt(&alloca)? {
                 Attempt::Done => {

@@ -384,7 +384,7 @@ impl Frontier {
             .map_or(0, |&(_, epoch)| epoch)
     }
 
-    /// Says whether that was news.
+    /// Returns whether that was news.
     pub(super) fn raise(&mut self, queue: u32, epoch: u64, retired: impl Fn(u32) -> u64) -> bool {
         match self.0.binary_search_by_key(&queue, |&(queue, _)| queue) {
             Ok(at) => match self.0.get_mut(at) {

@@ -112,11 +112,11 @@ impl<B: Backend> Turn<'_, B> {
             left -= 1;
         }
         if self.needs_sweep() {
-            // Whoever waits for room of this device is swept, too.
+            // Queues that wait for room of this device are swept, too.
             self.sweep(left);
         }
         if gave {
-            // Whoever waits for room has laid itself down before it looked whether any would be given.
+            // A queue that waits for room is on the list before it checks whether any will be given.
             if self.device.counts_reports() && !sabotaged(Defect::RoomHasNoFence) {
                 fence(Ordering::SeqCst);
             }
@@ -304,10 +304,10 @@ impl<B: Backend> Turn<'_, B> {
         let shared = self.shared;
         let is_own = |signal: &SignalRecord<B::Timeline>| shared.own(&signal.timeline).is_some();
         if signals.len() > 1 && !signals.iter().all(is_own) && !sabotaged(Defect::LettersAreLate) {
-            // Whoever sees a timeline of the engine move may go on to signal another driver's: after this, there too.
+            // A thread that sees a timeline of the engine move may go on to signal another driver's: after this, there too.
             signals.sort_by_key(is_own);
         }
-        // Mostly there is one. Taking them from the end costs less than a walk that empties.
+        // Fast path: usually exactly one signal. Popping from the end is cheaper than draining.
         signals.reverse();
         let mut told_elsewhere = false;
         while let Some(signal) = signals.pop() {

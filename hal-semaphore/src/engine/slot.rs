@@ -435,7 +435,7 @@ impl Slot {
         Ok((order, state.becomes_large()))
     }
 
-    /// Nobody can signal the timeline any more.
+    /// The timeline cannot be signalled any more.
     pub(crate) fn abandon(self: &Arc<Self>, agenda: &mut Agenda) {
         // Without a handle nobody can come any more.
         let waited_for = !self.state.lock().lists.are_empty();

@@ -326,7 +326,7 @@ impl<B: Backend> Shared<B> {
             self.foreign_counted(|| publication.timeline.has_waiters()).unwrap_or(true)
         };
         if publications.len() == 1 {
-            // Mostly there is one.
+            // Fast path: usually exactly one publication.
             if publications.first().is_some_and(is_late) {
                 deferred.append(publications);
             } else if let Some(publication) = publications.pop() {
