@@ -95,6 +95,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         ),
         step("third-party", "a driver outside the workspace builds, links and runs", xtask(&["third-party"])),
         step(
+            "embedders",
+            "programs in C, C++ and Rust outside the repository build and run",
+            xtask(&["embedders"]),
+        ),
+        step(
             "asan",
             "the C examples and the driver's tests with AddressSanitizer, on both sides of the interface",
             xtask(&["asan"]),
