@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Fixed work for counting instructions: from IREE's C call to the completed signal, on one thread, with a device that
 //! does nothing and completes at once, or sixteen jobs at a time.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Stream-ordered allocation: reservations from pools, and waiting for memory without a thread.
 //!
 //! A [transient buffer](crate::transient) gets a reservation of a pool when its `queue_alloca` happens and gives it back when its

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The device allocator: synchronous buffers of the device's heaps, imports and exports.
 
 use crate::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};

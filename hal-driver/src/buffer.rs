@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Buffers: memory of a device behind IREE's buffer interface, and any buffer as something a queue can work on.
 
 use crate::allocator::{Counted, HOST_VISIBLE, Parent};

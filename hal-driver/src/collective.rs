@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Collectives: what a command buffer records of them, and how their memory and the engine meet.
 //!
 //! A record keeps what IREE's call says in the terms of [`hal_collectives`]. When a command buffer is executed, the rank

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Who looks for the completions of a device that does not report them by itself.
 //!
 //! | [`Completion`] | who looks | when |

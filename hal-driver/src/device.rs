@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The HAL device: every slot of IREE's table, over one engine and one backend device.
 //!
 //! # What belongs to whom

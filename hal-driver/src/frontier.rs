@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The causal clock of a device: one axis for each queue, advanced when an epoch has completed.
 //!
 //! IREE gives a device its axes when it joins a device group; before that, and without a group, there is no tracker and

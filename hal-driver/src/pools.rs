@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Pools for stream-ordered allocation: IREE's own, over slabs of the device's memory.
 //!
 //! A slab provider of ours hands out whole allocations of one heap; IREE's pools divide them. For each heap there is a

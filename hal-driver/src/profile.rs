@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Profiling: what the engine and the device did, as IREE's tools read it.
 //!
 //! A session is IREE's own recorder. Each operation that is submitted while one is open carries a [`Trace`], which

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the engine carries for each queue operation, and how it reaches the device or the host.
 
 use crate::alloca::{Alloca, Dealloca, PendingAllocas};

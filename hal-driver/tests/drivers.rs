@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The drivers that a library has: what registers them, and what the C header says of them.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 

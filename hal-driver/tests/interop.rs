@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Timepoints as file descriptors, both ways, for programs that wait with poll; and buffers of other drivers.
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive, and descriptors are owned")]

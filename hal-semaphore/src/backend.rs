@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a backend gives the engine: queues that take work in order, and word of what has ended.
 //!
 //! # The contract

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Timeline semaphores and pending queue actions for queue-based accelerators.
 //!
 //! An accelerator's queue runs work in order and can tell when it has, by an event that is either signalled or not.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The engine as seen from below and beside it: what completers, timelines and host tasks may tell it.
 //!
 //! One object-safe trait, so that a semaphore or a backend's completion thread does not carry the engine's type.

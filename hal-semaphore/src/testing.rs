@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A device made of software, for tests, examples and benchmarks: what a backend looks like, and what the engine
 //! must never do to one.
 //!

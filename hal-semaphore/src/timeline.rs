@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A timeline as the engine sees it, and a timeline's place in an engine.
 //!
 //! The truth about a timeline that is registered with an engine (its value, its failure and the order in which they

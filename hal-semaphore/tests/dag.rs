@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The oracle for elided waits: random graphs of operations over many queues and devices, under a random schedule.
 //!
 //! Most waits of such a graph cost nothing: the engine drops them because queue order, or an earlier native wait,

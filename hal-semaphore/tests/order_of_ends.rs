@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Every kind of action, every way to end: results are visible, then the signals are out, then the work comes back,
 //! once (rule S5).
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Random sequences of everything a program and its devices can do, against a model that only looks from outside.
 //!
 //! The model knows what each operation waits for and signals, and reads semaphores and the device's log like any

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Larger schedules than loom can exhaust, at random: several threads that submit, signal, cancel, fail, lose a device
 //! and shut down, while devices run and report.
 //!

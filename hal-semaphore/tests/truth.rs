@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! One truth about a timeline: its value and its failure change in one step, and everybody sees the same (rule S1).
 //!
 //! An engine that keeps a second copy of either, or tells the timeline later than its dependants, lets two observers

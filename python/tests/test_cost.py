@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """What a small call costs, beside IREE's own package: the same module, driver and arrays.
 
 The number of rounds is fixed before anything is measured, and one measurement decides. In each round each side has its turn, in an

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask embedders`: programs of other people's, built and run in a folder outside the repository as `docs/embedding.md` says.
 
 use crate::iree::{self, Flavour, Tree};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! That each source file names its licence, in its first lines, where a reader of one file alone finds it.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask test`: everything that a contributor must see green.
 
 use crate::steps::{self, Step};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A driver of somebody else's: a crate outside the workspace, made, tested, linked into a C program, and run through IREE's
 //! conformance suite.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask time`: how long calls of a module take on several devices, side by side.
 //!
 //! The devices take turns, a process for each turn, so that what else the machine does meets all of them.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The card's own executables: one function that computes each word of its last buffer from the same word of the others.
 //!
 //! `ACME`, the number of buffers, the number of constants and the number of instructions as bytes, then the instructions, two

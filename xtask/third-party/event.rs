@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Events: what a queue records at the end of a job and another one waits for.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A card of somebody else's: what a newcomer chooses that the template has not.
 //!
 //! Two heaps, of which the host maps only one; three queues that wait for each other's events; little room; completions behind a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The hardware: queues of little room, each with a thread, and the pipe by which all of them report.
 
 use crate::event::Event;

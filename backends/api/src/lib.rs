@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a device must offer to become an IREE HAL driver.
 //!
 //! A backend implements [`Driver`] (a name, a list of devices, how to open one) and [`Device`] (memory, executables,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The hardware: queues of jobs, and which of them a worker takes next.
 //!
 //! # The life of a job

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Command buffers with collectives: a chain of steps.
 //!
 //! A step's commands go to the queue, and its collectives to the host, side by side; both wait for both parts of the step

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Buffers that only another device can use, for an operation of this one.
 //!
 //! Devices of different drivers meet in host memory. A card's own memory is not there, so an operation that names a buffer

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Bytes between a file and memory that the host cannot map, by way of memory that it can.
 //!
 //! A thread moves a chunk between the file and one of two staging buffers while the queue moves the chunk before between

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The calls that a program makes. What is lent for a call is overwritten before it is freed.
 
 use crate::common::{self, Buffer, Commands, check};

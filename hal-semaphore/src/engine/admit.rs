@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Taking operations in, classifying their waits, and giving them their place in a queue.
 //!
 //! # What a wait costs

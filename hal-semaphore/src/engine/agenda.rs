@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What one step on a thread has set free and nobody has done yet.
 //!
 //! Nothing in the engine recurses: a step under a lock puts what follows from it on the agenda of its thread, and the

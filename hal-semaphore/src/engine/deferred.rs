@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Callbacks for another thread than the one on which they became due.
 //!
 //! A thread that submits may hold a lock of its program's, which a callback may want: it must not call back. What becomes due

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Handing ordered work to the backend: batches, native waits, events, and what a submission may answer.
 //!
 //! One thread at a time issues for a queue (`issuing`), without the lock while the backend works. The entries of a

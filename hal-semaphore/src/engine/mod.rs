@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The engine: pending queue actions over timelines, for any number of queues and devices.
 //!
 //! # Who owns what

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A queue, and what its lock protects: the operations whose queue it is, whatever their kind.
 //!
 //! # An operation

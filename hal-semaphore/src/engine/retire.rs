@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! From a device's report to the end of an operation: in queue order, after everything it waited for.
 //!
 //! An operation that waited natively for another queue may be reported before the one it waited for. It does not

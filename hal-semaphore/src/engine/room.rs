@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! How much of a queue's work its device takes at a time.
 //!
 //! A backend says "full" and not how much it holds. Asking again after every completion would hand over a whole batch

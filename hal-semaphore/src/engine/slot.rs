@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The engine's part of a timeline, and the one truth about it: its value, its failure and who waits for it.
 //!
 //! # One step at a time

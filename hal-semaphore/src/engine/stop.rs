@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Ending things early: cancelling, losing a device, shutting down.
 //!
 //! What nobody has begun (held, or ordered and not yet issued) ends at once. What a device or the host has is theirs

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Working off what there is: a thread's agenda, and a queue's turn.
 
 use super::agenda::{Agenda, Covering, Due, Entry, Release, is_submitting};

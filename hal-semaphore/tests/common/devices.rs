@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Devices that a test drives by hand, and the moments at which it can step in.
 //!
 //! [`Devices`] differs from the library's own `SoftBackend` in what a test can do from *inside* the backend: run code

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! An engine over devices that a test drives by hand, with short words for what tests do all the time.
 #![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
 #![expect(clippy::indexing_slicing, reason = "a wrong queue number is a mistake of the test")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The hardware as a backend: what the engine calls, checked against what the contract lets it call.
 
 use crate::dice::{below, one_in};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The judge of a world that has ended: each operation's outcome has its reason, and each reason its outcome.
 //!
 //! Rules by their numbers in ARCHITECTURE.md. Where several threads ran, only what the stamps prove counts.

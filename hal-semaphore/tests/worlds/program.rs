@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What programs do: submit, signal, fail, wait, subscribe, cancel, let go.
 
 use crate::backend::Job;
