@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // The backend under test, and the executables for it.
 //
 // One binary serves every device, so what it tests is told by the environment:

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 # Adds the drivers of this repository to a build of IREE:
 #
 #   cmake … -DIREE_CMAKE_PLUGIN_PATHS=<this folder> -DIREE_EXTERNAL_HAL_DRIVERS="gaudi;mock;qaic;tenstorrent"

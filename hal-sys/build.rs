@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Makes the bindings: finds IREE's sources and libclang, runs bindgen, and compiles what C defines inline.
 
 #[path = "build/libclang.rs"]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // Everything of IREE that the driver calls or implements, and what programs load and call modules with.
 #include "iree/async/api.h"
 #include "iree/async/frontier.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a driver sees of a group: a rank's end of it, and the operations that it is in.
 
 use crate::Result;

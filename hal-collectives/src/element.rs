@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What an element is, and how elements are reduced.
 
 use std::fmt;

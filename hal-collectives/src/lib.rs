@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Operations of several ranks at once: what each kind computes, who has to agree on what, and how they meet.
 //!
 //! A *rank* is one of the devices that run the shards of a program; a *group* is the ranks that talk to each other,

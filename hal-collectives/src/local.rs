@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Groups within this process: threads or devices whose memory the host can see.
 //!
 //! A group is a table of *meetings*. Each rank counts its operations, so the n-th one of a rank meets the

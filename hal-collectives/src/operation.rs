@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What one rank asks for, and what that means for its memory.
 
 use crate::Result;

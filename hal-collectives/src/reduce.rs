@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The arithmetic: elements of several ranks, as bytes, become one.
 //!
 //! It is done in pieces that stay in the cache. A piece of each rank is read before the result is written anywhere, so a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What cannot be done any more ends for everybody, soon, with one message that says who and what.
 #![allow(
     clippy::unwrap_used,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Every kind, type and reduction, on 1 to 8 ranks with odd sizes, against the plain meaning of each: lists of numbers,
 //! gathered, divided and folded one by one in the order of the ranks.
 #![allow(

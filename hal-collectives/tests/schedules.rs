@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Random programs: every rank asks for the same operations in the same order, on threads that start them in any order
 //! and take their time.
 #![allow(

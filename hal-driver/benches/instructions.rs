@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Fixed work for counting instructions: from IREE's C call to the completed signal, on one thread, with a device that
 //! does nothing and completes at once, or sixteen jobs at a time.
 //!
@@ -145,9 +147,9 @@ impl Rig {
     }
 
     /// Does an operation for each value of the timeline.
-    fn chain(&mut self, mut operation: impl FnMut(&Self, &Edges, u64)) {
+    fn chain(&mut self, mut operation: impl FnMut(&Self, &SemaphoreLists, u64)) {
         for _ in 0..COUNT {
-            operation(self, &self.edges(self.at), self.at);
+            operation(self, &self.lists(self.at), self.at);
             self.at += 1;
         }
         self.is_done();
@@ -158,7 +160,7 @@ impl Rig {
         AT_A_TIME.store(16, Ordering::Relaxed);
         case(self);
         AT_A_TIME.store(1, Ordering::Relaxed);
-        self.fill(&self.edges(self.at), 1, &self.target);
+        self.fill(&self.lists(self.at), 1, &self.target);
         self.at += 1;
         self.is_done();
     }
@@ -169,20 +171,20 @@ impl Rig {
     }
 
     /// From a value of the timeline to the next.
-    fn edges(&self, at: u64) -> Edges {
-        Edges { semaphore: self.timeline.0, values: [at, at + 1] }
+    fn lists(&self, at: u64) -> SemaphoreLists {
+        SemaphoreLists { semaphore: self.timeline.0, values: [at, at + 1] }
     }
 
-    fn barrier(&self, edges: &Edges) {
+    fn barrier(&self, lists: &SemaphoreLists) {
         unsafe {
-            check(sys::iree_hal_device_queue_barrier(self.device.0, 1, edges.waits(), edges.signals(), 0))
+            check(sys::iree_hal_device_queue_barrier(self.device.0, 1, lists.waits(), lists.signals(), 0))
                 .unwrap();
         }
     }
 
-    fn fill(&self, edges: &Edges, affinity: u64, target: &Buffer) {
+    fn fill(&self, lists: &SemaphoreLists, affinity: u64, target: &Buffer) {
         let (device, pattern) = (self.device.0, 7_u32);
-        let (waits, signals) = (edges.waits(), edges.signals());
+        let (waits, signals) = (lists.waits(), lists.signals());
         let bytes = (&raw const pattern).cast();
         unsafe {
             check(sys::iree_hal_device_queue_fill(
@@ -192,16 +194,16 @@ impl Rig {
         }
     }
 
-    fn copy(&self, edges: &Edges) {
+    fn copy(&self, lists: &SemaphoreLists) {
         let (device, source, target) = (self.device.0, self.source.0, self.target.0);
-        let (waits, signals) = (edges.waits(), edges.signals());
+        let (waits, signals) = (lists.waits(), lists.signals());
         unsafe {
             check(sys::iree_hal_device_queue_copy(device, 1, waits, signals, source, 0, target, 0, 4096, 0))
                 .unwrap();
         }
     }
 
-    fn execute(&self, edges: &Edges, commands: *mut sys::iree_hal_command_buffer_t, bound: bool) {
+    fn execute(&self, lists: &SemaphoreLists, commands: *mut sys::iree_hal_command_buffer_t, bound: bool) {
         let bindings = [&self.source, &self.target].map(|buffer| sys::iree_hal_buffer_binding_t {
             buffer: buffer.0,
             offset: 0,
@@ -211,7 +213,7 @@ impl Rig {
             count: if bound { bindings.len() } else { 0 },
             bindings: bindings.as_ptr(),
         };
-        let (device, waits, signals) = (self.device.0, edges.waits(), edges.signals());
+        let (device, waits, signals) = (self.device.0, lists.waits(), lists.signals());
         unsafe {
             check(sys::iree_hal_device_queue_execute(device, 1, waits, signals, commands, table, 0)).unwrap();
         }
@@ -219,12 +221,12 @@ impl Rig {
 }
 
 /// A wait and a signal, as cheap as C would have them.
-struct Edges {
+struct SemaphoreLists {
     semaphore: *mut sys::iree_hal_semaphore_t,
     values: [u64; 2],
 }
 
-impl Edges {
+impl SemaphoreLists {
     fn waits(&self) -> sys::iree_hal_semaphore_list_t {
         self.list(&self.values[0])
     }
@@ -308,25 +310,25 @@ fn record(
 }
 
 fn barrier_chain(rig: &mut Rig) {
-    rig.chain(|rig, edges, _| rig.barrier(edges));
+    rig.chain(|rig, lists, _| rig.barrier(lists));
 }
 
 fn fill_chain(rig: &mut Rig) {
-    rig.chain(|rig, edges, _| rig.fill(edges, 1, &rig.target));
+    rig.chain(|rig, lists, _| rig.fill(lists, 1, &rig.target));
 }
 
 fn fill_cross_queue(rig: &mut Rig) {
-    rig.chain(|rig, edges, at| rig.fill(edges, 1 << (at % 2), &rig.target));
+    rig.chain(|rig, lists, at| rig.fill(lists, 1 << (at % 2), &rig.target));
 }
 
 fn copy_chain(rig: &mut Rig) {
-    rig.chain(|rig, edges, _| rig.copy(edges));
+    rig.chain(|rig, lists, _| rig.copy(lists));
 }
 
 fn update_chain(rig: &mut Rig) {
     let bytes = [5_u8; 1024];
-    rig.chain(|rig, edges, _| {
-        let (waits, signals, source) = (edges.waits(), edges.signals(), bytes.as_ptr().cast());
+    rig.chain(|rig, lists, _| {
+        let (waits, signals, source) = (lists.waits(), lists.signals(), bytes.as_ptr().cast());
         unsafe {
             let target = rig.target.0;
             check(sys::iree_hal_device_queue_update(
@@ -349,7 +351,7 @@ fn update_chain(rig: &mut Rig) {
 fn held_fills(rig: &mut Rig) {
     let first = rig.at + 1;
     for value in first..first + COUNT {
-        rig.fill(&rig.edges(value), 1, &rig.target);
+        rig.fill(&rig.lists(value), 1, &rig.target);
     }
     rig.timeline.signal(first).unwrap();
     rig.at = first + COUNT;
@@ -358,7 +360,7 @@ fn held_fills(rig: &mut Rig) {
 
 fn alloca_dealloca(rig: &mut Rig) {
     for _ in 0..COUNT {
-        let (before, there, filled) = (rig.edges(rig.at), rig.edges(rig.at + 1), rig.edges(rig.at + 2));
+        let (before, there, filled) = (rig.lists(rig.at), rig.lists(rig.at + 1), rig.lists(rig.at + 2));
         let (device, mut buffer) = (rig.device.0, null_mut());
         unsafe {
             let (pool, params) = (null_mut(), common::params());
@@ -402,18 +404,18 @@ fn allocas_behind(rig: &mut Rig) {
 }
 
 fn execute_100(rig: &mut Rig) {
-    rig.chain(|rig, edges, _| rig.execute(edges, rig.commands, false));
+    rig.chain(|rig, lists, _| rig.execute(lists, rig.commands, false));
 }
 
 fn execute_100_bound(rig: &mut Rig) {
-    rig.chain(|rig, edges, _| rig.execute(edges, rig.indirect, true));
+    rig.chain(|rig, lists, _| rig.execute(lists, rig.indirect, true));
 }
 
 fn record_100(rig: &mut Rig) {
     let once = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT;
-    rig.chain(|rig, edges, _| {
+    rig.chain(|rig, lists, _| {
         let commands = record(&rig.device, rig.executable, once, Some((&rig.source, &rig.target)));
-        rig.execute(edges, commands, false);
+        rig.execute(lists, commands, false);
         unsafe { sys::iree_hal_command_buffer_release(commands) };
     });
 }

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 # hal_find_libclang(OUT): the folder with libclang, which bindgen loads while cargo builds. Stops the configuration with one
 # line where there is none.
 function(hal_find_libclang OUT)

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 # A static library of drivers that cargo builds, as a target that IREE's own build links and registers.
 #
 #   hal_add_driver_library(

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // A program that embeds the IREE runtime and runs two functions at once on a device of this repository.
 //
 //   embed MODULE.vmfb [DEVICE]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A Rust program that embeds the IREE runtime and runs a module on a device of this repository.
 //!
 //! `cargo run -p hal-driver --example embed -- MODULE.vmfb [DEVICE]` calls the module's `square` function (see

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // Computes while bytes move: the progress loop of a communication library, over asynchronous transfers of a card.
 //
 //   overlap [URI]

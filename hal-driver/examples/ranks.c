@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // A program that runs one compiled module on several devices, each a rank of one group.
 //
 //   ranks MODULE.vmfb FUNCTION DEVICE[,DEVICE...] [INPUT...]

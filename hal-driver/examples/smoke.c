@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // A program that uses a device of this repository through IREE's HAL alone: no module, no compiler.
 //
 //   smoke [DEVICE] [abandon]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // Two functions with nothing in common, for a program that has both in flight at once.
 func.func @square(%x: tensor<1024xf32>) -> tensor<1024xf32> {
   %y = arith.mulf %x, %x : tensor<1024xf32>

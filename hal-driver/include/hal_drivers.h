@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // The drivers of this library: one registration function for each.
 //
 // Each adds its driver to a registry of IREE's. That is cheap and touches no hardware; devices are looked for when the

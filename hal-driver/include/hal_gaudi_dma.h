@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // Asynchronous transfers between a program and a Gaudi card.
 //
 // A transfer is submitted at once and polled later, so that a program can compute, or look after other things, while bytes

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Stream-ordered allocation: reservations from pools, and waiting for memory without a thread.
 //!
 //! A [transient buffer](crate::transient) gets a reservation of a pool when its `queue_alloca` happens and gives it back when its
@@ -10,7 +12,7 @@
 //! rest has no frontier any more, and memory goes out that is still in use. It gets memory back when the deallocation has
 //! ended. In return it is asked *early*, when the waits of an allocation are certain to be reached, so that what uses the
 //! memory goes to the device without the host. What is out early is bounded, and who needs memory now comes first
-//! ([`ParkingLot::allocate_ahead`], [`ParkingLot::attempt`]).
+//! ([`PendingAllocas::allocate_early`], [`PendingAllocas::attempt`]).
 //!
 //! A parked operation is counted twice: by IREE until its callback has run, and by the list of what is parked, from which
 //! either the callback or the end of the device takes it. Whoever takes it ends the operation.
@@ -45,7 +47,7 @@ pub(crate) struct Alloca {
     pub(crate) buffer: TransientBuffer,
     /// How many bytes may be out before the waits of their allocations are reached, this one's included. Nothing where
     /// the pool is not one of the device's own.
-    pub(crate) ahead: u64,
+    pub(crate) early_limit: u64,
     /// Whether the buffer got its memory before the waits were reached.
     pub(crate) is_early: bool,
 }
@@ -125,7 +127,7 @@ impl Dealloca {
 
     /// The deallocation goes to its queue: everything that uses the memory is on a queue before it. A pool that can be
     /// told may hand the memory out again to whoever waits for this point.
-    pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers, lot: &ParkingLot) -> Result {
+    pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers, lot: &PendingAllocas) -> Result {
         if self.begun {
             return Ok(());
         }
@@ -147,7 +149,7 @@ impl Dealloca {
 
     /// The operation is over, and whoever asks is told that its point is reached. One that never went to its queue leaves
     /// the buffer as it is.
-    pub(crate) fn end(&self, point: Option<Point>, frontiers: &Frontiers, lot: &ParkingLot) {
+    pub(crate) fn end(&self, point: Option<Point>, frontiers: &Frontiers, lot: &PendingAllocas) {
         if !self.begun {
             return;
         }
@@ -171,7 +173,7 @@ impl Dealloca {
 
 /// An operation that waits for memory.
 struct Parked {
-    lot: Arc<ParkingLot>,
+    lot: Arc<PendingAllocas>,
     waiter: UnsafeCell<sys::iree_async_frontier_waiter_t>,
     operation: UnsafeCell<sys::iree_async_notification_wait_operation_t>,
     alloca: Alloca,
@@ -187,7 +189,7 @@ unsafe impl Send for Parked {}
 unsafe impl Sync for Parked {}
 
 /// Everything of a device that waits for memory.
-pub(crate) struct ParkingLot {
+pub(crate) struct PendingAllocas {
     frontiers: Arc<Frontiers>,
     proactor: Arc<Proactor>,
     /// How many bytes are out before the waits of their allocations are reached.
@@ -206,7 +208,7 @@ struct Lot {
     closed: bool,
 }
 
-impl ParkingLot {
+impl PendingAllocas {
     pub(crate) fn new(frontiers: Arc<Frontiers>, proactor: Arc<Proactor>) -> Arc<Self> {
         let state = Mutex::new(Lot::default());
         let (early, returning) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -214,11 +216,11 @@ impl ParkingLot {
     }
 
     /// Does an allocation before its waits are reached, if the pool has memory at hand and not much is out like that
-    /// already: whoever needs memory now comes before those who will need it soon. What goes wrong goes wrong again when
-    /// the waits are reached, or does not.
-    pub(crate) fn allocate_ahead(&self, alloca: &mut Alloca) -> bool {
+    /// already: operations that need memory now come before those that will need it soon. Errors are ignored: the allocation
+    /// is tried again once its waits are reached.
+    pub(crate) fn allocate_early(&self, alloca: &mut Alloca) -> bool {
         let early = self.early.fetch_add(alloca.length, Ordering::SeqCst);
-        let is_little = early.checked_add(alloca.length).is_some_and(|early| early <= alloca.ahead);
+        let is_little = early.checked_add(alloca.length).is_some_and(|early| early <= alloca.early_limit);
         let at_hand = sys::IREE_HAL_POOL_RESERVE_FLAG_DISALLOW_GROWTH as sys::iree_hal_pool_reserve_flags_t;
         alloca.is_early = is_little && matches!(alloca.ask(at_hand), Ok(Attempt::Done));
         if !alloca.is_early {
@@ -231,7 +233,7 @@ impl ParkingLot {
     /// way back, that will come.
     pub(crate) fn attempt(&self, alloca: &Alloca) -> Result<Attempt> {
         // A pool that the program brings answers for itself.
-        let returning = alloca.ahead > 0 && self.returning.load(Ordering::SeqCst) > 0;
+        let returning = alloca.early_limit > 0 && self.returning.load(Ordering::SeqCst) > 0;
         let early = returning || self.early.load(Ordering::SeqCst) > 0;
         let may_wait =
             sys::IREE_HAL_POOL_RESERVE_FLAG_ALLOW_WAIT_FRONTIER as sys::iree_hal_pool_reserve_flags_t;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The device allocator: synchronous buffers of the device's heaps, imports and exports.
 
 use crate::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
@@ -615,7 +617,7 @@ impl<D: Device> Table<D> {
             }
         }
         if let Some((_, alignment)) = imported {
-            // Whoever brings memory finds out how it has to begin. What the device allocates begins well by itself, and a program
+            // A program that brings memory finds out how it has to begin. What the device allocates begins well by itself, and a program
             // that kept what it was told of that could not ask another device for the same.
             granted.min_alignment = granted.min_alignment.max(narrow(alignment));
         }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Mappings of memory that the host cannot map, for devices of drivers that map what they work on.
 //!
 //! IREE's local devices do: they know no other way to a buffer. Where they execute a command buffer they ask for any access

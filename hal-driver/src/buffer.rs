@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Buffers: memory of a device behind IREE's buffer interface, and any buffer as something a queue can work on.
 
 use crate::allocator::{Counted, HOST_VISIBLE, Parent};
@@ -503,7 +505,7 @@ impl Slice {
             let place = Place::Device(memory.memory.clone(), buffer.offset + allocated.offset);
             return Ok(Span { place, length: self.length });
         }
-        // Whoever resolves must not wait: what has to be copied for that was lent before.
+        // Resolving must not wait: what has to be copied was lent before.
         let access = if self.sole_user().is_some() { ACCESS_READ } else { ACCESS_ANY };
         let range = allocated.map(access).map_err(|failure| {
             let message = format!(

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Channels: ranks of groups, for C.
 //!
 //! A channel is a counted object around a rank's end of a group ([`Communicator`]). A compiled module makes one in every

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Collectives: what a command buffer records of them, and how their memory and the engine meet.
 //!
 //! A record keeps what IREE's call says in the terms of [`hal_collectives`]. When a command buffer is executed, the rank
@@ -326,7 +328,7 @@ impl Waiting {
         Ok(number)
     }
 
-    /// Whoever waits for the end of all may count on their groups having been let go.
+    /// A thread that waits for the end of all may count on their groups having been let go.
     fn leave(&self, number: u64) {
         let communicators = self.progress.lock().started.get_mut(&number).map(std::mem::take);
         drop(communicators);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Command buffers: a list of records, kept whole until it is executed.
 //!
 //! Recording checks what can be known, keeps what is used, and translates nothing: the list is resolved against the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Who looks for the completions of a device that does not report them by itself.
 //!
 //! | [`Completion`] | who looks | when |
@@ -69,7 +71,7 @@ enum Way<D: Device> {
 }
 
 impl<D: Device> Completions<D> {
-    /// Nobody looks yet.
+    /// No thread looks yet.
     pub(crate) fn new(device: &Arc<D>, properties: &Properties, proactor: &Arc<Proactor>) -> Arc<Self> {
         let looker = Arc::new(Looker { device: device.clone(), completer: OnceLock::new() });
         let way = match properties.queues.completion {
@@ -135,7 +137,7 @@ impl<D: Device> Completions<D> {
     }
 }
 
-/// Somebody looks, as long as this lives.
+/// A thread looks for completions as long as this lives.
 pub(crate) struct Looking<D: Device>(Arc<Completions<D>>);
 
 impl<D: Device> Looking<D> {

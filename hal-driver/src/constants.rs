@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Constants of IREE's whose C type is wider than the field that holds them, each with the field's type.
 #![expect(
     clippy::cast_possible_truncation,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The HAL device: every slot of IREE's table, over one engine and one backend device.
 //!
 //! # What belongs to whom
@@ -10,9 +12,9 @@
 //!
 //! # The order of destruction
 //!
-//! Parked allocations end; collectives that have begun end, or the device leaves their groups; the engine takes no more work, cancels what has not begun and waits for the rest; nobody looks for
-//! completions any more; host threads end; axes are retired; pools, allocator, and last the proactor pool are let go. What cannot be waited for
-//! within the limit is kept for ever rather than freed under somebody's feet.
+//! Parked allocations end; collectives that have begun end, or the device leaves their groups; the engine takes no more work, cancels what has not begun and waits for the rest; completions are no
+//! longer looked for; host threads end; axes are retired; pools, allocator, and last the proactor pool are let go. What cannot be waited for
+//! within the limit is leaked rather than freed while it is in use.
 //!
 //! A call of the program's that is in progress meanwhile has the device from its context, and may retain and release it like
 //! any other object. So the teardown has a reference as long as it runs, and whoever gives up the last one behind it frees the
@@ -25,7 +27,7 @@ mod staged;
 
 pub(crate) use loan::Loan;
 
-use crate::alloca::ParkingLot;
+use crate::alloca::PendingAllocas;
 use crate::allocator::{Allocator, Memory};
 use crate::channel::{Membership, Ranks};
 use crate::collective::Waiting;
@@ -41,7 +43,7 @@ use crate::profile::{Profiler, matches};
 use crate::semaphore::Semaphore;
 use crate::staging::Staging;
 use crate::status::{Missing, Result, check, guard, guard_or, impossible, text, unimplemented, view};
-use crate::work::Port;
+use crate::work::EngineBackend;
 use crate::{command_buffer, executable, teardown};
 use hal_backend::{Device, Properties};
 use hal_semaphore::{AdaptiveSpin, Clock, Code, Engine, Failure, MAX_VALUE, SystemClock};
@@ -80,9 +82,9 @@ struct Phase {
 
 /// A device and everything that serves it. Fields are let go in this order.
 pub(crate) struct State<D: Device> {
-    engine: Engine<Port<D>>,
+    engine: Engine<EngineBackend<D>>,
     looking: Looking<D>,
-    parking: Arc<ParkingLot>,
+    pending_allocas: Arc<PendingAllocas>,
     pool: Arc<HostPool>,
     profiler: Profiler,
     staging: Staging,
@@ -128,15 +130,15 @@ impl<D: Device> HalDevice<D> {
         let proactor = Proactor::new(proactors.retain())?;
         let frontiers = Arc::new(Frontiers::new(properties.queues.queues));
         let memory = Memory::new(device.clone(), properties.clone(), allocator);
-        let parking = ParkingLot::new(frontiers.clone(), proactor.clone());
+        let pending_allocas = PendingAllocas::new(frontiers.clone(), proactor.clone());
         let pool = Arc::new(HostPool::default());
         let completions = Completions::new(&device, &properties, &proactor);
         let waiting = Arc::<Waiting>::default();
-        let port = Port {
+        let port = EngineBackend {
             device: device.clone(),
             spec: properties.queues.clone(),
             frontiers: frontiers.clone(),
-            parking: parking.clone(),
+            pending_allocas: pending_allocas.clone(),
             pool: pool.clone(),
             completions: completions.clone(),
             waiting: waiting.clone(),
@@ -148,7 +150,7 @@ impl<D: Device> HalDevice<D> {
             host: Loaders::shared()?,
             engine,
             looking: completions.begin(&properties.identifier)?,
-            parking,
+            pending_allocas,
             pool,
             profiler: Profiler::default(),
             staging: Staging::default(),
@@ -196,8 +198,8 @@ impl<D: Device> State<D> {
     fn quiesce(&self) -> bool {
         let clock = SystemClock::new();
         let _ = self.profiler.end(&|| self.device.clock());
-        let parked = self.parking.close(LIMIT);
-        // Nobody but their groups can end collectives that have begun, and the engine waits for them.
+        let parked = self.pending_allocas.close(LIMIT);
+        // Only their groups can end collectives that have begun, and the engine waits for them.
         self.waiting.finish(GRACE);
         let begin = clock.now();
         let idle = self.engine.shut_down(&clock, begin + GRACE, begin + LIMIT);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The HAL driver and its factory: names, enumeration, and opening devices by path or number.
 
 use crate::channel::Membership;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Executables and their caches: the device loads, this describes.
 
 use crate::constants::{PARAMETER_BINDING, PARAMETER_CONSTANT};

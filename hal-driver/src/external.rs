@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Memory that programs have by file descriptors: shared memory that is made, given out and taken in here.
 //!
 //! What is taken in stays as long as it is mapped, whoever else has the descriptor: of shared memory that takes a seal against

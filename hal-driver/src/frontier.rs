@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The causal clock of a device: one axis for each queue, advanced when an epoch has completed.
 //!
 //! IREE gives a device its axes when it joins a device group; before that, and without a group, there is no tracker and
@@ -193,7 +195,7 @@ impl Frontiers {
 
     /// Forgets the groups whose trackers nobody else has.
     pub(crate) fn prune(&self) {
-        // Whoever joins or leaves prunes, or will.
+        // Joining and leaving prune, now or later.
         let Some(groups) = self.groups.try_lock() else { return };
         let others = self.others();
         if !others.iter().any(|member| member.spare.load(Ordering::Relaxed)) {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A few threads for what may block: host calls and file I/O, for any number of operations.
 //!
 //! Threads come when there is work and nobody idle, and go when they have been idle for a while. A program's call may

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! IREE's host executables, loaded by IREE's own loaders and run a few workgroups at a time.
 //!
 //! The loaders (embedded ELF, VMVX bytecode, system libraries) come with the runtime. Their executables are plain

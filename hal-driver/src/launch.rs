@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the program that launched this process says of it, in variables of the environment.
 //!
 //! A job of many processes has one command line for all. So a device's URI may name the rank of its process: `{rank}` is

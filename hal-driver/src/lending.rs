@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Bytes of a device that nobody else can use, and host memory that stands for them.
 
 use crate::allocator;

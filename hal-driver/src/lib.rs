@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! IREE HAL drivers from safe backends.
 //!
 //! IREE's hardware abstraction layer is a C interface of tables of functions: a driver, a device with 36 slots, an

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Ownership of C objects as types: retained references, objects of ours, out-parameters.
 
 use crate::status::{Result, check, invalid};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Pools for stream-ordered allocation: IREE's own, over slabs of the device's memory.
 //!
 //! A slab provider of ours hands out whole allocations of one heap; IREE's pools divide them. For each heap there is a
@@ -327,9 +329,10 @@ impl Pools {
     pub(crate) fn select(&self, heap: usize, length: u64) -> Result<(Pool, u64)> {
         let heap = self.heap(heap)?;
         // A block has a header's worth of rounding, so what fills a slab to the brim has one of its own.
-        let (pool, ahead) = if length <= heap.slab / 2 { (&heap.small, heap.slab) } else { (&heap.large, 0) };
+        let (pool, early_limit) =
+            if length <= heap.slab / 2 { (&heap.small, heap.slab) } else { (&heap.large, 0) };
         // SAFETY: what is allocated from the pool keeps it, with all of them.
-        Ok((unsafe { Pool::new(pool.get()) }, ahead))
+        Ok((unsafe { Pool::new(pool.get()) }, early_limit))
     }
 
     /// Those of what lies in slabs: IREE's TLSF pools.
@@ -365,7 +368,7 @@ impl Pools {
 /// As [`Retained::adopt`], for something that was just created.
 unsafe fn adopt<T: crate::object::Counted>(object: *mut T) -> Result<Retained<T>> {
     // SAFETY: the reference is the caller's, as it promises.
-    unsafe { Retained::adopt(object) }.ok_or_else(|| invalid("IREE created nothing and said so to nobody"))
+    unsafe { Retained::adopt(object) }.ok_or_else(|| invalid("IREE reported success but returned no object"))
 }
 
 fn epoch_query(frontiers: &Arc<Frontiers>) -> sys::iree_hal_pool_epoch_query_t {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The proactor that a device listens with, kept as long as anything points at it, and the thread that polls it.
 //!
 //! A proactor belongs to a pool, and the pool's last reference ends the thread that polls it: that thread joins itself if

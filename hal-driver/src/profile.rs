@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Profiling: what the engine and the device did, as IREE's tools read it.
 //!
 //! A session is IREE's own recorder. Each operation that is submitted while one is open carries a [`Trace`], which
@@ -22,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 #[derive(Default)]
 pub(crate) struct Profiler {
     session: RwLock<Option<Arc<Session>>>,
-    /// Whether there is one, for those who only pass by.
+    /// Whether a session is open, without the lock: for operations that only check.
     open: AtomicBool,
     sessions: AtomicU64,
 }

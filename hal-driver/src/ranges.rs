@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Sets of bytes, as ranges of offsets.
 
 use hal_backend::HostRange;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Commands as they are recorded: what a command buffer holds, and what a single queue operation is.
 //!
 //! A record keeps what it uses (rule S11) but does not yet say which memory that is: a stream-ordered buffer gets its

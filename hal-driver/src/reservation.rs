@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Memory that a pool of IREE's has set aside for one allocation.
 
 use crate::object::Retained;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! IREE's semaphores as timelines of the engine.
 //!
 //! The truth about a semaphore of ours, its value and its failure, is the engine's, behind its registration. IREE keeps a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Bytes of a program that are captured for an operation: pieces of a few blocks that are used again and again.
 //!
 //! An update is captured on the thread that asks for it and let go on the one that hears of its end. Memory of its own

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Failures on our side, `iree_status_t` on IREE's, and the guard between them.
 //!
 //! Inside the driver an error is a [`Failure`]: a code, a message and an identity, shared by reference count. At the C

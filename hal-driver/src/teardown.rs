@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Destroying a device from anywhere, even from inside one of its own callbacks.
 //!
 //! A device's teardown waits for what it has in flight. A program may drop the last reference to a device from a

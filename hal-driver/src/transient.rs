@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Stream-ordered buffers: there at once, with memory between their allocation and their deallocation.
 //!
 //! A buffer is handed to the program when it asks, and gets its memory when the allocation happens in its queue. A

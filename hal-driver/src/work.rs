@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the engine carries for each queue operation, and how it reaches the device or the host.
 
-use crate::alloca::{Alloca, Dealloca, ParkingLot};
+use crate::alloca::{Alloca, Dealloca, PendingAllocas};
 use crate::buffer::{Opaque, Slice};
 use crate::collective::{Collectives, Waiting};
 use crate::command_buffer::Recorded;
@@ -147,26 +149,26 @@ impl Transfer {
 }
 
 /// The engine's backend: a device behind the operations of IREE's queues.
-pub(crate) struct Port<D: Device> {
+pub(crate) struct EngineBackend<D: Device> {
     pub(crate) device: Arc<D>,
     pub(crate) spec: DeviceSpec,
     pub(crate) frontiers: Arc<Frontiers>,
-    pub(crate) parking: Arc<ParkingLot>,
+    pub(crate) pending_allocas: Arc<PendingAllocas>,
     pub(crate) pool: Arc<HostPool>,
     pub(crate) completions: Arc<Completions<D>>,
     pub(crate) waiting: Arc<Waiting>,
 }
 
-impl<D: Device> Port<D> {
+impl<D: Device> EngineBackend<D> {
     /// An operation has its place in its queue, and nothing to do there for the device.
-    fn edge(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result {
+    fn place_marker(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result {
         let point = Point { queue, epoch: submission.epoch };
         let Some(work) = &mut submission.work else { return Ok(()) };
         if let Some(trace) = &work.trace {
             trace.issued(point);
         }
         match &mut work.operation {
-            Operation::Dealloca(dealloca) => dealloca.begin(point, &self.frontiers, &self.parking),
+            Operation::Dealloca(dealloca) => dealloca.begin(point, &self.frontiers, &self.pending_allocas),
             _ => Err(Failure::new(Code::Internal, "an operation that needs the device was no work for it")),
         }
     }
@@ -193,7 +195,7 @@ impl<D: Device> Port<D> {
                         commands.resolve(*step, &self.device, bindings, stand_ins)?
                     }
                     Operation::Dealloca(dealloca) => {
-                        dealloca.begin(point, &self.frontiers, &self.parking)?;
+                        dealloca.begin(point, &self.frontiers, &self.pending_allocas)?;
                         Commands::Own(SmallVec::new())
                     }
                     Operation::Alloca(_)
@@ -221,7 +223,7 @@ impl<D: Device> Port<D> {
     }
 }
 
-impl<D: Device> Backend for Port<D> {
+impl<D: Device> Backend for EngineBackend<D> {
     type Timeline = IreeTimeline;
     type Work = Work<D>;
     type Event = D::Event;
@@ -240,15 +242,15 @@ impl<D: Device> Backend for Port<D> {
         let mut last = None;
         let mut stop = None;
         for mut submission in batch.iter() {
-            let placed = if submission.rides {
-                self.edge(queue, &mut submission).map(Ok)
+            let placed = if submission.coalesced {
+                self.place_marker(queue, &mut submission).map(Ok)
             } else {
                 self.job(queue, &mut submission).map(|job| self.device.submit(job))
             };
             match placed {
                 Ok(Ok(())) => {
                     accepted += 1;
-                    last = if submission.rides { last } else { Some(submission.epoch) };
+                    last = if submission.coalesced { last } else { Some(submission.epoch) };
                 }
                 Err(failure) | Ok(Err(Rejected::Failed(failure))) => {
                     stop = Some(Submitted::failed(accepted, failure));
@@ -280,9 +282,9 @@ impl<D: Device> Backend for Port<D> {
         self.device.create_event()
     }
 
-    fn ahead(&self, work: &mut Work<D>) -> Result<bool> {
+    fn try_early(&self, work: &mut Work<D>) -> Result<bool> {
         let Operation::Alloca(alloca) = &mut work.operation else { return Ok(false) };
-        let done = self.parking.allocate_ahead(alloca);
+        let done = self.pending_allocas.allocate_early(alloca);
         if let Some(trace) = work.trace.as_ref().filter(|_| done) {
             trace.ready();
         }
@@ -295,10 +297,10 @@ impl<D: Device> Backend for Port<D> {
             trace.ready();
         }
         match work.operation {
-            Operation::Alloca(alloca) => self.parking.allocate(alloca, task),
+            Operation::Alloca(alloca) => self.pending_allocas.allocate(alloca, task),
             Operation::Await(asked) => {
                 let (alloca, reservation) = *asked;
-                self.parking.resume(alloca, reservation, task);
+                self.pending_allocas.resume(alloca, reservation, task);
             }
             Operation::HostCall(call) => {
                 let blocks = call.signals.is_some();
@@ -373,8 +375,10 @@ impl<D: Device> Backend for Port<D> {
                 trace.done(ended.outcome.as_ref().map(drop));
             }
             match work.operation {
-                Operation::Dealloca(dealloca) => dealloca.end(ended.point, &self.frontiers, &self.parking),
-                Operation::Alloca(alloca) => self.parking.end(&alloca),
+                Operation::Dealloca(dealloca) => {
+                    dealloca.end(ended.point, &self.frontiers, &self.pending_allocas)
+                }
+                Operation::Alloca(alloca) => self.pending_allocas.end(&alloca),
                 // The call was never made: its waits failed, or it was cancelled.
                 Operation::HostCall(mut call) => {
                     if let (Some(signals), Err(failure)) = (call.signals.take(), &ended.outcome) {

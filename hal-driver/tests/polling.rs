@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What it costs to look for the completions of a device, and what a device may do wrong when it is looked at.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object is alive as long as its wrapper")]
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What waited where, and why: a few operations on two queues, told as it happens.
 //!
 //! Run with `cargo run -p hal-semaphore --example walkthrough`. The device is software and moves one step at a time,

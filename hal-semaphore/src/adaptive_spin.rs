@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Bounded spinning before a thread sleeps, which stops where it does not pay.
 //!
 //! Sleeping and being woken costs some microseconds, on virtual machines some tens, and most of what is waited for here

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a backend gives the engine: queues that take work in order, and word of what has ended.
 //!
 //! # The contract
@@ -115,11 +117,11 @@ pub trait Backend: Send + Sync + Sized + 'static {
         task.finish(Err(Failure::new(Code::Unimplemented, "this backend runs no host operations")));
     }
 
-    /// Does an [`Ahead`](crate::Action::Ahead) operation before its waits are reached, if that can be done here and now.
+    /// Does an [`Early`](crate::Action::Early) operation before its waits are reached, if that can be done here and now.
     /// They are covered: what will reach them is with its device or has its place in the same queue, so the operation can
     /// count on it. Says whether it is done; if not, it comes again to [`run`](Backend::run) when they are reached. Done
     /// or not, the work comes back in the end, as any.
-    fn ahead(&self, work: &mut Self::Work) -> Result<bool, Failure> {
+    fn try_early(&self, work: &mut Self::Work) -> Result<bool, Failure> {
         let _ = work;
         Ok(false)
     }
@@ -182,7 +184,7 @@ pub(crate) struct Item<B: Backend> {
     pub(crate) work: Option<B::Work>,
     pub(crate) event: Option<B::Event>,
     pub(crate) waits: Range<usize>,
-    pub(crate) rides: bool,
+    pub(crate) coalesced: bool,
 }
 
 /// One piece of work for a queue.
@@ -197,9 +199,9 @@ pub struct Submission<'a, B: Backend> {
     pub waits: &'a [NativeWait<B::Event>],
     /// What to record when the work is done.
     pub event: Option<&'a B::Event>,
-    /// Whether the device has nothing to do with it: an [`Edge`](crate::Action::Edge) that waits for what is before it in
+    /// Whether the device has nothing to do with it: a [`Marker`](crate::Action::Marker) that waits for what is before it in
     /// its queue, and ends with that. It is not put on the queue, and nobody reports it.
-    pub rides: bool,
+    pub coalesced: bool,
 }
 
 /// Work for one queue, in order.
@@ -229,7 +231,7 @@ impl<B: Backend> Batch<'_, B> {
             work: item.work.as_mut(),
             waits: waits.get(item.waits.clone()).unwrap_or(&[]),
             event: item.event.as_ref(),
-            rides: item.rides,
+            coalesced: item.coalesced,
         })
     }
 }
@@ -397,7 +399,7 @@ pub enum WaitClass {
         /// What the device waits for.
         producer: Point,
     },
-    /// Nobody has promised it yet, or nobody who can be waited for natively: the operation is held on the host.
+    /// It is not promised yet, or not by work that can be waited for natively: the operation is held on the host.
     Held,
 }
 

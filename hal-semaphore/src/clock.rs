@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Time as an argument: the engine has no clock of its own (rule S12).
 //!
 //! Whatever waits for at most so long takes a [`Clock`]. Programs pass [`SystemClock`]; tests pass a [`VirtualClock`]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the engine refuses, and why. Whatever is refused has changed nothing.
 
 use crate::failure::Failure;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Why something did not happen: one root cause, shared unchanged by everything it made fail.
 //!
 //! A [`Failure`] is made once, where the trouble is seen, and travels by reference count from there: through an

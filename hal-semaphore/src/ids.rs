@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The names that the engine, its users and its backends call things by.
 
 use crate::slab::Key;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Timeline semaphores and pending queue actions for queue-based accelerators.
 //!
 //! An accelerator's queue runs work in order and can tell when it has, by an event that is either signalled or not.
@@ -72,7 +74,7 @@
 //!     }
 //!
 //!     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-//!         for piece in batch.iter().filter(|piece| !piece.rides) {
+//!         for piece in batch.iter().filter(|piece| !piece.coalesced) {
 //!             let work = piece.work.and_then(Option::take);
 //!             let _ = self.queues[queue.index()].send((queue, piece.epoch, work));
 //!         }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Native events: counted, and recycled only when nothing on a device can still look at them.
 //!
 //! An event is held by the operation that records it, until that operation has retired, and by each operation that

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Host notifications: what a thread sleeps on until timelines get where it wants them.
 //!
 //! Notifications are pooled, and each use of one is a new *turn*. A wake-up names the turn it is for, so one that

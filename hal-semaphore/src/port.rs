@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The engine as seen from below and beside it: what completers, timelines and host tasks may tell it.
 //!
 //! One object-safe trait, so that a semaphore or a backend's completion thread does not carry the engine's type.
@@ -17,12 +19,12 @@ pub(crate) type Callback = Box<dyn FnOnce(Result<u64, Failure>) + Send>;
 /// Completers have weak references to these, one for each queue: whoever reports takes a strong one for the length of
 /// the call. A reference to the engine itself would be counted in one place that all queues share.
 pub(crate) trait Keeper: Send + Sync {
-    fn port(&self) -> &dyn Port;
+    fn port(&self) -> &dyn EngineEvents;
 }
 
-pub(crate) trait Port: Send + Sync {
+pub(crate) trait EngineEvents: Send + Sync {
     /// A reference to keep, unless the engine is on its way out.
-    fn share(&self) -> Option<Arc<dyn Port>>;
+    fn share(&self) -> Option<Arc<dyn EngineEvents>>;
     /// Does what an agenda says, and what follows from it. Called without a lock.
     fn run(&self, agenda: &mut Agenda);
     /// A slot has lost its registration.

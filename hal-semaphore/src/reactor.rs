@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! One thread for the completions of any number of devices that report by file descriptor.
 //!
 //! A program with an event loop of its own watches [`Backend::descriptor`] there and calls

@@ -1,4 +1,6 @@
-//! Rings that stay where they are.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! `pop_front` that resets an emptied ring to its start, to stay in cache.
 //!
 //! A ring goes round in all the memory that it ever had. One that was long once, for a burst, would from then on lead
 //! through memory that no cache holds, an entry at a time. Most rings here are empty again and again: then they begin at

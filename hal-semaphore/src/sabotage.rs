@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Defects on demand, for the model checkers only.
 //!
 //! A model that passes proves little unless it would have failed on a wrong engine. Each race that is modelled has a

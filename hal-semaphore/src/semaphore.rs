@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The timeline semaphore of this crate: a handle on a timeline that an engine keeps.
 
 use crate::backend::Backend;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A slab whose entries never move: chunked storage, and keys that notice when their entry is gone.
 //!
 //! A plain growing vector would copy every record of a million held operations each time it doubles, under a lock. Here

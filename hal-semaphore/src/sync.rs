@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The few primitives the engine synchronises with, and their model-checked stand-ins.
 //!
 //! Everything that orders two threads in this crate comes from here: [`Mutex`], the atomics, fences, and [`Event`].

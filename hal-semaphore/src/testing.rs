@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A device made of software, for tests, examples and benchmarks: what a backend looks like, and what the engine
 //! must never do to one.
 //!
@@ -111,7 +113,7 @@ struct State {
     violations: usize,
     reclaimed: Vec<(u64, Result<(), Failure>)>,
     host: Vec<(HostTask, Job)>,
-    edges: Vec<(QueueId, u64)>,
+    markers: Vec<(QueueId, u64)>,
     ahead: Vec<u64>,
     native_waits: usize,
     aborted: Vec<usize>,
@@ -226,7 +228,7 @@ impl SoftBackend {
 
     /// Reports the oldest thing that ran on a queue and was not reported. Says whether there was one.
     ///
-    /// Whoever reports is a thread of the device, and first runs the callbacks that a submitting thread had to leave.
+    /// The reporting thread is one of the device, and first runs the callbacks that a submitting thread had to leave.
     pub fn report(&self, queue: QueueId) -> bool {
         self.call_back();
         self.report_one(queue)
@@ -344,9 +346,9 @@ impl SoftBackend {
         self.state().reclaimed.clone()
     }
 
-    /// The tags of the edges that came to a queue and did not go to its device, in order.
-    pub fn edges(&self) -> Vec<(QueueId, u64)> {
-        self.state().edges.clone()
+    /// The tags of the markers that came to a queue and did not go to its device, in order.
+    pub fn markers(&self) -> Vec<(QueueId, u64)> {
+        self.state().markers.clone()
     }
 
     /// The tags of what was done ahead, in order.
@@ -433,9 +435,9 @@ impl Backend for SoftBackend {
                 answer = Submitted::failed(accepted, failure);
                 break;
             }
-            if submission.rides {
+            if submission.coalesced {
                 if let Some(job) = submission.work.filter(|_| !self.quiet) {
-                    state.edges.push((queue, job.tag));
+                    state.markers.push((queue, job.tag));
                 }
                 continue;
             }
@@ -491,7 +493,7 @@ impl Backend for SoftBackend {
         }
     }
 
-    fn ahead(&self, job: &mut Job) -> Result<bool, Failure> {
+    fn try_early(&self, job: &mut Job) -> Result<bool, Failure> {
         if let Some(failure) = job.refuse.clone() {
             return Err(failure);
         }
@@ -503,7 +505,7 @@ impl Backend for SoftBackend {
 
     fn defer(&self, callbacks: Deferred) {
         if self.eager && !cfg!(any(loom, shuttle)) {
-            // Nobody steps such a device.
+            // Such a device is not stepped by hand.
             callbacks.run_elsewhere();
         } else {
             self.state().deferred.push(callbacks);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A timeline as the engine sees it, and a timeline's place in an engine.
 //!
 //! The truth about a timeline that is registered with an engine (its value, its failure and the order in which they
@@ -16,7 +18,7 @@ use crate::engine::{CallbackRecord, Entry, Slot, Target};
 use crate::error::SignalError;
 use crate::failure::Failure;
 use crate::ids::{MAX_VALUE, Point, TimelineKey};
-use crate::port::Port;
+use crate::port::EngineEvents;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
@@ -154,12 +156,12 @@ where
 /// A timeline's place in its engine, and the truth about it. Dropping it tells the engine that nobody can signal the
 /// timeline any more: what still waits for it fails as abandoned.
 pub struct Registration {
-    port: Arc<dyn Port>,
+    port: Arc<dyn EngineEvents>,
     slot: Option<Arc<Slot>>,
 }
 
 impl Registration {
-    pub(crate) fn new(port: Arc<dyn Port>, slot: Arc<Slot>) -> Self {
+    pub(crate) fn new(port: Arc<dyn EngineEvents>, slot: Arc<Slot>) -> Self {
         Self { port, slot: Some(slot) }
     }
 
@@ -271,7 +273,7 @@ impl fmt::Debug for Registration {
 
 /// A callback timepoint; dropping it takes the callback back, unless it is on its way already.
 pub struct Subscription {
-    port: Weak<dyn Port>,
+    port: Weak<dyn EngineEvents>,
     parked: Option<Parked>,
 }
 
@@ -304,12 +306,12 @@ impl Drop for Subscription {
 /// Tells an engine about one foreign timeline. Telling it late, twice or after the wait has ended is harmless.
 #[derive(Clone)]
 pub struct Watcher {
-    port: Weak<dyn Port>,
+    port: Weak<dyn EngineEvents>,
     slot: Weak<Slot>,
 }
 
 impl Watcher {
-    pub(crate) fn new(port: Weak<dyn Port>, slot: &Arc<Slot>) -> Self {
+    pub(crate) fn new(port: Weak<dyn EngineEvents>, slot: &Arc<Slot>) -> Self {
         Self { port, slot: Arc::downgrade(slot) }
     }
 
@@ -318,7 +320,7 @@ impl Watcher {
         let (Some(port), Some(slot)) = (self.port.upgrade(), self.slot.upgrade()) else { return };
         let mut entry = Entry::new(&*port);
         match state {
-            // Nobody waits for more than the largest value, whatever the other driver counts.
+            // No wait is for more than the largest value, whatever the other driver counts.
             Ok(value) => drop(slot.reach(value.min(MAX_VALUE), || None, entry.agenda())),
             Err(failure) => drop(slot.fail(&failure, |_| None, entry.agenda())),
         }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Timepoints of one timeline in the order a signal releases them.
 //!
 //! Waits mostly arrive in growing order of value (a chain waits for 1, 2, 3, …), so the list is a sorted run, where

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What must not grow: memory with what has ended, delays with what others do (rules S7, S13).
 //!
 //! A bound is a count of bytes, of operations, or of time on a clock that the test owns, so that a busy machine makes no

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The engine's races, explored: every interleaving of a few threads, up to a bound on preemptions.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p hal-semaphore --test loom --release`. `LOOM_MAX_PREEMPTIONS` sets
@@ -357,7 +359,7 @@ fn decline_against_report() {
         let engine = engine.clone();
         thread::spawn(move || engine.backend().settle())
     };
-    let action = Action::Ahead(Job::ahead(2, false));
+    let action = Action::Early(Job::ahead(2, false));
     // The handle on x stays: a timeline that is dropped releases whatever still waits for it.
     engine.submit(0, Affinity::queue(0), &[(x.clone(), 1)], &[(y.clone(), 1)], action).unwrap();
     device.join().unwrap();
@@ -387,7 +389,7 @@ fn going_ahead_and_a_failure_may_cross() {
             let x = x.clone();
             thread::spawn(move || x.fail(Failure::new(Code::Aborted, "stop")))
         };
-        let action = Action::Ahead(Job::ahead(2, true));
+        let action = Action::Early(Job::ahead(2, true));
         engine.submit(0, Affinity::queue(0), &[(x, 1)], &[(y.clone(), 1)], action).unwrap();
         submit(&engine, 0, &[(y.clone(), 1)], &[(z.clone(), 1)], 3);
         failer.join().unwrap();

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Larger schedules than loom can exhaust, at random: several threads that submit, signal, cancel, fail, lose a device
 //! and shut down, while devices run and report.
 //!
@@ -72,8 +74,8 @@ fn soak(random: u64) {
                 let action = match random.below(10) {
                     0 => Action::Barrier,
                     1 => Action::Queue(Job::failing(tag, failure)),
-                    2 => Action::Edge(Job::new(tag)),
-                    3 => Action::Ahead(Job::ahead(tag, random.one_in(2))),
+                    2 => Action::Marker(Job::new(tag)),
+                    3 => Action::Early(Job::ahead(tag, random.one_in(2))),
                     _ => Action::Queue(Job::new(tag)),
                 };
                 let affinity = Affinity::queue(random.below(2));

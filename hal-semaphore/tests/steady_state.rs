@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the engine costs in memory: nothing for a submission once it runs, and a bounded record for an operation that
 //! is held.
 #![cfg(not(any(loom, shuttle)))]

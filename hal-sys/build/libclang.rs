@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Finds libclang, which bindgen loads when it runs: a folder is taken only if the library lies in it.
 
 use std::path::{Path, PathBuf};

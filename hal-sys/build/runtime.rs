@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Finds the archive of IREE's runtime that Rust programs are linked with.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Bindings to IREE's runtime C API, made from its headers when this crate is built.
 //!
 //! Nothing of IREE is kept here: the build script reads the headers of the release that the workspace pins (or of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the build script says where something is missing: one line, with what to do.
 
 #[path = "../build/libclang.rs"]

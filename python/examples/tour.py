@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """A tour of the package, to be read from top to bottom: `python tour.py MODULE.vmfb [DEVICE]`.
 
 The module is hal-driver/examples/two_functions.mlir, compiled with --iree-execution-model=async-external.

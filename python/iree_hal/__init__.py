@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """IREE's runtime with the drivers of this repository.
 
     import iree_hal, numpy

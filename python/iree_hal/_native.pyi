@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """Types of the extension module; `iree_hal` has all of its names."""
 
 import os

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Arrays on devices, as Python sees them.
 
 use crate::dlpack;

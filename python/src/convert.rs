@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! From Python's values to the runtime's, and back.
 
 use crate::array::Array;

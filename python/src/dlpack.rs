@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! DLPack, both ways: arrays that change hands without their bytes being copied.
 //!
 //! A capsule holds a structure with a deleter. Whoever takes it renames the capsule and calls the deleter once; a capsule that

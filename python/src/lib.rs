@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The extension module of the Python package `iree_hal`: IREE's runtime with the drivers of this repository.
 //!
 //! `runtime` is IREE without Python; the other modules are Python's classes over it. The interpreter is released wherever

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Modules and their functions, as Python sees them.
 
 use crate::convert::{self, Declared};

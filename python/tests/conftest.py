@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """What the tests share: models compiled once, and the runtime of IREE's own that judges ours.
 
 `iree.runtime` is IREE's package on PyPI, built by IREE's people from the same release. On its local-task driver the same module

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """Calls under way, on threads, and that fail; profiles."""
 
 import asyncio

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """DLPack, both ways. numpy is the other side: its implementation judges ours."""
 
 import gc

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """Models on each device give the bits that IREE's own package gives on local-task."""
 
 import os

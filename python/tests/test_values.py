@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """What functions take and give: numbers, arrays of each type, several results, lists in lists."""
 
 import iree.runtime as rt

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 func.func @numbers(%a: i32, %b: i64, %c: f32, %d: f64) -> (i32, i64, f32, f64) {
   %x = arith.addi %a, %a : i32
   %y = arith.addi %b, %b : i64

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // The same work on several devices, side by side: what each operation costs.
 //
 //   bench OUT.json ROUNDS SCALE TESTDATA MODULES DEVICE...

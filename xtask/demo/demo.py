@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """Compiles the sample models, runs them on each device, and checks every result against numpy.
 
 Started by `cargo xtask demo`, which says in the environment where things are. The expected values are computed here,

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """Networks that other people made, from packages on PyPI, as judges of every device.
 
 Each is compiled for any processor and for the one it runs on, whose vectors ask more of the memory that they are given, and

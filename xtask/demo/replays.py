@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """Records what models do on one device, and replays it on the others: with IREE's own recorder and replay.
 
 Started by `cargo xtask replay`, which says in the environment where things are. A replay asks a device for all that was

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """What compiles a model, runs it on a device, and notes what came of it.
 
 Where things are stands in the environment, from `cargo xtask demo`.

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """A transformer block divided over several ranks, each with its share of the heads and of the hidden layer.
 
 Two sums over all ranks make the shares whole again, as in any tensor-parallel model. Every rank has to come to the result of

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """Draws a profile of a device, and writes it as a trace: one lane for each queue, what the device did, and when.
 
     timeline.py PROFILE.jsonl OUT.svg OUT.json TITLE

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask asan`: the C examples, the driver's own tests and, if asked for, the conformance suite, with AddressSanitizer and
 //! its leak checker.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask bench`: the same work on IREE's local drivers and on the mock device, side by side; or, with `--engine`,
 //! what an operation costs in the engine alone; or, with `--gaudi`, asynchronous transfers.
 
@@ -127,7 +129,7 @@ fn devices(options: &Options) -> Result<bool> {
 }
 
 /// Compiles a model, once.
-fn compile(tree: &Tree, model: &Path, module: &Path) -> Result<()> {
+pub(crate) fn compile(tree: &Tree, model: &Path, module: &Path) -> Result<()> {
     let (source, module): (PathBuf, PathBuf) = (model.with_extension("mlir"), module.with_extension("vmfb"));
     let age = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     if age(&module) > age(&source) {

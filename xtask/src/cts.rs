@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask cts`: IREE's own conformance suite on every backend.
 
 use crate::iree::{Flavour, Plugin, Tree};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask demo`: real models on every device, each result checked against numpy, or against IREE's local-sync;
 //! and `cargo xtask replay`, which records and replays them.
 

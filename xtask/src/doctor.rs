@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask doctor`: what is here, what is missing, what to do.
 
 use crate::{setup, workspace};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask embedders`: programs of other people's, built and run in a folder outside the repository as `docs/embedding.md` says.
 
 use crate::iree::{self, Flavour, Tree};
@@ -23,6 +25,9 @@ debug = false
 
 [workspace]
 "#;
+
+/// The drivers of this repository that IREE's tools are linked with here: with others, cargo would build the library again.
+const DRIVERS: &str = "gaudi;mock;qaic;template;tenstorrent";
 
 pub(crate) fn run() -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, None)?;
@@ -75,8 +80,9 @@ fn c(tree: &Tree, sources: &Path, build: &Path) -> Result<()> {
             define("CMAKE_MAKE_PROGRAM", python.program("ninja")),
             define("IREE_SOURCE_DIR", setup::iree_source()?),
             define("HAL_DIR", workspace::root()?.join("hal-driver")),
-            // What cargo has built for the tools is built as it would be here.
+            // What cargo has built for the tools, with the same drivers, is built as it would be here.
             define("HAL_DRIVER_TARGET_DIR", tree.folder().join("build/hal-driver")),
+            define("IREE_EXTERNAL_HAL_DRIVERS", DRIVERS.into()),
         ]);
     step("cmake", configure.env_remove("LIBCLANG_PATH").stdout(std::process::Stdio::null()))?;
     step("ninja", Command::new(python.program("ninja")).arg("-C").arg(build).args(["embed", "embed_cc"]))

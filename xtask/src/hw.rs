@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask hw`: what a person with a device runs, to prove on silicon what the emulators say.
 //!
 //! The same tests run here as everywhere, but on the device that is named; those that ask for faults, which only an

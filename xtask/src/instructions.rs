@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask instructions`: what each operation costs in instructions, against a budget.
 //!
 //! Times on a shared machine say little about a change of a few percent. Instructions do: the same build does the same

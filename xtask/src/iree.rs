@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Building IREE's tools, its conformance suite and our C programs, with our drivers linked in.
 
 use crate::setup::{self, Python};

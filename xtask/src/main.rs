@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The project's only front door: `cargo xtask COMMAND`.
 
 mod asan;
@@ -9,6 +11,8 @@ mod embedders;
 mod hw;
 mod instructions;
 mod iree;
+#[cfg(test)]
+mod licence;
 mod mutants;
 mod new_backend;
 mod programs;

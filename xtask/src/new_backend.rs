@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask new-backend NAME DIR`: a driver of one's own, outside the repository, that runs at once.
 //!
 //! What is written is the template under another name with everything that stands around it: a plugin for IREE's build, the

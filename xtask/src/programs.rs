@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask programs`: random programs over IREE's interface, on our devices and on IREE's own driver.
 //!
 //! The programs are a test of the driver (`hal-driver/tests/programs`); this runs it optimised, for as long as asked. Each

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the build needs that cargo does not bring: a Python environment of our own, IREE's sources, googletest.
 
 use crate::iree::{self, Flavour, Tree};

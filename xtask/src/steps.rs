@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Running named steps in order, and telling how they went.
 
 use anyhow::{Context, Result};

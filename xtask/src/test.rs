@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask test`: everything that a contributor must see green.
 
 use crate::steps::{self, Step};
@@ -95,6 +97,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         ),
         step("third-party", "a driver outside the workspace builds, links and runs", xtask(&["third-party"])),
         step(
+            "embedders",
+            "programs in C, C++ and Rust outside the repository build and run",
+            xtask(&["embedders"]),
+        ),
+        step(
             "asan",
             "the driver's tests with AddressSanitizer (`cargo xtask asan` has IREE's side too, and C programs)",
             xtask(&["asan", "--quick"]),
@@ -161,6 +168,7 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             "each case runs on IREE's local drivers and on the mock device",
             xtask(&["bench", "--quick"]),
         ),
+        step("time", "calls of a module are timed on two devices in turns", xtask(&["time", "--turns", "1"])),
         step(
             "package",
             "the crates that can be published are whole: each builds from what would be uploaded",

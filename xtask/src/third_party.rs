@@ -1,17 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A driver of somebody else's: a crate outside the workspace, made, tested, linked into a C program, and run through IREE's
 //! conformance suite.
 //!
-//! It is what a reader of `docs/backend.md` does, with the commands that stand there.
+//! It is what a reader of `docs/backend.md` does, with the commands that stand there. First the crate as it is made; then, in its
+//! place and with everything that was made around it, a card with what newcomers choose: two heaps, three queues with events and
+//! little room, a descriptor, executables of its own.
 
 use crate::iree::Plugin;
 use crate::new_backend::{self, Place};
 use crate::{cts, iree, setup, workspace};
 use anyhow::{Context, Result, bail};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
 /// What the driver is called.
 const NAME: &str = "acme";
+
+/// The sources of the card.
+const CARD: [(&str, &str); 4] = [
+    ("lib.rs", include_str!("../third-party/lib.rs")),
+    ("bytecode.rs", include_str!("../third-party/bytecode.rs")),
+    ("event.rs", include_str!("../third-party/event.rs")),
+    ("queue.rs", include_str!("../third-party/queue.rs")),
+];
+
+/// Its tests, beside those that every driver is made with.
+const TESTS: &str = include_str!("../third-party/card.rs");
 
 pub(crate) fn run() -> Result<bool> {
     iree::prepare(&iree::Tree::configure(iree::Flavour::Plain, None)?)?;
@@ -19,17 +35,45 @@ pub(crate) fn run() -> Result<bool> {
     println!("making a driver outside the workspace, in {}", folder.display());
     empty(&folder)?;
     new_backend::create(NAME, &Place::new(&folder)?)?;
-    step(&folder, workspace::cargo().args(["test", "--quiet", "--offline"]), "does not pass its tests")?;
+    let target = std::path::absolute(workspace::target()?)?;
+    share_release(&folder, &target)?;
+    let test = |wrong| {
+        let mut command = workspace::cargo();
+        // Where the crates that this workspace has from elsewhere are built already.
+        step(&folder, command.args(["test", "--quiet", "--offline", "--target-dir"]).arg(&target), wrong)
+    };
+    test("does not pass the tests that it is made with")?;
+    become_card(&folder)?;
+    test("with a card of its own does not pass its tests")?;
     step(&folder, Command::new("make").args(["--silent", "smoke"]), "does not link into a C program")?;
     step(&folder, Command::new("target/smoke").arg(NAME), "does not run in a C program")?;
     let plugin = Plugin { plugin: Some(folder), driver: vec![NAME.into()] };
-    // As it comes, and with a queue that is full as soon as it has a job.
-    for device in [NAME.to_owned(), format!("{NAME}://0?depth=1")] {
-        if !cts::run(&cts::Options::outside(plugin.clone(), device))? {
-            return Ok(false);
-        }
+    cts::run(&cts::Options::outside(plugin, NAME.to_owned()))
+}
+
+/// Has what is optimised built where the drivers of IREE's tools are, with which it has most crates in common.
+fn share_release(folder: &Path, target: &Path) -> Result<()> {
+    let (here, there) = (folder.join("target/release"), target.join("iree/build/hal-driver/release"));
+    if here.exists() {
+        return Ok(());
     }
-    Ok(true)
+    std::fs::create_dir_all(folder.join("target"))
+        .with_context(|| format!("creating {}", folder.display()))?;
+    std::os::unix::fs::symlink(&there, &here).with_context(|| format!("linking {}", here.display()))
+}
+
+/// Puts the card in the place of the template.
+fn become_card(folder: &Path) -> Result<()> {
+    for (name, text) in CARD {
+        let path = folder.join("src").join(name);
+        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    let tests = folder.join("tests/device.rs");
+    let mut file = std::fs::File::options()
+        .append(true)
+        .open(&tests)
+        .with_context(|| format!("opening {}", tests.display()))?;
+    file.write_all(TESTS.as_bytes()).with_context(|| format!("writing {}", tests.display()))
 }
 
 /// Removes what was made before, but for what cargo has built.

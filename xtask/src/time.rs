@@ -1,8 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask time`: how long calls of a module take on several devices, side by side.
 //!
 //! The devices take turns, a process for each turn, so that what else the machine does meets all of them.
 
 use crate::iree::{Flavour, Plugin, Tree};
+use crate::{bench, workspace};
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,8 +19,8 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 5, value_name = "N")]
     turns: u32,
     /// --device=URI, several times; the rest as for iree-run-module: --module, --function, --input, --parameters; --calls, --warm_up
-    /// and --in_flight say how many
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "FLAGS")]
+    /// and --in_flight say how many. Without any, a small model of the demo's on mock and on IREE's local-task
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
     arguments: Vec<String>,
 }
 
@@ -31,14 +34,19 @@ struct Timing {
 }
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
-    let (devices, rest) = split(&options.arguments);
+    let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
+    tree.build(&["hal_time"])?;
+    let ours = options.plugin.driver.first().map_or("mock", String::as_str);
+    let arguments = match options.arguments.as_slice() {
+        [] => small_model(&tree, ours)?,
+        given => given.to_vec(),
+    };
+    let (devices, rest) = split(&arguments);
     if devices.is_empty() {
         bail!(
             "no device: name some, as in cargo xtask time -- --device=mock --device=local-task --module=FILE --function=NAME"
         );
     }
-    let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
-    tree.build(&["hal_time"])?;
     let mut timings: Vec<Timing> = devices.iter().map(|_| Timing::default()).collect();
     for _ in 0..options.turns.max(1) {
         for (device, timing) in devices.iter().zip(&mut timings) {
@@ -47,6 +55,22 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     print!("{}", table(&devices, &mut timings));
     Ok(true)
+}
+
+/// A model of one operation on a device of ours and on IREE's.
+fn small_model(tree: &Tree, ours: &str) -> Result<Vec<String>> {
+    let folder = tree.folder().join("bench");
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let module = folder.join("elementwise");
+    bench::compile(tree, &workspace::root()?.join("xtask/demo/models/elementwise"), &module)?;
+    let mut arguments = vec![
+        format!("--device={ours}"),
+        "--device=local-task".into(),
+        format!("--module={}.vmfb", module.display()),
+        "--function=main".into(),
+    ];
+    arguments.extend(["--input=4x8xf32=1", "--input=4x8xf32=2", "--input=4x8xf32=3"].map(String::from));
+    Ok(arguments)
 }
 
 /// The devices among the flags, and the others.
@@ -113,7 +137,7 @@ fn table(devices: &[&str], timings: &mut [Timing]) -> String {
     timings.iter_mut().for_each(|timing| timing.latencies.sort_unstable());
     let wide = devices.iter().map(|device| device.len()).max().unwrap_or_default().max(8);
     let mut text = format!(
-        "{:<wide$}{:>9}{:>11}{:>11}{:>11}{:>11}{:>14}{:>8}\n",
+        "{:<wide$}{:>9}{:>11}{:>11}{:>11}{:>11}{:>14}{:>10}\n",
         "device", "calls", "p50", "p90", "p99", "most", "calls/s", "p50 to 1"
     );
     let first = timings.first().map_or(1, |timing| timing.percentile(50)).max(1);
@@ -124,7 +148,7 @@ fn table(devices: &[&str], timings: &mut [Timing]) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{device:<wide$}{:>9}{:>11}{:>11}{:>11}{:>11}{:>14.0}{ratio:>8.2}",
+            "{device:<wide$}{:>9}{:>11}{:>11}{:>11}{:>11}{:>14.0}{ratio:>10.2}",
             timing.latencies.len(),
             shown(50),
             shown(90),

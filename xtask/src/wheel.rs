@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask wheel`: the Python package as a wheel, and its tests.
 
 use crate::iree::{self, Flavour, Tree};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask with`: an unmodified program as if emulated cards were in this machine.
 
 use crate::iree::{self, Flavour, Tree};

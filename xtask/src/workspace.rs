@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Where things are, and whether anything can be built there.
 
 use anyhow::{Context, Result, bail};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask worlds`: random programs on random devices, judged by the engine's rules.
 //!
 //! The worlds are a test of the engine (`hal-semaphore/tests/worlds`); this runs it optimised, for as long as asked. Each

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // Times calls of a module's function on one device: `cargo xtask time` runs it on several in turns.
 //
 //   hal_time --device=URI --module=FILE --function=NAME [--input=…] [--warm_up=N] [--calls=N] [--in_flight=N]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The two traits of a backend: a driver that opens devices, and a device.
 
 use crate::command::Job;

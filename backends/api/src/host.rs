@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A counted piece of host memory that several agents may touch: the one place of this crate with unsafe code.
 //!
 //! A HAL buffer is memory that a program, worker threads and devices share under an order that semaphores give it and

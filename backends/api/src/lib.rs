@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a device must offer to become an IREE HAL driver.
 //!
 //! A backend implements [`Driver`] (a name, a list of devices, how to open one) and [`Device`] (memory, executables,
@@ -23,7 +25,7 @@
 //! there is where a device works on the host's. [`HostLoader`] loads IREE's own host executables, for devices
 //! that are software: the mock device and the compute engines of emulated ones.
 //!
-//! A backend in under 500 lines lies beside this crate, in `backends/template`, and `docs/backend.md` walks through it.
+//! The smallest whole backend lies beside this crate, in `backends/template`, and `docs/backend.md` walks through it.
 
 mod command;
 mod device;

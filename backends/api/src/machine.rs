@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What devices that are software want of the machine that they are on, and of chance.
 
 /// How many processors there are: how many threads are worth having.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Executables: what a device is asked to load, and IREE's host executables for devices that are software.
 
 use crate::host::HostPart;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The parameters of a device's URI, read with messages that say what would have been right.
 
 use hal_semaphore::{Code, Failure};

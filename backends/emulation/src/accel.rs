@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Where the system lists accelerators and opens them.
 
 use std::path::Path;

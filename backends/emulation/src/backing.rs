@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What memory of this process stands for: part of a file, or memory of another process.
 //!
 //! An emulator works on addresses of its own process. Others cannot: a program in another process that is called for a

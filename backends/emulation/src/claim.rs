@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What processes see of each other's machines: locks on files that machines of one name share.
 //!
 //! A device that only one process may have open is claimed by a lock on a file, which the system takes back however the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Dma-bufs: a device's memory as a descriptor that can go to another process.
 //!
 //! It is a description of the memory's file of its own, which carries what part of the memory it is of in its position,

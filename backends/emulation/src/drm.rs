@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Requests of open files, by the rules of the kernel's DRM core, which every accelerator's driver stands behind.
 //!
 //! The core chooses the driver's function by the request's number alone. The size in the program's request says how much

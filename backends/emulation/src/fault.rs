@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What goes wrong on request: faults with names, which `fault=NAME:…` in a URI asks for.
 //!
 //! An emulator lists the [forms](Form) that it knows. Each device has [`Faults`] of its own, which count what happens to

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Open files, and memory files that stand for what a kernel has.
 //!
 //! An open file is a memory file that stands for it. The program's descriptor is one description of it, with a shared

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Signals that a process gets while a thread of an emulator sleeps on its behalf.
 //!
 //! A kernel ends the sleep of a thread when a signal comes for it. An emulator in another process sleeps in its place:

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The boundary to the kernel: what a backend asks of an operating system, and nothing else.
 //!
 //! [`Kernel`] is at the level of system calls: paths, descriptors, request numbers, bytes. Behind it stands Linux

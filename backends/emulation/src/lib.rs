@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The kernel boundary of a backend, and what emulators of kernel drivers have in common.
 //!
 //! A backend reaches its kernel driver through [`Kernel`], at the level of system calls. Behind it stands [`Linux`], or

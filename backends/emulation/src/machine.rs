@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A machine: devices behind one lock, the threads that execute what they are given, and its clock.
 //!
 //! # Locks and sleeps

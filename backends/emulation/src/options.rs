@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What machines are made with, whatever their devices are, read from the parameters of a URI.
 //!
 //! | parameter | default | what it does |

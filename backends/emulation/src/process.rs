@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The process that makes requests: its memory and its descriptors, reached the way a kernel reaches them.
 //!
 //! Addresses in an argument are somebody else's word. Nothing here believes them: bytes go in and out through calls of

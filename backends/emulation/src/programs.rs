@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Who keeps host executables for a device that is software, and runs them when a packet or a network names them.
 
 use hal_backend::HostProgram;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A dispatch of a host executable that every worker with nothing to do helps with.
 //!
 //! The worker whose item it is takes pieces like the others, and waits for those that others have taken. So the item

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a supervisor needs of an emulator, to answer the system calls of other processes.
 //!
 //! A [`Kernel`](crate::Kernel) is for the process that the emulator is in. Here the process is an argument, descriptors

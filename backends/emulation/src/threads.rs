@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The threads of an emulator, and the machines that a process has.
 
 use hal_backend::{Code, Failure};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Memory in open files: what an emulator keeps behind an offset, and a process maps by itself.
 //!
 //! The memory is part of the file that stands for the open device, so that a process that has a descriptor maps it like any

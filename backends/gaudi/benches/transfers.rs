@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Asynchronous transfers: how many are in flight, how many end in a second, and what a poll costs.
 //!
 //! `cargo xtask bench --gaudi [URI]`. On an emulated card this measures the software of both sides and nothing of any

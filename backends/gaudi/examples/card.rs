@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Says what is known of a card: `cargo run -p hal-gaudi --example card -- gaudi://0`.
 
 use hal_gaudi::Gaudi;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The device: what it is, and its memory, executables and queues for the driver.
 
 use crate::dma::Dma;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Asynchronous transfers: submitted at once, polled by anybody.
 //!
 //! A [`Dma`] moves bytes between host memory and a card, or within the card, beside the HAL's queues or without them. A

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Asynchronous transfers for programs in C: the names, the signatures and the results that hl-thunk was proposed to have.
 //!
 //! The header is `hal-driver/include/hal_gaudi_dma.h`, which says what each function does. Everything here turns numbers and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the generations differ in, as capabilities.
 //!
 //! Nothing else asks which card it is: it asks whether the kernel copies command buffers, whether device memory is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What an open card says of itself, for people and for reports.
 
 use crate::device::GaudiDevice;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Intel Gaudi and Gaudi 2, through the habanalabs kernel driver's own interface.
 //!
 //! `gaudi://` drives a card through the requests of the upstream kernel driver: command submissions, signals and waits,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Memory of a card: large pieces from the kernel, divided here.
 //!
 //! The kernel hands out device memory in pages (768 MiB on Gaudi 2) and pins host memory call by call, which is far too

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The commands of a command buffer, and how long transfers become several of them.
 
 pub use hal_gaudi_abi::packet::*;

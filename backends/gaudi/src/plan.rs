@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a job becomes: packets, on the lanes that they belong to.
 //!
 //! A job's commands are turned into packets once, before anything of it is submitted, so that whatever is wrong with

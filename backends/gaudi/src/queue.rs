@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The HAL queues of a card: jobs in, submissions out; and [what has ended](completion).
 //!
 //! # A HAL queue is several hardware queues

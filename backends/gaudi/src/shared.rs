@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Cards that this process has open.
 //!
 //! The kernel lets one file at a time use a card. A process that opens a device twice, as programs do without a thought,

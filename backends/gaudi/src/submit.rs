@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Submissions: commands go to a hardware queue, and are watched until they have ended.
 //!
 //! Everything that a card is asked to do goes through a [`Submitter`], and those of one card count together, so that the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Memory shared between emulated cards and between processes.
 #![allow(
     clippy::unwrap_used,

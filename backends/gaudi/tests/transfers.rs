@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Asynchronous transfers, on emulated cards of both generations, or on the card that the environment names.
 
 mod support;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a command does, in pieces that several workers may share: bytes of a transfer, workgroups of a dispatch.
 
 use crate::device::MockDevice;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Native events, as a device has them that waits for nothing else: signalled or not.
 
 use std::sync::Arc;

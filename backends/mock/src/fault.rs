@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What goes wrong on request.
 
 use hal_backend::{Code, Command, Failure, Origin, Parameters, scramble};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A device in software: the one that a newcomer uses, and that every other backend is compared with.
 //!
 //! `mock://` has hardware queues that run beside each other and complete in their own time, worker threads that share

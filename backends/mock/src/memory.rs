@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The device's memory: the host's, up to a limit.
 
 use hal_backend::{Code, Failure, HostRange};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A loaded executable, and what its functions have cost so far.
 
 use hal_backend::{Failure, HostCall, HostProgram};

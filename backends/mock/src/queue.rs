@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The hardware: queues of jobs, and which of them a worker takes next.
 //!
 //! # The life of a job
@@ -60,19 +62,19 @@ type MockJob = Job<MockDevice>;
 /// Something that one thread writes often, away from what another one does: what shares a cache line travels together.
 #[derive(Default)]
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CachePadded<T>(T);
 
 /// One hardware queue.
 struct Queue {
     /// What whoever submits writes.
-    jobs: Apart<Mutex<VecDeque<MockJob>>>,
+    jobs: CachePadded<Mutex<VecDeque<MockJob>>>,
     /// The last epoch that was submitted.
     submitted: AtomicU64,
     depth: AtomicUsize,
     /// Its [`Place`].
     place: AtomicU8,
     /// What the worker writes.
-    progress: Apart<Progress>,
+    progress: CachePadded<Progress>,
 }
 
 /// How far a queue is.
@@ -171,7 +173,7 @@ pub(crate) struct Hardware {
     /// Whether jobs may complete later than they end.
     delays: bool,
     /// How many jobs have begun.
-    jobs: Apart<AtomicU64>,
+    jobs: CachePadded<AtomicU64>,
     workers: usize,
     /// How many workers may be awake for one of them to watch.
     watchers: usize,
@@ -184,11 +186,11 @@ pub(crate) struct Hardware {
 impl Hardware {
     pub(crate) fn new(options: Options) -> Result<Arc<Self>, Failure> {
         let queue = |_| Queue {
-            jobs: Apart::default(),
+            jobs: CachePadded::default(),
             submitted: AtomicU64::new(0),
             depth: AtomicUsize::new(0),
             place: AtomicU8::new(Place::Idle as u8),
-            progress: Apart::default(),
+            progress: CachePadded::default(),
         };
         Ok(Arc::new(Self {
             queues: (0..options.queues).map(queue).collect(),
@@ -212,7 +214,7 @@ impl Hardware {
             latency: options.latency,
             seeded: options.seeded,
             seed: options.seed,
-            jobs: Apart::default(),
+            jobs: CachePadded::default(),
             workers: options.workers,
             // One processor is for whoever submits and waits.
             watchers: processors() - 1,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! How completions leave the device: told at once, or kept until somebody looks.
 //!
 //! With `completion=callback` the worker that ends a job reports it. Otherwise reports are kept in the order in which they

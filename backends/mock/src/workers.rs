@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The threads that run jobs, and how several of them share one.
 
 use crate::command::{self, Extent};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A network that runs, with what was made to get there.
 //!
 //! Constants, network, activation: each step is undone when this is dropped, in the opposite order, as far as it was taken.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A network before it runs: a container, read, and what each of its buffers is for.
 
 use crate::hazard::Access;

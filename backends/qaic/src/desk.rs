@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A kernel and a device for tests, as honest as the tests of a queue need them: objects, slices, channels, two networks.
 //!
 //! It does everything at once, when it is queued, unless it is told to [hold](Desk::hold) what is queued, and checks of a

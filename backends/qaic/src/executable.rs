@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Executables: networks of the vendor's compiler, and IREE's host executables where the device is an emulator.
 //!
 //! A container of the vendor's compiler, known to IREE under the format string [`FORMAT`], is an executable with one

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Whether commands of one queue may overlap.
 //!
 //! A queue is in order, or nobody can tell that it is not: a command may begin before those in front of it have ended where

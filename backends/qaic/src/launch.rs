@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! One run of a network: inputs in, everything queued at once, and once it is over outputs out.
 //!
 //! A buffer of the program is used in place where the network takes it one way only, the buffer is an object of its own, and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Qualcomm Cloud AI 100 (AIC080, AIC100), through the `qaic` kernel driver's own interface.
 //!
 //! `qaic://` drives a card through the requests of the upstream kernel driver: buffer objects, slices, execution, and

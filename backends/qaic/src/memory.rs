@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Memory of a device: buffer objects, and host memory that a program brought.
 //!
 //! The device has no memory of its own that a program could use: it reads and writes memory of the host, in pieces that a

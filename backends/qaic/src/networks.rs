@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The networks that run on a device, kept for the next dispatch.
 //!
 //! A device has sixteen channels and as many cores, and a model more functions than that. A network that was started stays

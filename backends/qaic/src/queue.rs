@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The queues of a device: what programs submit, what is in flight, and what is reported.
 //!
 //! Two threads serve them. The [submission](submission) thread takes jobs in their order, does transfers, and queues runs of

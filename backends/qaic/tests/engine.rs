@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The device below the engine that orders work for it: what is reported, in which order, and what a loss does.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 

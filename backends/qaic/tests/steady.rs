@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a dispatch costs once everything is in its place: two system calls, and nothing from the heap.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a call costs that is answered by another process.
 //!
 //! This program runs itself, with cards and without, and has it make calls over and over.

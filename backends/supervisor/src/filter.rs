@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Which system calls are looked at: a program for the kernel's packet filter.
 //!
 //! It sees the number of a call and its arguments, but not what they point to. So every call that takes a path is looked at, of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Starting a program whose calls are answered here.
 
 use crate::seccomp::{self, Listener};

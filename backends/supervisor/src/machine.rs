@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The machine that a URI names.
 
 use hal_backend::{Code, Failure, Parameters};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `with-cards URI -- PROGRAM …`: runs an unmodified program as if the cards of an emulated machine were there.
 //!
 //! The program is any program of this system, in any language, linked in any way, without rights of its own, and so is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! System calls that take a path, or ask what a descriptor is of.
 
 use crate::seccomp::Notice;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Seccomp's notifications: putting a filter on a process, and answering what it stops at.
 //!
 //! This file and [`target`](crate::target) have the crate's unsafe code.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Answering: which thread takes up a call, and what is done about it.
 //!
 //! # Threads

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The process whose call is answered: its memory and its descriptors.
 //!
 //! A notice names a thread by its number. While the notice waits for its answer the number is that thread's, and

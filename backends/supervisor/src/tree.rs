@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The files that a machine with cards has beside its nodes, and what programs find when they look for them.
 //!
 //! Nothing of it is in the file system: what a program asks for by a path is made when it asks. Folders are the exception, since

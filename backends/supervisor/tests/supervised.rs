@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Programs that know nothing of this project, on emulated cards: in C over the kernel's header, and in Python.
 //!
 //! Each test runs the supervisor's own binary, as a user does. Where the system does not let a process be supervised, they

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A backend to begin with: copy this crate, and replace the host by your device piece by piece.
 //!
 //! It is a whole IREE HAL driver in a few hundred lines of safe Rust: it runs models and passes the conformance suite, but

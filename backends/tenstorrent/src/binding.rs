@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The memory that a dispatch works on: each piece once, whatever bindings show of it.
 //!
 //! Bindings that overlap or touch are one piece, so that a function that reads by one what it wrote by another sees it. What is in memory

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The cards that this program has open: each once, however many devices it makes of it.
 //!
 //! A card is one program's at a time, but a program may have several devices of it. They share its file, its memory and its tiles, and each

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A dispatch: bindings, image and workgroups laid out in the memory of some tiles, which then run.
 //!
 //! Every tile has all [pieces](crate::binding) of memory that the dispatch works on, and some of the workgroups.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Executables: what IREE's compiler makes for 32-bit RISC-V, as it will be in a tile's memory.
 
 use crate::kmd::Error;

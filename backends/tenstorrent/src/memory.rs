@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Memory of a device: DRAM, interleaved over its banks, and memory of the host.
 //!
 //! An allocation of DRAM is a number of *rows*: a page in each bank, at the same address in all of them. Its bytes are linear: page after

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A queue of a device: jobs in order, by one thread, which also learns of what has ended.
 //!
 //! Transfers are done by this thread, through windows. A dispatch is laid out by it, and run by tiles, for which it waits. There are two

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The code of ours that a tile's cores execute around an executable's functions, and where everything is in a tile's memory.
 //!
 //! Core B brings pages from DRAM into the tile's memory by the tile's own network interface, keeps a copy of each, lets the other cores go,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A Tensix tile: its memory is filled, its cores are let go, and it says when it is done.
 //!
 //! A tile is held whenever nothing runs on it. What a call needs is in its memory before its first core is let go, and it is held again

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! IREE's kernels on the tiles of an emulated card: results, however the work is divided and wherever its memory is.
 #![allow(
     clippy::unwrap_used,

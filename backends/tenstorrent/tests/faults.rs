@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Every fault of an emulated card, as a program sees it.
 #![allow(
     clippy::unwrap_used,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Transfers of an emulated card, against plain bytes.
 #![allow(
     clippy::unwrap_used,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! One rank of a job: `mpirun -n 4 ranks SCENARIO`. Exits with 0 if this rank saw what it should.
 #![allow(
     clippy::unwrap_used,

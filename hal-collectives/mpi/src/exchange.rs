@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What each kind of operation is in messages: phases, each of them some messages to and from other ranks.
 //!
 //! Every message between two ranks goes straight from one to the other, and reductions are done by whoever needs the result,

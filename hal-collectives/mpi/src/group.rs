@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A rank's end of a group, and what it has entered.
 
 use crate::progress::{Command, Engine, Started, engine};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Groups of ranks in many processes and on many machines, by MPI.
 //!
 //! The library is the one of whatever launched the process, loaded at run time ([`is_launched`], [`join`]); a program that is

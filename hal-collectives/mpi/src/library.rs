@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The MPI library of the machine, loaded when it is needed: the one place of this crate with unsafe code.
 //!
 //! # Two interfaces

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The thread that talks to MPI: it begins transfers, looks whether they have ended, keeps the time, and tells ranks how
 //! their operations went.
 

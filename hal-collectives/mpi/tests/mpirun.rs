@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Jobs of several processes: each scenario of `examples/ranks.rs`, launched by whatever `mpirun` the machine has. A machine
 //! without one fails here with what to install.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]

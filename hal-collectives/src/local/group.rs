@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A group: its meetings, and how all of them end at once.
 
 use super::meeting::{Arrival, Meeting, Slot, ranks};

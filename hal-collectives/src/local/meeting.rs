@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! One operation of a group, from the first rank that enters it to the last one that has started it.
 
 use super::group::Group;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A rank's end of a group of this process.
 
 use super::group::Group;

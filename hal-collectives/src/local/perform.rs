@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Moving the bytes, when everybody is there.
 
 use super::meeting::Arrival;

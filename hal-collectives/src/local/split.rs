@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Splitting a group. Each rank calls it for itself and goes on; who is in which part is known when all have.
 
 use super::group::Group;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The thread that tells of failures, and that notices when somebody has waited too long.
 //!
 //! There is one for all groups, as long as there is anything to do for it and a while longer.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Ranks that are driven by one thread, and what they should come to.
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(

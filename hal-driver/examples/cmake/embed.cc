@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // A program in C++ that runs a module on several devices from several threads: a session for each.
 //
 //   embed_cc MODULE.vmfb [DEVICE…]

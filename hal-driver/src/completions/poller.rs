@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A thread that looks at a device which does not report by itself, and sleeps when that does no good.
 //!
 //! While something is in flight the thread looks all the time, for [`SPIN`] since something last moved; then it sleeps between

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A device's descriptor, watched by IREE's proactor.
 //!
 //! The proactor is told to say once when the descriptor is readable. Then the device is looked at, which makes the descriptor

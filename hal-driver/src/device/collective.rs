@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Command buffers with collectives: a chain of steps.
 //!
 //! A step's commands go to the queue, and its collectives to the host, side by side; both wait for both parts of the step
@@ -8,7 +10,7 @@
 //! taken back after, by its owner's queue, as for any [loan](super::loan).
 
 use super::State;
-use super::queue::{Edges, Side};
+use super::queue::{SemaphoreLists, Side};
 use crate::buffer::Slice;
 use crate::collective::{CollectiveRecord, Collectives, Entered};
 use crate::command_buffer::{Recorded, Step};
@@ -79,7 +81,7 @@ impl<D: Device> State<D> {
     pub(super) fn execute_steps(
         &self,
         affinity: Affinity,
-        edges: &Edges<'_>,
+        lists: &SemaphoreLists<'_>,
         commands: &Recorded,
         bindings: &[Option<Slice>],
     ) -> Result {
@@ -101,7 +103,7 @@ impl<D: Device> State<D> {
         let last = steps.len() - 1;
         let over = chain.end_of(last);
         let outcome = outcome.and_then(|()| {
-            self.barrier(affinity, &Edges { waits: over.borrow(), signals: edges.signals.borrow() })
+            self.barrier(affinity, &SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() })
         });
         if let Err(failure) = outcome {
             give_up(entries, &failure);
@@ -109,7 +111,7 @@ impl<D: Device> State<D> {
         }
         // From here on it was accepted: what goes wrong is told through the signals, and not by a thread that submits.
         for number in 0..steps.len() {
-            let waits = chain.waits(number, &edges.waits);
+            let waits = chain.waits(number, &lists.waits);
             let step = self
                 .step_commands(affinity, &waits, &chain, number, (commands, bindings))
                 .and_then(|()| self.step_collectives(affinity, &waits, &chain, number, &mut entries));
@@ -160,9 +162,9 @@ impl<D: Device> State<D> {
             bindings: bindings.into(),
             stand_ins: loans.stand_ins(),
         };
-        let edges = Edges { waits: waits.borrow(), signals: signals.borrow() };
-        self.with_loans(affinity, &edges, &loans, |edges| {
-            self.submit(affinity, edges, Side::Queue, operation)
+        let lists = SemaphoreLists { waits: waits.borrow(), signals: signals.borrow() };
+        self.with_loans(affinity, &lists, &loans, |lists| {
+            self.submit(affinity, lists, Side::Queue, operation)
         })
     }
 
@@ -198,8 +200,8 @@ impl<D: Device> State<D> {
         }
         let mut moved = OwnedList::default();
         moved.push(chain.collectives.clone(), number as u64 + 1);
-        let edges = Edges { waits: ready.borrow(), signals: moved.borrow() };
-        self.submit(affinity, &edges, Side::Host, Operation::Collectives(Box::new(Collectives(entered))))?;
+        let lists = SemaphoreLists { waits: ready.borrow(), signals: moved.borrow() };
+        self.submit(affinity, &lists, Side::Host, Operation::Collectives(Box::new(Collectives(entered))))?;
         for (lending, copied) in routes.iter().filter_map(|routes| routes.recv.as_ref()?.far.as_ref()) {
             lending.copy((&lending.staging, &lending.original), &moved.borrow(), (copied, 1))?;
         }

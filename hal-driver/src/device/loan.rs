@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Buffers that only another device can use, for an operation of this one.
 //!
 //! Devices of different drivers meet in host memory. A card's own memory is not there, so an operation that names a buffer
@@ -24,7 +26,7 @@
 //! race with or without a loan.
 
 use super::State;
-use super::queue::{Edges, Side};
+use super::queue::{SemaphoreLists, Side};
 use crate::buffer::Slice;
 use crate::command_buffer::{Recorded, Step};
 use crate::constants::ACCESS_WRITE;
@@ -233,7 +235,12 @@ impl<D: Device> State<D> {
     }
 
     /// Does a single operation with what it is lent.
-    pub(super) fn record_on_loan(&self, affinity: Affinity, edges: &Edges<'_>, mut record: Record) -> Result {
+    pub(super) fn record_on_loan(
+        &self,
+        affinity: Affinity,
+        lists: &SemaphoreLists<'_>,
+        mut record: Record,
+    ) -> Result {
         let mut requests = Requests::default();
         let mut asked = Ok(());
         record.visit(|reference, way| {
@@ -244,8 +251,8 @@ impl<D: Device> State<D> {
         asked?;
         let loans = self.lend_all(requests)?;
         record.replace(&loans.stand_ins());
-        self.with_loans(affinity, edges, &loans, |edges| {
-            self.submit(affinity, edges, Side::Queue, Operation::Record(record))
+        self.with_loans(affinity, lists, &loans, |lists| {
+            self.submit(affinity, lists, Side::Queue, Operation::Record(record))
         })
     }
 
@@ -279,12 +286,12 @@ impl<D: Device> State<D> {
     pub(super) fn with_loans(
         &self,
         affinity: Affinity,
-        edges: &Edges<'_>,
+        lists: &SemaphoreLists<'_>,
         loans: &Loans,
-        operation: impl FnOnce(&Edges<'_>) -> Result,
+        operation: impl FnOnce(&SemaphoreLists<'_>) -> Result,
     ) -> Result {
         if loans.0.is_empty() {
-            return operation(edges);
+            return operation(lists);
         }
         let done = self.timeline()?;
         let mut over = OwnedList::default();
@@ -292,9 +299,9 @@ impl<D: Device> State<D> {
         for loan in loans.0.iter().filter(|loan| loan.writes()) {
             over.push(loan.returned.clone(), RETURNED);
         }
-        self.barrier(affinity, &Edges { waits: over.borrow(), signals: edges.signals.borrow() })?;
+        self.barrier(affinity, &SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() })?;
         // From here on it was accepted: what goes wrong is told through the signals, and not by a thread that submits.
-        if let Err(failure) = self.parts(affinity, edges, loans, &done, operation) {
+        if let Err(failure) = self.parts(affinity, lists, loans, &done, operation) {
             self.pool.run(move || over.settle(Err(&failure)));
         }
         Ok(())
@@ -303,25 +310,25 @@ impl<D: Device> State<D> {
     fn parts(
         &self,
         affinity: Affinity,
-        edges: &Edges<'_>,
+        lists: &SemaphoreLists<'_>,
         loans: &Loans,
         done: &IreeTimeline,
-        operation: impl FnOnce(&Edges<'_>) -> Result,
+        operation: impl FnOnce(&SemaphoreLists<'_>) -> Result,
     ) -> Result {
-        let mut waits = edges.waits.to_owned();
+        let mut waits = lists.waits.to_owned();
         for loan in loans.0.iter().filter(|loan| loan.reads) {
-            loan.fetch(&edges.waits)?;
+            loan.fetch(&lists.waits)?;
             waits.push(loan.fetched.clone(), loan.fetched_at());
         }
         let mut signals = OwnedList::default();
         signals.push(done.clone(), 1);
-        operation(&Edges { waits: waits.borrow(), signals: signals.borrow() })?;
+        operation(&SemaphoreLists { waits: waits.borrow(), signals: signals.borrow() })?;
         for loan in loans.0.iter().filter(|loan| loan.writes()) {
             if loan.snapshot.is_none() {
                 loan.lending.give_back(&loan.written, &signals.borrow(), &loan.returned)?;
                 continue;
             }
-            let after = Edges { waits: signals.borrow(), signals: List::empty() };
+            let after = SemaphoreLists { waits: signals.borrow(), signals: List::empty() };
             self.submit(affinity, &after, Side::Host, Operation::Return(loan.clone()))?;
         }
         Ok(())

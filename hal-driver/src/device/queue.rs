@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The queue operations of the device.
 
 use super::loan::Loans;
@@ -22,12 +24,12 @@ use hal_sys as sys;
 use std::ffi::c_void;
 
 /// What an operation waits for and signals.
-pub(super) struct Edges<'a> {
+pub(super) struct SemaphoreLists<'a> {
     pub(super) waits: List<'a>,
     pub(super) signals: List<'a>,
 }
 
-impl<'a> Edges<'a> {
+impl<'a> SemaphoreLists<'a> {
     /// # Safety
     ///
     /// Both lists are valid during `'a`.
@@ -48,9 +50,9 @@ pub(super) enum Side {
     /// On the host, when its waits are reached.
     Host,
     /// On the host, when its waits are covered, if it can.
-    Ahead,
+    Early,
     /// In its queue, where the device has nothing to do.
-    Edge,
+    Marker,
 }
 
 const ALLOCA_FLAGS: sys::iree_hal_alloca_flags_t = INDETERMINATE | MAY_WAIT;
@@ -86,14 +88,14 @@ impl<D: Device> State<D> {
     pub(super) fn submit(
         &self,
         affinity: Affinity,
-        edges: &Edges<'_>,
+        lists: &SemaphoreLists<'_>,
         side: Side,
         operation: Operation<D>,
     ) -> Result {
         let trace = self.profiler.trace(|| {
             let mut about = About::of(&operation, affinity.0);
-            about.waits = edges.waits.len();
-            about.signals = edges.signals.len();
+            about.waits = lists.waits.len();
+            about.signals = lists.signals.len();
             about
         });
         let operation = match operation {
@@ -107,51 +109,57 @@ impl<D: Device> State<D> {
         let action = match side {
             Side::Queue => Action::Queue(work),
             Side::Host => Action::Host(work),
-            Side::Ahead => Action::Ahead(work),
-            Side::Edge => Action::Edge(work),
+            Side::Early => Action::Early(work),
+            Side::Marker => Action::Marker(work),
         };
-        let submitted = self.engine.submit(0, affinity, &edges.waits, &edges.signals, action);
+        let submitted = self.engine.submit(0, affinity, &lists.waits, &lists.signals, action);
         submitted.map(drop).map_err(|refusal| refused(&refusal.error))
     }
 
-    pub(super) fn barrier(&self, affinity: Affinity, edges: &Edges<'_>) -> Result {
-        self.edge(affinity, edges, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER, 0)
+    pub(super) fn barrier(&self, affinity: Affinity, lists: &SemaphoreLists<'_>) -> Result {
+        self.submit_barrier(affinity, lists, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER, 0)
     }
 
     /// An operation that has nothing to do but to wait and signal, whatever it is called.
-    fn edge(&self, affinity: Affinity, edges: &Edges<'_>, kind: u32, payload: u64) -> Result {
+    fn submit_barrier(
+        &self,
+        affinity: Affinity,
+        lists: &SemaphoreLists<'_>,
+        kind: u32,
+        payload: u64,
+    ) -> Result {
         if let Some(trace) = self.profiler.trace(|| About {
             kind,
             payload,
-            waits: edges.waits.len(),
-            signals: edges.signals.len(),
+            waits: lists.waits.len(),
+            signals: lists.signals.len(),
             affinity: affinity.0,
             ..About::default()
         }) {
             trace.ready();
         }
-        let submitted = self.engine.submit(0, affinity, &edges.waits, &edges.signals, Action::Barrier);
+        let submitted = self.engine.submit(0, affinity, &lists.waits, &lists.signals, Action::Barrier);
         submitted.map(drop).map_err(|refusal| refused(&refusal.error))
     }
 
     /// A transfer or a dispatch; nothing to do is a barrier.
-    fn record(&self, affinity: Affinity, edges: &Edges<'_>, record: Record, length: u64) -> Result {
+    fn record(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, record: Record, length: u64) -> Result {
         if length == 0 {
-            return self.barrier(affinity, edges);
+            return self.barrier(affinity, lists);
         }
         if !self.is_in_reach(&record) {
-            return self.record_on_loan(affinity, edges, record);
+            return self.record_on_loan(affinity, lists, record);
         }
-        self.submit(affinity, edges, Side::Queue, Operation::Record(record))
+        self.submit(affinity, lists, Side::Queue, Operation::Record(record))
     }
 
-    fn copy(&self, affinity: Affinity, edges: &Edges<'_>, source: Slice, target: Slice) -> Result {
+    fn copy(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, source: Slice, target: Slice) -> Result {
         if source.length != target.length {
             return Err(invalid(format!("cannot copy {} bytes onto {}", source.length, target.length)));
         }
         let length = target.length;
         let record = Record::copy(Reference::Direct(source), Reference::Direct(target))?;
-        self.record(affinity, edges, record, length)
+        self.record(affinity, lists, record, length)
     }
 
     #[expect(clippy::too_many_arguments, reason = "they are what IREE passes")]
@@ -160,7 +168,7 @@ impl<D: Device> State<D> {
         &self,
         raw: Raw,
         affinity: Affinity,
-        edges: &Edges<'_>,
+        lists: &SemaphoreLists<'_>,
         pool: Option<Pool>,
         params: &sys::iree_hal_buffer_params_t,
         length: u64,
@@ -189,7 +197,7 @@ impl<D: Device> State<D> {
                 check(sys::iree_hal_allocator_allocate_buffer(allocator, params, 0, &raw mut buffer))?;
                 Retained::adopt(buffer)
             };
-            self.barrier(affinity, edges)?;
+            self.barrier(affinity, lists)?;
             return buffer.ok_or_else(|| invalid("the allocator made nothing"));
         }
         // A stream-ordered buffer belongs to one queue.
@@ -209,18 +217,18 @@ impl<D: Device> State<D> {
             params.min_alignment = 0;
         }
         let buffer = TransientBuffer::create(self.allocator, placement, &params, length, self.pools.clone())?;
-        let (pool, ahead) = match pool {
+        let (pool, early_limit) = match pool {
             Some(pool) => (pool, 0),
             None => self.pools.select(heap, length)?,
         };
         let may_wait = flags & MAY_WAIT != 0;
         let alloca =
-            Alloca { pool, params, length, may_wait, buffer: buffer.clone(), ahead, is_early: false };
-        // What is ready is done here and now, and what goes wrong is the caller's to see.
-        let (side, operation) = if edges.waits.reached() {
-            match self.parking.attempt(&alloca)? {
+            Alloca { pool, params, length, may_wait, buffer: buffer.clone(), early_limit, is_early: false };
+        // Waits already reached: allocate now, and return errors to the caller.
+        let (side, operation) = if lists.waits.reached() {
+            match self.pending_allocas.attempt(&alloca)? {
                 Attempt::Done => {
-                    self.edge(queue, edges, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA, length)?;
+                    self.submit_barrier(queue, lists, sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA, length)?;
                     return Ok(buffer.to_buffer());
                 }
                 Attempt::Frontier(reservation) => {
@@ -229,9 +237,9 @@ impl<D: Device> State<D> {
                 Attempt::Exhausted => (Side::Host, Operation::Await(Box::new((alloca, None)))),
             }
         } else {
-            (if ahead > 0 { Side::Ahead } else { Side::Host }, Operation::Alloca(alloca))
+            (if early_limit > 0 { Side::Early } else { Side::Host }, Operation::Alloca(alloca))
         };
-        self.submit(queue, edges, side, operation)?;
+        self.submit(queue, lists, side, operation)?;
         Ok(buffer.to_buffer())
     }
 
@@ -239,19 +247,24 @@ impl<D: Device> State<D> {
     fn dealloca(
         &self,
         affinity: Affinity,
-        edges: &Edges<'_>,
+        lists: &SemaphoreLists<'_>,
         buffer: Lent<'_, sys::iree_hal_buffer_t>,
     ) -> Result {
         let buffer = TransientBuffer::of(buffer).filter(|buffer| buffer.is_of(&self.pools));
-        let Some(buffer) = buffer else { return self.barrier(affinity, edges) };
-        self.submit(affinity, edges, Side::Edge, Operation::Dealloca(Dealloca::new(buffer, self.pools.own())))
+        let Some(buffer) = buffer else { return self.barrier(affinity, lists) };
+        self.submit(
+            affinity,
+            lists,
+            Side::Marker,
+            Operation::Dealloca(Dealloca::new(buffer, self.pools.own())),
+        )
     }
 
     /// Bytes between a file and a buffer.
     fn transfer(
         &self,
         affinity: Affinity,
-        edges: &Edges<'_>,
+        lists: &SemaphoreLists<'_>,
         file: Lent<'_, sys::iree_hal_file_t>,
         file_offset: u64,
         slice: Slice,
@@ -268,14 +281,14 @@ impl<D: Device> State<D> {
             (storage, sys::iree_hal_file_length(raw), sys::iree_hal_file_supports_synchronous_io(raw))
         };
         if length == 0 {
-            return self.barrier(affinity, edges);
+            return self.barrier(affinity, lists);
         }
         if let Some(storage) = storage {
             let bytes = Slice::new(storage.retain(), narrow(file_offset), narrow(length))?;
             return if writes_file {
-                self.copy(affinity, edges, slice, bytes)
+                self.copy(affinity, lists, slice, bytes)
             } else {
-                self.copy(affinity, edges, bytes, slice)
+                self.copy(affinity, lists, bytes, slice)
             };
         }
         let outside = file_offset.checked_add(length).is_none_or(|end| size > 0 && end > size);
@@ -289,30 +302,30 @@ impl<D: Device> State<D> {
         let mapped = slice.is_host_visible();
         let transfer = Transfer { file: file.retain(), file_offset, slice, writes_file };
         if !mapped {
-            return self.staged(affinity, edges, &transfer);
+            return self.staged(affinity, lists, &transfer);
         }
-        self.submit(affinity, edges, Side::Host, Operation::Transfer(Box::new(transfer)))
+        self.submit(affinity, lists, Side::Host, Operation::Transfer(Box::new(transfer)))
     }
 
     fn host_call(
         &self,
         raw: Raw,
         affinity: Affinity,
-        edges: &Edges<'_>,
+        lists: &SemaphoreLists<'_>,
         call: ProgramCall,
         arguments: [u64; 4],
         blocks: bool,
     ) -> Result {
         let queue = Affinity(1 << affinity.0.trailing_zeros().min(63));
-        let signals = blocks.then(|| edges.signals.to_owned());
+        let signals = blocks.then(|| lists.signals.to_owned());
         let call = HostCall { call, arguments, affinity: queue.0, device: Opaque(raw.cast()), signals };
         let operation = Operation::HostCall(Box::new(call));
         if blocks {
             // The call settles its own signals: it may put that off.
-            let waits = Edges { waits: edges.waits.borrow(), signals: List::empty() };
+            let waits = SemaphoreLists { waits: lists.waits.borrow(), signals: List::empty() };
             return self.submit(queue, &waits, Side::Host, operation);
         }
-        self.submit(queue, edges, Side::Host, operation)
+        self.submit(queue, lists, Side::Host, operation)
     }
 }
 
@@ -331,12 +344,12 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
-                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let affinity = state.affinity(affinity);
                 // A pool outlives what is allocated from it, as IREE asks of its owner.
                 let pool = (!pool.is_null()).then(|| Pool::new(pool));
                 let buffer =
-                    state.alloca(device, affinity, &edges, pool, &params, wide(allocation_size), flags)?;
+                    state.alloca(device, affinity, &lists, pool, &params, wide(allocation_size), flags)?;
                 Out::new(out).set(buffer.into_raw());
             }
             Ok(())
@@ -354,9 +367,9 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
-                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let buffer = Lent::required(buffer, "there is no buffer to deallocate")?;
-                state.dealloca(state.affinity(affinity), &edges, buffer)
+                state.dealloca(state.affinity(affinity), &lists, buffer)
             }
         })
     }
@@ -376,11 +389,11 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
-                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let target = Slice::lent(target, target_offset, length)?;
                 let length = target.length;
                 let record = Record::fill(Reference::Direct(target), pattern, pattern_length)?;
-                state.record(state.affinity(affinity), &edges, record, length)
+                state.record(state.affinity(affinity), &lists, record, length)
             }
         })
     }
@@ -400,14 +413,14 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and lends us the rest for the call; the source has `length` bytes.
             unsafe {
-                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let target = Slice::lent(target, target_offset, length)?;
                 let length = target.length;
                 let count =
                     usize::try_from(length).map_err(|_| invalid("an update is larger than memory"))?;
                 let source = state.staging.capture(slice(source.cast::<u8>().add(source_offset), count))?;
                 let record = Record::update(source, Reference::Direct(target))?;
-                state.record(state.affinity(affinity), &edges, record, length)
+                state.record(state.affinity(affinity), &lists, record, length)
             }
         })
     }
@@ -427,10 +440,10 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
-                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let source = Slice::lent(source, source_offset, length)?;
                 let target = Slice::lent(target, target_offset, length)?;
-                state.copy(state.affinity(affinity), &edges, source, target)
+                state.copy(state.affinity(affinity), &lists, source, target)
             }
         })
     }
@@ -450,10 +463,10 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
-                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let target = Slice::lent(target, target_offset, length)?;
                 let file = Lent::required(file, "there is no file to read")?;
-                state.transfer(state.affinity(affinity), &edges, file, file_offset, target, false)
+                state.transfer(state.affinity(affinity), &lists, file, file_offset, target, false)
             }
         })
     }
@@ -473,10 +486,10 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
-                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let source = Slice::lent(source, source_offset, length)?;
                 let file = Lent::required(file, "there is no file to write")?;
-                state.transfer(state.affinity(affinity), &edges, file, file_offset, source, true)
+                state.transfer(state.affinity(affinity), &lists, file, file_offset, source, true)
             }
         })
     }
@@ -493,11 +506,11 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours, four arguments, and lends us the rest for the call.
             unsafe {
-                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let arguments = *arguments.cast::<[u64; 4]>();
                 let blocks = flags & NON_BLOCKING == 0;
                 let call = ProgramCall::new(call).ok_or_else(|| invalid("a host call needs a function"))?;
-                state.host_call(device, state.affinity(affinity), &edges, call, arguments, blocks)
+                state.host_call(device, state.affinity(affinity), &lists, call, arguments, blocks)
             }
         })
     }
@@ -517,13 +530,13 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
-                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let device = &state.identity;
                 let record =
                     Record::dispatch(device, executable, function, &config, constants, bindings, flags)?;
                 record.check_direct()?;
                 // A dispatch without workgroups still has signals; that it does nothing is the device's to find out.
-                state.record(state.affinity(affinity), &edges, record, 1)
+                state.record(state.affinity(affinity), &lists, record, 1)
             }
         })
     }
@@ -540,16 +553,16 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
-                let (state, edges) = (HalDevice::<D>::of(device), Edges::new(&waits, &signals)?);
+                let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
                 let affinity = state.affinity(affinity);
                 if command_buffer.is_null() {
-                    return state.barrier(affinity, &edges);
+                    return state.barrier(affinity, &lists);
                 }
                 let command_buffer = Lent::required(command_buffer, "there is no command buffer to execute")?;
                 let commands = Recorded::new(command_buffer, &state.identity)?;
                 let bindings = bindings(&commands, &table)?;
                 if commands.has_collectives() {
-                    return state.execute_steps(affinity, &edges, &commands, &bindings);
+                    return state.execute_steps(affinity, &lists, &commands, &bindings);
                 }
                 let loans = match commands.steps() {
                     [step] => state.lend_to_commands(&commands, step, &bindings)?,
@@ -557,8 +570,8 @@ impl<D: Device> Table<D> {
                 };
                 let stand_ins = loans.stand_ins();
                 let operation = Operation::Execute { commands, step: 0, bindings, stand_ins };
-                state.with_loans(affinity, &edges, &loans, |edges| {
-                    state.submit(affinity, edges, Side::Queue, operation)
+                state.with_loans(affinity, &lists, &loans, |lists| {
+                    state.submit(affinity, lists, Side::Queue, operation)
                 })
             }
         })

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Bytes between a file and memory that the host cannot map, by way of memory that it can.
 //!
 //! A thread moves a chunk between the file and one of two staging buffers while the queue moves the chunk before between
@@ -6,7 +8,7 @@
 //! nothing has begun, and whatever goes wrong later reaches them along the chain.
 
 use super::State;
-use super::queue::{Edges, Side};
+use super::queue::{SemaphoreLists, Side};
 use crate::allocator::staging;
 use crate::buffer::Slice;
 use crate::lending::copy_by;
@@ -101,7 +103,7 @@ impl<D: Device> State<D> {
     }
 
     /// A transfer by way of staging buffers.
-    pub(super) fn staged(&self, affinity: Affinity, edges: &Edges<'_>, file: &Transfer) -> Result {
+    pub(super) fn staged(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, file: &Transfer) -> Result {
         // One queue, so that the queue's steps are in order.
         let affinity = Affinity(1 << affinity.0.trailing_zeros().min(63));
         let chunks = file.slice.length.div_ceil(CHUNK);
@@ -117,14 +119,14 @@ impl<D: Device> State<D> {
             End::Queue => (End::Queue, End::File),
         };
         let final_step = chunks - 1;
-        self.chain_step(affinity, &chain, last, final_step, &List::empty(), &edges.signals)?;
+        self.chain_step(affinity, &chain, last, final_step, &List::empty(), &lists.signals)?;
         for chunk in 0..chunks {
             for end in [first, last] {
                 if (end, chunk) == (last, final_step) {
                     continue;
                 }
                 // Everything is behind the first step.
-                let waits = if (end, chunk) == (first, 0) { edges.waits.borrow() } else { List::empty() };
+                let waits = if (end, chunk) == (first, 0) { lists.waits.borrow() } else { List::empty() };
                 if let Err(failure) = self.chain_step(affinity, &chain, end, chunk, &waits, &List::empty()) {
                     // It was accepted: what went wrong is told through the signals, and not by a thread that submits.
                     let both = [chain.at(End::File), chain.at(End::Queue)];
@@ -151,7 +153,7 @@ impl<D: Device> State<D> {
         let mut all_signals = OwnedList::default();
         all_signals.push(chain.timeline(end), chunk + 1);
         all_signals.extend(signals);
-        let edges = Edges { waits: all_waits.borrow(), signals: all_signals.borrow() };
+        let lists = SemaphoreLists { waits: all_waits.borrow(), signals: all_signals.borrow() };
         if let Operation::Record(Record::Copy {
             source: Reference::Direct(source),
             target: Reference::Direct(target),
@@ -159,9 +161,9 @@ impl<D: Device> State<D> {
             && chain.file.slice.out_of_reach(self.memory.parent()).is_some()
         {
             let owner = chain.file.slice.owner()?;
-            return copy_by(&owner, (source, target), &edges.waits, &edges.signals);
+            return copy_by(&owner, (source, target), &lists.waits, &lists.signals);
         }
-        self.submit(affinity, &edges, side, operation)
+        self.submit(affinity, &lists, side, operation)
     }
 }
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Channels: which rank of which group they are, and what is refused.
 
 use crate::common::{Device, Result, Tracker, check, reference};

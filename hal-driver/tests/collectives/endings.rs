@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Ranks that go, do not come, or ask for something else: everybody hears of it in time.
 
 use crate::common::{Device, Error, List, Semaphore};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Each kind on devices of each driver, and of several.
 
 use crate::rig::*;

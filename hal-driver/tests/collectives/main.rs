@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Channels and collectives as a C program uses them: devices of one process are the ranks.
 //!
 //! Expected bytes are worked out with plain lists of numbers. The kinds, types and reductions themselves are tried one by

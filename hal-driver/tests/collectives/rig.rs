@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Devices that are the ranks of a group.
 
 use crate::common::{Buffer, Commands, Device, List, Result, Semaphore, check, reference, view};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Collectives between other commands, in slots and parts of buffers, with several channels and queues.
 
 use crate::common::{Buffer, Device, List, check, reference};

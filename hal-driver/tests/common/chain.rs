@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Transfers that wait for each other over all queues of a card, against plain memory.
 #![allow(
     clippy::indexing_slicing,

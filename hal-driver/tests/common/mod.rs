@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The driver as a C program sees it, with just enough Rust around it to write tests.
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every object here is alive as long as its wrapper")]

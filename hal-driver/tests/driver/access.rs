@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a program allowed when it made a buffer decides what may be done with it, on every path, and says what to do.
 
 use crate::common::{Buffer, Device, File, List, check, reference};

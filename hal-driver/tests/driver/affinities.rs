@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Affinities name queues as a program counts them, and a device has as many as it has: the same one means the same queue.
 
 use crate::common::{Buffer, Device, File, List, check, params, reference};

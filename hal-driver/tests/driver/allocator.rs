@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the allocator says of its memory is what it does, on every kind of device.
 
 use crate::common::{Buffer, Device};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Backends that do what their traits allow and nobody expects: nothing that they say is believed where memory is at stake.
 
 use crate::common::{Buffer, Device, List, check};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What works here though IREE does not promise it: programs may have come to rely on it.
 
 use crate::common::{Device, List};

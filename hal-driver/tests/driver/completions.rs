@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The three ways in which a device reports what has ended, as a program sees them: it sees no difference.
 
 use crate::common::{Buffer, Device, List, Semaphore, check};

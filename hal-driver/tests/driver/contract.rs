@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Sentences of IREE's headers that programs rely on at the edges: lifetimes, odd lengths, odd orders.
 
 use crate::common::{Buffer, Device, List, Result, Semaphore, check, reference};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Dispatches as a device gets them, and those that are refused before it does.
 
 use crate::common::{Buffer, Device, Executable, List, check, reference};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The drivers that a library has: what registers them, and what the C header says of them.
 
 use crate::common::check;

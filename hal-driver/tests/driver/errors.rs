@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What is wrong with a request is refused with the right status, says what is wrong, and changes nothing.
 
 use crate::common::{Device, Error, List, check, params, view};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A host allocator that runs out: each call says so, and nothing is left half done or left behind.
 
 use crate::common::{

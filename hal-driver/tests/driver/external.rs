@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Memory that comes and goes by file descriptors, between devices, drivers and processes.
 
 use crate::common::{Buffer, Device, List, Result, check};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Each fault of the mock device, and what a program sees of it.
 
 use crate::common::{Device, List};

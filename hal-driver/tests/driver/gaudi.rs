@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Emulated Gaudi cards as a program of IREE's sees them: order, every kind of memory, and what a reset looks like.
 #![allow(
     clippy::unwrap_used,

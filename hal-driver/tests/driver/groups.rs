@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A device in several groups at once: every session of the runtime library makes one around the device it is given.
 
 use crate::common::{Device, List, Semaphore, Tracker, check};

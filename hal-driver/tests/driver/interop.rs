@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Timepoints as file descriptors, both ways, for programs that wait with poll; and buffers of other drivers.
 
 use crate::common::{Device, List, Semaphore, check};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Memory of one card in operations of another device, which can only have it by way of the host.
 
 use crate::cards::{Step, card, constants, steps};

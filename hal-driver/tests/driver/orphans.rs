@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Memory of a device that is gone, in operations of one that is not.
 
 use crate::common::{Device, List, check, reference};

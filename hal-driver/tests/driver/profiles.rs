@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Profiling sessions whose sink fails: each that was begun is ended, and nothing is kept.
 
 use crate::common::{Device, List, check, failure};

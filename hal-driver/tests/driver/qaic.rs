@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Emulated Cloud AI 100 cards as a program of IREE's sees them: order, networks beside each other, and what goes wrong.
 #![allow(
     clippy::unwrap_used,

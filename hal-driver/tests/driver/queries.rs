@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Programs that ask how far a semaphore is instead of waiting for it.
 
 use crate::common::{Device, List};

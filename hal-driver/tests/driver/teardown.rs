@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A device goes, whatever it still has: in bounded time, with everybody told.
 
 use crate::common::{Buffer, Device, List};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Timepoints of semaphores: what IREE's headers promise of them, whoever moves the semaphore.
 
 use crate::common::{Buffer, Device, File, List, Result, Semaphore, check, failure};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Stream-ordered buffers when programs do what they should not, or do things late.
 
 use crate::common::{Buffer, Device, List, check, reference};

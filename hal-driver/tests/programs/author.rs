@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Writes a legal program from a seed.
 //!
 //! Legal means that semaphores order whatever has to be ordered: a step waits for every earlier step that uses the same

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The calls that a program makes. What is lent for a call is overwritten before it is freed.
 
 use crate::common::{self, Buffer, Commands, check};
@@ -194,8 +196,8 @@ impl Scene {
         let step = &self.program.steps[number];
         let device = self.device(step.device);
         let affinity = self.machine.affinity(step.device, step.affinity);
-        let mut edges = Edges::of(self, &step.waits, &step.signals);
-        let (waits, signals) = edges.raw();
+        let mut lists = SemaphoreLists::of(self, &step.waits, &step.signals);
+        let (waits, signals) = lists.raw();
         let submitted = unsafe {
             match &step.action {
                 Action::Barrier => {
@@ -319,7 +321,7 @@ impl Scene {
                 }
             }
         };
-        edges.overwrite();
+        lists.overwrite();
         submitted
     }
 
@@ -410,12 +412,12 @@ fn shifted(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Semaphore lists that are overwritten after the call.
-struct Edges {
+struct SemaphoreLists {
     waits: (Vec<*mut sys::iree_hal_semaphore_t>, Vec<u64>),
     signals: (Vec<*mut sys::iree_hal_semaphore_t>, Vec<u64>),
 }
 
-impl Edges {
+impl SemaphoreLists {
     fn of(scene: &Scene, waits: &[At], signals: &[At]) -> Self {
         let list = |points: &[At]| points.iter().map(|at| (scene.timelines[at.timeline].0, at.value)).unzip();
         Self { waits: list(waits), signals: list(signals) }

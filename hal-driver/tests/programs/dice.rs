@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Repeatable choices.
 
 /// SplitMix64, whose sequence is the same everywhere.

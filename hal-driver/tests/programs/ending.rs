@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a program came to, and where that differs from what it must come to.
 
 use crate::common::{self, List, Semaphore, check};

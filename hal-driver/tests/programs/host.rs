@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The host's part of a program: functions that queues call, and threads that wait, look and write.
 
 use crate::common::{self, check};

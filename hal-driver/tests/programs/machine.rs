@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The devices that programs run on, and what a program brings along: pages and files.
 
 use crate::common::{self, Device, Executable, Tracker, check};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Random programs over IREE's interface, judged by plain bytes and by IREE's own driver.
 //!
 //! A program is made from one seed and does what a C program may: every kind of memory, subspans, recordings and binding

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a program must come to, worked out one step after the other on plain bytes.
 //!
 //! A step that waits for a failure never runs. What nobody has written yet is `None`, and so is what was made of it.

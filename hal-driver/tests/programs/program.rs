@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a program is made of, and how it reads.
 
 use hal_semaphore::Code;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Runs a program on devices, as a C program would, and says where it came to something else than it must.
 //!
 //! `calls.rs` makes the calls, `host.rs` is the host when a step asks for it, `ending.rs` looks at what it came to.

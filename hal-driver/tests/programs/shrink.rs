@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Makes a program that fails smaller, as long as what is left is legal and fails.
 
 use crate::oracle;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What calls are made with, and how an answer reads.
 
 use crate::common::{self, Buffer, Commands, Device, Executable, File, List, Result, Semaphore, check};

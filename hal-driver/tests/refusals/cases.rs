@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The calls.
 
 use crate::bench::{Bench, Dispatch, LENGTH, answer, params, wait};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Bad and borderline calls, each on IREE's local drivers and on ours, and what decides who is right.
 //!
 //! `docs/refusals.md` is the table that comes of it, and the test fails where it no longer is. A change that is meant is

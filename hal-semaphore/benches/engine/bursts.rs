@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a burst of very many operations costs those that wait for the first, and what it leaves behind.
 
 use crate::counting::counted;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! How long a thread was kept from its processor: what the machine adds to a time, not the engine.
 
 use std::fs::File;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! How long a lock is held while something happens to very many operations.
 //!
 //! That is measured from outside: one thread has something done to very many operations, another

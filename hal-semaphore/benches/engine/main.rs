@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What an operation costs in the engine, with devices that do nothing.
 //!
 //! `cargo bench -p hal-semaphore` runs the chains under criterion, then prints a table of all cases with their goals,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What an operation costs one thread, in time and memory, and what it costs to wait for another thread.
 
 use crate::counting::{Allocated, counted};

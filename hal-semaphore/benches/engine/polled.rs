@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A device that has to be asked what has ended, and is always done.
 
 use crate::noop::Noop;

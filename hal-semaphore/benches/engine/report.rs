@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The table: a figure a row, as text for people and as a line of JSON for programs.
 
 use std::fmt::Write as _;

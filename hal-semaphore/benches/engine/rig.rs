@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the cases have in common: devices, chains of operations, how much to do.
 
 use crate::noop::Noop;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The chains under criterion, which compares with the run before.
 
 use crate::noop::Noop;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Taking operations in, classifying their waits, and giving them their place in a queue.
 //!
 //! # What a wait costs
@@ -200,8 +202,8 @@ impl<B: Backend> Turn<'_, B> {
         let (kind, work) = match action {
             Action::Queue(work) => (ActionKind::Queue, Some(work)),
             Action::Host(work) => (ActionKind::Host, Some(work)),
-            Action::Ahead(work) => (ActionKind::Early, Some(work)),
-            Action::Edge(work) => (ActionKind::Marker, Some(work)),
+            Action::Early(work) => (ActionKind::Early, Some(work)),
+            Action::Marker(work) => (ActionKind::Marker, Some(work)),
             Action::Barrier => (ActionKind::Barrier, None),
         };
         let mut signal_records = self.spare_signals(signals.len());
@@ -583,7 +585,7 @@ impl<B: Backend> Turn<'_, B> {
         for (key, number) in covered {
             self.cover(key, number, Cover { queue: self.index, epoch, event: None });
         }
-        if self.state.room.is_full() || self.state.ready.len() > BATCH {
+        if self.state.window.is_full() || self.state.ready.len() > BATCH {
             self.listen_for_failures_elsewhere(key);
         }
     }

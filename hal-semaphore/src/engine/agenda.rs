@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What one step on a thread has set free and nobody has done yet.
 //!
 //! Nothing in the engine recurses: a step under a lock puts what follows from it on the agenda of its thread, and the
@@ -16,7 +18,7 @@ use super::host_wait::CallbackRecord;
 use super::slot::{Promise, Slot, Target};
 use crate::failure::Failure;
 use crate::native_event::EventIndex;
-use crate::port::{Callback, Port};
+use crate::port::{Callback, EngineEvents};
 use crate::sync::local;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -120,7 +122,7 @@ const SPARE: usize = DEPTH as usize;
 const LARGE: usize = 4096;
 
 /// What a call that was nested too deep has left, and the engine whose it is.
-type Left = (Arc<dyn Port>, Box<Agenda>);
+type Left = (Arc<dyn EngineEvents>, Box<Agenda>);
 
 #[derive(Default)]
 struct Local {
@@ -152,7 +154,7 @@ pub(super) fn is_nested() -> bool {
 
 /// A call into the engine on this thread. Dropping it works its agenda off.
 pub(crate) struct Entry<'a> {
-    port: &'a dyn Port,
+    port: &'a dyn EngineEvents,
     /// Gone only while the call ends.
     agenda: Option<Box<Agenda>>,
     /// Calls around this one, and this one.
@@ -162,16 +164,16 @@ pub(crate) struct Entry<'a> {
 
 impl<'a> Entry<'a> {
     /// The thread completes or signals something.
-    pub(crate) fn new(port: &'a dyn Port) -> Self {
+    pub(crate) fn new(port: &'a dyn EngineEvents) -> Self {
         Self::begin(port, false)
     }
 
     /// The thread submits, or merely comes by.
-    pub(crate) fn submitting(port: &'a dyn Port) -> Self {
+    pub(crate) fn submitting(port: &'a dyn EngineEvents) -> Self {
         Self::begin(port, true)
     }
 
-    fn begin(port: &'a dyn Port, submits: bool) -> Self {
+    fn begin(port: &'a dyn EngineEvents, submits: bool) -> Self {
         let begun = with(|local| {
             let depth = local.depth.get() + 1;
             local.depth.set(depth);

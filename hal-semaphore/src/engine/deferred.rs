@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Callbacks for another thread than the one on which they became due.
 //!
 //! A thread that submits may hold a lock of its program's, which a callback may want: it must not call back. What becomes due
@@ -135,7 +137,7 @@ mod threads {
             while let Some(deferred) = pool.due.pop_front() {
                 pool.taken += 1;
                 if pool.idle == 0 {
-                    // Whoever goes into a callback leaves somebody to watch.
+                    // A thread that goes into a callback leaves another one to watch.
                     start(pool);
                 } else {
                     let more = !pool.due.is_empty();
@@ -169,7 +171,7 @@ mod threads {
             }
             let (taken, since) = *seen.get_or_insert_with(|| (pool.taken, Instant::now()));
             if taken != pool.taken {
-                // Somebody gets on with it.
+                // Another thread goes on with the rest.
                 seen = None;
                 continue;
             }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Who waits on the host for a timeline: a thread, or a callback.
 
 use crate::failure::Failure;

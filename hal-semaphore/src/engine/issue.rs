@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Handing ordered work to the backend: batches, native waits, events, and what a submission may answer.
 //!
 //! One thread at a time issues for a queue (`issuing`), without the lock while the backend works. The entries of a
@@ -34,12 +36,12 @@ use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 
-/// How many operations, those that ride along included, one batch takes off a queue.
+/// How many operations, coalesced ones included, one batch takes off a queue.
 const TURN: usize = 256;
 
 /// How many of these the device has something to do with.
 fn native<B: Backend>(items: &[Item<B>]) -> usize {
-    items.iter().filter(|item| !item.rides).count()
+    items.iter().filter(|item| !item.coalesced).count()
 }
 
 fn records_events<B: Backend>(queue: &Queue<B>, device: &Device) -> bool {
@@ -47,7 +49,7 @@ fn records_events<B: Backend>(queue: &Queue<B>, device: &Device) -> bool {
 }
 
 /// What a promise says from the beginning about how to wait for it natively. Work of the device is waited for by its own
-/// epoch, as soon as the device has accepted it. Where that takes an event, and for what may ride along, it is known when the
+/// epoch, as soon as the device has accepted it. Where that takes an event, and for what may be coalesced, it is known when the
 /// operation goes to the device.
 pub(super) fn foreseen_cover<B: Backend>(
     queue: &Queue<B>,
@@ -61,7 +63,7 @@ pub(super) fn foreseen_cover<B: Backend>(
 impl<B: Backend> Turn<'_, B> {
     pub(super) fn can_issue(&self) -> bool {
         let state = &self.state;
-        !state.issuing && !state.ready.is_empty() && !state.room.is_full() && self.may_begin()
+        !state.issuing && !state.ready.is_empty() && !state.window.is_full() && self.may_begin()
     }
 
     /// Whether work of the queue may begin: its device is there, and nobody is about to end what has not begun.
@@ -81,10 +83,10 @@ impl<B: Backend> Turn<'_, B> {
             self.fill(&mut scratch);
         }
         if scratch.items.is_empty() {
-            self.announce();
+            self.publish_issued();
         } else {
             self.state.stats.batches += 1;
-            self.take_room(native(&scratch.items));
+            self.take_credits(native(&scratch.items));
             self.state.shown = scratch.items.last().map_or(0, |item| item.epoch);
             let id = self.queue.id;
             let answer;
@@ -165,7 +167,7 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Takes ordered operations off the queue into a batch and into flight.
     fn fill(&mut self, scratch: &mut Scratch<B>) {
-        let most = self.state.room.batch();
+        let most = self.state.window.batch();
         if most == 0 {
             // Something of the queue's own has yet to end, and makes room.
             self.device.add_full(self.index);
@@ -204,15 +206,15 @@ impl<B: Backend> Turn<'_, B> {
                     self.state.stats.host_barriers += 1;
                     self.end(key, None, None);
                 } else {
-                    self.ride_along(key, epoch);
+                    self.coalesce(key, epoch);
                 }
                 continue;
             }
             // What was done early has its work only to be reclaimed.
             let work = if kind == ActionKind::Barrier { None } else { op.work.take() };
             if kind == ActionKind::Marker && waits.is_empty() {
-                scratch.items.push(Item { op: key, epoch, work, event: None, waits, rides: true });
-                self.ride_along(key, epoch);
+                scratch.items.push(Item { op: key, epoch, work, event: None, waits, coalesced: true });
+                self.coalesce(key, epoch);
                 continue;
             }
             let mut recorded = None;
@@ -222,7 +224,7 @@ impl<B: Backend> Turn<'_, B> {
             }
             let (number, event) = recorded.unzip();
             let cover = if self.records_events() && number.is_none() { 0 } else { epoch };
-            scratch.items.push(Item { op: key, epoch, work, event, waits, rides: false });
+            scratch.items.push(Item { op: key, epoch, work, event, waits, coalesced: false });
             self.state.last_native = epoch;
             self.fly(key, InFlight { op: key, epoch, native: true, cover, event: number, failure: None });
         }
@@ -253,7 +255,7 @@ impl<B: Backend> Turn<'_, B> {
     /// the work before it, and whoever wants to wait for it natively waits for that. Where nothing is in flight its waits
     /// are dominated by what the last work of the queue has waited for, so a bare epoch names that; an event of it may
     /// mean something else by now.
-    fn ride_along(&mut self, key: Key, epoch: u64) {
+    fn coalesce(&mut self, key: Key, epoch: u64) {
         let (cover, event) = match self.state.in_flight.back() {
             Some(before) => (before.cover, before.event),
             None if self.records_events() => (0, None),
@@ -413,9 +415,9 @@ impl<B: Backend> Turn<'_, B> {
         } else if let Some(Stop::Lost(failure)) = stop {
             self.lose_device(failure);
         } else {
-            self.state.room.accepted();
+            self.state.window.accepted();
         }
-        self.announce();
+        self.publish_issued();
     }
 
     /// Work at `epoch` of this queue waits for that point natively, and so does whatever comes after it here.
@@ -499,14 +501,14 @@ impl<B: Backend> Turn<'_, B> {
             return;
         }
         device.add_full(self.index);
-        self.state.room.refused();
+        self.state.window.refused();
         fence(Ordering::SeqCst);
         // Before the reports: what ends in between has been reported then.
         let nothing_left = device.outstanding(self.shared.queues()) == 0;
         let looks_last = sabotaged(Defect::FullLooksAtWorkLast);
         if device.reports(self.shared.queues()) != reports && !sabotaged(Defect::FullDoesNotLookAgain) {
             // What took the room has ended meanwhile.
-            self.state.room.resume(true);
+            self.state.window.resume(true);
             return;
         }
         let nothing_left =
@@ -515,7 +517,7 @@ impl<B: Backend> Turn<'_, B> {
             self.tell_ready_of_failures();
             return;
         }
-        self.state.room.resume(true);
+        self.state.window.resume(true);
         let id = self.queue.id;
         if let Some(key) = self.state.ready.pop_front() {
             let failure = Failure::with_origin(
@@ -528,8 +530,8 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// What was accepted can be waited for natively now: tells the timelines where somebody might want to.
-    fn announce(&mut self) {
+    /// Publishes newly issued epochs, and tells the timelines whose listeners can now wait for them natively.
+    fn publish_issued(&mut self) {
         let before = self.state.issued;
         let Some(last) = self.state.in_flight.back().map(|entry| entry.epoch) else { return };
         if last <= before {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Who waits for a timeline: a list for each queue that does, and one for the host.
 //!
 //! Most timelines have one list or two, and looking through them is the cheapest there is. A timeline that hundreds of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The engine: pending queue actions over timelines, for any number of queues and devices.
 //!
 //! # Who owns what
@@ -55,7 +57,7 @@ use crate::error::{EngineError, SubmitError, Unfinished, WaitError};
 use crate::failure::Failure;
 use crate::ids::{Affinity, MAX_VALUE, QueueId, Ticket, TimelineKey};
 use crate::notification::{NotificationPool, Pending};
-use crate::port::{Keeper, Port};
+use crate::port::{EngineEvents, Keeper};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::{Points, Registration};
 use outbox::Outbox;
@@ -77,8 +79,8 @@ const SPARE_SLOTS: usize = 4096;
 ///
 /// The kinds of queue action in HAL terms: launches and transfers are [`Queue`](Action::Queue) work, host calls
 /// [`Host`](Action::Host) work. Stream-ordered allocations and deallocations are `Queue` work where the queue itself gives
-/// and takes the memory; where the host does, an allocation is work that may be done [`Ahead`](Action::Ahead) and a
-/// deallocation an [`Edge`](Action::Edge).
+/// and takes the memory; where the host does, an allocation is work that may be done [`Early`](Action::Early) and a
+/// deallocation a [`Marker`](Action::Marker).
 #[derive(Debug)]
 pub enum Action<W> {
     /// Goes to the device's queue, in queue order.
@@ -86,12 +88,12 @@ pub enum Action<W> {
     /// Runs on the host, once every wait is reached, in no order but its waits'.
     Host(W),
     /// Runs on the host, and may do so as soon as its waits are reached or covered, if the backend finds that it
-    /// [can](crate::Backend::ahead). Then it takes its place in its queue, as a barrier does, and what comes after it there
+    /// [can](crate::Backend::try_early). Then it takes its place in its queue, as a barrier does, and what comes after it there
     /// goes to the device without the host. Otherwise it is like `Host`.
-    Ahead(W),
+    Early(W),
     /// Goes to its queue, in queue order, where the backend sees it and the device has nothing to do but to wait and
     /// signal.
-    Edge(W),
+    Marker(W),
     /// Nothing: signals when its waits are reached.
     Barrier,
 }
@@ -368,7 +370,7 @@ impl Device {
 
 /// Who waits for the engine to come to rest.
 #[derive(Default)]
-struct Resting {
+struct IdleWaiters {
     waiting: Vec<Pending>,
     /// Keep a closing engine until its devices have reported everything.
     keepers: Vec<Arc<dyn Keeper>>,
@@ -386,7 +388,7 @@ pub(crate) struct Shared<B: Backend> {
     /// Some device has to be asked what has ended.
     polled: bool,
     closing: AtomicU64,
-    resting: Mutex<Resting>,
+    idle_waiters: Mutex<IdleWaiters>,
     notifications: Mutex<NotificationPool>,
     spare_slots: Mutex<Vec<Arc<Slot>>>,
     /// Slots with memory to give back.
@@ -422,7 +424,7 @@ struct Handle<B: Backend> {
 struct QueueKeeper<B: Backend>(Arc<Shared<B>>);
 
 impl<B: Backend> Keeper for QueueKeeper<B> {
-    fn port(&self) -> &dyn Port {
+    fn port(&self) -> &dyn EngineEvents {
         &*self.0
     }
 }
@@ -460,7 +462,7 @@ impl<B: Backend> Engine<B> {
             devices: make_devices(&specs),
             polled: specs.iter().any(|spec| spec.completion == Completion::Poll),
             closing: AtomicU64::new(0),
-            resting: Mutex::new(Resting::default()),
+            idle_waiters: Mutex::new(IdleWaiters::default()),
             notifications: Mutex::new(NotificationPool::default()),
             spare_slots: Mutex::new(Vec::new()),
             large: Mutex::new(Vec::new()),

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What timelines of other drivers are still to be told.
 //!
 //! Telling one is foreign code, which takes as long as it likes. It is told of its steps in the order in which they were

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A queue, and what its lock protects: the operations whose queue it is, whatever their kind.
 //!
 //! # An operation
@@ -42,7 +44,7 @@
 
 use super::agenda::{Agenda, is_nested, is_submitting};
 use super::outbox::Parting;
-use super::room::Room;
+use super::room::FlowWindow;
 use super::slot::Slot;
 use super::{Device, Shared, Stats};
 use crate::backend::{Backend, Ended, Item, NativeWait, Transition};
@@ -71,7 +73,7 @@ pub(super) enum OpState {
     Held,
     /// It has its place in its queue; the backend has not seen it.
     Ordered,
-    /// It was handed to the backend, or rides along with something that was.
+    /// It was handed to the backend, or is coalesced with something that was.
     Issued,
     /// The host is at it.
     Running,
@@ -133,11 +135,11 @@ pub(super) struct Op<B: Backend> {
     pub(super) work: Option<B::Work>,
 }
 
-/// An operation that its queue's device has, or that rides along with one.
+/// An operation that its queue's device has, or that is coalesced with one.
 pub(super) struct InFlight {
     pub(super) op: Key,
     pub(super) epoch: u64,
-    /// Whether the backend knows of it. A barrier behind earlier work of its queue rides along instead.
+    /// Whether the backend knows of it. A barrier behind earlier work of its queue is coalesced instead.
     pub(super) native: bool,
     /// What another queue waits for in order to wait for this: its own epoch, or for one that rides along that of the last
     /// work which the device was given; zero where it cannot be waited for natively.
@@ -291,7 +293,7 @@ pub(super) struct QueueState<B: Backend> {
     pub(super) gated: bool,
     /// The queue once did without an event, and does from then on.
     pub(super) eventless: bool,
-    pub(super) room: Room,
+    pub(super) window: FlowWindow,
     pub(super) closing: bool,
     pub(super) lost: Option<Failure>,
     pub(super) ending: Option<Ending>,
@@ -324,7 +326,7 @@ impl<B: Backend> QueueState<B> {
             issuing: false,
             gated: false,
             eventless: false,
-            room: Room::default(),
+            window: FlowWindow::default(),
             closing: false,
             lost: None,
             ending: None,
@@ -384,7 +386,7 @@ impl Frontier {
             .map_or(0, |&(_, epoch)| epoch)
     }
 
-    /// Says whether that was news.
+    /// Returns whether that was news.
     pub(super) fn raise(&mut self, queue: u32, epoch: u64, retired: impl Fn(u32) -> u64) -> bool {
         match self.0.binary_search_by_key(&queue, |&(queue, _)| queue) {
             Ok(at) => match self.0.get_mut(at) {

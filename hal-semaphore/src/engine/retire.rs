@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! From a device's report to the end of an operation: in queue order, after everything it waited for.
 //!
 //! An operation that waited natively for another queue may be reported before the one it waited for. It does not
@@ -84,15 +86,15 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// The backend is handed so much of the queue.
-    pub(super) fn take_room(&mut self, count: usize) {
-        self.state.room.take(count);
-        self.queue.taken.store(self.state.room.taken() as u64, Ordering::Release);
+    pub(super) fn take_credits(&mut self, count: usize) {
+        self.state.window.take(count);
+        self.queue.taken.store(self.state.window.taken() as u64, Ordering::Release);
     }
 
     /// So much of the queue came back, or has ended.
     pub(super) fn give_room(&mut self, count: usize) {
-        self.state.room.give(count);
-        self.queue.taken.store(self.state.room.taken() as u64, Ordering::Release);
+        self.state.window.give(count);
+        self.queue.taken.store(self.state.window.taken() as u64, Ordering::Release);
     }
 
     /// Something of the device has ended: its full queues may have room again.
@@ -112,11 +114,11 @@ impl<B: Backend> Turn<'_, B> {
             left -= 1;
         }
         if self.needs_sweep() {
-            // Whoever waits for room of this device is swept, too.
+            // Queues that wait for room of this device are swept, too.
             self.sweep(left);
         }
         if gave {
-            // Whoever waits for room has laid itself down before it looked whether any would be given.
+            // A queue that waits for room is on the list before it checks whether any will be given.
             if self.device.counts_reports() && !sabotaged(Defect::RoomHasNoFence) {
                 fence(Ordering::SeqCst);
             }
@@ -304,10 +306,10 @@ impl<B: Backend> Turn<'_, B> {
         let shared = self.shared;
         let is_own = |signal: &SignalRecord<B::Timeline>| shared.own(&signal.timeline).is_some();
         if signals.len() > 1 && !signals.iter().all(is_own) && !sabotaged(Defect::LettersAreLate) {
-            // Whoever sees a timeline of the engine move may go on to signal another driver's: after this, there too.
+            // A thread that sees a timeline of the engine move may go on to signal another driver's: after this, there too.
             signals.sort_by_key(is_own);
         }
-        // Mostly there is one. Taking them from the end costs less than a walk that empties.
+        // Fast path: usually exactly one signal. Popping from the end is cheaper than draining.
         signals.reverse();
         let mut told_elsewhere = false;
         while let Some(signal) = signals.pop() {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! How much of a queue's work its device takes at a time.
 //!
 //! A backend says "full" and not how much it holds. Asking again after every completion would hand over a whole batch
@@ -8,9 +10,9 @@
 /// How many pieces of work one submission carries at most.
 pub(super) const BATCH: usize = 64;
 
-/// The room of one queue.
+/// The flow window of one queue: how much its device takes.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct FlowWindow {
     /// What the device has of this queue.
     taken: usize,
     /// What it can have, as far as is known.
@@ -21,13 +23,13 @@ pub(super) struct Room {
     resume_at: Option<usize>,
 }
 
-impl Default for Room {
+impl Default for FlowWindow {
     fn default() -> Self {
         Self { taken: 0, known: usize::MAX, step: 1, resume_at: None }
     }
 }
 
-impl Room {
+impl FlowWindow {
     pub(super) fn is_full(&self) -> bool {
         self.resume_at.is_some()
     }
@@ -94,7 +96,7 @@ mod tests {
 
     /// A device with room for `depth`, one completion at a time. Says how many pieces were handed over and came back.
     fn churn(depth: usize, work: usize) -> usize {
-        let (mut room, mut left, mut wasted) = (Room::default(), work, 0);
+        let (mut room, mut left, mut wasted) = (FlowWindow::default(), work, 0);
         while left > 0 || room.taken > 0 {
             while left > 0 && !room.is_full() {
                 let offered = room.batch().min(left);
@@ -126,7 +128,7 @@ mod tests {
 
     #[test]
     fn room_that_grows_is_found() {
-        let mut room = Room::default();
+        let mut room = FlowWindow::default();
         room.take(4);
         room.refused();
         for _ in 0..10 {
@@ -146,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_queue_without_anything_goes_on_as_soon_as_anything_ends() {
-        let mut room = Room::default();
+        let mut room = FlowWindow::default();
         room.refused();
         assert!(room.is_full() && room.resume(false));
         assert_eq!(room.batch(), 1);

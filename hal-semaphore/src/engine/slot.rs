@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The engine's part of a timeline, and the one truth about it: its value, its failure and who waits for it.
 //!
 //! # One step at a time
@@ -435,7 +437,7 @@ impl Slot {
         Ok((order, state.becomes_large()))
     }
 
-    /// Nobody can signal the timeline any more.
+    /// The timeline cannot be signalled any more.
     pub(crate) fn abandon(self: &Arc<Self>, agenda: &mut Agenda) {
         // Without a handle nobody can come any more.
         let waited_for = !self.state.lock().lists.are_empty();

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Ending things early: cancelling, losing a device, shutting down.
 //!
 //! What nobody has begun (held, or ordered and not yet issued) ends at once. What a device or the host has is theirs
@@ -41,7 +43,7 @@ impl<B: Backend> Turn<'_, B> {
     fn lose(&mut self, failure: &Failure) {
         if self.state.lost.is_none() {
             self.state.lost = Some(failure.clone());
-            self.state.room.resume(true);
+            self.state.window.resume(true);
             self.end_unbegun(failure);
         }
     }
@@ -148,8 +150,8 @@ impl<B: Backend> Shared<B> {
     pub(super) fn close(&self, keepers: Vec<Arc<dyn Keeper>>) {
         let failure = shutdown_failure();
         self.stop_taking_work(&failure);
-        self.resting.lock().keepers = keepers;
-        self.wake_resting();
+        self.idle_waiters.lock().keepers = keepers;
+        self.wake_idle_waiters();
         self.abort_outstanding(&failure);
     }
 
@@ -193,11 +195,11 @@ impl<B: Backend> Shared<B> {
         drop(entry);
         drop(calls_nobody);
         self.run_abandoned();
-        if self.is_at_rest() { Ok(()) } else { Err(unfinished) }
+        if self.is_engine_idle() { Ok(()) } else { Err(unfinished) }
     }
 
     /// Whether nothing is under way anywhere, and no thread is on its way out with a callback.
-    fn is_at_rest(&self) -> bool {
+    fn is_engine_idle(&self) -> bool {
         let forgets = sabotaged(Defect::ShutdownForgetsCallbacks);
         let all_called = || forgets || self.deferred.load(Ordering::Acquire) == 0;
         if sabotaged(Defect::RestLooksAtQueuesLast) && !all_called() {
@@ -212,16 +214,16 @@ impl<B: Backend> Shared<B> {
     }
 
     /// A queue of a closing engine has come to rest, or something deferred has run: whoever waits for that looks again.
-    pub(super) fn wake_resting(&self) {
-        let mut resting = self.resting.lock();
-        let waiting = std::mem::take(&mut resting.waiting);
-        let kept = !resting.keepers.is_empty();
-        drop(resting);
+    pub(super) fn wake_idle_waiters(&self) {
+        let mut idle_waiters = self.idle_waiters.lock();
+        let waiting = std::mem::take(&mut idle_waiters.waiting);
+        let kept = !idle_waiters.keepers.is_empty();
+        drop(idle_waiters);
         for pending in waiting {
             pending.raise();
         }
-        if kept && self.is_at_rest() {
-            let keepers = std::mem::take(&mut self.resting.lock().keepers);
+        if kept && self.is_engine_idle() {
+            let keepers = std::mem::take(&mut self.idle_waiters.lock().keepers);
             drop(keepers);
         }
     }
@@ -231,8 +233,8 @@ impl<B: Backend> Shared<B> {
         loop {
             self.ask_devices(&mut Entry::new(self));
             let pending = self.notifications.lock().acquire();
-            self.resting.lock().waiting.push(pending.clone());
-            let at_rest = self.is_at_rest();
+            self.idle_waiters.lock().waiting.push(pending.clone());
+            let at_rest = self.is_engine_idle();
             let now = clock.now();
             if !at_rest && now < until {
                 let asks = self.devices.iter().any(|device| {
@@ -243,9 +245,9 @@ impl<B: Backend> Shared<B> {
                     Some(if asks { until.min(now + super::POLL_INTERVAL * 32) } else { until }),
                 );
             }
-            self.resting.lock().waiting.retain(|waiting| !waiting.same(&pending));
+            self.idle_waiters.lock().waiting.retain(|waiting| !waiting.same(&pending));
             self.notifications.lock().release(pending);
-            if at_rest || self.is_at_rest() {
+            if at_rest || self.is_engine_idle() {
                 return true;
             }
             if clock.now() >= until {

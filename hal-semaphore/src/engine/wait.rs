@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Waiting on the host: any or all of some timelines, until a moment.
 
 use super::agenda::Entry;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Working off what there is: a thread's agenda, and a queue's turn.
 
 use super::agenda::{Agenda, Covering, Due, Entry, Release, is_submitting};
@@ -10,7 +12,7 @@ use crate::backend::{Backend, Completion, Ended, HostTask};
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
-use crate::port::Port;
+use crate::port::EngineEvents;
 use crate::ring::take_first;
 use crate::sabotage::{Defect, sabotaged};
 use crate::sync::{Ordering, fence};
@@ -57,7 +59,7 @@ impl<B: Backend> Turn<'_, B> {
         let shared = self.shared;
         self.leave();
         if rests {
-            shared.wake_resting();
+            shared.wake_idle_waiters();
         }
     }
 
@@ -111,7 +113,7 @@ impl<B: Backend> Turn<'_, B> {
             }
             (Target::Gate(_), _) => self.state.gated = false,
             (Target::Room { asked, .. }, _) => {
-                if !self.state.room.resume(asked) && self.state.room.is_full() {
+                if !self.state.window.resume(asked) && self.state.window.is_full() {
                     self.device.add_full(self.index);
                 }
             }
@@ -287,7 +289,7 @@ impl<B: Backend> Shared<B> {
             }
         }
         for early in early {
-            let asked = self.foreign(|| early.done = self.backend.ahead(&mut early.work));
+            let asked = self.foreign(|| early.done = self.backend.try_early(&mut early.work));
             if let Err(failure) = &asked {
                 early.done = Err(failure.clone());
             }
@@ -324,7 +326,7 @@ impl<B: Backend> Shared<B> {
             self.foreign_counted(|| publication.timeline.has_waiters()).unwrap_or(true)
         };
         if publications.len() == 1 {
-            // Mostly there is one.
+            // Fast path: usually exactly one publication.
             if publications.first().is_some_and(is_late) {
                 deferred.append(publications);
             } else if let Some(publication) = publications.pop() {
@@ -447,13 +449,13 @@ impl<B: Backend> Shared<B> {
         // Either this sees that somebody closes the engine, or who does sees what has ended.
         fence(Ordering::SeqCst);
         if self.is_closing() {
-            self.wake_resting();
+            self.wake_idle_waiters();
         }
     }
 
     /// Watches somebody else's timeline on behalf of `slot`.
     pub(super) fn watch(&self, timeline: &B::Timeline, value: u64, slot: &Arc<Slot>) {
-        let port: Weak<dyn Port> = self.this.clone();
+        let port: Weak<dyn EngineEvents> = self.this.clone();
         let watcher = Watcher::new(port, slot);
         match self.foreign(|| timeline.watch(value, watcher.clone())) {
             Ok(watch) => drop(slot.set_watch(Box::new(watch))),
@@ -531,9 +533,9 @@ impl<B: Backend> Shared<B> {
     }
 }
 
-impl<B: Backend> Port for Shared<B> {
-    fn share(&self) -> Option<Arc<dyn Port>> {
-        self.this.upgrade().map(|this| this as Arc<dyn Port>)
+impl<B: Backend> EngineEvents for Shared<B> {
+    fn share(&self) -> Option<Arc<dyn EngineEvents>> {
+        self.this.upgrade().map(|this| this as Arc<dyn EngineEvents>)
     }
 
     fn run(&self, agenda: &mut Agenda) {
@@ -575,7 +577,7 @@ impl<B: Backend> Port for Shared<B> {
             let rests = state.closing && state.is_idle();
             drop(state);
             if rests {
-                self.wake_resting();
+                self.wake_idle_waiters();
             }
         }
     }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! An allocator that counts what one thread does.
 
 use std::alloc::{GlobalAlloc, Layout, System};

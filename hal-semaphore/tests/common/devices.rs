@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Devices that a test drives by hand, and the moments at which it can step in.
 //!
 //! [`Devices`] differs from the library's own `SoftBackend` in what a test can do from *inside* the backend: run code
@@ -408,7 +410,7 @@ impl Devices {
             return Err(Submitted::failed(position, refusal));
         }
         let id = piece.work.as_ref().map(|job| job.id);
-        if piece.rides {
+        if piece.coalesced {
             state.markers.extend(id);
             return Ok(id);
         }
@@ -505,7 +507,7 @@ impl Backend for Devices {
         self.state().host.push((task, job));
     }
 
-    fn ahead(&self, job: &mut Job) -> Result<bool, Failure> {
+    fn try_early(&self, job: &mut Job) -> Result<bool, Failure> {
         self.come(Moment::Early(job.id));
         if let Some(refusal) = job.refusal.clone() {
             return Err(refusal);

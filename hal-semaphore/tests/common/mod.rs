@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A small seeded generator: schedules are repeatable, and the seed of a failure is all that is needed to see it again.
 
 /// SplitMix64.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! An engine over devices that a test drives by hand, with short words for what tests do all the time.
 #![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
 #![expect(clippy::indexing_slicing, reason = "a wrong queue number is a mistake of the test")]
@@ -120,7 +122,7 @@ impl Rig {
 
     /// Submits work that has a place in its queue and nothing to do on the device.
     pub(crate) fn marker(&self, queue: usize, waits: Values<'_>, signals: Values<'_>, id: u64) -> Placement {
-        self.submit(queue, waits, signals, Action::Edge(Job::new(id)))
+        self.submit(queue, waits, signals, Action::Marker(Job::new(id)))
     }
 
     /// Fails the test unless every operation has ended and every event is idle.

@@ -1,4 +1,6 @@
-//! What takes its place in a queue without its device: host work that is done ahead, and edges.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What takes its place in a queue without its device: host work that is done early, and markers.
 
 use hal_semaphore::backend::{Backend, Batch, DeviceSpec, NativeWaits, Submitted};
 use hal_semaphore::testing::{Job, SoftBackend, device};
@@ -28,8 +30,8 @@ impl Rig {
         self.engine.backend().queued(self.engine.queue(0, 0).unwrap())
     }
 
-    fn edges(&self) -> Vec<u64> {
-        self.engine.backend().edges().into_iter().map(|(_, tag)| tag).collect()
+    fn markers(&self) -> Vec<u64> {
+        self.engine.backend().markers().into_iter().map(|(_, tag)| tag).collect()
     }
 
     fn reclaimed(&self) -> Vec<u64> {
@@ -45,14 +47,14 @@ fn gone() -> Failure {
 fn a_chain_goes_to_its_device_without_the_host_on_the_way() {
     let rig = Rig::new(device(1));
     rig.link(0, 1, Action::Queue(Job::new(1)));
-    rig.link(0, 2, Action::Ahead(Job::ahead(2, true)));
+    rig.link(0, 2, Action::Early(Job::ahead(2, true)));
     rig.link(0, 3, Action::Queue(Job::new(3)));
-    rig.link(0, 4, Action::Edge(Job::new(4)));
-    rig.link(0, 5, Action::Ahead(Job::ahead(5, true)));
+    rig.link(0, 4, Action::Marker(Job::new(4)));
+    rig.link(0, 5, Action::Early(Job::ahead(5, true)));
     rig.link(0, 6, Action::Queue(Job::new(6)));
     assert_eq!(rig.queued(), 3, "the device has all it is to do");
     assert_eq!(rig.engine.backend().done_ahead(), [2, 5]);
-    assert_eq!(rig.edges(), [4]);
+    assert_eq!(rig.markers(), [4]);
     assert_eq!((rig.x.value(), rig.reclaimed()), (0, vec![]), "nothing has happened yet");
     assert_eq!(rig.engine.stats().held, 0);
     let queue = rig.engine.queue(0, 0).unwrap();
@@ -68,7 +70,7 @@ fn a_chain_goes_to_its_device_without_the_host_on_the_way() {
 fn what_cannot_be_done_ahead_waits_and_runs_on_the_host() {
     let rig = Rig::new(device(1));
     rig.link(0, 1, Action::Queue(Job::new(1)));
-    rig.link(0, 2, Action::Ahead(Job::ahead(2, false)));
+    rig.link(0, 2, Action::Early(Job::ahead(2, false)));
     rig.link(0, 3, Action::Queue(Job::new(3)));
     assert_eq!(rig.queued(), 1, "what comes behind it waits with it");
     assert!(rig.engine.backend().take_host().is_empty());
@@ -85,7 +87,7 @@ fn what_cannot_be_done_ahead_waits_and_runs_on_the_host() {
 #[test]
 fn what_waits_for_the_host_is_not_asked_ahead() {
     let rig = Rig::new(device(1));
-    rig.link(0, 2, Action::Ahead(Job::ahead(2, true)));
+    rig.link(0, 2, Action::Early(Job::ahead(2, true)));
     assert!(rig.engine.backend().done_ahead().is_empty(), "nobody has promised the 1");
     rig.x.signal(1).unwrap();
     assert!(rig.engine.backend().done_ahead().is_empty(), "there is nothing to be ahead of");
@@ -100,7 +102,7 @@ fn a_failure_ahead_is_the_operations_own() {
     let y = Semaphore::new(&rig.engine, 0).unwrap();
     rig.link(0, 1, Action::Queue(Job::new(1)));
     let waits = [(rig.x.clone(), 1)];
-    let action = Action::Ahead(Job::refused(2, failure.clone()));
+    let action = Action::Early(Job::refused(2, failure.clone()));
     rig.engine.submit(0, Affinity::ANY, &waits, &[(y.clone(), 1)], action).unwrap();
     assert!(y.query().unwrap_err().same_root(&failure));
     rig.link(0, 2, Action::Queue(Job::new(3)));
@@ -113,8 +115,8 @@ fn what_it_counts_on_may_fail_after_it_was_done() {
     let rig = Rig::new(device(1));
     let failure = Failure::new(Code::DataLoss, "the device says no");
     rig.link(0, 1, Action::Queue(Job::failing(1, failure.clone())));
-    rig.link(0, 2, Action::Ahead(Job::ahead(2, true)));
-    rig.link(0, 3, Action::Edge(Job::new(3)));
+    rig.link(0, 2, Action::Early(Job::ahead(2, true)));
+    rig.link(0, 3, Action::Marker(Job::new(3)));
     rig.engine.backend().settle();
     assert!(rig.x.query().unwrap_err().same_root(&failure));
     assert_eq!(rig.reclaimed(), [1, 2, 3], "each comes back, whatever became of it");
@@ -126,14 +128,14 @@ fn an_edge_that_waits_for_another_queue_is_the_devices_to_wait_for() {
     for native_waits in [NativeWaits::Events, NativeWaits::Epochs, NativeWaits::None] {
         let rig = Rig::new(DeviceSpec { native_waits, ..device(2) });
         rig.link(0, 1, Action::Queue(Job::new(1)));
-        rig.link(1, 2, Action::Edge(Job::new(2)));
+        rig.link(1, 2, Action::Marker(Job::new(2)));
         rig.link(1, 3, Action::Queue(Job::new(3)));
         let native = native_waits != NativeWaits::None;
-        assert_eq!(rig.edges(), []);
+        assert_eq!(rig.markers(), []);
         rig.engine.backend().settle();
         assert_eq!(rig.x.value(), 3);
         let (ran, rode): (&[u64], &[u64]) = if native { (&[1, 2, 3], &[]) } else { (&[1, 3], &[2]) };
-        assert_eq!((rig.engine.backend().tags().as_slice(), rig.edges().as_slice()), (ran, rode));
+        assert_eq!((rig.engine.backend().tags().as_slice(), rig.markers().as_slice()), (ran, rode));
         assert_eq!(rig.engine.backend().violations(), 0);
     }
 }
@@ -142,7 +144,7 @@ fn an_edge_that_waits_for_another_queue_is_the_devices_to_wait_for() {
 fn another_queue_waits_natively_for_what_an_edge_follows() {
     let rig = Rig::new(device(2));
     rig.link(0, 1, Action::Queue(Job::new(1)));
-    rig.link(0, 2, Action::Edge(Job::new(2)));
+    rig.link(0, 2, Action::Marker(Job::new(2)));
     rig.link(1, 3, Action::Queue(Job::new(3)));
     let (first, second) = (rig.engine.queue(0, 0).unwrap(), rig.engine.queue(0, 1).unwrap());
     assert_eq!(rig.engine.backend().queued(second), 1, "the device has it");
@@ -160,7 +162,7 @@ fn an_edge_that_is_refused_fails_and_the_queue_goes_on() {
     rig.link(0, 1, Action::Queue(Job::new(1)));
     let y = Semaphore::new(&rig.engine, 0).unwrap();
     let waits = [(rig.x.clone(), 1)];
-    let action = Action::Edge(Job::refused(2, failure.clone()));
+    let action = Action::Marker(Job::refused(2, failure.clone()));
     rig.engine.submit(0, Affinity::ANY, &waits, &[(y.clone(), 1)], action).unwrap();
     rig.link(0, 2, Action::Queue(Job::new(3)));
     assert!(y.query().unwrap_err().same_root(&failure));
@@ -169,18 +171,18 @@ fn an_edge_that_is_refused_fails_and_the_queue_goes_on() {
 }
 
 #[test]
-fn edges_take_no_room_and_keep_their_place_in_a_full_queue() {
+fn markers_take_no_room_and_keep_their_place_in_a_full_queue() {
     let backend = SoftBackend::new(vec![device(1)]).capacity(1);
     let engine = Engine::new(backend).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
     let rig = Rig { engine, x };
     for value in (1..=40).step_by(2) {
         rig.link(0, value, Action::Queue(Job::new(value)));
-        rig.link(0, value + 1, Action::Edge(Job::new(value + 1)));
+        rig.link(0, value + 1, Action::Marker(Job::new(value + 1)));
     }
     rig.engine.backend().settle();
     assert_eq!(rig.x.value(), 40);
-    assert_eq!(rig.edges(), (1..=20).map(|edge| edge * 2).collect::<Vec<_>>());
+    assert_eq!(rig.markers(), (1..=20).map(|marker| marker * 2).collect::<Vec<_>>());
     assert_eq!(rig.reclaimed(), (1..=40).collect::<Vec<_>>());
 }
 
@@ -189,8 +191,8 @@ fn both_end_with_a_device_that_is_lost_and_with_the_engine() {
     for ahead in [true, false] {
         let rig = Rig::new(device(1));
         rig.link(0, 1, Action::Queue(Job::new(1)));
-        rig.link(0, 2, Action::Ahead(Job::ahead(2, ahead)));
-        rig.link(0, 3, Action::Edge(Job::new(3)));
+        rig.link(0, 2, Action::Early(Job::ahead(2, ahead)));
+        rig.link(0, 3, Action::Marker(Job::new(3)));
         rig.engine.backend().lose(0, gone());
         assert_eq!(rig.x.failure().unwrap().message(), "gone");
         let mut back = rig.reclaimed();
@@ -199,10 +201,10 @@ fn both_end_with_a_device_that_is_lost_and_with_the_engine() {
 
         let rig = Rig::new(device(1));
         rig.link(0, 1, Action::Queue(Job::new(1)));
-        rig.link(0, 2, Action::Ahead(Job::ahead(2, ahead)));
-        rig.link(0, 3, Action::Edge(Job::new(3)));
-        rig.link(0, 5, Action::Ahead(Job::ahead(5, ahead)));
-        // What rides along with the job is the device's to end; what waits for 4, nobody's.
+        rig.link(0, 2, Action::Early(Job::ahead(2, ahead)));
+        rig.link(0, 3, Action::Marker(Job::new(3)));
+        rig.link(0, 5, Action::Early(Job::ahead(5, ahead)));
+        // What is coalesced with the job is the device's to end; what waits for 4, nobody's.
         let now = Duration::ZERO;
         let unfinished = rig.engine.shut_down(&VirtualClock::new(), now, now).unwrap_err();
         assert_eq!((unfinished.in_flight, unfinished.host), (if ahead { 3 } else { 1 }, 0));
@@ -230,7 +232,7 @@ impl Backend for Panics {
         Submitted::all()
     }
 
-    fn ahead(&self, _work: &mut Job) -> Result<bool, Failure> {
+    fn try_early(&self, _work: &mut Job) -> Result<bool, Failure> {
         panic!("not that")
     }
 
@@ -244,7 +246,7 @@ fn a_panic_ahead_fails_the_operation() {
     let engine = Engine::new(Panics(SoftBackend::new(vec![device(1)]))).unwrap();
     let (x, y) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
-    let action = Action::Ahead(Job::new(2));
+    let action = Action::Early(Job::new(2));
     engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], action).unwrap();
     let failure = y.query().unwrap_err();
     assert!(failure.message().contains("not that"), "{failure}");

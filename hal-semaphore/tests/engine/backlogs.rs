@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What happens to one operation while very many others wait for their turn in the same queue.
 //!
 //! A queue routes a bounded number of operations at a time and hands batches to its device in between. So an operation

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Callbacks: on whose thread they run, and what a slow one may delay (rules S8, S13).
 //!
 //! A program may hold a lock of its own while it submits and take the same lock in a callback. So a callback never runs

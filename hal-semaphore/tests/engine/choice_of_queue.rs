@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Which queue an operation goes to when several would do: the one whose order covers a wait that is open, so that the wait
 //! costs nothing; else the one with the least to do (rules S6, S13).
 

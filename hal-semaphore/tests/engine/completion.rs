@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The three ways in which a device reports: by callback, when polled, by file descriptor.
 
 use hal_semaphore::backend::{Batch, Completer, Completion, DeviceSpec, Submitted};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The oracle for elided waits: random graphs of operations over many queues and devices, under a random schedule.
 //!
 //! Most waits of such a graph cost nothing: the engine drops them because queue order, or an earlier native wait,
@@ -32,9 +34,9 @@ struct Node {
 enum Kind {
     Work,
     Barrier,
-    Edge,
+    Marker,
     /// On the host, done ahead or not.
-    Ahead(bool),
+    Early(bool),
 }
 
 /// Operations in a topological order, and the points that the host signals.
@@ -130,8 +132,8 @@ fn graph_on(specs: Vec<DeviceSpec>, hub: Option<usize>, mut random: Seeded, fail
             fails: failures && random.one_in(40),
             kind: match random.below(16) {
                 0 | 1 => Kind::Barrier,
-                2 => Kind::Edge,
-                3 => Kind::Ahead(random.one_in(2)),
+                2 => Kind::Marker,
+                3 => Kind::Early(random.one_in(2)),
                 _ => Kind::Work,
             },
         });
@@ -163,8 +165,8 @@ impl Graph {
         let tag = number as u64;
         let action = match node {
             Node { kind: Kind::Barrier, .. } => Action::Barrier,
-            Node { kind: Kind::Edge, .. } => Action::Edge(Job::new(tag)),
-            Node { kind: Kind::Ahead(ahead), .. } => Action::Ahead(Job::ahead(tag, *ahead)),
+            Node { kind: Kind::Marker, .. } => Action::Marker(Job::new(tag)),
+            Node { kind: Kind::Early(ahead), .. } => Action::Early(Job::ahead(tag, *ahead)),
             Node { fails: true, .. } => {
                 Action::Queue(Job::failing(tag, Failure::new(Code::DataLoss, format!("{tag}"))))
             }
@@ -302,7 +304,7 @@ fn every_edge_is_respected_though_most_waits_cost_nothing() {
         let ran = engine.backend().tags().iter().filter(|tag| is_work(tag)).count();
         assert_eq!(ran, work, "seed {seed}: not everything ran once");
         ahead += engine.backend().done_ahead().len();
-        riding += engine.backend().edges().len();
+        riding += engine.backend().markers().len();
         for node in &graph.nodes {
             for &(semaphore, value) in &node.signals {
                 assert!(semaphores[semaphore].query().unwrap() >= value, "seed {seed}");
@@ -360,7 +362,7 @@ fn every_edge_is_respected_over_more_queues_than_one_remembers() {
         producers.dedup();
         most = most.max(producers.len());
         dominated += engine.stats().dominated;
-        riding += engine.backend().edges().len();
+        riding += engine.backend().markers().len();
     }
     println!("{most} producers, {dominated} dominated, {riding} riding");
     let few = seeds().len() < 100;

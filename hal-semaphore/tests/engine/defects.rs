@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What goes wrong in engines of this design, one test for each way.
 //!
 //! The design (a timeline over binary events, with a queue of pending actions) has been implemented before, and its

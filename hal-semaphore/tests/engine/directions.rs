@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The four directions of signal and wait, in both orders.
 
 use hal_semaphore::testing::{Job, SoftBackend, Step, device};

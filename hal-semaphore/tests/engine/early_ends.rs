@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Operations that end before their time: cancelled, lost with their device, shut down (rules S3, S5, S10).
 
 use crate::rig::{self, Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
@@ -102,7 +104,7 @@ fn operation_done_early_is_cancelled_too_late() {
     rig.job(0, &[], &[(&long, 1)], 1);
     // No room: it has its place in the queue, and the device has not seen it.
     rig.job(0, &[], &[(&x, 1)], 2);
-    let early = Action::Ahead(Job::new(3).early());
+    let early = Action::Early(Job::new(3).early());
     let ticket = rig.submit(0, &[(&x, 1)], &[(&y, 1)], early).ticket;
     let done = rig.done_early() == [3];
     let answer = rig.engine.cancel(ticket);
@@ -128,7 +130,7 @@ fn shutdown_while_an_operation_is_done_early_ends_it() {
                 assert!(unfinished.is_err(), "the device has a job");
             }
         });
-        rig.submit(0, &[(&x, 1)], &[(&y, 1)], Action::Ahead(Job::new(2)));
+        rig.submit(0, &[(&x, 1)], &[(&y, 1)], Action::Early(Job::new(2)));
         assert!(y.query().is_err());
         assert_eq!(rig.engine.occupancy().operations, 1);
         rig.settle();

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Timelines that are not the engine's own semaphores: those of another driver, and those whose value is also kept in a
 //! layout of somebody else's (rules S1, S8, S9).
 //!

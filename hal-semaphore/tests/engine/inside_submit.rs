@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a backend may do while the engine is inside its `submit`: complete, fail and lose what it has only just been
 //! given (rules S3, S5, S8).
 //!

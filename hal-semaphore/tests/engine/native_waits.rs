@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Waits that are left to a device, and waits that are dropped because something else implies them (rule S6).
 //!
 //! Each test builds the one situation in which an engine is tempted to wait for the wrong thing: an event that another

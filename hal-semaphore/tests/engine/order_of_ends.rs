@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Every kind of action, every way to end: results are visible, then the signals are out, then the work comes back,
 //! once (rule S5).
 //!
@@ -31,9 +33,9 @@ impl Kind {
         match self {
             Queue => Action::Queue(job),
             Host => Action::Host(job),
-            Early => Action::Ahead(job.early()),
-            Declined => Action::Ahead(job),
-            Marker => Action::Edge(job),
+            Early => Action::Early(job.early()),
+            Declined => Action::Early(job),
+            Marker => Action::Marker(job),
             Barrier => Action::Barrier,
         }
     }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Timelines whose driver has locks, mistakes and habits of its own (rules S1, S8, S9, S13).
 
 use crate::rig::{LIMIT, broken, device, eventually, within};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Foreign code that panics, at each place where the engine calls or drops it (rules S3, S5, S8, S10).
 //!
 //! Whatever panics, nothing else is held up: operations end once, their work comes back, no count is lost that a shutdown

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Random sequences of everything a program and its devices can do, against a model that only looks from outside.
 //!
 //! The model knows what each operation waits for and signals, and reads semaphores and the device's log like any
@@ -27,8 +29,8 @@ enum Does {
     Queue(Outcome),
     Host,
     /// On the host, ahead if it can.
-    Ahead(Outcome, bool),
-    Edge(Outcome),
+    Early(Outcome, bool),
+    Marker(Outcome),
     Barrier,
 }
 
@@ -58,10 +60,10 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Does::Queue(Outcome::Refuse)),
         2 => Just(Does::Host),
         2 => Just(Does::Barrier),
-        2 => any::<bool>().prop_map(|ahead| Does::Ahead(Outcome::Succeed, ahead)),
-        1 => Just(Does::Ahead(Outcome::Refuse, false)),
-        2 => Just(Does::Edge(Outcome::Succeed)),
-        1 => Just(Does::Edge(Outcome::Refuse)),
+        2 => any::<bool>().prop_map(|ahead| Does::Early(Outcome::Succeed, ahead)),
+        1 => Just(Does::Early(Outcome::Refuse, false)),
+        2 => Just(Does::Marker(Outcome::Succeed)),
+        1 => Just(Does::Marker(Outcome::Refuse)),
     ];
     let submit = (0usize..8, any::<u64>(), does, vec(point.clone(), 0..4), vec(point, 0..3)).prop_map(
         |(device, affinity, does, waits, signals)| Event::Submit { device, affinity, does, waits, signals },
@@ -229,12 +231,14 @@ impl World {
                 (Action::Queue(Job::refused(tag, failure.clone())), Some(failure))
             }
             Does::Host => (Action::Host(Job::new(tag)), None),
-            Does::Ahead(Outcome::Refuse, _) => {
-                (Action::Ahead(Job::refused(tag, failure.clone())), Some(failure))
+            Does::Early(Outcome::Refuse, _) => {
+                (Action::Early(Job::refused(tag, failure.clone())), Some(failure))
             }
-            Does::Ahead(_, ahead) => (Action::Ahead(Job::ahead(tag, ahead)), None),
-            Does::Edge(Outcome::Refuse) => (Action::Edge(Job::refused(tag, failure.clone())), Some(failure)),
-            Does::Edge(_) => (Action::Edge(Job::new(tag)), None),
+            Does::Early(_, ahead) => (Action::Early(Job::ahead(tag, ahead)), None),
+            Does::Marker(Outcome::Refuse) => {
+                (Action::Marker(Job::refused(tag, failure.clone())), Some(failure))
+            }
+            Does::Marker(_) => (Action::Marker(Job::new(tag)), None),
             Does::Barrier => (Action::Barrier, None),
         };
         let late = waits.iter().copied().filter(|&(at, _)| self.semaphores[at].failure.is_some()).collect();
@@ -482,8 +486,8 @@ impl World {
             let done = (0..self.operations.len()).find(|&at| {
                 let operation = &self.operations[at];
                 let passes_on = match operation.does {
-                    Does::Barrier | Does::Edge(_) => true,
-                    Does::Ahead(..) => ahead.contains(&(at as u64)),
+                    Does::Barrier | Does::Marker(_) => true,
+                    Does::Early(..) => ahead.contains(&(at as u64)),
                     Does::Queue(_) | Does::Host => false,
                 };
                 passes_on

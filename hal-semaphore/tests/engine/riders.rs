@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Barriers and markers that end with the work before them, behind work that was reported before its producer.
 //!
 //! Job 1 runs on queue 1, job 2 on queue 0 waits for it natively. Both have run, and the report of job 2 comes first: its

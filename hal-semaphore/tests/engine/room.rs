@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Devices with little room: nothing is forgotten, nothing spins, and a full queue delays only what needs it (rules
 //! S4, S13).
 

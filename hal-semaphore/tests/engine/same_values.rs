@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Many operations that signal one and the same value of a timeline (rules S1, S7).
 
 use crate::noop::Noop;

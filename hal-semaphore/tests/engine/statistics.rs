@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the engine says that it did: each count, by one piece of work of its kind.
 
 use crate::rig::{self, Devices, Job, broken, device};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A device, a driver and programs of somebody who has read the contract and nothing else (rules S5, S6, S9, S10, S13).
 //!
 //! The device here shares nothing with the ones that the other tests drive. It runs a piece when the test says so and has

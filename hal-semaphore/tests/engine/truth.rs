@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! One truth about a timeline: its value and its failure change in one step, and everybody sees the same (rule S1).
 //!
 //! An engine that keeps a second copy of either, or tells the timeline later than its dependants, lets two observers
@@ -106,8 +108,8 @@ fn wait_after_the_failure_fails_though_its_value_was_reached() {
     for (kind, action) in [
         ("queue", Action::Queue(Job::new(1))),
         ("host", Action::Host(Job::new(2))),
-        ("early", Action::Ahead(Job::new(3).early())),
-        ("marker", Action::Edge(Job::new(4))),
+        ("early", Action::Early(Job::new(3).early())),
+        ("marker", Action::Marker(Job::new(4))),
         ("barrier", Action::Barrier),
     ] {
         let y = rig.semaphore();

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The hardware as a backend: what the engine calls, checked against what the contract lets it call.
 
 use crate::dice::{below, one_in};
@@ -77,7 +79,7 @@ impl Gpu {
             }
             return Err(failure);
         }
-        if submission.rides {
+        if submission.coalesced {
             self.take_riding(state, queue, &submission);
             return Ok(true);
         }
@@ -114,14 +116,15 @@ impl Gpu {
 
     fn take_riding(&self, state: &Hardware, queue: usize, submission: &Submission<'_, Self>) {
         if !submission.waits.is_empty() {
-            self.ledger.alarm("riding-waits", || format!("queue {queue}: an edge that rides waits natively"));
+            self.ledger
+                .alarm("riding-waits", || format!("queue {queue}: a marker that rides waits natively"));
         }
         let Some(op) = submission.work.as_ref().map(|job| job.op) else { return };
         let mut book = self.ledger.book();
         book.operations[op].rides_behind = state.queues[queue].taken.last().map(|&epoch| (queue, epoch));
         let kind = book.operations[op].kind;
         drop(book);
-        if kind != Kind::Edge {
+        if kind != Kind::Marker {
             self.ledger.alarm("wrong-kind", || format!("operation {op} rides and is {kind:?}"));
         }
     }
@@ -138,7 +141,7 @@ impl Gpu {
         if again {
             self.ledger.alarm("taken-twice", || format!("operation {op} was given to the device again"));
         }
-        if !matches!(kind, Kind::Queue | Kind::Edge) || its != (self.engine, device) || !welcome {
+        if !matches!(kind, Kind::Queue | Kind::Marker) || its != (self.engine, device) || !welcome {
             self.ledger
                 .alarm("wrong-queue", || format!("operation {op} ({kind:?}) is not for queue {queue}"));
         }
@@ -323,7 +326,7 @@ impl Backend for Gpu {
         let waits = operation.waits.clone();
         drop(book);
         self.ledger.note(|| format!("host operation {op} begins"));
-        if again || !matches!(kind, Kind::Host | Kind::Ahead) {
+        if again || !matches!(kind, Kind::Host | Kind::Early) {
             self.ledger.alarm("ran-twice", || format!("host operation {op} ({kind:?}) began again"));
         }
         if cancelled {
@@ -345,13 +348,13 @@ impl Backend for Gpu {
         self.deferred.lock().unwrap_or_else(PoisonError::into_inner).push(callbacks);
     }
 
-    fn ahead(&self, work: &mut Job) -> Result<bool, Failure> {
+    fn try_early(&self, work: &mut Job) -> Result<bool, Failure> {
         let op = work.op;
-        self.meddle(Place::Ahead);
+        self.meddle(Place::Early);
         let stamp = self.ledger.stamp();
         let mut book = self.ledger.book();
         let operation = &mut book.operations[op];
-        let wrong = operation.kind != Kind::Ahead || operation.ahead_done.is_some();
+        let wrong = operation.kind != Kind::Early || operation.ahead_done.is_some();
         if work.refused.is_some() {
             operation.spoiled = true;
         } else if work.ahead {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! How much of everything the worlds had: a judge that sees nothing happen finds nothing.
 
 use crate::world::World;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Random choices of the current thread, from the seed of its world.
 
 use crate::common::Seeded;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Two ways to run a world: one thread that steps it, repeatably; and threads.
 
 use crate::dice::{self, below, one_in, weighted};

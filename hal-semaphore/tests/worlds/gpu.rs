@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The devices of a world: in-order queues, binary events that can be recorded again, epochs, native waits.
 //!
 //! The hardware does what it is told, like hardware: a native wait on an event looks at the event as it is now. Where

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What happened in a world, in the order of one logical clock, and what the judge objected to.
 //!
 //! A stamp is taken before the action that it stands for can have an effect, so that a cause always has a smaller
@@ -13,8 +15,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub(crate) enum Kind {
     Queue,
     Host,
-    Ahead,
-    Edge,
+    Early,
+    Marker,
     Barrier,
 }
 

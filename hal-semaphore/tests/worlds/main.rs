@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Random worlds: a judge that does not know where the races are.
 //!
 //! A world is made from one seed: engines, devices of every kind, programs that do everything a program can, backends

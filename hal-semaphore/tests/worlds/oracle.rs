@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The judge of a world that has ended: each operation's outcome has its reason, and each reason its outcome.
 //!
 //! Rules by their numbers in ARCHITECTURE.md. Where several threads ran, only what the stamps prove counts.
@@ -75,8 +77,8 @@ fn done(book: &Book) -> Vec<u64> {
         let lost = operation.taken.and(book.lost_at(operation.engine, operation.device)).unwrap_or(NEVER);
         match operation.kind {
             Kind::Queue => operation.ran.unwrap_or(NEVER).min(lost),
-            Kind::Host | Kind::Ahead => operation.host_ended.unwrap_or(NEVER),
-            Kind::Edge => lost,
+            Kind::Host | Kind::Early => operation.host_ended.unwrap_or(NEVER),
+            Kind::Marker => lost,
             Kind::Barrier => NEVER,
         }
     };
@@ -85,8 +87,8 @@ fn done(book: &Book) -> Vec<u64> {
         let mut changed = false;
         for (op, operation) in book.operations.iter().enumerate() {
             let passes = match operation.kind {
-                Kind::Barrier | Kind::Edge => true,
-                Kind::Ahead => operation.ahead_done.is_some(),
+                Kind::Barrier | Kind::Marker => true,
+                Kind::Early => operation.ahead_done.is_some(),
                 Kind::Queue | Kind::Host => false,
             };
             if !passes || operation.refused {
@@ -198,9 +200,9 @@ impl Judge<'_> {
         let began = match operation.kind {
             Kind::Queue => Some(operation.ran),
             Kind::Host => Some(operation.host_began.and(operation.host_ended).and(operation.host_began)),
-            Kind::Edge if operation.taken.is_some() => Some(operation.ran),
-            Kind::Ahead if operation.ahead_done.is_none() => Some(operation.host_began),
-            Kind::Ahead | Kind::Edge | Kind::Barrier => None,
+            Kind::Marker if operation.taken.is_some() => Some(operation.ran),
+            Kind::Early if operation.ahead_done.is_none() => Some(operation.host_began),
+            Kind::Early | Kind::Marker | Kind::Barrier => None,
         };
         if began == Some(None) {
             self.alarm("succeeded-unrun", || format!("it never ran; {}", shown()));

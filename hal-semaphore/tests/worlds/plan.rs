@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a world is made of: drawn once, from its seed.
 
 use crate::dice::{below, one_in};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What programs do: submit, signal, fail, wait, subscribe, cancel, let go.
 
 use crate::backend::Job;
@@ -54,7 +56,7 @@ impl World {
     }
 
     fn draw_kind() -> Kind {
-        [Kind::Queue, Kind::Host, Kind::Ahead, Kind::Edge, Kind::Barrier][weighted(&[8, 2, 2, 2, 2])]
+        [Kind::Queue, Kind::Host, Kind::Early, Kind::Marker, Kind::Barrier][weighted(&[8, 2, 2, 2, 2])]
     }
 
     /// Submits something.
@@ -101,7 +103,7 @@ impl World {
             .collect();
         let failure = Failure::new(Code::DataLoss, format!("operation {number}"));
         let fails = (kind == Kind::Queue && one_in(self.plan.failing)).then(|| failure.clone());
-        let refusable = matches!(kind, Kind::Queue | Kind::Edge | Kind::Ahead);
+        let refusable = matches!(kind, Kind::Queue | Kind::Marker | Kind::Early);
         let refused = (refusable && one_in(2 * self.plan.failing)).then(|| failure.clone());
         let given = fails.iter().chain(&refused).cloned().collect();
         book.operations.push(Operation {
@@ -141,8 +143,8 @@ impl World {
         let action = match kind {
             Kind::Queue => Action::Queue(job()),
             Kind::Host => Action::Host(job()),
-            Kind::Ahead => Action::Ahead(job()),
-            Kind::Edge => Action::Edge(job()),
+            Kind::Early => Action::Early(job()),
+            Kind::Marker => Action::Marker(job()),
             Kind::Barrier => Action::Barrier,
         };
         self.ledger.note(|| {
@@ -181,8 +183,8 @@ impl World {
     fn was_refused(&self, number: usize, engine: usize, error: SubmitError, action: Action<Job>) {
         if let Action::Queue(mut job)
         | Action::Host(mut job)
-        | Action::Ahead(mut job)
-        | Action::Edge(mut job) = action
+        | Action::Early(mut job)
+        | Action::Marker(mut job) = action
         {
             job.back = true;
         }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Ends the process when a world does not: a hang is a failure with a seed.
 
 use crate::world::World;

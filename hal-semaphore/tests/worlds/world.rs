@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A world: engines, their hardware, semaphores, and what is looked at from outside while it moves.
 
 use crate::dice::{below, one_in};
@@ -17,7 +19,7 @@ pub(crate) enum Place {
     Submit,
     CreateEvent,
     Run,
-    Ahead,
+    Early,
     Reclaim,
     Poll,
     Abort,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Arrays on devices: made from the host's bytes or memory, and seen by the host again.
 
 use super::device::Device;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Drivers, the devices that they list, and devices that are open.
 
 use super::instance::{Instance, allocator};

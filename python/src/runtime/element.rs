@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Element types: IREE's number for one, numpy's name, what the buffer protocol and DLPack call it.
 
 use hal_sys as sys;

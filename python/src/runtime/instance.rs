@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a process has once: IREE's types, the registry with every driver, and the threads that watch devices.
 
 use super::object::Ref;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! IREE's runtime as the package uses it: objects that release themselves, errors with IREE's text, and the few calls that load
 //! and run modules. All unsafe code that is about IREE is here; nothing here knows of Python.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Objects of IREE's that are counted: a reference that releases itself.
 
 use super::status::{Result, check};

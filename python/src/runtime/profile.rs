@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a device did, written to a file that IREE's `iree-profile` reads.
 
 use super::device::Device;

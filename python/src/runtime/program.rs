@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Programs: a module with the devices that it runs on, and calls of its functions.
 
 use super::device::Device;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What goes wrong, with IREE's code and text.
 
 use hal_sys as sys;

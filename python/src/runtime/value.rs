@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What functions take and give: numbers, arrays, and lists of them.
 
 use super::buffer::View;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // Three fully connected layers, the first two with a relu.
 func.func private @layer(%x: tensor<32x256xf32>, %w: tensor<256x256xf32>) -> tensor<32x256xf32> {
   %zero = arith.constant 0.0 : f32

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // A small convolutional network: two 3x3 convolutions with relu, 2x2 max pooling, a dense layer.
 func.func @main(%image: tensor<1x16x16x3xf32>, %w1: tensor<3x3x3x8xf32>, %b1: tensor<8xf32>,
                 %w2: tensor<3x3x8x16xf32>, %b2: tensor<16xf32>, %w3: tensor<1024x10xf32>) -> tensor<1x10xf32> {

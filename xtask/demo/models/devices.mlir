@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // Work on three devices in turn: what one has made goes to the next, and back to the first.
 func.func @main(%x: tensor<1024xf32> {iree.abi.affinity = #hal.device.promise<@first>},
                 %y: tensor<1024xf32> {iree.abi.affinity = #hal.device.promise<@first>})

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // A dense layer whose weights lie in a file and are read by the device's queue.
 util.global private @weights = #flow.parameter.named<"model"::"weights"> : tensor<256x128xf32>
 util.global private @bias = #flow.parameter.named<"model"::"bias"> : tensor<128xf32>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The survivors that somebody looked at and accepts, each with the reason.
 //!
 //! The list is a TOML file of `[[accepted]]` tables, one `key = "text"` a line. It names a line by its text and not by

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The list of mutants: every wrong line of the engine's text as it is, with a name that lasts.
 //!
 //! A mutant's id comes from the text of its line and not from its place, and a sample is chosen by ids. So a change of

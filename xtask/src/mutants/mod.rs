@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask mutants`: wrong lines in the engine, and which test notices.
 //!
 //! A test suite proves what it would notice. This makes one line of the engine wrong at a time, in a copy under

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The ways in which a line can be wrong, and every place in a file where one applies.
 
 use super::tokens::{Kind, Token, Tokens};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Running a program of tests until the first fails, with limits: a mutant may hang, or eat all memory.
 
 use anyhow::{Context, Result};

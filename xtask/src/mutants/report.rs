@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What is said of mutants, while they are tried and at the end.
 
 use super::accepted::{self, Accepted};

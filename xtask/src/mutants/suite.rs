@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The copy of the crate in which lines are wrong, and the tests that are run on it.
 //!
 //! Nearly all that a mutant costs is building. The integration tests are one program, so that a mutant is one link; what it

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Rust source as tokens, with what no mutant may touch marked.
 //!
 //! This is far less than a parser, and enough: it tells code from comments and text, matches brackets, and finds the

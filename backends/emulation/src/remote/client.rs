@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The program's side: executables that an emulator in another process calls.
 
 use super::NODE;

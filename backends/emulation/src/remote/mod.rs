@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Host executables of a process whose cards are emulated in another one.
 //!
 //! An emulated card computes with IREE's host executables, which are code in the program's own process: whoever emulates

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The emulator's side: executables of other processes as programs of a machine.
 
 use super::wire::{self, Ask, Binding, CONTROL, Call, Done, Hello, LOAD, Number, OWN, Role, UNLOAD, VERSION};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The messages, and how they are sent with files.
 
 use crate::kernel::Errno;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The generations of the hardware, and how a system lists them.
 
 use std::fmt;

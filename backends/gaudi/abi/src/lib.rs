@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The bytes of the habanalabs kernel driver and of Gaudi's command queues.
 //!
 //! This is what a client of the driver and an emulator of it have in common, and nothing else: numbers, layouts, the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The commands of a command buffer: what the queues' command processors read.
 //!
 //! Every packet begins with two words, the second of which is the control word: the operation in bits 24 to 28, and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The bytes of the habanalabs kernel interface: request numbers, structures, constants.
 //!
 //! The kernel's argument types are unions; here each operation has a structure of its own, as large as the union that it

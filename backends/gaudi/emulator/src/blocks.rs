@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Blocks of registers that the second generation's driver lets programs see. rule(map-block)
 //!
 //! What is behind them is memory: that of the card's small processors really is, and registers keep what is written to them here,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Buffers of the kernel: command buffers, timestamps, blocks of registers, and how a process gets to see them.
 //!
 //! All that count of a handle is its number; what kind it says that it is of decides only how it is mapped. rule(handle-number)

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A card: its state, its queues, and the context of whoever has it open.
 //!
 //! # States

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! [Dma-bufs](hal_emulation::dmabuf) of device memory: who exports what, and what another card makes of it.
 
 use crate::card::{Context, Export};

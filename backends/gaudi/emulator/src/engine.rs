@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The workers: each takes a queue whose first item can begin, executes it, and tells how it ended.
 //!
 //! A queue is in order, for it has one item under way; queues run beside each other, for there are several workers. With

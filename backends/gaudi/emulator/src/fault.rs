@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The faults of a card. [The crate](crate) has the table of what each does.
 
 use hal_emulation::Errno;

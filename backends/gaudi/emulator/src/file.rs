@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Who has a card, and what a close does.
 //!
 //! A file is open until its last descriptor, its last mapping and the last dma-buf that was made of it have gone: a dma-buf

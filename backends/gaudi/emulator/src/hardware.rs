@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the cards of each generation are, as the kernel's driver and its users see them.
 //!
 //! These tables are written from the driver's source, and not from what the backend believes of cards. Where

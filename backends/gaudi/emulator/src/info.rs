@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Questions about a card, many of which are answered in every state. rule(info-in-reset)
 //!
 //! What a card's firmware is asked is answered by the emulator's own: a card that is warm and at work for as much as it has to do.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Interrupts that packets of a program make, and waits for them.
 //!
 //! An interrupt says that something has happened, and no more. Who waits for one also names a counter in memory, and is woken

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! An emulator of the habanalabs kernel driver and of cards behind it, in this process.
 //!
 //! It answers as the driver does, by the driver's rules and with its errors, and executes what is submitted on threads.

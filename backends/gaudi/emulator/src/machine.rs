@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The cards of a machine, and what happens to them over time: timeouts, watchdogs, resets.
 //!
 //! Everything of a card is behind the machine's [one lock](hal_emulation::machine). Waits and closes sleep at the place of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Device memory and mappings: the driver's memory requests.
 
 use crate::blocks;

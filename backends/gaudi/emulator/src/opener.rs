@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Whoever opened a card, whom a reset kills while anybody has the file.
 
 use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a machine is made with, read from the parameters of a URI.
 
 use crate::{fault, hardware};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the engines do with packets.
 //!
 //! Commands are read when they are executed, a little ahead, from memory that is the program's: what is not there is a

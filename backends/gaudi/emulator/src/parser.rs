@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the first generation's driver looks for in a command buffer before it copies it. rule(cb-packets)
 
 use hal_emulation::Errno;

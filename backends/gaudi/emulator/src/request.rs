@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Requests of open files: which of them the driver has, on which node, in which state.
 
 use crate::card::Status;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Signals of the driver's own, waits for them, and signals that packets of a program make.
 //!
 //! Each queue that can signal has two [sync objects](crate::sync) of the driver's, which it uses by turns: a signal adds one to the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A context's device addresses: what is mapped where.
 
 use crate::hardware::Hardware;

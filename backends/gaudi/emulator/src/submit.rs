@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Submissions: what the driver checks before it takes one, and in which order.
 //!
 //! A submission takes its number before the driver looks at what is in it: one that is refused after that has used the number, and

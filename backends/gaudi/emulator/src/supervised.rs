@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The machine as a supervisor has it, which answers for other processes.
 
 use crate::card::Status;

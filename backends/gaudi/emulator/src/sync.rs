@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Sync objects, monitors and fences: what queues wait for each other by.
 //!
 //! A *sync object* is a counter. A *monitor* that is armed watches up to eight of them that lie side by side, and when all

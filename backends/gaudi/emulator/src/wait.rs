@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Waits for submissions.
 //!
 //! A wait looks, and sleeps if it has to, to the end of so many ticks of the kernel's clock as its time takes: a wait of a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The emulator among processes: descriptors that travel, cards that others have, and a machine that is left alone.
 //!
 //! The other process is this test again, told by a variable what to do. These tests have a program of their own, and

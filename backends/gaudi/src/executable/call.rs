@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Filling in templates for one dispatch.
 
 use super::container::{Entry, PatchKind, Step};

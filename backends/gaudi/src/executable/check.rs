@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What is refused of a container that could be read: packets, patches, indices and sizes.
 
 use super::container::{Container, DataSegment, Entry, Patch, PatchKind, Step};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What an executable is made of, once it is checked or before it is written.
 //!
 //! All of it is owned and public: a compiler or a test puts one together field by field. What [`Container::read`] returns

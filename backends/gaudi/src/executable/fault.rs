@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What is wrong with an executable, while it travels outwards and learns where it is.
 
 use super::FORMAT;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Executables: packets that a compiler wrote, with places that each dispatch fills in.
 //!
 //! The container is a FlatBuffer with the file identifier [`IDENTIFIER`], which IREE knows under the format string

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Containers as FlatBuffers: `executable.fbs`, field by field.
 //!
 //! Reading and verifying are one thing here. The library's verifier walks from table to table and says where a field

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What is read, what is refused and why, and what is filled in.
 
 mod calls;

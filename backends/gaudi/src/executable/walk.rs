@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Going through packets one by one: how long each is, and which may be in a program's command buffer.
 
 use super::fault::Fault;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! IREE's host executables as containers, for the emulator.
 //!
 //! The compute engines of an emulated card run what IREE compiled for the host's processor. The program stays with the

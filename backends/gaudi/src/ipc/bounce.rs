@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The importer's half of a bounce: a connection to the exporter's [service](super::service).
 
 use super::export::{PAGE, is_here};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Channels: memory of one card that another one copies from and to, behind one number.
 
 use super::{Export, Import, Ipc};

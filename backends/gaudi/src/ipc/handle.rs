@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a shared buffer is, in bytes that another process understands.
 
 use super::proof::Secret;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Memory shared between cards and between processes, by dma-buf.
 //!
 //! A card's driver makes a *dma-buf* of device memory: a descriptor that keeps the memory, and that another driver, or another

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Another process that sends its buffers, and takes them along when it goes.
 
 use super::import::Import;

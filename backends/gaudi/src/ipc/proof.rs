@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! How two processes show each other that both have a handle, without saying what is in it.
 //!
 //! Each handle has a secret of its buffer. Either side names a number that was never used before, and the other one answers

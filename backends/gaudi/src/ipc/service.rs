@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The exporter's half of a bounce: what lets another card have the bytes of memory that it cannot map.
 //!
 //! A process that exports memory on a kernel without the vendor's operation listens on a socket of the local machine, under

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! How sharing is set: by parameters of the URI, else by the environment.
 
 use hal_backend::{Code, Failure, Parameters};

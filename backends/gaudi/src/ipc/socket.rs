@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Descriptors between processes.
 //!
 //! A message is some bytes and one descriptor, over a socket of the local machine. The kernel makes a descriptor of the

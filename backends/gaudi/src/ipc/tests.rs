@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Who is let in where bytes go through the host, and what becomes of the others.
 //!
 //! The exporter is this process. Its other side is played by hand, message by message, or is the importer with a handle that

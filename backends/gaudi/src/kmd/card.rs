@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! An open card: the driver's calls with types, and the errors that they give with what to do about them.
 //!
 //! This is a thin layer. A call here is one request of the kernel, no more; what to do when a card is busy or gone is

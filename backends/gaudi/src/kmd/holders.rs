@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What keeps the file of a card open besides its descriptor.
 //!
 //! A dma-buf of a card's memory holds the card's file, and so does a mapping of it in another card. A reset waits for that file,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The kernel's side of a card: its calls with types, over the boundary that Linux and the emulator are behind.
 
 mod card;

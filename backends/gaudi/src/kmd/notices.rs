@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the driver tells of its own accord: that something went wrong with a card, whoever is at work on it.
 //!
 //! A program that asks to be told has half a minute to let go of a card before it is reset. One that does not ask is not

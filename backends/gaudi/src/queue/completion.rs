@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What has ended: one thread that learns of it.
 //!
 //! No descriptor becomes readable when a submission ends, and on Gaudi 2 nothing waits for the first of several. One

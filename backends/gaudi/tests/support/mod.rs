@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the tests of emulated cards share.
 #![allow(
     dead_code,

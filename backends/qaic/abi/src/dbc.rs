@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! DMA bridge channels: what the kernel puts into the request ring of one, and what the device puts into its response ring
 //! (`drivers/accel/qaic/qaic_data.c`, `qaic_control.c`: `encode_activate`).
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The bytes of Qualcomm Cloud AI 100 (AIC080, AIC100): what goes between a program, the `qaic` kernel driver and a device.
 //!
 //! Both sides of every interface are here, so that a client and an emulator can be written over this crate without sharing

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What is found out about devices without opening one.
 //!
 //! A device has a folder in the class of accelerators, in which `device` is its place on the PCI bus. The file `uevent` there

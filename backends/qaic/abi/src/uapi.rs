@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The kernel's interface: request numbers, structures, limits.
 //!
 //! Every size and offset is asserted when this is compiled, and compared by a test with `qaic_accel.txt`, which a C

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The bus between the kernel and a device: host memory that the device reaches, and the registers of its channels.
 //!
 //! This is all that the two sides share. The kernel puts requests into host memory and moves a register; the device reads

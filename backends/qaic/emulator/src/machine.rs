@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The cards of a machine behind one lock, and what happens to them over time.
 //!
 //! What is behind the lock has two halves, which know each other only through the [bus](crate::bus): of the kernel, its

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A machine that is left alone uses no processor: this test has a program of its own, so that all of its threads are known.
 #![allow(
     dead_code,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A client that is another process: its memory is reached as a kernel reaches it, and what it had goes when it dies.
 //!
 //! The other process is this test again, told by a variable what to do. Its requests are made here in its name, with

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! An open device: buffer objects, their slices, execution, waits.
 //!
 //! This is a thin layer. A call here is one request of the kernel, repeated only where a signal interrupted it before it

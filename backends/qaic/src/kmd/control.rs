@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Messages to a device's management processor, one at a time, on a thread of their own.
 //!
 //! A message blocks until the device has answered or the kernel has given up, which by itself takes a minute, and a signal

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What may go wrong between a client and a device.
 //!
 //! The kernel's numbers mean different things for different calls; here each meaning has a name.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The conversations that load, activate, deactivate and unload networks.
 //!
 //! Each is one message: a command, and what the kernel has to add to it. What a device refuses comes back with its status,

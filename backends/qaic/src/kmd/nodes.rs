@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The devices that a system lists, none of which is opened, and the settings of their driver.
 
 use super::{Errno, Kernel};

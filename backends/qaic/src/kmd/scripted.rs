@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Kernels that say what a test wants.
 
 use super::{Errno, Kernel};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The thread that learns of what has ended.
 //!
 //! The kernel waits for one object at a time and no descriptor becomes readable, so with one network busy the thread waits

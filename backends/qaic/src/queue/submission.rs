@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The thread that begins what was submitted: transfers, and runs of networks.
 //!
 //! It goes round the queues, a command of each at a time, and sleeps when none can go on. What keeps a command waiting is a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Commands of jobs on a device that is a desk: what comes out, what the kernel is asked, what survives.
 
 use super::submission::Next;

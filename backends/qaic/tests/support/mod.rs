@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The device below an engine, for tests that see it as a driver does.
 
 use hal_backend::{Command, Commands, Completer, Device, DeviceSpec, Failure, Job, QueueId, Rejected};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // A program for Gaudi cards over the kernel's header alone, and nothing of this project: takes device memory, moves bytes
 // down to it and up again by command submissions, waits, exports a dma-buf, passes it to a child over a socket, and
 // gives everything back.

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """Programs for emulated cards in a language of their own: system calls through fcntl and mmap, layouts through ctypes,
 and nothing of this project.
 

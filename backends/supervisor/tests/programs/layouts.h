@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 /* What a program tells the habanalabs driver, for systems that do not have the kernel's own header: written from the
  * documented layouts, with the names that the kernel's header has, so that a program is the same over both. */
 #ifndef LAYOUTS_H_

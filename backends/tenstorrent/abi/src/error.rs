@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Why a call failed, and what to do.
 
 use crate::uapi::Request;

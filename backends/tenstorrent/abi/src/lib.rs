@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The interface of tt-kmd, Tenstorrent's kernel driver, version 2 of its API (module 2.0 to 2.10).
 //!
 //! [`uapi`] has the bytes, as the kernel's header has them: what a driver and an emulated kernel both need. [`Calls`] makes the

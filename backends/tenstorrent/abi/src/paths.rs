@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Where the kernel shows cards, and what of a card's file can be mapped.
 
 use std::path::Path;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The bytes of the kernel interface: request numbers, structures, constants.
 //!
 //! Each structure is what a request's argument points to, input first, then output. Sizes and offsets are asserted when this is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Every call, against a recording of what a kernel is to be asked and answers.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The controller, as far as software reads it: that it has started, and its table of telemetry.
 //!
 //! A few scratch registers say where the table is: a version, how many entries there are, and for each a tag and which of the values

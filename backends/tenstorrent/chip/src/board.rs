@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Which board, and what of its chip is fused off.
 
 use thiserror::Error;

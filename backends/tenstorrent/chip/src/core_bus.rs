@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The address space of one core.
 
 use crate::noc::{Interface, Tile, Written};

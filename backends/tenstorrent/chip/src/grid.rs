@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What is at which coordinates of the chip's network.
 //!
 //! Physically, columns 1 to 7 and 10 to 16 have Tensix tiles in rows 2 to 11, column 0 has the first four DRAM banks and column 9

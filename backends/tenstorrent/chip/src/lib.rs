@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A Blackhole chip in software, as it is seen over PCI and by the cores of its Tensix tiles.
 //!
 //! What is there: the boards p100a and p150 with whatever parts are fused off ([`Board`]); the coordinates that follow from that

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Memory that takes no more than was written to.
 
 use std::collections::HashMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Transfers of the network that a core asks for.
 //!
 //! A core has four command buffers, each a few registers. A read brings bytes from another tile (the target) into this

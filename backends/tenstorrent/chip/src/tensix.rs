@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A Tensix tile: its memory, its five cores and the registers that control them.
 
 use crate::core_bus::CoreBus;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The windows through which the host sees the network.
 
 use crate::noc::Tile;

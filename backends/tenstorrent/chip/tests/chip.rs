@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The chip, as the host sees it and as programs on its cores do.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]

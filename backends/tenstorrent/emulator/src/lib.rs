@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! An emulator of tt-kmd, Tenstorrent's kernel driver, with simulated Blackhole cards behind it, in this process.
 //!
 //! It answers as the driver does, by the driver's rules and with its errors (module 2.0 to 2.10), and behind its windows is a

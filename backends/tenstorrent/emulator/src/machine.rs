@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The cards of a machine behind one lock, their files, and the workers that execute their tiles.
 //!
 //! The lock is about the driver: files, windows, who has what. A chip has locks of its own, and an access through a window takes this

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Requests of open files, as the kernel's driver answers them.
 //!
 //! Request numbers have no sizes in them: the driver takes what its structures have, and `EFAULT` is what a program gets that has less.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Windows, mapped: what an access through one does.
 //!
 //! An access that breaks a rule of the chip is answered as the bus does it: a read gives ones, and a write does nothing. The rule is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The rules of the kernel's driver, through the boundary alone.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Little-endian values in bytes that may be too short.
 
 pub(crate) fn u16_at(bytes: &[u8], at: u32) -> Option<u16> {

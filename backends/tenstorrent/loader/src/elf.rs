@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The parts of an ELF file that an executable of IREE's has, and nothing else.
 
 use crate::bytes::{part, text, u16_at, u32_at};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! RISC-V instructions as words, and an assembler for the little code that a driver needs.
 //!
 //! Only what is used: RV32IM and the moves between integer and float registers.

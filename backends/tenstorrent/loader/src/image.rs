@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! An executable as it will be in memory.
 
 use crate::bytes::{part, put_u32};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Brings IREE's executables for 32-bit RISC-V into the memory of a Tensix tile.
 //!
 //! `iree-compile` makes them with the target `embedded-elf-riscv_32`: an ELF file that imports nothing, with one exported

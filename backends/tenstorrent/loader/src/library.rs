@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! IREE's structures of an executable, as a 32-bit core sees them.
 //!
 //! Layouts are those of `iree_hal_executable_library_v0_t` and its parts, version 0.6, with pointers of four bytes. What an

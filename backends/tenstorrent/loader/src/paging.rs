@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Code that works on more memory than a tile has: loads and stores go by a table of pages.
 //!
 //! The cores have no memory management. So each load and each store of an executable, but for those by its stack pointer, becomes a jump to

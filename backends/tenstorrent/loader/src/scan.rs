@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Looking through the code of an executable for what the cores of a tile do not execute.
 //!
 //! Compilers do not know these cores. What they emit that can be done in other instructions is to be replaced; what cannot is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the cores' float unit lacks, in integer instructions.
 //!
 //! Blackhole's cores have no `fdiv.s` and no `fsqrt.s`, and round to nearest even alone, while compilers convert towards zero or

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Words of the encoder, read by the interpreter's decoder, which shares nothing with it.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]

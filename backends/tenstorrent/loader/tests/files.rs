@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Files that are loaded, files that are refused, and files that are nonsense.
 
 #![expect(

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Kernels that IREE's compiler made for 32-bit RISC-V: loaded, asked what they are, and dispatched on an interpreted core.
 //!
 //! The compiler is the one that `cargo xtask build` installs; `HAL_IREE_COMPILE` names another.

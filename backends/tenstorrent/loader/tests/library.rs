@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! IREE's structures: what is refused, and that no memory makes reading them fail in another way.
 
 #![expect(clippy::indexing_slicing, reason = "a test stops where something is not as it should be")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the cores lack, done by veneers on the interpreter, against the host's arithmetic.
 
 #![expect(

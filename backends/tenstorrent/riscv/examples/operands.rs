@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Prints the operands of the float tests as hexadecimal words, three to a line: food for other implementations.
 
 #[path = "../tests/support/mod.rs"]

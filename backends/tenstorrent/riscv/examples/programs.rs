@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Prints the random programs that the tests run, one a line, as hexadecimal words: food for other implementations.
 //!
 //! `programs wormhole 400` prints the first 400 of RV32IM.

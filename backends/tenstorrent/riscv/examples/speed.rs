@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! How many instructions a second the interpreter executes: a multiplication of matrices of floats, and one of integers.
 
 use std::time::{Duration, Instant};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a core reads, writes and executes from.
 
 use thiserror::Error;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The control registers of a Blackhole core.
 //!
 //! Registers whose effect on hardware is not known to us, or is an effect on time or on parts of the core that are not modelled,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What each instruction does.
 //!
 //! An instruction changes nothing before everything that can be wrong with it has been ruled out, and the program counter last.

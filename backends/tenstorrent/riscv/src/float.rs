@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The floats of a Blackhole core, on bit patterns.
 //!
 //! Addition, multiplication and their combination go through one unit, and it is not IEEE's:

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A core's state, and the loop that steps it.
 
 use crate::bus::{Bus, BusFault};

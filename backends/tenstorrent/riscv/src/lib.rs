@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The five small RISC-V cores of a Tensix tile, interpreted.
 //!
 //! A core is RV32IM on Wormhole. On Blackhole it has parts of more extensions: Zicsr, Zaamo, Zba, Zbb, `pack` and `brev8`, and F

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What a program did that it must not do.
 
 use crate::bus::{BusFault, Width};

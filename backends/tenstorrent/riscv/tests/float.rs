@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The float unit, against the vendor's model of it and against IEEE's arithmetic where both agree.
 
 #[expect(dead_code, reason = "the other tests use the rest")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Random programs, against what other implementations made of them.
 //!
 //! `golden/wormhole-unicorn.txt` has Unicorn's results (QEMU's RISC-V), `golden/blackhole-ttsim.txt` those of the vendor's

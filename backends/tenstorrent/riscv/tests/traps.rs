@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Every way in which a program can be wrong, and that the core is as it was before.
 
 #![expect(

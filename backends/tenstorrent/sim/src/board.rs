@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Which board the variable asks for.
 
 use tenstorrent_chip::{Board, Model};

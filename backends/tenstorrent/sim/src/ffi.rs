@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The functions of the C interface.
 
 use crate::board::parse_board;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A Blackhole board in software as a shared library, with the C interface of `libttsim.so`.
 //!
 //! That interface is how the vendor's user-space driver (`tt-umd`) and what stands on it open a simulated board: the regions of a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The board on a bus: its regions have addresses there.
 
 use tenstorrent_chip::{

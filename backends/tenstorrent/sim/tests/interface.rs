@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The C interface, as a program uses it that is right or wrong. Every board has a process of its own: this one, started again.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]

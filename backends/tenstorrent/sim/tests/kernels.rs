@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Kernels that IREE's compiler made, on a core of the board that the vendor's user-space driver opened.
 //!
 //! This is the way that a driver goes: load the image, let a core ask it what functions it has, and dispatch one with

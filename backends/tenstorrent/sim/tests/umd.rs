@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The vendor's user-space driver opens the simulated board and uses it.
 //!
 //! `tt-umd` comes from PyPI, into a folder under `target`, the first time. A simulator of the vendor's own can be put through the same:

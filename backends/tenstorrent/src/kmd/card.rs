@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! An open card: who it is, its memory and registers, and what is done when it is closed.
 //!
 //! A card is opened for one program alone. Before any tile is touched, its controller is asked what is fused off: touching that hangs

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What may go wrong with a card, as the driver above is told.
 
 use hal_backend::{Code, Failure};

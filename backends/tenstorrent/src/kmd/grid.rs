@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Where everything is on a chip's network, from what is fused off.
 //!
 //! The chip translates coordinates, so that what is missing does not show as holes. Columns of Tensix tiles that are left come first, from

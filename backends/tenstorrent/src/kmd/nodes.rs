@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The cards that a system lists, none of which is opened.
 
 use super::{Errno, Kernel};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Windows into a card's network, and which of them shows what.
 //!
 //! Every access of the host to a card goes through a window, which shows a piece of one tile's address space: registers, memory of a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The part of the stub that brings pages one by one, while a function runs that works on more memory than a tile has.
 //!
 //! There are so many places for pages, each with one for a copy behind it. They are taken in turn: the page that is in the place whose turn

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A device below the engine that orders work for it, and IREE's kernels for it.
 
 #![allow(dead_code, reason = "each test program uses some of it")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! How fast matrices go into tiles and back, beside a plain copy of the same bytes.
 
 use std::hint::black_box;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Block floats: sixteen elements, a row of a face, share an exponent.
 //!
 //! A tile begins with its 64 exponents, row by row and face by face, each the largest biased exponent of its row. Then come the

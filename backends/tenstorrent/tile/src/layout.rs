@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Between rows and tiles.
 
 use crate::{ELEMENTS, FACE, TILE};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The layout that Tenstorrent's matrix engines want: tiles, faces and block floats.
 //!
 //! A matrix is padded with zeros to whole tiles of 32 by 32 elements, which follow one another row by row. A tile has four

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Layout and block floats, against what the vendor's own library makes of the same input; `golden/README.md` says how.
 
 use tenstorrent_tile::{ELEMENTS, FACE, Matrix, TILE, bfp4, bfp8, tilize, untilize};

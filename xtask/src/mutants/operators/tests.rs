@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 use super::*;
 
 /// Each mutation of a snippet as its operator and the line that it makes.

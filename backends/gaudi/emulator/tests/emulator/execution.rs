@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What submissions do: transfers, dispatches, and in which order.
 
 use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, executing, host, options};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Nonsense: whatever is submitted or asked, the emulator answers, and a card can be used again afterwards.
 
 use crate::common::{Card, card, executing, open};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The emulator, looked at through the kernel boundary alone, as the backend looks at it.
 //!
 //! `validation` has one row for each rule of the driver; it asks for nothing that only the emulator has, so that it can be

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Questions about a card, memory and its addresses, and what is told of errors.
 
 use crate::common::{BOTH, Card, card, executing, faulty, host, open, options, try_open};

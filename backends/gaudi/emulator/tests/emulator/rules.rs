@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The table of rules, the emulator's source and these tests name the same rules.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Device memory that goes to another device.
 
 use crate::common::{BOTH, bytes, card, host, open, options, try_open};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The states of cards and files: who may open, what a close does, and what a reset does to everybody.
 
 use crate::common::{

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Submissions and their buffers: what is counted, what is refused, and what a refusal leaves behind.
 
 use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, executing, faulty, host, options};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Sync objects, monitors and fences of programs, reserved signals, interrupts and timestamps.
 
 use crate::common::{BOTH, Card, bytes, card, host, open, options};

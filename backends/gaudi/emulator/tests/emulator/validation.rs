@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The driver's rules, one row for each: what is asked, of which generation, and what it says.
 
 use crate::common::{BOTH, Card, card, hardware, host, options};

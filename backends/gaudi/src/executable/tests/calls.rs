@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 use super::*;
 use crate::executable::Call;
 use crate::executable::wrap::wrap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 use super::*;
 use crate::executable::{Axis, Call};
 use crate::packet::{DISPATCH, dispatch};

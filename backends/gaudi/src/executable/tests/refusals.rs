@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 use super::*;
 use crate::executable::{MAX_ALIGNMENT, MAX_TEMPLATE};
 use crate::packet::{DISPATCH, dispatch};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The code against the schema file: files are written here with the numbers that the file gives.
 
 use super::*;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Nodes that are no card of ours.
 
 use super::super::nodes;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Images: the sections of an ELF file by name, of 32 or 64 bits, little endian.
 //!
 //! Nothing of the code is looked at: that is the device's business. A section of the kind `NOBITS` has no bytes.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Networks of the emulator: IREE's host executables in the shape of a network.
 //!
 //! A container with the magic of [`Flavour::Emulated`] has an image whose section [`SECTION`] names a program that the

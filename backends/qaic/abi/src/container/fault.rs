@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What is wrong with a container, while it travels outwards and learns where it is.
 
 use std::fmt;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! As much of reading FlatBuffers as metadata takes: tables, numbers, strings, vectors.
 //!
 //! Every place is checked when it is followed. Tables may be shared, so what a buffer describes can be larger than itself;

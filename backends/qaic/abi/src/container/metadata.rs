@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Metadata: the list of DMA requests that make one inference, and who it is for.
 //!
 //! It is a FlatBuffer in the section `metadata_fb`. Older images have it in the section `metadata`: as a FlatBuffer, with or

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Networks as they come: containers, images, and what is to be transferred where.
 //!
 //! The vendor's compiler writes a **container** (QPC, [`qpc`]): named segments, of which `network.elf` is the **image** that

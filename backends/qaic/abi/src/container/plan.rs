@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What is queued to make one inference: buffer objects, their slices, and where the slices go on the device.
 //!
 //! The metadata's requests become the slices of buffer objects, in their order: requests that follow each other and are of

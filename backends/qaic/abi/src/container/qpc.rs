@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The container: a header, a table of segments, their names, their bytes.
 //!
 //! | offset | bytes | header |

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Commands: what programs and a device say to each other through the kernel, in passthrough transactions.
 //!
 //! A command is a structure that begins with its kind. Layouts are those of version 17.0 of the vendor's user-space library

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The checksum of messages and images: CRC-32 as Ethernet has it.
 
 const TABLE: [u32; 256] = {

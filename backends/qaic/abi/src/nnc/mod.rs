@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The NNC protocol: how programs, the kernel and a device's management processor (QSM) talk about networks.
 //!
 //! A **message** has **transactions**, each with a header that says what it is and how long. A program gives the kernel a

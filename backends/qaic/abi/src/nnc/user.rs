@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Messages between a program and the kernel: what the `MANAGE` request points to.
 //!
 //! The answer is written over the request, so the memory of a message always has [`MESSAGE_MAX`] bytes. How long an answer

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Messages between the kernel and a device, as they go over the control channel.
 //!
 //! All fields are little endian. The checksum is of the whole message with its own field zero; whether a device wants one

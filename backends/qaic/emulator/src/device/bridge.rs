@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The DMA bridge: takes requests from a channel's ring, transfers, synchronises, and puts responses into the other ring.
 //!
 //! Each request goes through four steps: the semaphore command before the transfer, the transfer, the commands after it, the

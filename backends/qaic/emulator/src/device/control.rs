@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The control server (QSM): loads networks and constants, activates and stops networks, and cleans up behind users.
 //!
 //! Messages are answered in the order in which they come. Everything that is loaded or active belongs to a user of the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The cores of a network: they wait for its inputs, run its program, and let its outputs go.
 //!
 //! A doorbell wakes them. They run as long as semaphore [`ARRIVED`] says that a call and all its bindings are there, one call

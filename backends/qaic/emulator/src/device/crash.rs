@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Crashes: the cores of a network stop working, and are restarted without the rest of the device.
 //!
 //! The network is stopped and no longer active; what is loaded stays. While its cores restart, they and the channel are nobody's,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The device's half: its control server, its DMA bridge, its cores.
 //!
 //! What these do was read in the kernel's documentation of the device (`Documentation/accel/qaic/aic100.rst`) and in the

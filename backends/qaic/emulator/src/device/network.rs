@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Networks that are active, and the memory that they have.
 
 use hal_backend::HostRange;

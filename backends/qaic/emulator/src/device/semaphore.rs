@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The semaphores of a channel: 32 counters of twelve bits.
 
 use hal_qaic_abi::uapi::{Semaphore, sem};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! DMA bridge channels as the kernel has them: who has one, its rings, and what is on its way (`struct dma_bridge_chan`).
 
 use crate::bus::Segment;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The control channel as the kernel has it: messages that wait for an answer (`msg_xfer`, `resp_worker`).
 
 use crate::fault;

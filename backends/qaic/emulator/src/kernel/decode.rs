@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Answers of the device as answers for programs (`decode_message` and the functions for each transaction).
 
 use super::encode::Resources;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Messages of programs as messages for the device (`encode_message` and the functions for each transaction).
 
 use crate::bus::Segment;

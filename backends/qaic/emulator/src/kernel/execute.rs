@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Executions: objects go into a channel's ring, all that are asked for or none (`__qaic_execute_bo_ioctl`).
 
 use super::channel::Rings;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Responses of a channel: interrupts, the ring that is drained, and the mitigation of interrupt storms.
 //!
 //! The device interrupts when its ring of responses was empty. The kernel then disables the line, drains the ring, and looks at

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Messages to the device and their answers (`qaic_manage_ioctl`, `qaic_manage`).
 
 use super::encode::Resources;

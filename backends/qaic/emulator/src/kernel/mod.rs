@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The kernel's half: what the driver keeps for programs, checks of them, and puts into rings.
 //!
 //! Each rule names the function of `drivers/accel/qaic` that it was read in. `docs/qaic-rules.md` has all of them in a

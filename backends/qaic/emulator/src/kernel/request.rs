@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Requests of open files: which of them the driver has (`qaic_drm_ioctls`).
 
 use super::user::File;

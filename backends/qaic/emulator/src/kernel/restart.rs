@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Restarts of a sub-system: a crashed workload takes its channel with it, and nothing else (`qaic_ssr.c`, since 6.19).
 //!
 //! The device says how far it is; the kernel notes it as the channel's state, which the file system shows. With the first

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Slices: which pieces of a buffer object go where (`qaic_attach_slice_bo_ioctl`, `qaic_detach_slice_bo_ioctl`).
 
 use super::object::Slicing;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Users: open files, each with buffer objects and channels of its own (`qaic_open`, `qaic_postclose`).
 
 use crate::fault;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Waits for objects, and how their last execution went (`qaic_wait_bo_ioctl`, `qaic_perf_stats_bo_ioctl`).
 
 use super::object::Stats;

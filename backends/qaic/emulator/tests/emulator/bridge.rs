@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The DMA bridge: semaphores, fences, doorbells, responses, interrupts.
 
 use crate::common::{BINDING, STUCK, bytes, card, options, wait_for};

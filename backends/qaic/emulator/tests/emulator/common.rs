@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A card through the kernel boundary, as a test wants it: every request with its errno, nothing hidden.
 
 use hal_backend::{Function, HostCall, HostProgram, HostRange};

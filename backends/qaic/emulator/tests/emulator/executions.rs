@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Executions: `__qaic_execute_bo_ioctl`, `send_bo_list_to_device`, `copy_exec_reqs`, `copy_partial_exec_reqs`.
 
 use crate::common::{BINDING, STUCK, bytes, card, options, wait_for};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Each fault by its name, and what the user of the driver sees of it.
 
 use crate::common::{Buffers, STUCK, card, faulty, image, open, options, passthrough, try_open};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Nonsense: whatever is asked or queued, the emulator answers, and the card can be used again afterwards.
 
 use crate::common::{BINDING, Card, card, open, options, wait_for};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The emulator, looked at through the kernel boundary alone, as a backend looks at it: a test for each rule of
 //! `docs/qaic-rules.md`, then the faults, then whole networks.
 #![allow(

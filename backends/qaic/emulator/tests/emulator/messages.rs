@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Messages: `qaic_manage_ioctl`, `encode_message`, `decode_message` and the functions for each transaction.
 
 use crate::common::{Card, card, image, open, options, passthrough};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Whole networks: what goes in is computed on and comes out, by the device's own path.
 
 use crate::common::{Buffers, Card, Program, bytes, card, image, open, options};

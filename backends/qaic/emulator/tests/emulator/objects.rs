@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Buffer objects: `qaic_create_bo_ioctl`, `qaic_mmap_bo_ioctl`, `drm_gem_mmap`, `drm_gem_handle_delete`.
 
 use crate::common::{bytes, card, options};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Slices: `qaic_attach_slice_bo_ioctl`, `qaic_validate_req`, `encode_reqs`, `qaic_detach_slice_bo_ioctl`.
 
 use crate::common::{Card, card, options};

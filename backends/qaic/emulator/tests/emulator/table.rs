@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What the kernel driver must say to each request that needs no network: the table that also runs on a real card, behind the
 //! node that `HAL_QAIC_NODE` names. Rules that need a network on a channel are in the other files.
 

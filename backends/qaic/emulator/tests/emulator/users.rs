@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Opens, closes, and what users see of each other.
 
 use crate::common::{card, open, options, try_open};

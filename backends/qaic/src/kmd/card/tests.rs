@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What goes to the kernel, and what becomes of what it says.
 
 use super::super::scripted::Scripted;

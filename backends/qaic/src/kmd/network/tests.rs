@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Whole conversations with a device that is a function, and everything that it may say.
 
 use super::super::scripted::{Files, Scripted};

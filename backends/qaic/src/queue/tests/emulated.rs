@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The same on the emulator of the kernel driver: what each of its faults looks like from a queue.
 
 use super::*;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What is in flight at once: on one channel, on several, and what waits all the same.
 
 use super::*;

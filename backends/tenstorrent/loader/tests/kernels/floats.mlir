@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // Every dispatch is a kernel of its own; the tests know them by their order.
 func.func @multiply_add(%a: tensor<1000xf32>, %b: tensor<1000xf32>) -> tensor<1000xf32> {
   %0 = arith.mulf %a, %b : tensor<1000xf32>

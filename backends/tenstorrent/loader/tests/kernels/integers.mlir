@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 func.func @multiply_add(%a: tensor<1000xi32>, %b: tensor<1000xi32>) -> tensor<1000xi32> {
   %0 = arith.muli %a, %b : tensor<1000xi32>
   %1 = arith.addi %0, %a : tensor<1000xi32>

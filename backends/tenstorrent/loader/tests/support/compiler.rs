@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! IREE's compiler, which `cargo xtask build` installs; `HAL_IREE_COMPILE` names another.
 
 use std::path::{Path, PathBuf};

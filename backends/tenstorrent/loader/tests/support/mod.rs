@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A small ELF file such as IREE's compiler makes, with every part where a test can change it.
 
 /// The file's parts: one segment each to be read, executed and written.

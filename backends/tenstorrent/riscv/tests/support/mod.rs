@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Random programs, and the hash that their results are compared by.
 //!
 //! The same seed makes the same program for ever: `tests/golden` has what other implementations made of them.

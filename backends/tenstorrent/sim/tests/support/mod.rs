@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The vendor's user-space driver, and libraries where it looks for them.
 
 use std::fmt::Write;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Metadata in its three forms, and bytes that are none.
 
 use super::*;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Messages byte for byte, checksums, and bytes that are no messages.
 
 use super::*;
