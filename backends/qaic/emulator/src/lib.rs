@@ -41,6 +41,7 @@
 //! | `status:N` | the N-th completion has an error, which the kernel logs: waits succeed |
 //! | `eintr:N` | of the waits that would sleep, every N-th is interrupted, with `EINTR` |
 //! | `hang:N` | the N-th call of a network never ends: waits time out |
+//! | `deadlock:N` | the N-th call of a network runs, and does not add to the semaphore that its outputs wait for: waits for them time out |
 //! | `crash:N` | the cores crash when the N-th call of a network is about to run, and restart: its channel is lost, and nothing else |
 //! | `reset:N` | the card is reset when the N-th call of a network is about to run |
 //! | `unplug:N` | the card is pulled out at the N-th request: `ENODEV` from there on |

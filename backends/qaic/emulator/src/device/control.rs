@@ -375,6 +375,13 @@ impl Machine {
             }
         }
         let mut transactions = transactions;
+        if let Some((chunk, 0, bytes)) = &chunk
+            && bytes.is_empty()
+        {
+            // The kernel has no more of it: whatever it was for is given up.
+            card.server.chunked.remove(&(user, *chunk));
+            return Vec::new();
+        }
         if let Some((chunk, tag, bytes)) = chunk {
             let begun = Chunked { transactions, tag, bytes: Vec::new() };
             let chunked = card.server.chunked.entry((user, chunk)).or_insert(begun);

@@ -132,6 +132,25 @@ fn hang_never_ends_and_a_deactivation_does() {
     assert_eq!(card.counts().channels, 0);
 }
 
+#[test]
+fn deadlock_leaves_outputs_waiting_although_the_call_has_run() {
+    let (card, buffers) = network(faulty(&["deadlock:1"]));
+    let (channel, outcome) = (buffers.active.channel, *buffers.handles.last().unwrap());
+    card.execute(channel, &buffers.handles).unwrap();
+    assert_eq!(card.wait(channel, buffers.handles[0], 5000), Ok(()), "what went in has arrived");
+    assert_eq!(card.wait(channel, outcome, 50), Err(Errno::TIMEDOUT));
+    assert_eq!((card.counts().calls, card.detach(outcome)), (1, Err(Errno::BUSY)));
+    // Whoever adds to the semaphore in its place sees that the call has run.
+    let done = hal_qaic_abi::container::emulated::DONE;
+    let poster = card.poster(&buffers.active, done);
+    for _ in 0..2 {
+        card.execute(channel, &[poster]).unwrap();
+        assert_eq!(card.wait(channel, poster, 5000), Ok(()));
+    }
+    assert_eq!(card.wait(channel, outcome, 5000), Ok(()));
+    assert_eq!(card.deactivate(buffers.active).0, Ok(()));
+}
+
 /// The state of a channel as the file system shows it.
 fn channel_state(card: &crate::common::Card, channel: u32) -> String {
     let path = format!("/sys/class/accel/accel0/dbc{channel}_state");
