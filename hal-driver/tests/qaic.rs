@@ -264,7 +264,7 @@ fn a_network_that_hangs_is_stopped_and_others_do_not_notice() {
 fn what_the_card_refuses_fails_one_dispatch_with_its_code() {
     for (fault, code, says) in [
         ("bad-channel:1", Code::Internal, "channel"),
-        ("control-crc:2", Code::DataLoss, "checksum"),
+        ("control-crc:3", Code::DataLoss, "checksum"),
         ("alloc:4", Code::ResourceExhausted, "not enough memory"),
     ] {
         let machine = Machine::new(&format!("&fault={fault}"), Duration::ZERO);
@@ -279,7 +279,20 @@ fn what_the_card_refuses_fails_one_dispatch_with_its_code() {
 }
 
 #[test]
-fn a_semaphore_that_nobody_adds_to_is_a_hang_and_a_lost_interrupt_costs_time() {
+fn a_semaphore_that_nobody_adds_to_fails_one_dispatch_in_time() {
+    let machine = Machine::new("&fault=deadlock:2&execute_timeout=1", Duration::ZERO);
+    let device = Device::open(&machine.uri).unwrap();
+    let mut workload = Workload::new(&machine, &device, 1);
+    workload.run().unwrap();
+    let failed = workload.run().unwrap_err();
+    assert_eq!(failed.code, Code::Aborted, "{}", failed.text);
+    assert!(failed.text.contains("execute_timeout"), "{}", failed.text);
+    workload.run().unwrap();
+    assert_eq!(workload.first_byte(), 2, "what was not written back is not there");
+}
+
+#[test]
+fn a_lost_interrupt_costs_time() {
     let machine = Machine::new("&fault=lost-msi:1&execute_timeout=1", Duration::ZERO);
     let device = Device::open(&machine.uri).unwrap();
     let mut workload = Workload::new(&machine, &device, 1);

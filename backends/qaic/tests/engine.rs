@@ -98,7 +98,7 @@ fn jobs_are_reported_in_order_and_a_failed_one_does_not_stop_the_queue() {
 
 #[test]
 fn a_card_that_is_gone_fails_everything_with_one_cause() {
-    let bench = bench(&[("fault", "unplug:8")]);
+    let bench = bench(&[("fault", "unplug:9")]);
     let executable = executable(bench.device());
     // The requests of a dispatch are more than are left.
     let memory = Arc::new(bench.device().allocate(0, 16).unwrap());
