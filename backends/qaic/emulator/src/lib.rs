@@ -52,14 +52,15 @@
 //! |---|---|
 //! | `machine.rs` | the cards of a machine; resets |
 //! | `bus.rs` | all that the kernel and the device share: host memory by addresses of the bus, registers |
-//! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts, restarts |
+//! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts, restarts, events |
 //! | `device/` | the device: its control server, its DMA bridge with semaphores, its networks, its cores and their crashes |
 //! | `fault.rs`, `options.rs` | what a URI asks for |
 //! | `supervised.rs` | the machine for other processes |
 //!
 //! # What is not modelled
 //!
-//! Memory of other devices (PRIME), partitions, crash dumps and events of a restart, the boot of a device (MHI, Sahara), time
+//! Memory of other devices (PRIME), partitions, crash dumps, the way of events to programs (they are kept for
+//! [`Emulator::uevents`]), the boot of a device (MHI, Sahara), time
 //! synchronisation, reports of reliability, single-MSI mode, link errors, linked-list transfers, power states of networks,
 //! resource groups, and anything that takes firmware.
 //!
@@ -146,6 +147,12 @@ impl Emulator {
     /// What became of a card; zeros, if there is none of that number.
     pub fn counts(&self, card: usize) -> Counts {
         self.machine.lock().cards.get(card).map(machine::Card::counted).unwrap_or_default()
+    }
+
+    /// The last events that the kernel has sent about a card, oldest first: `offline`, `online`, or `change` with a channel
+    /// and its state.
+    pub fn uevents(&self, card: usize) -> Vec<String> {
+        self.machine.lock().cards.get(card).map(|card| card.uevents.sent()).unwrap_or_default()
     }
 
     /// What was wrong with what a card met last, for people.

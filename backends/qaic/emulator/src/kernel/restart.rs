@@ -22,7 +22,7 @@ impl Machine {
         if step != ChannelState::BeforeShutdown && found.waits > 0 {
             return false;
         }
-        found.state = step;
+        card.set_state(channel, step);
         match step {
             // `qaic_dbc_enter_ssr`.
             ChannelState::BeforeShutdown => {
@@ -32,7 +32,7 @@ impl Machine {
             // `qaic_dbc_exit_ssr`.
             ChannelState::AfterPowerUp => {
                 card.restarting = None;
-                found.state = ChannelState::Idle;
+                card.set_state(channel, ChannelState::Idle);
             }
             _ => {}
         }

@@ -205,6 +205,14 @@ fn crash_takes_one_workload_and_no_other() {
     );
     assert_eq!(card.try_activate(elf, 8).0, Ok(()));
     assert_eq!((channel_state(&card, lost), card.counts().resets), ("1\n".to_owned(), 0));
+    // Whoever listens has been told of every state of this channel, and of nothing about the other one but its beginning.
+    let told = |channel: u32| {
+        let of = format!("change DBC_ID={channel} DBC_STATE=");
+        let events = card.emulator.uevents(0);
+        events.iter().filter_map(|event| event.strip_prefix(&of).map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(lost), ["1", "2", "3", "4", "5", "0", "1"]);
+    assert_eq!(told(active.channel), ["1"]);
 }
 
 #[test]
@@ -223,6 +231,8 @@ fn reset_ends_everything_and_the_card_comes_back() {
     }
     // The file is as good as before; what was on the device is gone.
     assert_eq!(card.execute(channel, &buffers.handles), Err(Errno::PERM));
+    let events = card.emulator.uevents(0);
+    assert_eq!(events, ["change DBC_ID=0 DBC_STATE=1", "offline", "online"]);
     let counts = card.counts();
     assert_eq!((counts.resets, counts.activations, counts.loaded, counts.channels), (1, 0, 0, 0));
     let active = card.channel(8);
@@ -251,6 +261,7 @@ fn unplug_ends_every_request_and_wakes_who_waits() {
     assert_eq!(card.map(0x1_0000_0000, 4096).unwrap_err(), Errno::NODEV);
     assert_eq!(machine.list(Path::new("/sys/class/accel")).unwrap(), ["accel1"]);
     assert_eq!(try_open(&machine, 0).err(), Some(Errno::NOENT));
+    assert_eq!(machine.uevents(0).last().unwrap(), "offline");
     assert_eq!(open(&machine, 1).create(1), Ok(1));
     assert_eq!(card.close().users, 0);
     assert_eq!(options().cards, 1);

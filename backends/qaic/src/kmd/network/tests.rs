@@ -454,3 +454,91 @@ fn a_device_tells_what_it_has() {
     assert_eq!(information.commands(), Version { major: 17, minor: 0 });
     assert_eq!((information.resources.cores_total, information.resources.cores_free), (16, 14));
 }
+
+/// Numbers that look random, and are the same each time.
+struct Noise(u64);
+
+impl Noise {
+    /// A number below this one.
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % end
+    }
+}
+
+/// Says something in the place of an answer: its bytes with some of them changed, cut short, padded, or anything at all; with
+/// a length and a count that need not be theirs.
+fn distort(noise: &mut Noise, memory: &mut [u8; MESSAGE_MAX], manage: &mut ManageMessage) {
+    match noise.below(6) {
+        0 => manage.len = u32::try_from(noise.below(manage.len as usize + 1)).unwrap(),
+        1 => manage.len += u32::try_from(noise.below(64)).unwrap(),
+        2 => (manage.len, manage.count) = (u32::MAX, u32::MAX),
+        3 => {
+            manage.len = u32::try_from(noise.below(MESSAGE_MAX + 9)).unwrap();
+            memory.iter_mut().for_each(|byte| *byte = u8::try_from(noise.below(256)).unwrap());
+        }
+        _ => {
+            for _ in 0..=noise.below(3) {
+                let place = noise.below((manage.len as usize).max(1));
+                memory[place] = u8::try_from([0, 1, 7, 8, 16, 0x7f, 0xff][noise.below(7)]).unwrap();
+            }
+        }
+    }
+    if noise.below(8) == 0 {
+        manage.count = u32::try_from(noise.below(600)).unwrap();
+    }
+}
+
+#[test]
+fn a_device_that_answers_anything_is_refused_or_understood_and_the_next_message_is_sent() {
+    let mut noise = Noise(13);
+    let garbage = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let distorted = garbage.clone();
+    let mut inner = kernel(|asked, reply| {
+        let Some(Asked::Command(bytes)) = asked.first() else { panic!("{asked:?}") };
+        match command::kind(bytes).unwrap() {
+            kind::LOAD_ELF_REQUEST => {
+                say(reply, &LoadElfResponse { elf_id: 8.into(), ..Default::default() });
+            }
+            kind::ACTIVATE_REQUEST => {
+                say(reply, &activated());
+                reply.answer(&ACTIVATED).unwrap();
+            }
+            kind::DEACTIVATE_REQUEST => say(reply, &DeactivateResponse::default()),
+            _ => say(reply, &UnloadElfResponse::default()),
+        }
+        Ok(())
+    })
+    .script
+    .into_inner();
+    let device = device(Scripted::new(move |call, argument| {
+        let result = inner(call, argument);
+        if call != Call::Manage || !distorted.load(std::sync::atomic::Ordering::Relaxed) {
+            return result;
+        }
+        let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
+        // SAFETY: as for every message.
+        let memory = unsafe { &mut *(manage.data as *mut [u8; MESSAGE_MAX]) };
+        distort(&mut noise, memory, &mut manage);
+        argument.copy_from_slice(manage.as_bytes());
+        if noise.below(5) == 0 { Err(Errno::CANCELED) } else { result }
+    }));
+    let (mut understood, mut refused) = (0, 0);
+    for round in 0..1500 {
+        garbage.store(true, std::sync::atomic::Ordering::Relaxed);
+        let result = match round % 4 {
+            0 => device.load_network("net", b"network", 0).map(drop),
+            1 => device.activate(NetworkId(8), None, 8, Duration::ZERO).map(drop),
+            2 => device.unload_network(NetworkId(8)),
+            _ => device.deactivate(&Activation { id: 11, channel: 6, bases: Bases { ddr: 0, multicast: 0 } }),
+        };
+        match result {
+            Ok(()) => understood += 1,
+            Err(Error::Answer { .. } | Error::Refused { .. }) => refused += 1,
+            Err(error) => panic!("round {round}: {error}"),
+        }
+        garbage.store(false, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(device.unload_network(NetworkId(8)), Ok(()), "round {round}: the next message");
+    }
+    assert!(understood > 50 && refused > 500, "{understood} understood, {refused} refused");
+}
