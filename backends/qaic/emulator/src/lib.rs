@@ -13,6 +13,7 @@
 //! | parameter | default | what it does |
 //! |---|---|---|
 //! | `cards=N` | 1 | how many cards there are, 1 to 8 |
+//! | `cores=N` | 16 | how many cores each card has, 1 to 64; each network takes one or more |
 //! | `dram=SIZE` | 32g | memory of each card; what is not written takes no space |
 //! | `segment=SIZE` | none | the device sees host memory in pieces of this size, as without an IOMMU; each is an element of a ring |
 //! | `crc=on\|off` | on | whether the device wants checksums on its control channel |
@@ -53,7 +54,7 @@
 //! | `machine.rs` | the cards of a machine; resets |
 //! | `bus.rs` | all that the kernel and the device share: host memory by addresses of the bus, registers |
 //! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts, restarts, events |
-//! | `device/` | the device: its control server, its DMA bridge with semaphores, its networks, its cores and their crashes |
+//! | `device/` | the device: its control server, what users have loaded, its DMA bridge with semaphores, its networks, its cores and their crashes |
 //! | `fault.rs`, `options.rs` | what a URI asks for |
 //! | `supervised.rs` | the machine for other processes |
 //!

@@ -113,7 +113,7 @@ impl Card {
             control: Control::default(),
             restarting: None,
             uevents: Uevents::default(),
-            server: Server::new(options.dram),
+            server: Server::new(options.cores, options.dram),
             bridges: std::iter::repeat_with(Bridge::default).take(count).collect(),
         }
     }

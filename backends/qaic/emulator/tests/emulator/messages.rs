@@ -4,8 +4,8 @@ use crate::common::{Card, card, image, open, options, passthrough};
 use hal_emulation::Errno;
 use hal_qaic_abi::nnc::command::{
     self, LoadConstantsExRequest, LoadConstantsPayloadRequest, LoadConstantsRequest, LoadConstantsResponse,
-    ResourceInfoRequest, ResourceInfoResponse, Status, StatusRequest, StatusResponse, UnloadElfRequest,
-    UnloadElfResponse,
+    ResourceInfoRequest, ResourceInfoResponse, Status, StatusRequest, StatusResponse, UnloadConstantsRequest,
+    UnloadConstantsResponse, UnloadElfRequest, UnloadElfResponse,
 };
 use hal_qaic_abi::nnc::transaction::{
     ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, DMA_TRANSFER_FROM_USER, PASSTHROUGH_FROM_USER,
@@ -170,6 +170,42 @@ fn constants_are_loaded_whole_or_in_parts() {
 }
 
 #[test]
+fn parts_of_constants_that_the_device_cannot_have_are_refused_each_with_its_status() {
+    let card = card(options());
+    let room: LoadConstantsResponse =
+        card.command(&command::request(&LoadConstantsExRequest::default(), &[]));
+    let bytes = [7; 100];
+    for (name, tag, constants, length, offset, status) in [
+        ("good", 7, room.constants_id.get(), 100, 0, Status::SUCCESS),
+        ("a transfer with another tag", 8, room.constants_id.get(), 100, 0, Status::PARAMETER),
+        ("more than was transferred", 7, room.constants_id.get(), 101, 0, Status::LENGTH),
+        ("constants that are not there", 7, 999, 100, 0, Status::NOT_FOUND),
+        ("past all memory", 7, room.constants_id.get(), 100, 1 << 50, Status::MEMORY),
+        ("past the end of numbers", 7, room.constants_id.get(), 100, u64::MAX - 50, Status::PARAMETER),
+        ("to the end of memory", 7, room.constants_id.get(), 100, (1 << 30) - 100, Status::SUCCESS),
+        ("nothing is left", 7, room.constants_id.get(), 100, (1 << 30) - 99, Status::MEMORY),
+    ] {
+        let part = LoadConstantsPayloadRequest {
+            tag: 7.into(),
+            constants_id: constants.into(),
+            length: length.into(),
+            offset: u64::into(offset),
+            ..Default::default()
+        };
+        let part = command::request(&part, &[]);
+        let transfer = Ask::DmaTransfer { tag, address: bytes.as_ptr() as u64, size: 100 };
+        let (result, answer) = card.manage(&[Ask::Passthrough(&part), transfer]);
+        assert_eq!(result, Ok(()), "{name}");
+        let answer: LoadConstantsResponse = passthrough(&answer);
+        assert_eq!(answer.status.get(), status.0, "{name}");
+    }
+    assert_eq!(card.counts().allocated_bytes, 1 << 30);
+    let request = UnloadConstantsRequest { constants_id: room.constants_id, ..Default::default() };
+    let unloaded: UnloadConstantsResponse = card.command(&command::request(&request, &[]));
+    assert_eq!((unloaded.status.get(), card.counts().allocated_bytes), (0, 0));
+}
+
+#[test]
 fn a_transfer_of_many_pieces_goes_in_chunks() {
     // 4096 pieces; a message has room for fewer.
     let card = card(Options { segment: Some(4096), ..options() });
@@ -262,6 +298,21 @@ fn there_are_sixteen_channels() {
     assert_eq!(status, Status::NO_CORES.0);
     assert_eq!(card.deactivate(active[3]).0, Ok(()));
     assert_eq!(card.activate(&image, 8).channel, 3);
+}
+
+#[test]
+fn channels_run_out_where_cores_do_not() {
+    let card = card(Options { cores: 20, ..options() });
+    let image = image(0, 0, &[64]);
+    let active: Vec<_> = (0..16).map(|_| card.activate(&image, 8)).collect();
+    let (result, bytes) = card.try_activate(active[0].elf, 8);
+    assert_eq!(result, Err(Errno::CANCELED));
+    assert_eq!(passthrough::<command::ActivateResponse>(&bytes).status.get(), Status::NO_CHANNEL.0);
+    let info: ResourceInfoResponse = card.command(&command::request(&ResourceInfoRequest::default(), &[]));
+    let left = (info.resources.channels_free, info.resources.cores_free, info.resources.cores_total);
+    assert_eq!(left, (0, 4, 20));
+    assert_eq!(card.deactivate(active[9]).0, Ok(()));
+    assert_eq!(card.activate(&image, 8).channel, 9);
 }
 
 #[test]
