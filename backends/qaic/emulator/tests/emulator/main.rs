@@ -16,6 +16,7 @@ mod messages;
 mod networks;
 mod objects;
 mod slices;
+mod supervised;
 mod table;
 mod users;
 mod waits;
