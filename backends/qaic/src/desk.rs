@@ -8,12 +8,12 @@
 use crate::kmd::{Errno, Kernel};
 use hal_backend::{HostCall, HostProgram, HostRange};
 use hal_qaic_abi::container::emulated::{Call as Dispatched, OUTCOME, Outcome, Program};
-use hal_qaic_abi::nnc::Version;
 use hal_qaic_abi::nnc::command::{
     self, ActivateRequest, ActivateResponse, Command, DeactivateResponse, LoadConstantsResponse,
-    LoadElfResponse, UnloadConstantsResponse, UnloadElfResponse, kind,
+    LoadElfResponse, StatusResponse, UnloadConstantsResponse, UnloadElfResponse, kind,
 };
 use hal_qaic_abi::nnc::user::{Answer, Ask, Message, asks};
+use hal_qaic_abi::nnc::{COMMANDS, Version};
 use hal_qaic_abi::uapi::{
     AttachSlice, Call, CreateBo, DetachSlice, DrmVersion, Execute, ExecuteEntry, GemClose, MESSAGE_MAX,
     ManageMessage, MmapBo, PartialExecuteEntry, PerfStats, PerfStatsEntry, SliceEntry, TO_DEVICE, Wait,
@@ -304,6 +304,11 @@ impl State {
                 reply.answer(&Answer::Status { version, status: 0, flags: 0 }).unwrap();
             }
             [Ask::Passthrough(bytes), ..] => match command::kind(bytes).unwrap() {
+                kind::STATUS_REQUEST => {
+                    let mut status = StatusResponse::default();
+                    status.device.commands_major = COMMANDS.major.into();
+                    say(status.as_bytes());
+                }
                 kind::LOAD_CONSTANTS_EX_REQUEST => {
                     say(LoadConstantsResponse { constants_id: 1.into(), ..Default::default() }.as_bytes());
                 }

@@ -19,7 +19,7 @@ pub struct Info {
     /// The version of the transactions that it speaks.
     pub version: Version,
     /// What is to be said of that.
-    pub warning: Option<String>,
+    pub warnings: Vec<String>,
     /// The settings of the driver's module.
     pub settings: ModuleSettings,
     /// What its management processor says.
@@ -35,7 +35,7 @@ impl QaicDevice {
             node: name.to_owned(),
             emulated: self.is_emulated(),
             version: client.version(),
-            warning: client.warning(),
+            warnings: client.warnings(),
             settings: ModuleSettings::read(&**client.card().kernel()),
             device: client.information().map_err(|error| error.failure(name)),
         }
@@ -47,7 +47,7 @@ impl fmt::Display for Info {
         let kind = if self.emulated { "emulated Cloud AI 100" } else { "Cloud AI 100" };
         writeln!(f, "card:          {kind} at {}", self.node)?;
         writeln!(f, "transactions:  {}, here {TRANSACTIONS}", self.version)?;
-        if let Some(warning) = &self.warning {
+        for warning in &self.warnings {
             writeln!(f, "warning:       {warning}")?;
         }
         writeln!(f, "module:        {}", self.settings.describe())?;

@@ -269,7 +269,7 @@ fn device(
     opening: &Opening,
 ) -> Result<QaicDevice, Failure> {
     let client = Client::new(card, opening.control)?;
-    if let Some(warning) = client.warning() {
+    for warning in client.warnings() {
         // Nothing fails for it, so that there is no status that it could be in.
         eprintln!("hal-qaic: {warning}");
     }

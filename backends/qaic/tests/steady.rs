@@ -3,8 +3,6 @@
 //! What a dispatch costs once everything is in its place: two system calls, and nothing from the heap.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-mod support;
-
 use hal_backend::{
     Command, Device, Dispatch, Failure, Function, HostCall, HostLoader, HostProgram, HostRange, LoadRequest,
     Parameters, Pattern, Place, Span, Workgroups,
@@ -12,7 +10,8 @@ use hal_backend::{
 use hal_qaic::emulator::{Emulator, Options};
 use hal_qaic::kmd::{Errno, Kernel, uapi::Call};
 use hal_qaic::{Executable, Memory, Qaic, QaicDevice};
-use hal_semaphore::{Action, Affinity, Engine, Semaphore};
+use hal_semaphore::Semaphore;
+use hal_testbench::Testbench;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -22,7 +21,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use support::Bridge;
 
 thread_local! {
     /// Whether this thread is one of the backend's: whoever asks the kernel is.
@@ -152,8 +150,7 @@ impl HostLoader for Loader {
 
 struct Bench {
     kernel: Arc<Counted>,
-    device: Arc<QaicDevice>,
-    engine: Engine<Bridge>,
+    engine: Testbench<QaicDevice>,
     executable: Arc<Executable>,
     memory: Vec<Arc<Memory>>,
     timeline: Semaphore,
@@ -168,14 +165,14 @@ impl Bench {
         let node = Path::new("/dev/accel/accel0");
         let device = Qaic::open_on(kernel.clone(), node, Some(emulator), &mut none).unwrap();
         let device = Arc::new(device);
-        let engine = Engine::new(Bridge(device.clone())).unwrap();
         let request = LoadRequest { format: "host", data: &[], constants: &[] };
         let executable = Arc::new(device.load(&request, &Loader).unwrap().executable);
         let memory = (0..6).map(|_| Arc::new(device.allocate(0, 1000).unwrap())).collect();
-        let timeline = Semaphore::new(&engine, 0).unwrap();
+        let engine = Testbench::new(device);
+        let timeline = engine.timeline();
         // This thread has asked the kernel too, but from here on it is the program's.
         BACKEND.set(false);
-        Self { kernel, device, engine, executable, memory, timeline, value: 0 }
+        Self { kernel, engine, executable, memory, timeline, value: 0 }
     }
 
     /// A dispatch, from the submission to its end.
@@ -201,10 +198,7 @@ impl Bench {
 
     fn run(&mut self, command: Command<QaicDevice>) {
         self.value += 1;
-        let signals = [(self.timeline.clone(), self.value)];
-        let none: [(Semaphore, u64); 0] = [];
-        let work = Action::Queue(Some(command));
-        self.engine.submit(0, Affinity::queue(0), &none, &signals, work).unwrap();
+        self.engine.signal(0, command, &self.timeline, self.value);
         let end = Instant::now() + Duration::from_secs(60);
         while self.timeline.query().unwrap() < self.value {
             assert!(Instant::now() < end, "it does not end");
@@ -240,6 +234,6 @@ fn a_dispatch_in_the_steady_state_is_two_system_calls_and_no_allocation() {
     assert_eq!(allocations, 0);
     let mut byte = [0];
     let memory = bench.memory.get(1).unwrap();
-    assert!(bench.device.host_view(memory).unwrap().read(0, &mut byte));
+    assert!(bench.engine.device().host_view(memory).unwrap().read(0, &mut byte));
     assert_eq!(byte[0], u8::try_from(2 * rounds * DISPATCHES % 256).unwrap(), "and each of them has run");
 }

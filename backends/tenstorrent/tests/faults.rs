@@ -12,11 +12,12 @@ mod support;
 use hal_backend::{Code, Command, Device, Failure, Parameters, Pattern};
 use hal_emulation::{Errno, Kernel};
 use hal_tenstorrent_emulator::{Emulator, Options};
+use hal_testbench::until_known;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use support::compiler::{FLOATS, compile};
-use support::{Bench, COMPUTE, TRANSFER, bytes_of, call, floats_of, numbers, open, span, until_known};
+use support::{Bench, COMPUTE, TRANSFER, bytes_of, call, floats_of, numbers, open, span};
 
 /// Compiled once, for all tests.
 fn kernels() -> &'static [u8] {

@@ -208,6 +208,37 @@ fn dispatches_that_depend_on_each_other_are_in_order_and_those_ahead_in_the_ring
 }
 
 #[test]
+fn a_client_finds_no_room_beside_another_ones_networks_and_works_when_there_is_some() {
+    // Of a real card the cores run out first; where there are more of them it is the channels.
+    for (cores, status) in [(16, "-13"), (20, "-14")] {
+        let machine = Machine::new(&format!("&cores={cores}"), Duration::ZERO);
+        let (one, two) = (Device::open(&machine.uri).unwrap(), Device::open(&machine.uri).unwrap());
+        let mut many: Vec<Workload<'_>> = (0..16).map(|_| Workload::new(&machine, &one, 1)).collect();
+        many.iter_mut().for_each(|workload| workload.run().unwrap());
+        assert_eq!(machine.emulator.counts(0).activations, 16);
+        let mut late = Workload::new(&machine, &two, 1);
+        let failed = late.run().unwrap_err();
+        assert_eq!(failed.code, Code::ResourceExhausted, "{}", failed.text);
+        assert!(failed.text.contains("accel0") && failed.text.contains(status), "{}", failed.text);
+        // The other one's networks stay where they are.
+        let messages = machine.emulator.counts(0).messages;
+        many.iter_mut().for_each(|workload| workload.run().unwrap());
+        assert_eq!(machine.emulator.counts(0).messages, messages, "nothing was started again");
+        drop(many.pop());
+        until(|| machine.emulator.counts(0).channels < 16);
+        late.run().unwrap();
+        assert!(many.iter().all(|workload| workload.first_byte() == 2) && late.first_byte() == 1);
+        // More than there is room for, of one's own, make room for each other.
+        let mut more: Vec<Workload<'_>> = (0..3).map(|_| Workload::new(&machine, &two, 1)).collect();
+        for _ in 0..2 {
+            more.iter_mut().for_each(|workload| workload.run().unwrap());
+        }
+        assert!(more.iter().all(|workload| workload.first_byte() == 2));
+        assert_eq!(machine.emulator.counts(0).activations, 16);
+    }
+}
+
+#[test]
 fn a_workload_that_is_lost_is_lost_alone() {
     // The third call of a network is the first one's second.
     let machine = Machine::new("&fault=crash:3", Duration::ZERO);
@@ -264,7 +295,7 @@ fn a_network_that_hangs_is_stopped_and_others_do_not_notice() {
 fn what_the_card_refuses_fails_one_dispatch_with_its_code() {
     for (fault, code, says) in [
         ("bad-channel:1", Code::Internal, "channel"),
-        ("control-crc:2", Code::DataLoss, "checksum"),
+        ("control-crc:3", Code::DataLoss, "checksum"),
         ("alloc:4", Code::ResourceExhausted, "not enough memory"),
     ] {
         let machine = Machine::new(&format!("&fault={fault}"), Duration::ZERO);
@@ -279,7 +310,20 @@ fn what_the_card_refuses_fails_one_dispatch_with_its_code() {
 }
 
 #[test]
-fn a_semaphore_that_nobody_adds_to_is_a_hang_and_a_lost_interrupt_costs_time() {
+fn a_semaphore_that_nobody_adds_to_fails_one_dispatch_in_time() {
+    let machine = Machine::new("&fault=deadlock:2&execute_timeout=1", Duration::ZERO);
+    let device = Device::open(&machine.uri).unwrap();
+    let mut workload = Workload::new(&machine, &device, 1);
+    workload.run().unwrap();
+    let failed = workload.run().unwrap_err();
+    assert_eq!(failed.code, Code::Aborted, "{}", failed.text);
+    assert!(failed.text.contains("execute_timeout"), "{}", failed.text);
+    workload.run().unwrap();
+    assert_eq!(workload.first_byte(), 2, "what was not written back is not there");
+}
+
+#[test]
+fn a_lost_interrupt_costs_time() {
     let machine = Machine::new("&fault=lost-msi:1&execute_timeout=1", Duration::ZERO);
     let device = Device::open(&machine.uri).unwrap();
     let mut workload = Workload::new(&machine, &device, 1);

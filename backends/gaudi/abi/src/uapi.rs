@@ -9,8 +9,6 @@
 //! Fields are named as the kernel names them, and `reserved` where a member does not use a part of its union: the kernel
 //! wants zeros there.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 /// Which numbers the kernel's driver listens to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Abi {
@@ -76,49 +74,8 @@ const _: () = {
     assert!(Call::Memory.request(Abi::Old) == 0xc028_4805);
 };
 
-/// Structures with every size and offset asserted. The name in `habanalabs.txt` follows the
-/// structure's own, then the prefix of its fields there, where it stands for a member of a union.
-macro_rules! layouts {
-    ($(
-        $(#[$attribute:meta])*
-        $name:ident = $kernel:literal $prefix:literal, $size:literal {
-            $($(#[$about:meta])* $field:ident: $type:ty = $offset:literal,)*
-        }
-    )*) => {
-        $(
-            $(#[$attribute])*
-            #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-            #[repr(C)]
-            #[allow(missing_docs, reason = "fields are named, and explained, by the kernel's headers")]
-            pub struct $name {
-                $($(#[$about])* pub $field: $type,)*
-            }
-
-            impl Default for $name {
-                fn default() -> Self {
-                    zerocopy::FromZeros::new_zeroed()
-                }
-            }
-
-            const _: () = {
-                assert!(size_of::<$name>() == $size);
-                $(assert!(std::mem::offset_of!($name, $field) == $offset);)*
-            };
-        )*
-
-        /// What the test compares with the table: structure, prefix, field, offset, size.
-        #[cfg(test)]
-        const FIELDS: &[(&str, &str, &[(&str, usize, usize)])] = &[
-            $(($kernel, $prefix, &[$((stringify!($field), $offset, size_of::<$type>()),)*]),)*
-        ];
-
-        /// The same for whole structures that are not members of unions.
-        #[cfg(test)]
-        const SIZES: &[(&str, usize)] = &[$(($kernel, $size),)*];
-    };
-}
-
-layouts! {
+// The name in `habanalabs.txt` follows the structure's own, then the prefix of its fields there.
+hal_layouts::layouts! {
     /// A question: where the answer goes, and which.
     InfoIn = "hl_info_args" "", 24 {
         /// Where the answer is written.
@@ -543,6 +500,7 @@ pub const NO_SEQUENCE: u64 = u64::MAX;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hal_layouts::{Field, Layout};
 
     /// A structure of the table, with its size and its fields.
     type Structure = (String, Option<usize>, Vec<(String, usize, usize)>);
@@ -572,12 +530,12 @@ mod tests {
     #[test]
     fn every_structure_is_as_the_kernel_headers_have_it() {
         let table = table();
-        for &(kernel, size) in SIZES {
+        for &Layout { kernel, size, .. } in LAYOUTS {
             let (_, known, _) = table.iter().find(|(name, ..)| name == kernel).expect(kernel);
             assert_eq!(*known, Some(size), "{kernel}");
         }
-        let fields = FIELDS.iter().flat_map(|&(kernel, prefix, fields)| {
-            fields.iter().map(move |&(field, offset, size)| (kernel, prefix, field, offset, size))
+        let fields = LAYOUTS.iter().flat_map(|&Layout { kernel, prefix, fields, .. }| {
+            fields.iter().map(move |&Field { name, offset, size }| (kernel, prefix, name, offset, size))
         });
         let mut compared = 0;
         for (kernel, prefix, field, offset, size) in fields {

@@ -10,8 +10,6 @@
 //! it knows. That is why [`Call::PartitionDevice`] is dangerous, and why nothing is sent before the name of the driver is
 //! known.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 /// `_IOC` of a direction, a type, a number and a size.
 const fn request(direction: u32, number: u8, size: usize) -> u32 {
     assert!(size < 1 << 14);
@@ -148,45 +146,8 @@ const _: () = {
     assert!(Call::DescriptorToHandle.request() == 0xc00c_642e);
 };
 
-/// Structures with every size and offset asserted. The name in `qaic_accel.txt` follows the structure's own; it is empty for
-/// what is not in that table.
-macro_rules! layouts {
-    ($(
-        $(#[$attribute:meta])*
-        $name:ident = $kernel:literal, $size:literal {
-            $($(#[$about:meta])* $field:ident: $type:ty = $offset:literal,)*
-        }
-    )*) => {
-        $(
-            $(#[$attribute])*
-            #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-            #[repr(C)]
-            #[allow(missing_docs, reason = "fields are named, and explained, by the kernel's headers")]
-            pub struct $name {
-                $($(#[$about])* pub $field: $type,)*
-            }
-
-            impl Default for $name {
-                fn default() -> Self {
-                    zerocopy::FromZeros::new_zeroed()
-                }
-            }
-
-            const _: () = {
-                assert!(size_of::<$name>() == $size);
-                $(assert!(std::mem::offset_of!($name, $field) == $offset);)*
-            };
-        )*
-
-        /// What the test compares with the table: structure, size, and of each field the name, offset and size.
-        #[cfg(test)]
-        const LAYOUTS: &[(&str, usize, &[(&str, usize, usize)])] = &[
-            $(($kernel, $size, &[$((stringify!($field), $offset, size_of::<$type>()),)*]),)*
-        ];
-    };
-}
-
-layouts! {
+// The name in `qaic_accel.txt` follows the structure's own; it is empty for what is not in that table.
+hal_layouts::layouts! {
     /// What each transaction of a message begins with.
     TransactionHeader = "qaic_manage_trans_hdr", 8 {
         /// One of [`nnc::transaction`](crate::nnc::transaction). The kernel's name is `type`.
@@ -456,6 +417,7 @@ pub mod sem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hal_layouts::{Field, Layout};
 
     /// The line of the table that begins with these words, without them.
     fn line(words: &str) -> &'static str {
@@ -467,15 +429,15 @@ mod tests {
     #[test]
     fn every_structure_is_as_the_kernel_headers_have_it() {
         let mut compared = 0;
-        for (kernel, size, fields) in LAYOUTS.iter().filter(|(kernel, ..)| !kernel.is_empty()) {
+        for Layout { kernel, size, fields, .. } in LAYOUTS.iter().filter(|layout| !layout.kernel.is_empty()) {
             let text = line(&format!("struct {kernel}"));
             let (head, rest) = text.split_once(':').unwrap();
             assert!(head.split_whitespace().any(|word| word == format!("size={size}")), "{kernel}: {head}");
             // Headers of transactions are left out of the table.
             let mut known: Vec<&str> =
                 rest.split_whitespace().filter(|word| !word.starts_with("hdr@")).collect();
-            for (field, offset, size) in fields.iter().filter(|(field, ..)| *field != "hdr") {
-                let field = if *field == "kind" { "type" } else { field };
+            for Field { name, offset, size } in fields.iter().filter(|field| field.name != "hdr") {
+                let field = if *name == "kind" { "type" } else { name };
                 let here = format!("{field}@{offset}/{size}");
                 let place = known.iter().position(|there| *there == here);
                 known.remove(place.unwrap_or_else(|| panic!("{kernel}: {here} is not among {known:?}")));

@@ -26,6 +26,8 @@ pub(crate) const STATUS: Form = Form::new("status", When::Nth);
 pub(crate) const INTERRUPT: Form = Form::new("eintr", When::Each);
 /// This call of a network never ends.
 pub(crate) const HANG: Form = Form::new("hang", When::Nth);
+/// The outputs of this call wait for a semaphore that nobody adds to.
+pub(crate) const DEADLOCK: Form = Form::new("deadlock", When::Nth);
 /// The cores of a network crash when this call is about to run.
 pub(crate) const CRASH: Form = Form::new("crash", When::Nth);
 /// The card resets when this call of a network is about to run.
@@ -46,6 +48,7 @@ pub(crate) const ALL: &[Form] = &[
     STATUS,
     INTERRUPT,
     HANG,
+    DEADLOCK,
     CRASH,
     RESET,
     UNPLUG,

@@ -15,6 +15,7 @@
 //! | parameter | default | what it does |
 //! |---|---|---|
 //! | `cards=N` | 1 | how many cards there are, 1 to 8 |
+//! | `cores=N` | 16 | how many cores each card has, 1 to 64; each network takes one or more |
 //! | `dram=SIZE` | 32g | memory of each card; what is not written takes no space |
 //! | `segment=SIZE` | none | the device sees host memory in pieces of this size, as without an IOMMU; each is an element of a ring |
 //! | `crc=on\|off` | on | whether the device wants checksums on its control channel |
@@ -43,6 +44,7 @@
 //! | `status:N` | the N-th completion has an error, which the kernel logs: waits succeed |
 //! | `eintr:N` | of the waits that would sleep, every N-th is interrupted, with `EINTR` |
 //! | `hang:N` | the N-th call of a network never ends: waits time out |
+//! | `deadlock:N` | the N-th call of a network runs, and does not add to the semaphore that its outputs wait for: waits for them time out |
 //! | `crash:N` | the cores crash when the N-th call of a network is about to run, and restart: its channel is lost, and nothing else |
 //! | `reset:N` | the card is reset when the N-th call of a network is about to run |
 //! | `unplug:N` | the card is pulled out at the N-th request: `ENODEV` from there on |
@@ -53,14 +55,15 @@
 //! |---|---|
 //! | `machine.rs` | the cards of a machine; resets |
 //! | `bus.rs` | all that the kernel and the device share: host memory by addresses of the bus, registers |
-//! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts, restarts |
-//! | `device/` | the device: its control server, its DMA bridge with semaphores, its networks, its cores and their crashes |
+//! | `kernel/` | the driver: users, messages (`manage`, `encode`, `decode`, `control`), objects, slices, executions, waits, interrupts, restarts, events |
+//! | `device/` | the device: its control server, what users have loaded, its DMA bridge with semaphores, its networks, its cores and their crashes |
 //! | `fault.rs`, `options.rs` | what a URI asks for |
 //! | `supervised.rs` | the machine for other processes |
 //!
 //! # What is not modelled
 //!
-//! Memory of other devices (PRIME), partitions, crash dumps and events of a restart, the boot of a device (MHI, Sahara), time
+//! Memory of other devices (PRIME), partitions, crash dumps, the way of events to programs (they are kept for
+//! [`Emulator::uevents`]), the boot of a device (MHI, Sahara), time
 //! synchronisation, reports of reliability, single-MSI mode, link errors, linked-list transfers, power states of networks,
 //! resource groups, and anything that takes firmware.
 //!
@@ -147,6 +150,12 @@ impl Emulator {
     /// What became of a card; zeros, if there is none of that number.
     pub fn counts(&self, card: usize) -> Counts {
         self.machine.lock().cards.get(card).map(machine::Card::counted).unwrap_or_default()
+    }
+
+    /// The last events that the kernel has sent about a card, oldest first: `offline`, `online`, or `change` with a channel
+    /// and its state.
+    pub fn uevents(&self, card: usize) -> Vec<String> {
+        self.machine.lock().cards.get(card).map(|card| card.uevents.sent()).unwrap_or_default()
     }
 
     /// What was wrong with what a card met last, for people.

@@ -12,6 +12,7 @@ use crate::device::control::Server;
 use crate::kernel::channel::Channel;
 use crate::kernel::control::Control;
 use crate::kernel::object::Objects;
+use crate::kernel::uevent::Uevents;
 use crate::kernel::user::{File, User};
 use crate::options::Options;
 use hal_emulation::fault::Faults;
@@ -92,6 +93,7 @@ pub(crate) struct Card {
     pub(crate) control: Control,
     /// The channel whose sub-system restarts (`ssr_dbc`).
     pub(crate) restarting: Option<u32>,
+    pub(crate) uevents: Uevents,
     // The device's half.
     pub(crate) server: Server,
     pub(crate) bridges: Vec<Bridge>,
@@ -112,7 +114,8 @@ impl Card {
             channels: std::iter::repeat_with(Channel::default).take(count).collect(),
             control: Control::default(),
             restarting: None,
-            server: Server::new(options.dram),
+            uevents: Uevents::default(),
+            server: Server::new(options.cores, options.dram),
             bridges: std::iter::repeat_with(Bridge::default).take(count).collect(),
         }
     }
@@ -253,6 +256,8 @@ impl Machine {
         }
         card.status = Status::Offline;
         card.counts.resets += 1;
+        // `qaic_notify_reset`.
+        card.uevents.send("offline".to_owned());
         self.tear_down(state, number);
         self.after(state, self.real(RESET), Event::Booted { card: number });
     }
@@ -263,6 +268,7 @@ impl Machine {
             && card.status == Status::Offline
         {
             card.status = Status::Online;
+            card.uevents.send("online".to_owned());
             self.core.wake(number);
         }
     }
@@ -271,6 +277,7 @@ impl Machine {
     pub(crate) fn unplug(&self, state: &mut State, number: usize) {
         let Some(card) = state.cards.get_mut(number) else { return };
         card.status = Status::Gone;
+        card.uevents.send("offline".to_owned());
         self.tear_down(state, number);
     }
 

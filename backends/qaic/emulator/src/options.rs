@@ -85,6 +85,8 @@ impl Module {
 pub struct Options {
     /// How many cards there are.
     pub cards: usize,
+    /// How many cores each card has.
+    pub cores: u16,
     /// How many bytes of memory each card has.
     pub dram: u64,
     /// The longest piece of host memory that a device sees in one, if memory is not contiguous to it.
@@ -106,6 +108,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             cards: 1,
+            cores: 16,
             dram: 32 << 30,
             segment: None,
             crc: true,
@@ -123,6 +126,7 @@ impl Options {
         let default = Self::default();
         Ok(Self {
             cards: parameters.number("cards", default.cards, 1, 8)?,
+            cores: parameters.number("cores", default.cores, 1, 64)?,
             dram: size(parameters, "dram", 1 << 20, 1 << 40)?.unwrap_or(default.dram),
             segment: size(parameters, "segment", 4096, u32::MAX.into())?,
             crc: parameters.choice("crc", &["on", "off"])? != Some("off"),
@@ -174,6 +178,7 @@ mod tests {
     fn each_parameter_is_read() {
         let options = read(&[
             ("cards", "2"),
+            ("cores", "8"),
             ("dram", "1g"),
             ("segment", "4m"),
             ("crc", "off"),
@@ -187,7 +192,8 @@ mod tests {
             ("fault", "alloc:1"),
         ])
         .unwrap();
-        assert_eq!((options.cards, options.dram, options.segment), (2, 1 << 30, Some(4 << 20)));
+        assert_eq!((options.cards, options.cores), (2, 8));
+        assert_eq!((options.dram, options.segment), (1 << 30, Some(4 << 20)));
         let module = options.module;
         assert!(
             !options.crc && !options.mitigation && module.datapath_polling && options.execution.workers == 2
@@ -202,6 +208,7 @@ mod tests {
     fn each_wrong_value_is_refused_by_name() {
         for (key, value) in [
             ("cards", "0"),
+            ("cores", "65"),
             ("dram", "1"),
             ("segment", "5000"),
             ("crc", "maybe"),

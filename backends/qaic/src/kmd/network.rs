@@ -17,7 +17,7 @@ use hal_qaic_abi::nnc::command::{
     UnloadElfRequest, UnloadElfResponse, activation,
 };
 use hal_qaic_abi::nnc::user::{Answer, Ask};
-use hal_qaic_abi::nnc::{Compatibility, TRANSACTIONS, Version};
+use hal_qaic_abi::nnc::{COMMANDS, Compatibility, TRANSACTIONS, Version};
 use hal_qaic_abi::uapi::CHANNELS;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,22 +53,41 @@ pub struct Device {
     card: Arc<Card>,
     control: Control,
     version: Version,
+    commands: Result<Version, Error>,
+}
+
+/// A device's version of one half of the protocol, if it goes with ours.
+fn understood(what: &'static str, ours: Version, device: Version) -> Result<Version, Error> {
+    match ours.with(device) {
+        Compatibility::Same | Compatibility::Differs => Ok(device),
+        Compatibility::None => Err(Error::Version { what, device, ours }),
+    }
 }
 
 impl Device {
-    /// The device of an open file. Fails if it speaks another version of the protocol.
+    /// The device of an open file. Fails if it speaks another major version of either half of the protocol: of transactions,
+    /// which are the kernel's business as well, or of commands, which the kernel only passes on.
+    ///
+    /// A device that does not say which commands it knows, or says it in a way that is not understood, is taken, with a
+    /// [warning](Device::warnings): that it cannot be asked is no proof that it cannot be used.
     pub fn new(card: Arc<Card>, control_timeout: Option<Duration>) -> Result<Self, Failure> {
         let control = Control::new(&card, control_timeout)?;
-        let mut device = Self { card, control, version: TRANSACTIONS };
-        let version = device.ask_version().map_err(|error| error.failure(device.card.name()))?;
-        device.version = version;
-        match TRANSACTIONS.with(version) {
-            Compatibility::Same | Compatibility::Differs => Ok(device),
-            Compatibility::None => {
-                let error = Error::Version { what: "transactions", device: version, ours: TRANSACTIONS };
-                Err(error.failure(device.card.name()))
-            }
+        let mut device = Self { card, control, version: TRANSACTIONS, commands: Ok(COMMANDS) };
+        match device.agree() {
+            Ok(()) => Ok(device),
+            Err(error) => Err(error.failure(device.card.name())),
         }
+    }
+
+    /// Asks for the versions of both halves of the protocol.
+    fn agree(&mut self) -> Result<(), Error> {
+        self.version = understood("transactions", TRANSACTIONS, self.ask_version()?)?;
+        self.commands = match self.information() {
+            Ok(information) => Ok(understood("commands", COMMANDS, information.commands())?),
+            Err(unknown @ (Error::Refused { .. } | Error::Answer { .. })) => Err(unknown),
+            Err(error) => return Err(error),
+        };
+        Ok(())
     }
 
     /// The open file.
@@ -81,21 +100,30 @@ impl Device {
         &self.control
     }
 
-    /// The version of the protocol that it speaks. Its minor number may differ from ours.
+    /// The version of transactions that it speaks. Its minor number may differ from ours.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// What is to be said of that, if they are not the same.
-    pub fn warning(&self) -> Option<String> {
-        (TRANSACTIONS.with(self.version) == Compatibility::Differs).then(|| {
-            format!(
-                "{}: the device's transactions are of version {}, and this driver's of {TRANSACTIONS}: one knows more than the \
-                 other, and what both know works; firmware and driver of one release go together best",
-                self.card.name(),
-                self.version
-            )
-        })
+    /// What is to be said of the versions that it speaks, if they are not ours.
+    pub fn warnings(&self) -> Vec<String> {
+        let name = self.card.name();
+        let differs = |what: &str, ours: Version, device: Version| {
+            (ours.with(device) == Compatibility::Differs).then(|| {
+                format!(
+                    "{name}: the device's {what} are of version {device}, and this driver's of {ours}: one knows more than \
+                     the other, and what both know works; firmware and driver of one release go together best"
+                )
+            })
+        };
+        let commands = match &self.commands {
+            Ok(version) => differs("commands", COMMANDS, *version),
+            Err(unknown) => Some(format!(
+                "{name}: the device does not say which commands it knows ({unknown}); this driver's are of version \
+                 {COMMANDS}: if networks are refused, use firmware and driver of one release"
+            )),
+        };
+        differs("transactions", TRANSACTIONS, self.version).into_iter().chain(commands).collect()
     }
 
     fn ask_version(&self) -> Result<Version, Error> {

@@ -5,8 +5,6 @@
 //! Each structure is what a request's argument points to, input first, then output. Sizes and offsets are asserted when this is
 //! compiled, and compared by a test with `abi/tenstorrent.txt`, which a C compiler printed from the header of module 2.10.0.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 /// The requests. The numbers have no sizes in them: the kernel's are all made with `_IO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -80,44 +78,7 @@ impl Request {
     }
 }
 
-/// Structures with every size and offset asserted.
-macro_rules! layouts {
-    ($(
-        $(#[$attribute:meta])*
-        $name:ident = $kernel:literal, $size:literal {
-            $($(#[$about:meta])* $field:ident: $type:ty = $offset:literal,)*
-        }
-    )*) => {
-        $(
-            $(#[$attribute])*
-            #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-            #[repr(C)]
-            #[allow(missing_docs, reason = "fields are named, and explained, by the kernel's header")]
-            pub struct $name {
-                $($(#[$about])* pub $field: $type,)*
-            }
-
-            impl Default for $name {
-                fn default() -> Self {
-                    zerocopy::FromZeros::new_zeroed()
-                }
-            }
-
-            const _: () = {
-                assert!(size_of::<$name>() == $size);
-                $(assert!(std::mem::offset_of!($name, $field) == $offset);)*
-            };
-        )*
-
-        /// What the test compares with the table: structure, size, and each field with its offset and size.
-        #[cfg(test)]
-        const LAYOUTS: &[(&str, usize, &[(&str, usize, usize)])] = &[
-            $(($kernel, $size, &[$((stringify!($field), $offset, size_of::<$type>()),)*]),)*
-        ];
-    };
-}
-
-layouts! {
+hal_layouts::layouts! {
     /// What card it is.
     GetDeviceInfo = "get_device_info", 24 {
         /// How many bytes of the rest there is room for.
@@ -393,6 +354,7 @@ pub mod device {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hal_layouts::{Field, Layout};
     use std::collections::BTreeMap;
 
     /// Lines of `structure size` and `structure.field offset size`, from a C compiler.
@@ -406,10 +368,10 @@ mod tests {
             .map(|line| line.split_once(' ').unwrap())
             .collect();
         let mut ours = BTreeMap::new();
-        for (structure, size, fields) in LAYOUTS {
-            ours.insert((*structure).to_owned(), size.to_string());
-            for (field, offset, size) in *fields {
-                ours.insert(format!("{structure}.{field}"), format!("{offset} {size}"));
+        for Layout { kernel, size, fields, .. } in LAYOUTS {
+            ours.insert((*kernel).to_owned(), size.to_string());
+            for Field { name, offset, size } in *fields {
+                ours.insert(format!("{kernel}.{name}"), format!("{offset} {size}"));
             }
         }
         for request in Request::ALL {

@@ -8,58 +8,14 @@
 pub(crate) mod compiler;
 
 use hal_backend::{
-    Command, Commands, Completer, Device, DeviceSpec, Dispatch, Driver, Failure, HostLoader, HostProgram,
-    HostRange, Job, LoadRequest, Parameters, Place, QueueId, Rejected, Span, Workgroups,
+    Command, Device, Dispatch, Driver, Failure, HostLoader, HostProgram, HostRange, LoadRequest, Parameters,
+    Place, Span, Workgroups,
 };
-use hal_semaphore::backend::{Backend, Batch, Submitted};
-use hal_semaphore::{Action, Affinity, Engine, Semaphore};
+use hal_semaphore::Semaphore;
 use hal_tenstorrent::{Executable, FORMAT, Memory, Tenstorrent, TenstorrentDevice};
+use hal_testbench::Testbench;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-/// The device as the engine's backend: an operation is a command.
-pub(crate) struct Bridge(Arc<TenstorrentDevice>);
-
-impl Backend for Bridge {
-    type Timeline = Semaphore;
-    type Work = Option<Command<TenstorrentDevice>>;
-    type Event = ();
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![self.0.properties().queues]
-    }
-
-    fn start(&self, completer: Completer) {
-        self.0.start(completer);
-    }
-
-    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        let mut accepted = 0;
-        for submission in batch.iter() {
-            let command = submission.work.and_then(Option::take);
-            let job = Job {
-                queue,
-                epoch: submission.epoch,
-                waits: Default::default(),
-                event: None,
-                commands: Commands::Own(command.into_iter().collect()),
-                observer: None,
-            };
-            match self.0.submit(job) {
-                Ok(()) => accepted += 1,
-                Err(Rejected::Full(_)) => panic!("the tests submit less than the queue takes"),
-                Err(Rejected::Failed(failure)) => return Submitted::failed(accepted, failure),
-                Err(Rejected::Lost(failure)) => return Submitted::lost(failure),
-            }
-        }
-        Submitted::all()
-    }
-
-    fn abort(&self, _: usize, why: &Failure) {
-        self.0.abort(why);
-    }
-}
 
 /// Executables of the host's, of which a card runs none.
 pub(crate) struct NoLoader;
@@ -80,7 +36,7 @@ pub(crate) const TRANSFER: usize = 1;
 
 pub(crate) struct Bench {
     pub(crate) device: Arc<TenstorrentDevice>,
-    engine: Engine<Bridge>,
+    engine: Testbench<TenstorrentDevice>,
 }
 
 /// Parameters that every card takes.
@@ -108,22 +64,18 @@ impl Bench {
     /// Of a device.
     pub(crate) fn of(device: TenstorrentDevice) -> Self {
         let device = Arc::new(device);
-        let engine = Engine::new(Bridge(device.clone())).unwrap();
+        let engine = Testbench::new(device.clone());
         Self { device, engine }
     }
 
     /// Submits a command to a queue; its timeline reaches 1.
     pub(crate) fn submit(&self, queue: usize, command: Command<TenstorrentDevice>) -> Semaphore {
-        let timeline = Semaphore::new(&self.engine, 0).unwrap();
-        let signals = [(timeline.clone(), 1)];
-        let none: [(Semaphore, u64); 0] = [];
-        self.engine.submit(0, Affinity::queue(queue), &none, &signals, Action::Queue(Some(command))).unwrap();
-        timeline
+        self.engine.submit(queue, command)
     }
 
     /// What becomes of a command.
     pub(crate) fn run(&self, command: Command<TenstorrentDevice>) -> Result<(), Failure> {
-        until_known(&self.submit(COMPUTE, command))
+        self.engine.run(COMPUTE, command)
     }
 
     pub(crate) fn load(&self, file: &[u8]) -> Result<Arc<Executable>, Failure> {
@@ -189,18 +141,6 @@ pub(crate) fn call(
         constants: Default::default(),
         bindings: bindings.iter().cloned().collect(),
     }))
-}
-
-/// Waits until a timeline has a value or its failure.
-pub(crate) fn until_known(timeline: &Semaphore) -> Result<(), Failure> {
-    let end = Instant::now() + Duration::from_secs(300);
-    loop {
-        match timeline.query() {
-            Ok(0) => assert!(Instant::now() < end, "nothing was reported"),
-            known => return known.map(drop),
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
 }
 
 pub(crate) fn bytes_of(floats: &[f32]) -> Vec<u8> {

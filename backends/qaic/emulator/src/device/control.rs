@@ -7,10 +7,10 @@
 
 use super::bridge::Rings;
 use super::crash::Restart;
+use super::loaded::{Constants, Network, own, unload};
 use super::network::{Active, Image};
 use crate::fault;
 use crate::machine::{Card, Guard, Machine, State, Unit};
-use hal_qaic_abi::container::elf;
 use hal_qaic_abi::nnc::command::{
     self, ActivateRequest, ActivateResponse, Command, DeactivateRequest, DeactivateResponse, Information,
     LoadConstantsExRequest, LoadConstantsPayloadRequest, LoadConstantsRequest, LoadConstantsResponse,
@@ -18,7 +18,6 @@ use hal_qaic_abi::nnc::command::{
     StatusRequest, StatusResponse, UnloadConstantsRequest, UnloadConstantsResponse, UnloadElfRequest,
     UnloadElfResponse, kind,
 };
-use hal_qaic_abi::nnc::crc::crc32;
 use hal_qaic_abi::nnc::wire::{FromDevice, Message, Piece, ToDevice};
 use hal_qaic_abi::nnc::{COMMANDS, TRANSACTIONS};
 use hal_qaic_abi::uapi::{CHANNELS, sem};
@@ -27,8 +26,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::{Immutable, IntoBytes};
 
-/// How many cores there are.
-const CORES: u16 = 16;
 /// What a request's status is called where the transaction is about a channel.
 const REFUSED: u32 = 1;
 
@@ -38,21 +35,16 @@ pub(crate) struct Server {
     inbox: VecDeque<Vec<u8>>,
     /// Whether a worker is at them.
     busy: bool,
+    cores: u16,
     dram: u64,
     next: u32,
-    networks: BTreeMap<u32, Loaded>,
-    constants: BTreeMap<u32, Loaded>,
+    pub(super) networks: BTreeMap<u32, Network>,
+    pub(super) constants: BTreeMap<u32, Constants>,
     active: BTreeMap<u32, Active>,
     /// What restarts after a crash.
     pub(crate) restarting: Option<Restart>,
     /// Transfers that come in chunks, by user and number.
     chunked: BTreeMap<(u32, u32), Chunked>,
-}
-
-/// Something that is loaded.
-struct Loaded {
-    owner: u32,
-    bytes: Vec<u8>,
 }
 
 /// A message whose transfer comes in chunks.
@@ -63,20 +55,21 @@ struct Chunked {
 }
 
 /// What is known while a message is answered.
-struct Context {
+pub(super) struct Context {
     card: usize,
-    user: u32,
+    pub(super) user: u32,
     /// Bytes that came with the message, by tag.
-    transfers: BTreeMap<u32, Vec<u8>>,
+    pub(super) transfers: BTreeMap<u32, Vec<u8>>,
     /// Rings that came with the message.
     rings: Option<Rings>,
 }
 
 impl Server {
-    pub(crate) fn new(dram: u64) -> Self {
+    pub(crate) fn new(cores: u16, dram: u64) -> Self {
         Self {
             inbox: VecDeque::new(),
             busy: false,
+            cores,
             dram,
             next: 1,
             networks: BTreeMap::new(),
@@ -91,7 +84,7 @@ impl Server {
     pub(crate) fn clear(&mut self) {
         self.abort_all();
         let busy = self.busy;
-        *self = Self { busy, ..Self::new(self.dram) };
+        *self = Self { busy, ..Self::new(self.cores, self.dram) };
     }
 
     /// Has every call of a network end soon.
@@ -111,16 +104,17 @@ impl Server {
 
     /// How much memory is taken.
     pub(crate) fn allocated(&self) -> u64 {
-        let loaded = self.networks.values().chain(self.constants.values());
+        let networks = self.networks.values().map(|network| network.image.len() as u64);
+        let constants = self.constants.values().map(|constants| constants.length);
         let active = self.active.values().map(|active| active.shared.ddr.memory.length());
-        loaded.map(|loaded| loaded.bytes.len() as u64).chain(active).sum()
+        networks.chain(constants).chain(active).sum()
     }
 
-    fn has_room(&self, bytes: u64) -> bool {
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
         self.allocated().checked_add(bytes).is_some_and(|total| total <= self.dram)
     }
 
-    fn number(&mut self) -> u32 {
+    pub(super) fn number(&mut self) -> u32 {
         let number = self.next;
         self.next += 1;
         number
@@ -129,7 +123,7 @@ impl Server {
     fn cores_free(&self) -> u16 {
         let restarting = self.restarting.map_or(0, |restart| restart.cores);
         let active = self.active.values().map(|active| active.cores);
-        CORES.saturating_sub(active.sum::<u16>() + restarting)
+        self.cores.saturating_sub(active.sum::<u16>() + restarting)
     }
 
     /// Takes out the network of a channel.
@@ -154,7 +148,7 @@ impl Server {
             dram_free: mebibytes(self.dram.saturating_sub(self.allocated())),
             channels_total: few(CHANNELS as usize),
             channels_free: few(CHANNELS as usize - channels),
-            cores_total: few(CORES.into()),
+            cores_total: few(self.cores.into()),
             cores_free: few(self.cores_free().into()),
             ..Resources::default()
         }
@@ -164,15 +158,6 @@ impl Server {
 /// An answer whose status is in its structure.
 fn answer<T: Command + IntoBytes + Immutable>(response: &T) -> FromDevice {
     FromDevice::Passthrough(response.as_bytes().to_vec())
-}
-
-/// Something of a user's own, or why not.
-fn own<T>(found: Option<&T>, owner: impl Fn(&T) -> u32, user: u32) -> Result<(), Status> {
-    match found {
-        None => Err(Status::NOT_FOUND),
-        Some(found) if owner(found) != user => Err(Status::NOT_PERMITTED),
-        Some(_) => Ok(()),
-    }
 }
 
 fn status(result: Result<(), Status>) -> i32 {
@@ -194,80 +179,18 @@ impl Card {
         Some(bytes)
     }
 
-    fn load(
-        &mut self,
-        context: &Context,
-        tag: u32,
-        length: u64,
-        checks: &[(Option<&str>, u32)],
-    ) -> Result<Loaded, Status> {
-        let bytes = context.transfers.get(&tag).ok_or(Status::PARAMETER)?;
-        let bytes =
-            usize::try_from(length).ok().and_then(|length| bytes.get(..length)).ok_or(Status::LENGTH)?;
-        for &(section, crc) in checks.iter().filter(|(_, crc)| *crc != 0) {
-            let checked = match section {
-                None => bytes,
-                Some(name) => elf::section(bytes, name).ok().flatten().ok_or(Status::METADATA)?,
-            };
-            if crc32(checked) != crc {
-                return Err(Status::METADATA);
-            }
-        }
-        if !self.server.has_room(length) {
-            return Err(Status::MEMORY);
-        }
-        Ok(Loaded { owner: context.user, bytes: bytes.to_vec() })
-    }
-
-    fn load_network(&mut self, context: &Context, request: &LoadElfRequest) -> Result<u32, Status> {
-        let checks = [
-            (Some("metadata"), request.metadata_crc.get()),
-            (Some("metadata_fb"), request.flatbuffer_crc.get()),
-        ];
-        let loaded = self.load(context, request.tag.get(), request.length.get(), &checks)?;
-        let number = self.server.number();
-        self.server.networks.insert(number, loaded);
-        Ok(number)
-    }
-
-    fn load_constants(&mut self, context: &Context, request: &LoadConstantsRequest) -> Result<u32, Status> {
-        let checks = [(None, request.crc.get())];
-        let loaded = self.load(context, request.tag.get(), request.length.get(), &checks)?;
-        let number = self.server.number();
-        self.server.constants.insert(number, loaded);
-        Ok(number)
-    }
-
-    fn load_payload(
-        &mut self,
-        context: &Context,
-        request: &LoadConstantsPayloadRequest,
-    ) -> Result<u32, Status> {
-        let number = request.constants_id.get();
-        own(self.server.constants.get(&number), |loaded| loaded.owner, context.user)?;
-        let payload = self.load(context, request.tag.get(), request.length.get(), &[])?;
-        let start = usize::try_from(request.offset.get()).map_err(|_| Status::PARAMETER)?;
-        let end = start.checked_add(payload.bytes.len()).ok_or(Status::PARAMETER)?;
-        let constants = self.server.constants.get_mut(&number).ok_or(Status::NOT_FOUND)?;
-        if constants.bytes.len() < end {
-            constants.bytes.resize(end, 0);
-        }
-        constants.bytes.get_mut(start..end).ok_or(Status::PARAMETER)?.copy_from_slice(&payload.bytes);
-        Ok(number)
-    }
-
     /// Starts a network. Its number, if that went well.
     fn activate(&mut self, context: &mut Context, request: &ActivateRequest) -> Result<u32, Status> {
         let (network, constants) = (request.elf_id.get(), request.constants_id.get());
-        own(self.server.networks.get(&network), |loaded| loaded.owner, context.user)?;
+        own(self.server.networks.get(&network), context.user)?;
         if constants != 0 {
-            own(self.server.constants.get(&constants), |loaded| loaded.owner, context.user)?;
+            own(self.server.constants.get(&constants), context.user)?;
         }
         if self.server.restarting.is_some_and(|restart| restart.owner == context.user) {
             return Err(Status::RESTARTING);
         }
         let loaded = self.server.networks.get(&network).ok_or(Status::NOT_FOUND)?;
-        let image = Image::read(&loaded.bytes).map_err(|fault| {
+        let image = Image::read(&loaded.image).map_err(|fault| {
             self.complaint = Some(fault);
             Status::METADATA
         })?;
@@ -377,6 +300,13 @@ impl Machine {
             }
         }
         let mut transactions = transactions;
+        if let Some((chunk, 0, bytes)) = &chunk
+            && bytes.is_empty()
+        {
+            // The kernel has no more of it: whatever it was for is given up.
+            card.server.chunked.remove(&(user, *chunk));
+            return Vec::new();
+        }
         if let Some((chunk, tag, bytes)) = chunk {
             let begun = Chunked { transactions, tag, bytes: Vec::new() };
             let chunked = card.server.chunked.entry((user, chunk)).or_insert(begun);
@@ -450,7 +380,7 @@ impl Machine {
             response.channel = channel.unwrap_or(0).into();
             response.ddr_base = active.shared.ddr.base.into();
             response.multicast_base = active.shared.multicast.base.into();
-            let mask = (1_u32 << active.cores.min(CORES)) - 1;
+            let mask = 1_u32.checked_shl(active.cores.into()).map_or(u32::MAX, |bit| bit - 1);
             response.cores = mask.into();
         }
         answers.push(answer(&response));
@@ -473,7 +403,7 @@ impl Machine {
         let Ok((request, _)) = command::read::<DeactivateRequest>(bytes) else { return };
         let Some(card) = state.cards.get_mut(context.card) else { return };
         let number = request.activation_id.get();
-        let mut result = own(card.server.active.get(&number), |active| active.owner, context.user);
+        let mut result = own(card.server.active.get(&number), context.user);
         if card.faults.strikes(fault::DEACTIVATE) {
             result = Err(Status::ERROR);
         }
@@ -520,8 +450,8 @@ impl Machine {
             self.stop_network(state, number, activation);
         }
         let Some(card) = state.cards.get_mut(number) else { return };
-        card.server.networks.retain(|_, loaded| loaded.owner != user);
-        card.server.constants.retain(|_, loaded| loaded.owner != user);
+        card.server.networks.retain(|_, network| network.owner != user);
+        card.server.constants.retain(|_, constants| constants.owner != user);
         card.server.chunked.retain(|&(owner, _), _| owner != user);
     }
 }
@@ -559,7 +489,7 @@ impl Card {
             kind::LOAD_CONSTANTS_EX_REQUEST => {
                 command::read::<LoadConstantsExRequest>(bytes).ok()?;
                 let number = self.server.number();
-                self.server.constants.insert(number, Loaded { owner: user, bytes: Vec::new() });
+                self.server.constants.insert(number, Constants { owner: user, length: 0 });
                 constants_answer(Ok(number))
             }
             kind::LOAD_CONSTANTS_PAYLOAD_REQUEST => {
@@ -618,14 +548,4 @@ fn constants_answer(result: Result<u32, Status>) -> FromDevice {
         status: status(result.map(drop)).into(),
         ..Default::default()
     })
-}
-
-/// Unloads something that is not in use.
-fn unload(loaded: &mut BTreeMap<u32, Loaded>, number: u32, user: u32, used: bool) -> Result<(), Status> {
-    own(loaded.get(&number), |loaded| loaded.owner, user)?;
-    if used {
-        return Err(Status::NOT_PERMITTED);
-    }
-    loaded.remove(&number);
-    Ok(())
 }

@@ -62,6 +62,7 @@ impl Machine {
             return;
         }
         let hung = card.faults.strikes(fault::HANG);
+        let deadlocked = card.faults.strikes(fault::DEADLOCK);
         let Some(bridge) = card.bridges.get_mut(channel as usize) else { return };
         bridge.semaphores.take(ARRIVED, inputs);
         bridge.core.rung = bridge.semaphores.value(ARRIVED) > 0;
@@ -81,7 +82,7 @@ impl Machine {
         });
         let bridge = state.cards.get_mut(number).and_then(|card| card.bridges.get_mut(channel as usize));
         if let Some(bridge) = bridge {
-            if bridge.is_of(&network) {
+            if bridge.is_of(&network) && !deadlocked {
                 bridge.semaphores.add(DONE, inputs);
             }
             if bridge.is_of(&network) || bridge.network.is_none() {

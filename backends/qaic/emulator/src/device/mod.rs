@@ -9,5 +9,6 @@ pub(crate) mod bridge;
 pub(crate) mod control;
 mod core;
 mod crash;
+mod loaded;
 mod network;
 mod semaphore;

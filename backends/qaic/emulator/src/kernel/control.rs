@@ -120,3 +120,50 @@ impl Machine {
         let _ = self.send(state, number, user, gone, false);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+    use std::sync::Arc;
+
+    #[test]
+    fn answers_find_their_messages_in_whatever_order_they_come() {
+        // The machine's threads were not started: what the device would say, the test says.
+        let machine = Arc::new(Machine::new(Options::default()));
+        let send = |user| {
+            let machine = machine.clone();
+            std::thread::spawn(move || {
+                let mut state = machine.lock();
+                machine.send(&mut state, 0, user, vec![ToDevice::Status], true)
+            })
+        };
+        let until_pending = |count| {
+            let limit = Instant::now() + Duration::from_secs(30);
+            while machine.lock().cards[0].control.pending.len() != count {
+                assert!(Instant::now() < limit, "a message was not sent");
+                std::thread::yield_now();
+            }
+        };
+        let mut senders = Vec::new();
+        for user in 0..3_u32 {
+            senders.push(send(user));
+            until_pending(senders.len());
+        }
+        let answer = |sequence, text: &[u8]| {
+            machine.lock().cards[0].control.answer(sequence, text.to_vec());
+            machine.core.wake(0);
+        };
+        answer(99, b"to nobody");
+        answer(3, b"to the third");
+        answer(1, b"to the first");
+        until_pending(1);
+        answer(1, b"to whoever has had one");
+        machine.lock().cards[0].control.abandon();
+        machine.core.wake(0);
+        let ends: Vec<_> = senders.into_iter().map(|sender| sender.join().unwrap()).collect();
+        let expected = [Ok(b"to the first".to_vec()), Err(Errno::IO), Ok(b"to the third".to_vec())];
+        assert_eq!(ends, expected);
+        assert!(machine.lock().cards[0].control.pending.is_empty());
+    }
+}

@@ -78,7 +78,7 @@ impl Machine {
         found.user = Some(user);
         found.owner = Some(user);
         found.in_use = true;
-        found.state = ChannelState::Assigned;
+        card.set_state(channel, ChannelState::Assigned);
         Ok(())
     }
 
@@ -99,7 +99,7 @@ impl Machine {
         }
         self.release_channel(state, number, channel);
         let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
-        card.channel(channel)?.state = ChannelState::Idle;
+        card.set_state(channel, ChannelState::Idle);
         Ok(())
     }
 }

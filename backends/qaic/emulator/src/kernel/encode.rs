@@ -12,7 +12,7 @@ use hal_qaic_abi::nnc::wire::{HEADER, Piece, TO_DEVICE_MAX, ToDevice};
 use hal_qaic_abi::uapi::{
     ActivateToDevice, CHANNELS, Deactivate, DmaTransfer, MESSAGE_MAX, TransactionHeader,
 };
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// How many bytes the header of a transaction has, here and on the way to the device.
 const TRANSACTION: usize = size_of::<TransactionHeader>();
@@ -30,6 +30,8 @@ pub(crate) struct Resources {
     pub(crate) rings: Option<super::channel::Rings>,
     /// A transfer that takes several messages.
     pub(crate) transfer: Option<Transfer>,
+    /// How many bytes the transfers of the message have had so far (`xferred_dma_size`).
+    transferred: u64,
     /// Memory that the device reads.
     pub(crate) segments: Vec<Segment>,
 }
@@ -55,9 +57,11 @@ impl Transfer {
         pieces.iter().map(|segment| Piece { address: segment.address, size: segment.length }).collect()
     }
 
-    /// The next chunk as a message's only transaction.
+    /// The next chunk as a message's only transaction. Where nothing is left the device is told that the transfer ends: by a
+    /// chunk without a tag and without pieces (`abort_dma_cont`).
     pub(crate) fn continue_with(&mut self) -> Vec<ToDevice> {
-        let (tag, chunk, pieces) = (self.tag, self.chunk, self.next(HEADER));
+        let tag = if self.rest.is_empty() { 0 } else { self.tag };
+        let (chunk, pieces) = (self.chunk, self.next(HEADER));
         vec![ToDevice::DmaTransfer { tag, chunk, pieces }]
     }
 }
@@ -76,14 +80,16 @@ struct Encoder<'a, 'b> {
 }
 
 impl Encoder<'_, '_> {
-    fn transaction(&mut self, bytes: &[u8]) -> Result<(), Errno> {
-        let header = TransactionHeader::read_from_prefix(bytes).map_err(|_| Errno::INVAL)?.0;
+    /// A transaction of so many bytes, and what follows it. How many bytes its kind takes is not looked at: one that is shorter
+    /// has what follows it in the message, and behind that zeros.
+    fn transaction(&mut self, rest: &[u8], length: usize) -> Result<(), Errno> {
+        let header: TransactionHeader = read(rest);
         match header.kind {
-            transaction::PASSTHROUGH_FROM_USER => self.passthrough(bytes),
-            transaction::DMA_TRANSFER_FROM_USER => self.transfer(&read(bytes)?),
-            transaction::ACTIVATE_FROM_USER => self.activate(&read(bytes)?),
-            transaction::DEACTIVATE_FROM_USER => self.deactivate(&read(bytes)?),
-            transaction::STATUS_FROM_USER => self.status(bytes.len()),
+            transaction::PASSTHROUGH_FROM_USER => self.passthrough(rest.get(..length).unwrap_or_default()),
+            transaction::DMA_TRANSFER_FROM_USER => self.transfer(&read(rest)),
+            transaction::ACTIVATE_FROM_USER => self.activate(&read(rest)),
+            transaction::DEACTIVATE_FROM_USER => self.deactivate(&read(rest)),
+            transaction::STATUS_FROM_USER => self.status(length),
             _ => Err(Errno::INVAL),
         }
     }
@@ -103,21 +109,29 @@ impl Encoder<'_, '_> {
     }
 
     /// `encode_dma`: memory of the program, which the device reads while the message is on its way. Padding is not looked
-    /// at.
+    /// at. The kernel counts what was transferred for the whole message, so that a second transfer begins behind as many
+    /// bytes as the first one had.
     fn transfer(&mut self, ask: &DmaTransfer) -> Result<(), Errno> {
         if self.length + TRANSFER + 16 > TO_DEVICE_MAX {
             return Err(Errno::NOMEM);
         }
-        if ask.size == 0 || ask.addr.checked_add(ask.size).is_none() {
+        let before = self.resources.transferred;
+        let start = ask.addr.checked_add(before).ok_or(Errno::INVAL)?;
+        let remaining =
+            ask.size.checked_sub(before).filter(|&remaining| remaining > 0).ok_or(Errno::INVAL)?;
+        if start.checked_add(remaining).is_none() {
             return Err(Errno::INVAL);
         }
-        let memory = copy(self.process, ask.addr, ask.size)?;
+        let memory = copy(self.process, start, remaining)?;
         let card = self.state.cards.get_mut(self.card).ok_or(Errno::NODEV)?;
         let segments = card.bus.map_pieces(&memory, self.machine.options.segment);
         self.resources.segments.extend(&segments);
-        let mut transfer = Transfer { tag: ask.tag, chunk: 0, rest: segments, sent: 0 };
+        // Transfers of one message share the number of their chunks.
+        let chunk = self.resources.transfer.as_ref().map_or(0, |earlier| earlier.chunk);
+        let mut transfer = Transfer { tag: ask.tag, chunk, rest: segments, sent: before };
         let pieces = transfer.next(self.length);
-        if !transfer.rest.is_empty() {
+        self.resources.transferred = transfer.sent;
+        if chunk == 0 && !transfer.rest.is_empty() {
             // Numbers of chunks are a user's own, and never zero.
             let user = card.user(self.user)?;
             user.chunks = user.chunks.wrapping_add(1).max(1);
@@ -183,8 +197,13 @@ impl Encoder<'_, '_> {
     }
 }
 
-fn read<T: FromBytes>(bytes: &[u8]) -> Result<T, Errno> {
-    T::read_from_prefix(bytes).map(|(value, _)| value).map_err(|_| Errno::INVAL)
+/// A structure at the beginning of these bytes, behind which are zeros.
+fn read<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
+    let mut value = T::new_zeroed();
+    for (target, &byte) in value.as_mut_bytes().iter_mut().zip(bytes) {
+        *target = byte;
+    }
+    value
 }
 
 /// Memory of a program as it is now.
@@ -227,11 +246,11 @@ impl Machine {
             Encoder { machine: self, process, state, card, user, resources, length, transactions };
         let mut rest = message;
         for _ in 0..count {
-            let header: TransactionHeader = read(rest)?;
+            let (header, _) = TransactionHeader::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
             let length = usize::try_from(header.len).map_err(|_| Errno::INVAL)?;
-            let (bytes, behind) =
+            let (_, behind) =
                 rest.split_at_checked(length).filter(|_| length >= TRANSACTION).ok_or(Errno::INVAL)?;
-            encoder.transaction(bytes)?;
+            encoder.transaction(rest, length)?;
             rest = behind;
         }
         if rest.is_empty() { Ok(encoder.transactions) } else { Err(Errno::INVAL) }

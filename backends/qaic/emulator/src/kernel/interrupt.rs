@@ -31,6 +31,10 @@ impl Machine {
             return;
         }
         card.counts.interrupts_taken += 1;
+        if card.responses(channel) == 0 {
+            // `IRQ_NONE`: somebody was here before, and the line stays enabled.
+            return;
+        }
         if self.options.mitigation {
             self.drain(state, number, channel);
         } else {
@@ -273,6 +277,15 @@ mod tests {
         assert_eq!(interrupt_of(&state), Interrupt::Enabled);
         machine.poll(&mut state, 0, 0);
         assert_eq!(interrupt_of(&state), Interrupt::Enabled, "nothing polls any more");
+    }
+
+    #[test]
+    fn an_interrupt_that_finds_nothing_leaves_the_line_enabled() {
+        let machine = machine(false);
+        let mut state = machine.lock();
+        machine.interrupt(&mut state, 0, 0);
+        assert_eq!(interrupt_of(&state), Interrupt::Enabled);
+        assert_eq!(state.cards[0].counts.interrupts_taken, 1, "it was taken all the same");
     }
 
     #[test]

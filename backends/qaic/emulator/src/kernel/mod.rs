@@ -17,5 +17,6 @@ mod request;
 mod restart;
 mod slice;
 mod sysfs;
+pub(crate) mod uevent;
 pub(crate) mod user;
 mod wait;

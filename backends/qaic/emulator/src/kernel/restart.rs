@@ -24,7 +24,7 @@ impl Machine {
         if step != ChannelState::BeforeShutdown && found.waits > 0 {
             return false;
         }
-        found.state = step;
+        card.set_state(channel, step);
         match step {
             // `qaic_dbc_enter_ssr`.
             ChannelState::BeforeShutdown => {
@@ -34,7 +34,7 @@ impl Machine {
             // `qaic_dbc_exit_ssr`.
             ChannelState::AfterPowerUp => {
                 card.restarting = None;
-                found.state = ChannelState::Idle;
+                card.set_state(channel, ChannelState::Idle);
             }
             _ => {}
         }

@@ -134,6 +134,25 @@ fn hang_never_ends_and_a_deactivation_does() {
     assert_eq!(card.counts().channels, 0);
 }
 
+#[test]
+fn deadlock_leaves_outputs_waiting_although_the_call_has_run() {
+    let (card, buffers) = network(faulty(&["deadlock:1"]));
+    let (channel, outcome) = (buffers.active.channel, *buffers.handles.last().unwrap());
+    card.execute(channel, &buffers.handles).unwrap();
+    assert_eq!(card.wait(channel, buffers.handles[0], 5000), Ok(()), "what went in has arrived");
+    assert_eq!(card.wait(channel, outcome, 50), Err(Errno::TIMEDOUT));
+    assert_eq!((card.counts().calls, card.detach(outcome)), (1, Err(Errno::BUSY)));
+    // Whoever adds to the semaphore in its place sees that the call has run.
+    let done = hal_qaic_abi::container::emulated::DONE;
+    let poster = card.poster(&buffers.active, done);
+    for _ in 0..2 {
+        card.execute(channel, &[poster]).unwrap();
+        assert_eq!(card.wait(channel, poster, 5000), Ok(()));
+    }
+    assert_eq!(card.wait(channel, outcome, 5000), Ok(()));
+    assert_eq!(card.deactivate(buffers.active).0, Ok(()));
+}
+
 /// The state of a channel as the file system shows it.
 fn channel_state(card: &crate::common::Card, channel: u32) -> String {
     let path = format!("/sys/class/accel/accel0/dbc{channel}_state");
@@ -188,6 +207,14 @@ fn crash_takes_one_workload_and_no_other() {
     );
     assert_eq!(card.try_activate(elf, 8).0, Ok(()));
     assert_eq!((channel_state(&card, lost), card.counts().resets), ("1\n".to_owned(), 0));
+    // Whoever listens has been told of every state of this channel, and of nothing about the other one but its beginning.
+    let told = |channel: u32| {
+        let of = format!("change DBC_ID={channel} DBC_STATE=");
+        let events = card.emulator.uevents(0);
+        events.iter().filter_map(|event| event.strip_prefix(&of).map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(lost), ["1", "2", "3", "4", "5", "0", "1"]);
+    assert_eq!(told(active.channel), ["1"]);
 }
 
 #[test]
@@ -206,6 +233,8 @@ fn reset_ends_everything_and_the_card_comes_back() {
     }
     // The file is as good as before; what was on the device is gone.
     assert_eq!(card.execute(channel, &buffers.handles), Err(Errno::PERM));
+    let events = card.emulator.uevents(0);
+    assert_eq!(events, ["change DBC_ID=0 DBC_STATE=1", "offline", "online"]);
     let counts = card.counts();
     assert_eq!((counts.resets, counts.activations, counts.loaded, counts.channels), (1, 0, 0, 0));
     let active = card.channel(8);
@@ -234,6 +263,7 @@ fn unplug_ends_every_request_and_wakes_who_waits() {
     assert_eq!(card.map(0x1_0000_0000, 4096).unwrap_err(), Errno::NODEV);
     assert_eq!(machine.list(Path::new("/sys/class/accel")).unwrap(), ["accel1"]);
     assert_eq!(try_open(&machine, 0).err(), Some(Errno::NOENT));
+    assert_eq!(machine.uevents(0).last().unwrap(), "offline");
     assert_eq!(open(&machine, 1).create(1), Ok(1));
     assert_eq!(card.close().users, 0);
     assert_eq!(options().cards, 1);

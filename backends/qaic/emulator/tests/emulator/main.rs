@@ -18,6 +18,7 @@ mod messages;
 mod networks;
 mod objects;
 mod slices;
+mod supervised;
 mod table;
 mod users;
 mod waits;

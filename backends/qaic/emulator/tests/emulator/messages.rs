@@ -6,8 +6,8 @@ use crate::common::{Card, card, image, open, options, passthrough};
 use hal_emulation::Errno;
 use hal_qaic_abi::nnc::command::{
     self, LoadConstantsExRequest, LoadConstantsPayloadRequest, LoadConstantsRequest, LoadConstantsResponse,
-    ResourceInfoRequest, ResourceInfoResponse, Status, StatusRequest, StatusResponse, UnloadElfRequest,
-    UnloadElfResponse,
+    ResourceInfoRequest, ResourceInfoResponse, Status, StatusRequest, StatusResponse, UnloadConstantsRequest,
+    UnloadConstantsResponse, UnloadElfRequest, UnloadElfResponse,
 };
 use hal_qaic_abi::nnc::transaction::{
     ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, DMA_TRANSFER_FROM_USER, PASSTHROUGH_FROM_USER,
@@ -48,6 +48,15 @@ fn each_wrong_message_is_refused() {
         ("rings without elements", &[ACTIVATE_FROM_USER, 24, 0, 0, 0, 0], 24, 1, Some(Errno::INVAL)),
         ("an activation with padding", &[ACTIVATE_FROM_USER, 24, 8, 0, 0, 1], 24, 1, Some(Errno::INVAL)),
         ("too many elements", &[ACTIVATE_FROM_USER, 24, u32::MAX, 0, 0, 0], 24, 1, Some(Errno::INVAL)),
+        ("an activation that is a header", &[ACTIVATE_FROM_USER, 8], 8, 1, Some(Errno::INVAL)),
+        ("a transfer that is a header", &[DMA_TRANSFER_FROM_USER, 8], 8, 1, Some(Errno::INVAL)),
+        (
+            "a deactivation that is a header is of channel 0",
+            &[DEACTIVATE_FROM_USER, 8],
+            8,
+            1,
+            Some(Errno::PERM),
+        ),
         ("channel 16", &[DEACTIVATE_FROM_USER, 16, 16, 0], 16, 1, Some(Errno::INVAL)),
         ("a deactivation with padding", &[DEACTIVATE_FROM_USER, 16, 0, 1], 16, 1, Some(Errno::INVAL)),
         ("somebody else's channel", &[DEACTIVATE_FROM_USER, 16, 0, 0], 16, 1, Some(Errno::PERM)),
@@ -163,6 +172,42 @@ fn constants_are_loaded_whole_or_in_parts() {
 }
 
 #[test]
+fn parts_of_constants_that_the_device_cannot_have_are_refused_each_with_its_status() {
+    let card = card(options());
+    let room: LoadConstantsResponse =
+        card.command(&command::request(&LoadConstantsExRequest::default(), &[]));
+    let bytes = [7; 100];
+    for (name, tag, constants, length, offset, status) in [
+        ("good", 7, room.constants_id.get(), 100, 0, Status::SUCCESS),
+        ("a transfer with another tag", 8, room.constants_id.get(), 100, 0, Status::PARAMETER),
+        ("more than was transferred", 7, room.constants_id.get(), 101, 0, Status::LENGTH),
+        ("constants that are not there", 7, 999, 100, 0, Status::NOT_FOUND),
+        ("past all memory", 7, room.constants_id.get(), 100, 1 << 50, Status::MEMORY),
+        ("past the end of numbers", 7, room.constants_id.get(), 100, u64::MAX - 50, Status::PARAMETER),
+        ("to the end of memory", 7, room.constants_id.get(), 100, (1 << 30) - 100, Status::SUCCESS),
+        ("nothing is left", 7, room.constants_id.get(), 100, (1 << 30) - 99, Status::MEMORY),
+    ] {
+        let part = LoadConstantsPayloadRequest {
+            tag: 7.into(),
+            constants_id: constants.into(),
+            length: length.into(),
+            offset: u64::into(offset),
+            ..Default::default()
+        };
+        let part = command::request(&part, &[]);
+        let transfer = Ask::DmaTransfer { tag, address: bytes.as_ptr() as u64, size: 100 };
+        let (result, answer) = card.manage(&[Ask::Passthrough(&part), transfer]);
+        assert_eq!(result, Ok(()), "{name}");
+        let answer: LoadConstantsResponse = passthrough(&answer);
+        assert_eq!(answer.status.get(), status.0, "{name}");
+    }
+    assert_eq!(card.counts().allocated_bytes, 1 << 30);
+    let request = UnloadConstantsRequest { constants_id: room.constants_id, ..Default::default() };
+    let unloaded: UnloadConstantsResponse = card.command(&command::request(&request, &[]));
+    assert_eq!((unloaded.status.get(), card.counts().allocated_bytes), (0, 0));
+}
+
+#[test]
 fn a_transfer_of_many_pieces_goes_in_chunks() {
     // 4096 pieces; a message has room for fewer.
     let card = card(Options { segment: Some(4096), ..options() });
@@ -172,6 +217,59 @@ fn a_transfer_of_many_pieces_goes_in_chunks() {
     assert_eq!(load_constants(&card, &bytes, crc).status.get(), 0);
     assert_eq!(card.counts().messages, before + 2, "two messages, each with an answer");
     assert_eq!(card.counts().mapped, 0);
+}
+
+#[test]
+fn a_transaction_that_is_shorter_than_its_structure_has_what_follows_it() {
+    let card = card(options());
+    let (zero, one) = (card.channel(8), card.channel(8));
+    assert_eq!((zero.channel, one.channel), (0, 1));
+    // The channel is where the next transaction's kind is.
+    let mut memory = raw(&[DEACTIVATE_FROM_USER, 8, PASSTHROUGH_FROM_USER, 8]);
+    assert_eq!(card.manage_raw(&mut memory, 16, 2).0, Err(Errno::INVAL), "its length is the padding");
+    let mut memory = raw(&[DEACTIVATE_FROM_USER, 8]);
+    assert_eq!(card.manage_raw(&mut memory, 8, 1).0, Ok(()), "behind the message are zeros");
+    let handle = card.create(4096).unwrap();
+    assert_eq!(card.execute(0, &[handle]), Err(Errno::PERM), "channel 0 is disabled");
+    assert_eq!(card.execute(1, &[handle]), Err(Errno::INVAL), "channel 1 is not: the object is not sliced");
+}
+
+#[test]
+fn a_second_transfer_of_a_message_begins_behind_as_many_bytes_as_the_first_had() {
+    let card = card(options());
+    let bytes: Vec<u8> = (0..30_000_u32).map(|at| (at >> 5) as u8).collect();
+    let load = |first: u64, second: u64, crc: u32| {
+        let length = second.saturating_sub(first);
+        let request = LoadConstantsRequest {
+            tag: 2.into(),
+            crc: crc.into(),
+            length: length.into(),
+            ..Default::default()
+        };
+        let request = command::request(&request, &[]);
+        let address = bytes.as_ptr() as u64;
+        let transfer = |tag, size| Ask::DmaTransfer { tag, address, size };
+        card.manage(&[Ask::Passthrough(&request), transfer(1, first), transfer(2, second)])
+    };
+    assert_eq!(load(10_000, 10_000, 0).0, Err(Errno::INVAL), "nothing is left of the second");
+    assert_eq!(load(10_000, 9_999, 0).0, Err(Errno::INVAL));
+    let (result, answer) = load(10_000, 30_000, hal_qaic_abi::nnc::crc::crc32(&bytes[10_000..]));
+    assert_eq!(result, Ok(()));
+    assert_eq!(passthrough::<LoadConstantsResponse>(&answer).status.get(), 0);
+    assert_eq!((card.counts().allocated_bytes, card.counts().mapped), (20_000, 0));
+}
+
+#[test]
+fn a_device_that_wants_more_than_a_transfer_has_is_told_that_it_ends() {
+    let card = card(Options { segment: Some(4096), ..options() });
+    let bytes = vec![1; 16 << 20];
+    let request = LoadConstantsRequest { tag: 3.into(), length: (17 << 20).into(), ..Default::default() };
+    let request = command::request(&request, &[]);
+    let transfer = Ask::DmaTransfer { tag: 3, address: bytes.as_ptr() as u64, size: 16 << 20 };
+    let (result, answer) = card.manage(&[Ask::Passthrough(&request), transfer]);
+    assert_eq!((result, answer.len()), (Ok(()), 0), "the last answer is to the end of the transfer");
+    assert_eq!((card.counts().allocated_bytes, card.counts().mapped), (0, 0));
+    assert_eq!(load_constants(&card, &bytes, 0).status.get(), 0, "the next one is whole");
 }
 
 #[test]
@@ -202,6 +300,21 @@ fn there_are_sixteen_channels() {
     assert_eq!(status, Status::NO_CORES.0);
     assert_eq!(card.deactivate(active[3]).0, Ok(()));
     assert_eq!(card.activate(&image, 8).channel, 3);
+}
+
+#[test]
+fn channels_run_out_where_cores_do_not() {
+    let card = card(Options { cores: 20, ..options() });
+    let image = image(0, 0, &[64]);
+    let active: Vec<_> = (0..16).map(|_| card.activate(&image, 8)).collect();
+    let (result, bytes) = card.try_activate(active[0].elf, 8);
+    assert_eq!(result, Err(Errno::CANCELED));
+    assert_eq!(passthrough::<command::ActivateResponse>(&bytes).status.get(), Status::NO_CHANNEL.0);
+    let info: ResourceInfoResponse = card.command(&command::request(&ResourceInfoRequest::default(), &[]));
+    let left = (info.resources.channels_free, info.resources.cores_free, info.resources.cores_total);
+    assert_eq!(left, (0, 4, 20));
+    assert_eq!(card.deactivate(active[9]).0, Ok(()));
+    assert_eq!(card.activate(&image, 8).channel, 9);
 }
 
 #[test]

@@ -162,6 +162,13 @@ const MESSAGES: &[Row] = &[
     refused("somebody else's channel", Errno::PERM, |site| {
         site.manage(&[DEACTIVATE_FROM_USER, 16, CHANNEL, 0], 16, 1)
     }),
+    // How many bytes a transaction's kind takes is not looked at: behind the message are zeros.
+    refused("a deactivation that is a header is of channel 0", Errno::PERM, |site| {
+        site.manage(&[DEACTIVATE_FROM_USER, 8], 8, 1)
+    }),
+    refused("an activation that is a header has no elements", Errno::INVAL, |site| {
+        site.manage(&[ACTIVATE_FROM_USER, 8], 8, 1)
+    }),
     refused("an empty transfer", Errno::INVAL, |site| {
         site.manage(&[DMA_TRANSFER_FROM_USER, 32, 0, 0, 64, 0, 0, 0], 32, 1)
     }),

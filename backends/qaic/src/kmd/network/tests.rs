@@ -24,6 +24,7 @@ enum Asked {
 
 /// A kernel whose device answers by `answer`, which adds to the message and says what the kernel returns.
 fn kernel(mut answer: impl FnMut(&[Asked], &mut Message) -> Result<(), Errno> + Send + 'static) -> Scripted {
+    let mut told = false;
     Scripted::new(move |call, argument| {
         if call == Call::MmapBo {
             // Whoever asks for nobody's object wants to know whether the device can be used: it cannot.
@@ -56,6 +57,12 @@ fn kernel(mut answer: impl FnMut(&[Asked], &mut Message) -> Result<(), Errno> + 
                 let version = Version { major: 5, minor: 0 };
                 reply.answer(&Answer::Status { version, status: 0, flags: 0 }).map_err(|_| Errno::INVAL)
             }
+            [Asked::Command(bytes)] if !told && kind(bytes) == Ok(kind::STATUS_REQUEST) => {
+                // Whoever opens a device asks for its commands' version; what is asked later is the test's.
+                told = true;
+                say(&mut reply, &knows(COMMANDS));
+                Ok(())
+            }
             asked => answer(asked, &mut reply),
         };
         if matches!(result, Ok(()) | Err(Errno::CANCELED)) {
@@ -72,6 +79,14 @@ fn device(kernel: Scripted) -> Device {
     let kernel: Arc<dyn Kernel> = Arc::new(kernel);
     let card = Card::open(kernel, Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
     Device::new(card, None).unwrap()
+}
+
+/// The status of a device that knows commands of this version.
+fn knows(commands: Version) -> StatusResponse {
+    let mut status = StatusResponse::default();
+    status.device.commands_major = commands.major.into();
+    status.device.commands_minor = commands.minor.into();
+    status
 }
 
 fn say<T: IntoBytes + hal_qaic_abi::nnc::command::Command>(reply: &mut Message, command: &T) {
@@ -92,8 +107,9 @@ fn activated() -> ActivateResponse {
 
 /// Every word that goes to the kernel from the first question to the end of a network, as the kernel's header and the vendor's
 /// commands have them. `P` is the process, `A` an address in it.
-const TRANSCRIPT: [&str; 5] = [
+const TRANSCRIPT: [&str; 6] = [
     "12 8",
+    "1 24 | 13 0 | 0 0",
     "1 112 | 3 100 P 3148 7628142 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 7 0 0 0 | 0 0 | 5 32 100 0 A A 7 0",
     "1 64 | 9 P 0 8 0 -1 1 -1 1 0 0 0 | 0 0 | 7 24 512 0 0 0",
     "1 32 | 11 11 1 0 | 0 0 | 10 16 6 0",
@@ -320,32 +336,88 @@ fn an_activation_is_tried_again_while_the_sub_system_restarts() {
     assert_eq!(refused, Error::Refused { what: ActivateRequest::NAME, status: Status::RESTARTING });
 }
 
+/// A device whose transactions are of this version, and which answers the question for its status so.
+fn open(
+    transactions: Version,
+    status: impl Fn(&mut Message) -> Result<(), Errno> + Send + 'static,
+) -> Result<Device, Failure> {
+    let kernel = Scripted::new(move |_, argument| {
+        let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
+        // SAFETY: as for every message.
+        let memory = unsafe { &mut *(manage.data as *mut [u8; MESSAGE_MAX]) };
+        let mut reply = Message::new();
+        let result = match asks(&memory[..manage.len as usize], manage.count).unwrap()[..] {
+            [Ask::Status] => {
+                let version = Answer::Status { version: transactions, status: 0, flags: 1 };
+                reply.answer(&version).map_err(|_| Errno::INVAL)
+            }
+            _ => status(&mut reply),
+        };
+        memory.copy_from_slice(reply.memory());
+        manage.len = u32::try_from(reply.bytes().len()).unwrap();
+        argument.copy_from_slice(manage.as_bytes());
+        result
+    });
+    let card = Card::open(Arc::new(kernel), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
+    Device::new(card, None)
+}
+
+/// A device that speaks these versions.
+fn speaks(transactions: (u16, u16), commands: (u16, u16)) -> Result<Device, Failure> {
+    let version = |(major, minor)| Version { major, minor };
+    open(version(transactions), move |reply| {
+        say(reply, &knows(version(commands)));
+        Ok(())
+    })
+}
+
 #[test]
 fn another_major_version_is_refused_and_another_minor_one_is_not() {
-    let open = |major, minor| {
-        let kernel = Scripted::new(move |_, argument| {
-            let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
-            // SAFETY: as for every message.
-            let memory = unsafe { &mut *(manage.data as *mut [u8; MESSAGE_MAX]) };
-            let mut reply = Message::new();
-            let version = Version { major, minor };
-            reply.answer(&Answer::Status { version, status: 0, flags: 1 }).unwrap();
-            memory.copy_from_slice(reply.memory());
-            manage.len = u32::try_from(reply.bytes().len()).unwrap();
-            argument.copy_from_slice(manage.as_bytes());
-            Ok(())
-        });
-        let card = Card::open(Arc::new(kernel), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
-        Device::new(card, None)
-    };
-    let newer = open(5, 7).unwrap();
+    let newer = speaks((5, 7), (17, 0)).unwrap();
     assert_eq!(newer.version(), Version { major: 5, minor: 7 });
-    let warning = newer.warning().unwrap();
+    let [warning] = &newer.warnings()[..] else { panic!("{:?}", newer.warnings()) };
     assert!(warning.contains("accel0") && warning.contains("5.7") && warning.contains("5.0"), "{warning}");
-    assert_eq!(open(5, 0).unwrap().warning(), None);
-    let refused = open(4, 0).unwrap_err();
+    assert!(speaks((5, 0), (17, 0)).unwrap().warnings().is_empty());
+    let refused = speaks((4, 0), (17, 0)).unwrap_err();
     assert_eq!(refused.code(), Code::Incompatible);
     assert!(refused.message().contains("4.0") && refused.message().contains("5.0"), "{refused}");
+}
+
+#[test]
+fn another_major_version_of_commands_is_refused_and_another_minor_one_is_not() {
+    for major in [0, 16, 18] {
+        let refused = speaks((5, 0), (major, 0)).unwrap_err();
+        assert_eq!(refused.code(), Code::Incompatible);
+        let says = format!("the device's commands are of version {major}.0, and this driver's of 17.0");
+        assert!(refused.message().contains(&says), "{refused}");
+    }
+    let newer = speaks((5, 1), (17, 3)).unwrap();
+    let [transactions, commands] = &newer.warnings()[..] else { panic!("{:?}", newer.warnings()) };
+    assert!(transactions.contains("transactions are of version 5.1"), "{transactions}");
+    assert!(commands.contains("accel0: the device's commands are of version 17.3"), "{commands}");
+}
+
+#[test]
+fn a_device_that_does_not_say_which_commands_it_knows_is_taken_with_a_warning() {
+    type Says = fn(&mut Message) -> Result<(), Errno>;
+    let refuses: Says = |reply| {
+        say(reply, &StatusResponse { status: (-1).into(), ..Default::default() });
+        Ok(())
+    };
+    let is_silent: Says = |_| Ok(());
+    let is_short: Says = |reply| {
+        reply.answer(&Answer::Passthrough(&knows(COMMANDS).as_bytes()[..496])).map_err(|_| Errno::INVAL)
+    };
+    for (status, says) in [(refuses, "refuses"), (is_silent, "no command"), (is_short, "504 bytes")] {
+        let device = open(TRANSACTIONS, status).unwrap();
+        let [warning] = &device.warnings()[..] else { panic!("{:?}", device.warnings()) };
+        assert!(warning.contains("which commands") && warning.contains(says), "{warning}");
+        assert!(warning.contains("17.0"), "{warning}");
+    }
+    // What is wrong with the way to the device is no answer.
+    for (errno, code) in [(Errno::PIPE, Code::DataLoss), (Errno::TIMEDOUT, Code::DeadlineExceeded)] {
+        assert_eq!(open(TRANSACTIONS, move |_| Err(errno)).unwrap_err().code(), code);
+    }
 }
 
 #[test]
@@ -383,4 +455,92 @@ fn a_device_tells_what_it_has() {
     let information = device.information().unwrap();
     assert_eq!(information.commands(), Version { major: 17, minor: 0 });
     assert_eq!((information.resources.cores_total, information.resources.cores_free), (16, 14));
+}
+
+/// Numbers that look random, and are the same each time.
+struct Noise(u64);
+
+impl Noise {
+    /// A number below this one.
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % end
+    }
+}
+
+/// Says something in the place of an answer: its bytes with some of them changed, cut short, padded, or anything at all; with
+/// a length and a count that need not be theirs.
+fn distort(noise: &mut Noise, memory: &mut [u8; MESSAGE_MAX], manage: &mut ManageMessage) {
+    match noise.below(6) {
+        0 => manage.len = u32::try_from(noise.below(manage.len as usize + 1)).unwrap(),
+        1 => manage.len += u32::try_from(noise.below(64)).unwrap(),
+        2 => (manage.len, manage.count) = (u32::MAX, u32::MAX),
+        3 => {
+            manage.len = u32::try_from(noise.below(MESSAGE_MAX + 9)).unwrap();
+            memory.iter_mut().for_each(|byte| *byte = u8::try_from(noise.below(256)).unwrap());
+        }
+        _ => {
+            for _ in 0..=noise.below(3) {
+                let place = noise.below((manage.len as usize).max(1));
+                memory[place] = u8::try_from([0, 1, 7, 8, 16, 0x7f, 0xff][noise.below(7)]).unwrap();
+            }
+        }
+    }
+    if noise.below(8) == 0 {
+        manage.count = u32::try_from(noise.below(600)).unwrap();
+    }
+}
+
+#[test]
+fn a_device_that_answers_anything_is_refused_or_understood_and_the_next_message_is_sent() {
+    let mut noise = Noise(13);
+    let garbage = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let distorted = garbage.clone();
+    let mut inner = kernel(|asked, reply| {
+        let Some(Asked::Command(bytes)) = asked.first() else { panic!("{asked:?}") };
+        match command::kind(bytes).unwrap() {
+            kind::LOAD_ELF_REQUEST => {
+                say(reply, &LoadElfResponse { elf_id: 8.into(), ..Default::default() });
+            }
+            kind::ACTIVATE_REQUEST => {
+                say(reply, &activated());
+                reply.answer(&ACTIVATED).unwrap();
+            }
+            kind::DEACTIVATE_REQUEST => say(reply, &DeactivateResponse::default()),
+            _ => say(reply, &UnloadElfResponse::default()),
+        }
+        Ok(())
+    })
+    .script
+    .into_inner();
+    let device = device(Scripted::new(move |call, argument| {
+        let result = inner(call, argument);
+        if call != Call::Manage || !distorted.load(std::sync::atomic::Ordering::Relaxed) {
+            return result;
+        }
+        let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
+        // SAFETY: as for every message.
+        let memory = unsafe { &mut *(manage.data as *mut [u8; MESSAGE_MAX]) };
+        distort(&mut noise, memory, &mut manage);
+        argument.copy_from_slice(manage.as_bytes());
+        if noise.below(5) == 0 { Err(Errno::CANCELED) } else { result }
+    }));
+    let (mut understood, mut refused) = (0, 0);
+    for round in 0..1500 {
+        garbage.store(true, std::sync::atomic::Ordering::Relaxed);
+        let result = match round % 4 {
+            0 => device.load_network("net", b"network", 0).map(drop),
+            1 => device.activate(NetworkId(8), None, 8, Duration::ZERO).map(drop),
+            2 => device.unload_network(NetworkId(8)),
+            _ => device.deactivate(&Activation { id: 11, channel: 6, bases: Bases { ddr: 0, multicast: 0 } }),
+        };
+        match result {
+            Ok(()) => understood += 1,
+            Err(Error::Answer { .. } | Error::Refused { .. }) => refused += 1,
+            Err(error) => panic!("round {round}: {error}"),
+        }
+        garbage.store(false, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(device.unload_network(NetworkId(8)), Ok(()), "round {round}: the next message");
+    }
+    assert!(understood > 50 && refused > 500, "{understood} understood, {refused} refused");
 }

@@ -137,15 +137,15 @@ fn a_channel_that_does_not_exist_fails_the_dispatch_and_not_the_device() {
 
 #[test]
 fn a_message_with_a_wrong_checksum_fails_the_dispatch_and_not_the_device() {
-    // The second message is the one that loads the network: the first asked for the version.
-    let mut machine = Machine::new(&[("fault", "control-crc:2")], Settings::default());
+    // The third message is the one that loads the network: the first two asked for versions.
+    let mut machine = Machine::new(&[("fault", "control-crc:3")], Settings::default());
     assert_eq!(machine.dispatch().unwrap_err().code(), Code::DataLoss);
     machine.works();
 }
 
 #[test]
 fn a_message_that_is_not_answered_fails_the_dispatch_in_time() {
-    let lost = [("fault", "control-lost:2"), ("control_resp_timeout_s", "1")];
+    let lost = [("fault", "control-lost:3"), ("control_resp_timeout_s", "1")];
     let mut machine = Machine::new(&lost, Settings::default());
     let failure = machine.dispatch().unwrap_err();
     assert_eq!(failure.code(), Code::DeadlineExceeded);
@@ -179,6 +179,15 @@ fn an_interrupt_that_is_lost_ends_a_dispatch_in_time() {
 }
 
 #[test]
+fn outputs_that_wait_for_a_semaphore_that_nobody_adds_to_end_a_dispatch_in_time() {
+    let mut machine = Machine::new(&[("fault", "deadlock:1")], quick());
+    let failure = machine.dispatch().unwrap_err();
+    assert_eq!(failure.code(), Code::Aborted, "{failure}");
+    assert_eq!((machine.counts().calls, machine.counts().activations), (1, 0), "it ran, and was stopped");
+    machine.works();
+}
+
+#[test]
 fn an_object_that_finds_no_memory_fails_the_dispatch() {
     // Two are the buffers of the test.
     let mut machine = Machine::new(&[("fault", "alloc:4")], Settings::default());
@@ -188,7 +197,7 @@ fn an_object_that_finds_no_memory_fails_the_dispatch() {
 
 #[test]
 fn a_card_that_is_pulled_out_is_lost() {
-    let mut machine = Machine::new(&[("fault", "unplug:12")], Settings::default());
+    let mut machine = Machine::new(&[("fault", "unplug:13")], Settings::default());
     let failure = machine.dispatch().unwrap_err();
     assert_eq!(failure.code(), Code::Unavailable, "{failure}");
     assert!(failure.message().contains("gone"), "{failure}");

@@ -1,0 +1,53 @@
+//! Events that the kernel sends to whoever listens for changes of devices: what happened, and variables that say to what.
+//!
+//! No program of this machine gets them, since they come by a socket of the kernel's own. They are kept for those who ask the
+//! emulator.
+
+use crate::machine::Card;
+use hal_qaic_abi::sysfs::ChannelState;
+use std::collections::VecDeque;
+
+/// How many events are kept.
+const KEPT: usize = 256;
+
+/// The last events of a card, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Uevents(VecDeque<String>);
+
+impl Uevents {
+    /// `kobject_uevent`, `kobject_uevent_env`.
+    pub(crate) fn send(&mut self, event: String) {
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(event);
+    }
+
+    /// What was sent.
+    pub(crate) fn sent(&self) -> Vec<String> {
+        self.0.iter().cloned().collect()
+    }
+}
+
+impl Card {
+    /// `set_dbc_state`: the file system shows it, and whoever listens is told, unless it is what it was.
+    pub(crate) fn set_state(&mut self, channel: u32, state: ChannelState) {
+        let Some(found) = self.channels.get_mut(channel as usize) else { return };
+        if std::mem::replace(&mut found.state, state) != state {
+            self.uevents.send(format!("change DBC_ID={channel} DBC_STATE={}", state.number()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_events_are_kept() {
+        let mut events = Uevents::default();
+        (0..KEPT + 2).for_each(|number| events.send(number.to_string()));
+        let sent = events.sent();
+        assert_eq!((sent.len(), sent.first().unwrap().as_str()), (KEPT, "2"));
+    }
+}

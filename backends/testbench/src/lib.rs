@@ -1,0 +1,184 @@
+//! One device below an engine, so that a backend's tests see it as the driver does, without IREE.
+//!
+//! An operation of this engine is one command. A [`Testbench`] submits it, and the timeline that comes back says what became
+//! of it: it reaches a value, or fails with what the device reported.
+
+use hal_backend::{Command, Commands, Completer, Device, DeviceSpec, Failure, Job, QueueId, Rejected};
+use hal_semaphore::backend::{Backend, Batch, Submitted};
+use hal_semaphore::{Action, Affinity, Engine, Semaphore};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a timeline may stand still before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A device as the engine's backend: an operation is a command, and it waits for nothing natively.
+struct OneDevice<D>(Arc<D>);
+
+impl<D: Device> Backend for OneDevice<D> {
+    type Timeline = Semaphore;
+    type Work = Option<Command<D>>;
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![self.0.properties().queues]
+    }
+
+    fn start(&self, completer: Completer) {
+        self.0.start(completer);
+    }
+
+    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+        let mut accepted = 0;
+        for submission in batch.iter() {
+            let command = submission.work.and_then(Option::take);
+            let job = Job {
+                queue,
+                epoch: submission.epoch,
+                waits: Default::default(),
+                event: None,
+                commands: Commands::Own(command.into_iter().collect()),
+                observer: None,
+            };
+            match self.0.submit(job) {
+                Ok(()) => accepted += 1,
+                Err(Rejected::Full(_)) => panic!("the tests submit less than the queue takes"),
+                Err(Rejected::Failed(failure)) => return Submitted::failed(accepted, failure),
+                Err(Rejected::Lost(failure)) => return Submitted::lost(failure),
+            }
+        }
+        Submitted::all()
+    }
+
+    fn abort(&self, _: usize, why: &Failure) {
+        self.0.abort(why);
+    }
+}
+
+/// A device with an engine that orders what it is given.
+pub struct Testbench<D: Device> {
+    device: Arc<D>,
+    engine: Engine<OneDevice<D>>,
+}
+
+impl<D: Device> Testbench<D> {
+    /// An engine over this device alone.
+    ///
+    /// # Panics
+    ///
+    /// If the engine cannot be made.
+    pub fn new(device: Arc<D>) -> Self {
+        match Engine::new(OneDevice(device.clone())) {
+            Ok(engine) => Self { device, engine },
+            Err(failure) => panic!("there is no engine for this device: {failure}"),
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<D> {
+        &self.device
+    }
+
+    /// A timeline of the engine, at zero.
+    ///
+    /// # Panics
+    ///
+    /// If the engine has none.
+    pub fn timeline(&self) -> Semaphore {
+        match Semaphore::new(&self.engine, 0) {
+            Ok(timeline) => timeline,
+            Err(failure) => panic!("the engine has no timeline: {failure}"),
+        }
+    }
+
+    /// Submits a command to a queue, after which the timeline has this value.
+    ///
+    /// # Panics
+    ///
+    /// If the engine refuses it.
+    pub fn signal(&self, queue: usize, command: Command<D>, timeline: &Semaphore, value: u64) {
+        let waits: [(Semaphore, u64); 0] = [];
+        let signals = [(timeline.clone(), value)];
+        let work = Action::Queue(Some(command));
+        if let Err(failure) = self.engine.submit(0, Affinity::queue(queue), &waits, &signals, work) {
+            panic!("the engine refuses a command: {failure}");
+        }
+    }
+
+    /// Submits a command to a queue; its timeline reaches 1.
+    pub fn submit(&self, queue: usize, command: Command<D>) -> Semaphore {
+        let timeline = self.timeline();
+        self.signal(queue, command, &timeline, 1);
+        timeline
+    }
+
+    /// What becomes of a command on a queue.
+    pub fn run(&self, queue: usize, command: Command<D>) -> Result<(), Failure> {
+        until_known(&self.submit(queue, command))
+    }
+}
+
+/// Waits until a timeline has left zero or has failed.
+///
+/// # Panics
+///
+/// If nothing happens for minutes.
+pub fn until_known(timeline: &Semaphore) -> Result<(), Failure> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match timeline.query() {
+            Ok(0) => assert!(Instant::now() < end, "nothing was reported"),
+            known => return known.map(drop),
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+    use super::*;
+    use hal_backend::{Code, Driver, HostRange, Parameters, Pattern, Place, Span};
+    use hal_template::{Template, TemplateDevice};
+
+    fn bench() -> Testbench<TemplateDevice> {
+        let mut none = Parameters::new("template", []);
+        Testbench::new(Arc::new(Template.open("0", &mut none).unwrap()))
+    }
+
+    fn fill(memory: &HostRange, length: u64) -> Command<TemplateDevice> {
+        let target = Span { place: Place::Device(Arc::new(memory.clone()), 0), length };
+        Command::Fill { target, pattern: Pattern::new(&[7]).unwrap() }
+    }
+
+    #[test]
+    fn a_command_runs_and_its_timeline_says_so() {
+        let bench = bench();
+        let memory = bench.device().allocate(0, 16).unwrap();
+        bench.run(0, fill(&memory, 16)).unwrap();
+        let mut bytes = [0; 16];
+        assert!(memory.read(0, &mut bytes));
+        assert_eq!(bytes, [7; 16]);
+    }
+
+    #[test]
+    fn a_timeline_counts_what_it_was_told_to() {
+        let bench = bench();
+        let memory = bench.device().allocate(0, 16).unwrap();
+        let timeline = bench.timeline();
+        for value in 1..=20 {
+            bench.signal(0, fill(&memory, 16), &timeline, value);
+        }
+        bench.run(0, fill(&memory, 16)).unwrap();
+        assert_eq!(timeline.query().unwrap(), 20, "the queue is in order");
+    }
+
+    #[test]
+    fn a_failure_is_the_devices_own() {
+        let bench = bench();
+        let memory = bench.device().allocate(0, 16).unwrap();
+        let failure = bench.run(0, fill(&memory, 17)).unwrap_err();
+        assert_ne!(failure.code(), Code::Cancelled, "{failure}");
+    }
+}
