@@ -404,7 +404,7 @@ impl<'a> List<'a> {
     pub(crate) unsafe fn new(list: &'a sys::iree_hal_semaphore_list_t) -> Result<Self> {
         // SAFETY: valid during `'a`, as the caller promises; a handle is a pointer to a semaphore, and is only borrowed here.
         unsafe {
-            let pointers = crate::object::slice(list.semaphores.cast_const(), list.count);
+            let pointers = crate::object::slice(list.semaphores.cast_const(), list.count)?;
             if pointers.iter().any(|pointer| pointer.is_null()) {
                 return Err(invalid("a semaphore list holds no semaphore in one of its places"));
             }
@@ -412,8 +412,8 @@ impl<'a> List<'a> {
                 semaphores: crate::object::slice(
                     list.semaphores.cast::<IreeTimeline>().cast_const(),
                     list.count,
-                ),
-                values: crate::object::slice(list.payload_values.cast_const(), list.count),
+                )?,
+                values: crate::object::slice(list.payload_values.cast_const(), list.count)?,
             })
         }
     }

@@ -625,11 +625,21 @@ impl Drop for Buffer {
 pub(crate) struct File {
     file: std::fs::File,
     handle: *mut sys::iree_io_file_handle_t,
+    access: sys::iree_hal_memory_access_t,
 }
 
 impl File {
     /// A file with these bytes.
     pub(crate) fn with(bytes: &[u8]) -> Self {
+        Self::of(bytes, sys::IREE_IO_FILE_ACCESS_READ | sys::IREE_IO_FILE_ACCESS_WRITE)
+    }
+
+    /// The same, which may not be written.
+    pub(crate) fn read_only(bytes: &[u8]) -> Self {
+        Self::of(bytes, sys::IREE_IO_FILE_ACCESS_READ)
+    }
+
+    fn of(bytes: &[u8], access: sys::iree_io_file_access_t) -> Self {
         use std::io::Write;
         use std::os::fd::AsRawFd;
         static MADE: AtomicUsize = AtomicUsize::new(0);
@@ -639,7 +649,6 @@ impl File {
         let mut file = options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         file.write_all(bytes).unwrap();
-        let access = sys::IREE_IO_FILE_ACCESS_READ | sys::IREE_IO_FILE_ACCESS_WRITE;
         let primitive = sys::iree_io_file_handle_primitive_t {
             type_: sys::IREE_IO_FILE_HANDLE_TYPE_FD,
             value: sys::iree_io_file_handle_primitive_value_t { fd: file.as_raw_fd() },
@@ -650,12 +659,14 @@ impl File {
             check(sys::iree_io_file_handle_wrap(access, 0, primitive, release, allocator, &raw mut handle))
                 .unwrap();
         }
-        Self { file, handle }
+        let writes = access & sys::IREE_IO_FILE_ACCESS_WRITE != 0;
+        let access = sys::IREE_HAL_MEMORY_ACCESS_READ
+            | if writes { sys::IREE_HAL_MEMORY_ACCESS_WRITE } else { sys::IREE_HAL_MEMORY_ACCESS_NONE };
+        Self { file, handle, access: access.try_into().unwrap() }
     }
 
     fn import(&self, device: &Device) -> *mut sys::iree_hal_file_t {
-        let access =
-            u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_READ | sys::IREE_HAL_MEMORY_ACCESS_WRITE).unwrap();
+        let access = self.access;
         let mut file = null_mut();
         unsafe {
             check(sys::iree_hal_file_import(device.0, u64::MAX, access, self.handle, 0, &raw mut file))
