@@ -275,6 +275,12 @@ impl Parent {
         self.device.store(device, Ordering::Release);
     }
 
+    /// Keeps the device from being forgotten.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> parking_lot::MutexGuard<'_, ()> {
+        self.lock.lock()
+    }
+
     /// The device has no reference any more.
     pub(crate) fn forget(&self) {
         let _nobody_looks = self.lock.lock();

@@ -148,6 +148,7 @@ fn device_may_be_made_and_dropped_on_the_thread_that_polls_its_proactor() {
         done.wait(1).unwrap();
         drop((buffer, done));
         // Only the device has the pool from here on.
+        // SAFETY: the pool is this call's.
         unsafe { hal_sys::iree_async_proactor_pool_release(pool) };
         drop(device);
         tell.send(()).unwrap();

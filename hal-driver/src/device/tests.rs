@@ -13,6 +13,8 @@ use hal_semaphore::timeline::Timeline;
 use hal_semaphore::{Code, Point};
 use hal_sys as sys;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 type Mocked = <Mock as Driver>::Device;
@@ -69,4 +71,38 @@ fn allocation_is_told_when_nothing_is_on_its_way_back_any_more() {
     }
     assert_eq!(now.failure().map(|failure| failure.code()), Some(Code::ResourceExhausted));
     drop((rest, second, third));
+}
+
+/// A call in progress takes and gives back a device between its last release and what begins there: the device has begun to go,
+/// and goes once.
+#[test]
+fn device_whose_count_reaches_zero_again_is_not_torn_down_twice() {
+    let device = testing::device("mock");
+    let raw = device.get() as usize;
+    // SAFETY: a device of the mock's, and retained; its structure stays as long as the teardown is held.
+    let (parent, count) = unsafe {
+        let device = device.get();
+        let count = &raw mut (*device.cast::<sys::iree_hal_resource_t>()).ref_count;
+        (HalDevice::<Mocked>::of(device).memory.parent.clone(), AtomicI32::from_ptr(count.cast()))
+    };
+    let held = parent.hold();
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || drop(device));
+        while count.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
+        scope.spawn(move || {
+            let device = raw as *mut sys::iree_hal_device_t;
+            // SAFETY: the structure is there, as the teardown is held.
+            unsafe {
+                sys::iree_hal_device_retain(device);
+                sys::iree_hal_device_release(device);
+            }
+            tell.send(()).unwrap();
+        });
+        let is_over = told.recv_timeout(Duration::from_secs(5));
+        drop(held);
+        is_over.expect("there is nothing to do for the second one");
+    });
 }
