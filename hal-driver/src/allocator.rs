@@ -277,6 +277,12 @@ impl Parent {
         self.device.store(device, Ordering::Release);
     }
 
+    /// Keeps the device from being forgotten.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> parking_lot::MutexGuard<'_, ()> {
+        self.lock.lock()
+    }
+
     /// The device has no reference any more.
     pub(crate) fn forget(&self) {
         let _nobody_looks = self.lock.lock();
@@ -375,9 +381,13 @@ impl<D: Device> Memory<D> {
             sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION => {
                 // SAFETY: the type says which member of the union it is.
                 let start: *mut u8 = unsafe { external.handle.host_allocation.ptr.cast() };
-                if start.is_null() && external.size > 0 {
-                    let size = external.size;
+                let size = external.size;
+                if start.is_null() && size > 0 {
                     return Err(invalid(format!("there are no {size} bytes of host memory at no address")));
+                }
+                if isize::try_from(size).is_err() || start.addr().checked_add(size).is_none() {
+                    let message = format!("no memory of the host has {size} bytes from {start:p} on");
+                    return Err(Failure::new(Code::OutOfRange, message));
                 }
                 Brought::Bytes(start)
             }

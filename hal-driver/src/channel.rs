@@ -152,7 +152,7 @@ impl Ranks {
             return Err(invalid(format!("a channel does not know the flags {:#x}", params.flags)));
         }
         // SAFETY: valid for the call, as the caller promises.
-        let (id, name) = unsafe { (slice(params.id.data, params.id.data_length), text(params.group)) };
+        let (id, name) = unsafe { (slice(params.id.data, params.id.data_length)?, text(params.group)) };
         let mut place = self.place(provider, device, id, (params.rank, params.count))?;
         place.id.extend_from_slice(name.as_bytes());
         let timeout = self.membership.timeout;

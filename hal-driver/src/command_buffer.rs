@@ -17,7 +17,7 @@
 use crate::buffer::Slice;
 use crate::collective::CollectiveRecord;
 use crate::executable::{DeviceIdentity, is_same_device};
-use crate::object::{HostAllocator, HostMemory, Lent, Out, Retained, allocate, free, slice, wide};
+use crate::object::{HostAllocator, HostMemory, Lent, Out, Retained, allocate, bytes, free, wide};
 use crate::record::{Record, Reference, StandIns, Use, Uses};
 use crate::staging;
 use crate::status::{Result, guard, guard_or, invalid};
@@ -415,16 +415,18 @@ unsafe extern "C" fn end(base: Base) -> sys::iree_status_t {
 }
 
 unsafe extern "C" fn begin_debug_group(
-    _: Base,
+    base: Base,
     _label: sys::iree_string_view_t,
     _color: sys::iree_hal_label_color_t,
     _location: *const sys::iree_hal_label_location_t,
 ) -> sys::iree_status_t {
-    crate::status::OK
+    // SAFETY: C passes a live command buffer of ours.
+    guard(|| unsafe { open(base) }.map(drop))
 }
 
-unsafe extern "C" fn end_debug_group(_: Base) -> sys::iree_status_t {
-    crate::status::OK
+unsafe extern "C" fn end_debug_group(base: Base) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours.
+    guard(|| unsafe { open(base) }.map(drop))
 }
 
 unsafe extern "C" fn execution_barrier(
@@ -444,11 +446,16 @@ unsafe extern "C" fn execution_barrier(
 /// Signals or resets an event: neither is anything in a queue that is in order.
 unsafe extern "C" fn change_event(
     base: Base,
-    _event: *mut sys::iree_hal_event_t,
+    event: *mut sys::iree_hal_event_t,
     _source: sys::iree_hal_execution_stage_t,
 ) -> sys::iree_status_t {
-    // SAFETY: C passes a live command buffer of ours.
-    guard(|| unsafe { open(base) }.map(drop))
+    guard(|| {
+        if event.is_null() {
+            return Err(invalid("there is no event to signal or reset"));
+        }
+        // SAFETY: C passes a live command buffer of ours.
+        unsafe { open(base) }.map(drop)
+    })
 }
 
 unsafe extern "C" fn wait_events(
@@ -477,17 +484,20 @@ unsafe extern "C" fn advise_buffer(
     guard(|| unsafe { open(base) }.map(drop))
 }
 
-unsafe extern "C" fn flush_buffer(base: Base, _target: sys::iree_hal_buffer_ref_t) -> sys::iree_status_t {
-    // What a queue has done is visible when its epoch is reported. SAFETY: C passes a live command buffer of ours.
-    guard(|| unsafe { open(base) }.map(drop))
+/// Cache maintenance needs nothing here but bytes that there are: what a queue has done is visible when its epoch is reported.
+unsafe extern "C" fn flush_buffer(base: Base, target: sys::iree_hal_buffer_ref_t) -> sys::iree_status_t {
+    guard(|| {
+        // SAFETY: C passes a live command buffer of ours, and a buffer that is alive or null.
+        unsafe {
+            open(base)?;
+            Reference::new(&target).map(drop)
+        }
+    })
 }
 
-unsafe extern "C" fn invalidate_buffer(
-    base: Base,
-    _target: sys::iree_hal_buffer_ref_t,
-) -> sys::iree_status_t {
-    // SAFETY: C passes a live command buffer of ours.
-    guard(|| unsafe { open(base) }.map(drop))
+unsafe extern "C" fn invalidate_buffer(base: Base, target: sys::iree_hal_buffer_ref_t) -> sys::iree_status_t {
+    // SAFETY: as for a flush.
+    unsafe { flush_buffer(base, target) }
 }
 
 unsafe extern "C" fn fill_buffer(
@@ -514,8 +524,8 @@ unsafe extern "C" fn update_buffer(
         record(base, || {
             let reference = Reference::new(&target)?;
             let length = update_length(&reference)?;
-            let bytes = slice(source.cast::<u8>().add(source_offset), length);
-            Record::update(staging::copy(bytes)?, reference)
+            let source = bytes(source, source_offset, length)?;
+            Record::update(staging::copy(source)?, reference)
         })
     }
 }

@@ -669,3 +669,6 @@ unsafe extern "C" fn external_capture_begin(
 unsafe extern "C" fn external_capture_end(_device: Raw) -> sys::iree_status_t {
     guard(|| Err(unimplemented(Missing::CaptureEnd)))
 }
+
+#[cfg(all(test, feature = "mock"))]
+mod tests;

@@ -201,7 +201,8 @@ impl<R: Driver> Table<R> {
             unsafe {
                 let driver = HalDriver::<R>::of(driver);
                 let (path, allocator) = (driver.path(id)?, HostAllocator::new(allocator));
-                let device = driver.open(&path, slice(params, param_count), &*create_params, allocator)?;
+                let device =
+                    driver.open(&path, slice(params, param_count)?, required(create_params)?, allocator)?;
                 Out::new(out).set(device);
             }
             Ok(())
@@ -222,13 +223,30 @@ impl<R: Driver> Table<R> {
             // SAFETY: C passes a live driver of ours and lends us the rest for the call.
             unsafe {
                 let (driver, allocator) = (HalDriver::<R>::of(driver), HostAllocator::new(allocator));
-                let device =
-                    driver.open(text(path), slice(params, param_count), &*create_params, allocator)?;
+                let device = driver.open(
+                    text(path),
+                    slice(params, param_count)?,
+                    required(create_params)?,
+                    allocator,
+                )?;
                 Out::new(out).set(device);
             }
             Ok(())
         })
     }
+}
+
+/// What a device is created with.
+///
+/// # Safety
+///
+/// The parameters are null, or valid as long as the result is used.
+unsafe fn required<'a>(
+    params: *const sys::iree_hal_device_create_params_t,
+) -> Result<&'a sys::iree_hal_device_create_params_t> {
+    // SAFETY: null or valid, as the caller promises.
+    unsafe { params.as_ref() }
+        .ok_or_else(|| invalid("device creation needs parameters, with a proactor pool"))
 }
 
 /// The devices in one block, as C frees them: the records, then their text.

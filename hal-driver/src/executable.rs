@@ -372,7 +372,7 @@ impl<D: Device> CacheTable<D> {
             // SAFETY: C passes a live cache of ours and lends us the rest for the call.
             unsafe {
                 let cache = Self::of(cache);
-                let inferred = match cache.device.infer_format(slice(data.data, data.data_length)) {
+                let inferred = match cache.device.infer_format(slice(data.data, data.data_length)?) {
                     Some(inferred) => inferred,
                     None => {
                         let runs = |format: &str| cache.device.supports(format, &*cache.host);
@@ -410,8 +410,8 @@ impl<D: Device> CacheTable<D> {
             let request = unsafe {
                 LoadRequest {
                     format: text(params.executable_format),
-                    data: slice(params.executable_data.data, params.executable_data.data_length),
-                    constants: slice(params.constants, params.constant_count),
+                    data: slice(params.executable_data.data, params.executable_data.data_length)?,
+                    constants: slice(params.constants, params.constant_count)?,
                 }
             };
             if !cache.device.supports(request.format, &*cache.host) {

@@ -74,6 +74,8 @@ mod semaphore;
 mod staging;
 mod status;
 mod teardown;
+#[cfg(all(test, feature = "mock"))]
+mod testing;
 mod transient;
 mod work;
 

@@ -278,17 +278,33 @@ impl<T> Out<T> {
     }
 }
 
-/// A slice that C lends us for one call.
+/// A slice that C lends us for one call. Elements at no address are refused: to take them for none would be to do something else
+/// than what was asked for.
 ///
 /// # Safety
 ///
-/// `data` is valid for `count` elements as long as the result is used, or `count` is zero.
-pub(crate) unsafe fn slice<'a, T>(data: *const T, count: usize) -> &'a [T] {
-    if count == 0 || data.is_null() {
-        return &[];
+/// `data` is null, or valid for `count` elements as long as the result is used, or `count` is zero.
+pub(crate) unsafe fn slice<'a, T>(data: *const T, count: usize) -> Result<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() {
+        return Err(invalid(format!("{count} of something were passed at no address (a null pointer)")));
     }
     // SAFETY: so many elements are valid there as long as the result is used, as the caller promises.
-    unsafe { std::slice::from_raw_parts(data, count) }
+    Ok(unsafe { std::slice::from_raw_parts(data, count) })
+}
+
+/// Bytes that C lends us for one call, from an offset on.
+///
+/// # Safety
+///
+/// `data` is null, or valid for `offset` and as many bytes behind it as long as the result is used, or `count` is zero.
+pub(crate) unsafe fn bytes<'a>(data: *const c_void, offset: usize, count: usize) -> Result<&'a [u8]> {
+    let data = data.cast::<u8>();
+    let start = if data.is_null() { data } else { data.wrapping_add(offset) };
+    // SAFETY: null or valid from the offset on, as the caller promises.
+    unsafe { slice(start, count) }
 }
 
 /// A size of IREE's, which is as wide as an address, as a size of ours, which is as wide as a device's memory.

@@ -229,7 +229,7 @@ pub(crate) unsafe fn binding_table(
     table: &sys::iree_hal_buffer_binding_table_t,
 ) -> Result<Box<[Option<Slice>]>> {
     // SAFETY: the table is alive, as the caller promises.
-    let bindings = unsafe { slice(table.bindings, table.count) };
+    let bindings = unsafe { slice(table.bindings, table.count)? };
     let own = |binding: &sys::iree_hal_buffer_binding_t| {
         if binding.buffer.is_null() {
             return Ok(None);
@@ -324,7 +324,7 @@ impl Record {
         length: usize,
     ) -> Result<Self> {
         // SAFETY: so many bytes are valid there, as the caller promises.
-        let bytes = unsafe { slice(pattern.cast::<u8>(), length) };
+        let bytes = unsafe { slice(pattern.cast::<u8>(), length)? };
         match Pattern::new(bytes) {
             Some(pattern) => {
                 target.check(Use::Target)?;
@@ -379,7 +379,7 @@ impl Record {
             let executable = Executable::of(executable)?;
             executable.check_device(device)?;
             let function = executable.function(function)?;
-            let bytes = slice(constants.data, constants.data_length);
+            let bytes = slice(constants.data, constants.data_length)?;
             if bytes.len() % 4 != 0 {
                 return Err(invalid(format!(
                     "dispatch constants are 32-bit words, not {} bytes",
@@ -391,7 +391,7 @@ impl Record {
                 .map(|word| word.iter().rev().fold(0, |value, &byte| value << 8 | u32::from(byte)))
                 .collect();
             let workgroup_size = workgroup_size(config.workgroup_size, executable.workgroup_size(&function))?;
-            let references = slice(bindings.values, bindings.count);
+            let references = slice(bindings.values, bindings.count)?;
             executable.check(&function, constants.len(), references.len())?;
             let bindings = references
                 .iter()

@@ -406,7 +406,7 @@ impl<'a> List<'a> {
     pub(crate) unsafe fn new(list: &'a sys::iree_hal_semaphore_list_t) -> Result<Self> {
         // SAFETY: valid during `'a`, as the caller promises; a handle is a pointer to a semaphore, and is only borrowed here.
         unsafe {
-            let pointers = crate::object::slice(list.semaphores.cast_const(), list.count);
+            let pointers = crate::object::slice(list.semaphores.cast_const(), list.count)?;
             if pointers.iter().any(|pointer| pointer.is_null()) {
                 return Err(invalid("a semaphore list holds no semaphore in one of its places"));
             }
@@ -414,8 +414,8 @@ impl<'a> List<'a> {
                 semaphores: crate::object::slice(
                     list.semaphores.cast::<IreeTimeline>().cast_const(),
                     list.count,
-                ),
-                values: crate::object::slice(list.payload_values.cast_const(), list.count),
+                )?,
+                values: crate::object::slice(list.payload_values.cast_const(), list.count)?,
             })
         }
     }
@@ -713,4 +713,64 @@ unsafe extern "C" fn export_timepoint(
     _out: *mut sys::iree_hal_external_timepoint_t,
 ) -> sys::iree_status_t {
     guard(|| Err(unimplemented(Missing::TimepointExport)))
+}
+
+#[cfg(all(test, feature = "mock"))]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use hal_semaphore::Code;
+    use std::sync::mpsc::{Sender, channel};
+
+    type Told = (u64, Result);
+
+    /// A waiter of a program's.
+    #[repr(C)]
+    struct Waiter {
+        timepoint: sys::iree_async_semaphore_timepoint_t,
+        value: u64,
+        tell: Sender<Told>,
+    }
+
+    unsafe extern "C" fn tells(
+        user_data: *mut c_void,
+        _timepoint: *mut sys::iree_async_semaphore_timepoint_t,
+        status: sys::iree_status_t,
+    ) {
+        // SAFETY: made by `listen`, and called once with a status of the receiver's own.
+        unsafe {
+            let waiter = Box::from_raw(user_data.cast::<Waiter>());
+            waiter.tell.send((waiter.value, check(status))).unwrap();
+        }
+    }
+
+    fn listen(timeline: &IreeTimeline, value: u64, tell: &Sender<Told>) {
+        let timepoint = sys::iree_async_semaphore_timepoint_t::default();
+        let waiter = Box::into_raw(Box::new(Waiter { timepoint, value, tell: tell.clone() }));
+        // SAFETY: the waiter stays where it is until it is called.
+        unsafe {
+            (*waiter).timepoint.callback = Some(tells);
+            (*waiter).timepoint.user_data = waiter.cast();
+            let timepoint = &raw mut (*waiter).timepoint;
+            check(sys::iree_async_semaphore_acquire_timepoint(timeline.base(), value, timepoint)).unwrap();
+        }
+    }
+
+    /// Whoever tells of a step does so after it, and another thread may be first with the next one, a failure.
+    #[test]
+    fn waiter_whose_value_came_before_a_failure_is_told_of_the_value() {
+        let device = testing::device("mock");
+        let timeline = testing::semaphore(&device);
+        let (tell, told) = channel();
+        for value in [1, 2] {
+            listen(&timeline, value, &tell);
+        }
+        let semaphore = timeline.ours().unwrap();
+        semaphore.registration.signal_and(1, || semaphore.show(1)).unwrap();
+        assert!(told.try_recv().is_err(), "nobody has told of it yet");
+        assert!(semaphore.show_failure(&Failure::new(Code::DataLoss, "told to")).is_none());
+        semaphore.wake_failed();
+        let told: Vec<_> = told.try_iter().map(|(value, how)| (value, how.map_err(|f| f.code()))).collect();
+        assert_eq!(told, [(1, Ok(())), (2, Err(Code::DataLoss))]);
+    }
 }

@@ -209,9 +209,10 @@ unsafe extern "C" fn map_range(
             check(sys::iree_hal_buffer_map_range(backing.get(), mode, access, offset, length, inner))?;
         }
         mapping.contents = inner.contents;
-        let is_scoped = inner.impl_.is_persistent() == 0;
-        // IREE does not ask to unmap what is nowhere.
-        if is_scoped && !inner.contents.data.is_null() {
+        // A persistent mapping keeps nothing. What IREE notes of that is in a bit field that shares a word with a field before it, where
+        // the bindings do not find it. And IREE does not ask to unmap what is nowhere.
+        let is_persistent = mode & sys::IREE_HAL_MAPPING_MODE_PERSISTENT != 0;
+        if !is_persistent && !inner.contents.data.is_null() {
             set_inner(mapping, Box::into_raw(inner));
         }
         Ok(())

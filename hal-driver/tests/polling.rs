@@ -12,9 +12,12 @@ use hal_backend::{
     LoadRequest, Loaded, NativeWaits, Parameters, Properties, QueueId, Rejected,
 };
 use hal_semaphore::Code;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Threads are counted by name: one test at a time has any.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -71,10 +74,15 @@ static LOOKS: AtomicUsize = AtomicUsize::new(0);
 /// Whether it holds what it was given.
 static HOLDS: AtomicBool = AtomicBool::new(false);
 
-/// Drivers whose devices do what the mock device does not: count how often they are looked at, have no descriptor, panic.
+/// Whether the device that lingers stays in its look, behind everything that there was to see.
+static LINGERS: AtomicBool = AtomicBool::new(false);
+static IS_LINGERING: AtomicBool = AtomicBool::new(false);
+
+/// Drivers whose devices do what the mock device does not: count how often they are looked at, have no descriptor, panic, linger.
 struct Looked;
 struct Blind;
 struct Panics;
+struct Lingers;
 
 macro_rules! driver {
     ($driver:ident, $name:literal, $completion:expr) => {
@@ -101,18 +109,23 @@ macro_rules! driver {
 driver!(Looked, "looked-at", Completion::Poll);
 driver!(Blind, "blind", Completion::Descriptor);
 driver!(Panics, "panics", Completion::Poll);
+driver!(Lingers, "lingers", Completion::Descriptor);
 
 struct PolledDevice {
     name: &'static str,
     completion: Completion,
     completer: OnceLock<Completer>,
     jobs: Mutex<Vec<(QueueId, u64)>>,
+    /// What is written becomes readable at the other end.
+    ends: (UnixStream, UnixStream),
 }
 
 impl Default for PolledDevice {
     fn default() -> Self {
         let (completer, jobs) = (OnceLock::new(), Mutex::default());
-        Self { name: "", completion: Completion::Poll, completer, jobs }
+        let ends = UnixStream::pair().unwrap();
+        ends.0.set_nonblocking(true).unwrap();
+        Self { name: "", completion: Completion::Poll, completer, jobs, ends }
     }
 }
 
@@ -166,16 +179,27 @@ impl hal_backend::Device for PolledDevice {
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push((job.queue, job.epoch));
+        (&self.ends.1).write_all(&[1]).unwrap();
         Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (self.name == "lingers").then(|| self.ends.0.as_fd())
     }
 
     fn poll(&self) {
         LOOKS.fetch_add(1, Ordering::Relaxed);
+        while (&self.ends.0).read(&mut [0; 64]).is_ok() {}
         assert_ne!(self.name, "panics", "as it was asked");
         if !HOLDS.load(Ordering::Relaxed) {
             for (queue, epoch) in std::mem::take(&mut *self.jobs.lock().unwrap()) {
                 self.completer.get().unwrap().complete(queue, epoch).unwrap();
             }
+        }
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.name == "lingers" && LINGERS.load(Ordering::SeqCst) && Instant::now() < end {
+            IS_LINGERING.store(true, Ordering::SeqCst);
+            std::thread::yield_now();
         }
     }
 
@@ -189,6 +213,7 @@ fn register() {
         check(hal_driver::register::<Looked>(registry())).unwrap();
         check(hal_driver::register::<Blind>(registry())).unwrap();
         check(hal_driver::register::<Panics>(registry())).unwrap();
+        check(hal_driver::register::<Lingers>(registry())).unwrap();
     });
 }
 
@@ -202,6 +227,28 @@ fn device_without_the_descriptor_that_it_speaks_of_is_refused() {
         "{}",
         refused.text
     );
+}
+
+/// A look that is going on when the device goes is the last one.
+#[test]
+fn device_that_goes_while_it_is_looked_at_is_not_watched_any_more() {
+    let _alone = alone();
+    register();
+    let device = Device::open("lingers://").unwrap();
+    let (buffer, done) = (device.buffer(64), device.semaphore(0));
+    LINGERS.store(true, Ordering::SeqCst);
+    device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
+    done.wait(1).unwrap();
+    let begin = Instant::now();
+    while !IS_LINGERING.load(Ordering::SeqCst) && begin.elapsed() < Duration::from_secs(5) {
+        std::thread::yield_now();
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(move || drop(device));
+        std::thread::sleep(Duration::from_millis(200));
+        LINGERS.store(false, Ordering::SeqCst);
+    });
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
 }
 
 #[test]

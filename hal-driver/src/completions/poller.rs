@@ -15,16 +15,17 @@
 //!
 //! # Falling asleep
 //!
-//! The thread says that it sleeps, and looks at the numbers once more; who submits writes a number, and looks whether the
-//! thread sleeps. A fence on either side makes sure that one of them sees the other.
+//! The thread listens, and looks at the numbers once more before it sleeps; who submits writes a number before it notifies. So
+//! one of them sees the other.
 
 use super::Looker;
 use crate::status::Result;
+use event_listener::{Event, Listener, listener};
 use hal_backend::Device;
 use hal_semaphore::{AdaptiveSpin, Code, Failure};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -50,14 +51,13 @@ struct Flight {
 pub(super) struct Poller<D: Device> {
     looker: Arc<Looker<D>>,
     queues: Box<[Flight]>,
-    /// Whether the thread sleeps until something is submitted.
-    is_asleep: AtomicBool,
     is_stopping: AtomicBool,
     /// Whether spinning pays while something is in flight, and while nothing is.
     busy: AdaptiveSpin,
     idle: AdaptiveSpin,
+    /// Something was submitted, or the thread is to end.
+    news: Event,
     thread: Mutex<Thread>,
-    wake: Condvar,
     over: Condvar,
 }
 
@@ -72,12 +72,11 @@ impl<D: Device> Poller<D> {
         Arc::new(Self {
             looker,
             queues: (0..queues).map(|_| Flight::default()).collect(),
-            is_asleep: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
             busy: AdaptiveSpin::new(),
             idle: AdaptiveSpin::new(),
+            news: Event::new(),
             thread: Mutex::default(),
-            wake: Condvar::new(),
             over: Condvar::new(),
         })
     }
@@ -97,10 +96,7 @@ impl<D: Device> Poller<D> {
     pub(super) fn submitted(&self, queue: usize, epoch: u64) {
         let Some(queue) = self.queues.get(queue) else { return };
         queue.accepted.store(epoch, Ordering::Release);
-        fence(Ordering::SeqCst);
-        if self.is_asleep.load(Ordering::Relaxed) {
-            self.rouse();
-        }
+        self.news.notify(1);
     }
 
     /// Everything up to this epoch has ended.
@@ -114,7 +110,7 @@ impl<D: Device> Poller<D> {
     pub(super) fn end(&self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         self.is_stopping.store(true, Ordering::Release);
-        self.rouse();
+        self.news.notify(1);
         let mut thread = self.thread.lock();
         while thread.is_running {
             if self.over.wait_until(&mut thread, until).timed_out() && thread.is_running {
@@ -127,12 +123,6 @@ impl<D: Device> Poller<D> {
             let _ = handle.join();
         }
         true
-    }
-
-    fn rouse(&self) {
-        let _thread = self.thread.lock();
-        self.is_asleep.store(false, Ordering::Relaxed);
-        self.wake.notify_one();
     }
 
     fn is_in_flight(&self) -> bool {
@@ -194,16 +184,13 @@ impl<D: Device> Poller<D> {
 
     /// Sleeps for so long, or until something is submitted, unless something has moved.
     fn sleep(&self, seen: u64, interval: Option<Duration>) {
-        let mut thread = self.thread.lock();
-        self.is_asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        listener!(self.news => listener);
         if self.moves() == seen && !self.is_stopping() {
             match interval {
-                Some(interval) => drop(self.wake.wait_for(&mut thread, interval)),
-                None => self.wake.wait(&mut thread),
+                Some(interval) => drop(listener.wait_timeout(interval)),
+                None => listener.wait(),
             }
         }
-        self.is_asleep.store(false, Ordering::Relaxed);
     }
 }
 
@@ -232,5 +219,55 @@ mod tests {
         assert!(!poller.is_in_flight());
         poller.submitted(0, 1);
         assert!(poller.is_in_flight());
+    }
+
+    /// Longer than anybody is woken late.
+    const SOON: Duration = Duration::from_secs(5);
+
+    /// Something was submitted after the thread has looked and before it sleeps.
+    #[test]
+    fn thread_does_not_fall_asleep_beside_work_that_it_has_not_seen() {
+        let poller = poller(1);
+        let seen = poller.moves();
+        poller.submitted(0, 1);
+        let begin = Instant::now();
+        poller.sleep(seen, Some(SOON));
+        assert!(begin.elapsed() < SOON);
+    }
+
+    /// Who submits and who falls asleep, each at any moment of the other, for a second at most.
+    #[test]
+    fn no_submission_is_missed_by_a_thread_that_falls_asleep() {
+        const ROUNDS: u64 = 50_000;
+        let (poller, round, end) = (poller(1), AtomicU64::new(0), Instant::now() + Duration::from_secs(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for next in 1..=ROUNDS {
+                    let told = loop {
+                        match round.load(Ordering::Acquire) {
+                            told if told >= next => break told,
+                            _ => std::hint::spin_loop(),
+                        }
+                    };
+                    if told > ROUNDS {
+                        return;
+                    }
+                    poller.submitted(0, next);
+                }
+            });
+            for next in (1..=ROUNDS).take_while(|_| Instant::now() < end) {
+                let seen = poller.moves();
+                round.store(next, Ordering::Release);
+                // So that either is the first.
+                (0..next % 64).for_each(|_| std::hint::spin_loop());
+                let begin = Instant::now();
+                poller.sleep(seen, Some(SOON));
+                assert!(begin.elapsed() < SOON, "round {next}");
+                while poller.moves() == seen {
+                    std::hint::spin_loop();
+                }
+            }
+            round.store(u64::MAX, Ordering::Release);
+        });
     }
 }

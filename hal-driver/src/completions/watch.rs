@@ -185,3 +185,30 @@ unsafe extern "C" fn is_ready<D: Device>(
         watch.ready(outcome);
     });
 }
+
+#[cfg(all(test, feature = "mock"))]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use hal_backend::{Driver, Parameters};
+    use hal_mock::Mock;
+    use std::sync::OnceLock;
+
+    /// What was too late to be cancelled comes back like anything else.
+    #[test]
+    fn operation_that_comes_back_is_submitted_again_unless_the_watch_is_closing() {
+        let mut parameters = Parameters::new("mock", [("completion", "descriptor")].into_iter());
+        let device = Arc::new(Mock::create().open("", &mut parameters).unwrap());
+        let looker = Arc::new(Looker { device, completer: OnceLock::new() });
+        let watch = Watch::new(looker, testing::proactor());
+        for is_closing in [true, false] {
+            watch.state.lock().is_closing = is_closing;
+            // SAFETY: IREE does not have the operation.
+            unsafe { (*watch.operation.get()).result_events = POLL_READABLE };
+            watch.ready(Ok(()));
+            let holder = watch.state.lock().holder;
+            assert!(holder == if is_closing { Holder::Nobody } else { Holder::Proactor });
+        }
+        assert!(watch.end(Duration::from_secs(10)));
+    }
+}

@@ -9,7 +9,7 @@ use crate::allocator;
 use crate::buffer::{Opaque, Slice};
 use crate::command_buffer::{Recorded, bindings};
 use crate::constants::{ACCESS_READ, ACCESS_WRITE};
-use crate::object::{Lent, Out, Retained, narrow, slice, wide};
+use crate::object::{Lent, Out, Retained, bytes, narrow, slice, wide};
 use crate::profile::About;
 use crate::record::{Record, Reference, Use};
 use crate::reservation::Pool;
@@ -418,7 +418,7 @@ impl<D: Device> Table<D> {
                 let length = target.length;
                 let count =
                     usize::try_from(length).map_err(|_| invalid("an update is larger than memory"))?;
-                let source = state.staging.capture(slice(source.cast::<u8>().add(source_offset), count))?;
+                let source = state.staging.capture(bytes(source, source_offset, count)?)?;
                 let record = Record::update(source, Reference::Direct(target))?;
                 state.record(state.affinity(affinity), &lists, record, length)
             }
@@ -507,7 +507,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours, four arguments, and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let arguments = *arguments.cast::<[u64; 4]>();
+                let arguments =
+                    slice(arguments, 4)?.try_into().map_err(|_| invalid("a call has four arguments"))?;
                 let blocks = flags & NON_BLOCKING == 0;
                 let call = ProgramCall::new(call).ok_or_else(|| invalid("a host call needs a function"))?;
                 state.host_call(device, state.affinity(affinity), &lists, call, arguments, blocks)

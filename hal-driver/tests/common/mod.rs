@@ -6,14 +6,16 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 pub(crate) mod chain;
+pub(crate) mod pool;
 
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once};
+use std::time::{Duration, Instant};
 
 unsafe extern "C" {
     fn iree_hal_local_task_driver_module_register(
@@ -107,34 +109,40 @@ impl Device {
     /// The same, of a driver and a device in memory of an allocator.
     pub(crate) fn open_with(uri: &str, allocator: sys::iree_allocator_t) -> Result<(Self, Proactor)> {
         unsafe {
-            let (mut pool, mut proactor) = (null_mut(), null_mut());
-            let options = sys::iree_async_proactor_pool_options_default();
-            check(sys::iree_async_proactor_pool_create(
-                1,
-                std::ptr::null(),
-                options,
-                sys::iree_allocator_system(),
-                &raw mut pool,
-            ))?;
-            check(sys::iree_async_proactor_pool_get(pool, 0, &raw mut proactor))?;
-            let params = sys::iree_hal_device_create_params_t { next: std::ptr::null(), proactor_pool: pool };
-            let mut device = null_mut();
-            let opened = check(sys::iree_hal_create_device(
-                registry(),
-                view(uri),
-                &raw const params,
-                allocator,
-                &raw mut device,
-            ));
+            let (pool, proactor) = new_pool()?;
+            let opened = Self::create(uri, pool, allocator);
             sys::iree_async_proactor_pool_release(pool);
-            opened.map(|()| (Self(device, null_mut()), Proactor(proactor)))
+            opened.map(|device| (device, proactor))
         }
+    }
+
+    /// A device with a pool of proactors that others may have too.
+    pub(crate) fn open_with_pool(uri: &str, pool: *mut sys::iree_async_proactor_pool_t) -> Result<Self> {
+        Self::create(uri, pool, unsafe { sys::iree_allocator_system() })
+    }
+
+    fn create(
+        uri: &str,
+        pool: *mut sys::iree_async_proactor_pool_t,
+        allocator: sys::iree_allocator_t,
+    ) -> Result<Self> {
+        let params = sys::iree_hal_device_create_params_t { next: std::ptr::null(), proactor_pool: pool };
+        let (mut device, params) = (null_mut(), &raw const params);
+        unsafe {
+            let out = &raw mut device;
+            check(sys::iree_hal_create_device(registry(), view(uri), params, allocator, out))?;
+        }
+        Ok(Self(device, null_mut()))
     }
 
     /// A device in a group of its own, which IREE's local driver needs to run anything.
     pub(crate) fn open_in_group(uri: &str) -> Result<Self> {
+        Self::open_in(uri, &Tracker::new())
+    }
+
+    /// The same, followed by this tracker.
+    pub(crate) fn open_in(uri: &str, tracker: &Tracker) -> Result<Self> {
         let mut device = Self::open(uri)?;
-        let tracker = Tracker::new();
         device.1 = tracker.group(&device)?;
         Ok(device)
     }
@@ -415,6 +423,25 @@ impl Device {
     }
 }
 
+/// A pool of one proactor, owned by the caller, and that.
+fn new_pool() -> Result<(*mut sys::iree_async_proactor_pool_t, Proactor)> {
+    let (mut pool, mut proactor) = (null_mut(), null_mut());
+    unsafe {
+        let (options, system) =
+            (sys::iree_async_proactor_pool_options_default(), sys::iree_allocator_system());
+        check(sys::iree_async_proactor_pool_create(1, std::ptr::null(), options, system, &raw mut pool))?;
+        check(sys::iree_async_proactor_pool_get(pool, 0, &raw mut proactor))?;
+    }
+    Ok((pool, Proactor(proactor)))
+}
+
+/// Makes a call on the thread that polls a new pool, which the call owns.
+pub(crate) fn on_a_polling_thread(call: impl FnOnce(*mut sys::iree_async_proactor_pool_t) + Send + 'static) {
+    let (pool, proactor) = new_pool().unwrap();
+    let address = pool as usize;
+    proactor.run(move || call(address as *mut sys::iree_async_proactor_pool_t));
+}
+
 /// What polls for a device, as long as that lives.
 pub(crate) struct Proactor(*mut sys::iree_async_proactor_t);
 
@@ -500,6 +527,26 @@ impl Tracker {
         }
     }
 
+    /// An axis that no device here advances.
+    pub(crate) fn axis_of_another_device(&self) -> sys::iree_async_axis_t {
+        unsafe {
+            let options = sys::iree_async_frontier_tracker_options_default();
+            let axis = sys::iree_async_axis_make_queue(options.session_epoch, 0, 99, 0);
+            check(sys::iree_async_frontier_tracker_register_axis(self.0, axis, null_mut())).unwrap();
+            axis
+        }
+    }
+
+    /// Says that an epoch of an axis has come.
+    pub(crate) fn advance(&self, axis: sys::iree_async_axis_t, epoch: u64) {
+        unsafe { sys::iree_async_frontier_tracker_advance(self.0, axis, epoch) };
+    }
+
+    /// Says that no epoch of an axis will come any more.
+    pub(crate) fn fail(&self, axis: sys::iree_async_axis_t, why: sys::iree_status_t) {
+        unsafe { sys::iree_async_frontier_tracker_fail_axis(self.0, axis, why) };
+    }
+
     /// Whether an epoch of the first queue of the first device has completed.
     pub(crate) fn reached(&self, epoch: u64) -> bool {
         unsafe {
@@ -545,6 +592,29 @@ impl Buffer {
             bytes
         }
     }
+
+    /// Whether its first byte can be mapped now.
+    pub(crate) fn is_mappable(&self) -> bool {
+        unsafe {
+            let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+            let access = sys::IREE_HAL_MEMORY_ACCESS_READ.try_into().unwrap();
+            let mode = sys::IREE_HAL_MAPPING_MODE_SCOPED;
+            let mapped =
+                check(sys::iree_hal_buffer_map_range(self.0, mode, access, 0, 1, &raw mut mapping)).is_ok();
+            check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap();
+            mapped
+        }
+    }
+
+    /// Waits until the reference to it is the only one.
+    pub(crate) fn wait_until_nobody_else_has_it(&self) {
+        let references = unsafe { AtomicI32::from_ptr((&raw mut (*self.0).resource.ref_count).cast()) };
+        let until = Instant::now() + Duration::from_secs(10);
+        while references.load(Ordering::Acquire) > 1 {
+            assert!(Instant::now() < until, "somebody keeps the buffer");
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Drop for Buffer {
@@ -557,11 +627,21 @@ impl Drop for Buffer {
 pub(crate) struct File {
     file: std::fs::File,
     handle: *mut sys::iree_io_file_handle_t,
+    access: sys::iree_hal_memory_access_t,
 }
 
 impl File {
     /// A file with these bytes.
     pub(crate) fn with(bytes: &[u8]) -> Self {
+        Self::of(bytes, sys::IREE_IO_FILE_ACCESS_READ | sys::IREE_IO_FILE_ACCESS_WRITE)
+    }
+
+    /// The same, which may not be written.
+    pub(crate) fn read_only(bytes: &[u8]) -> Self {
+        Self::of(bytes, sys::IREE_IO_FILE_ACCESS_READ)
+    }
+
+    fn of(bytes: &[u8], access: sys::iree_io_file_access_t) -> Self {
         use std::io::Write;
         use std::os::fd::AsRawFd;
         static MADE: AtomicUsize = AtomicUsize::new(0);
@@ -571,7 +651,6 @@ impl File {
         let mut file = options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         file.write_all(bytes).unwrap();
-        let access = sys::IREE_IO_FILE_ACCESS_READ | sys::IREE_IO_FILE_ACCESS_WRITE;
         let primitive = sys::iree_io_file_handle_primitive_t {
             type_: sys::IREE_IO_FILE_HANDLE_TYPE_FD,
             value: sys::iree_io_file_handle_primitive_value_t { fd: file.as_raw_fd() },
@@ -582,12 +661,14 @@ impl File {
             check(sys::iree_io_file_handle_wrap(access, 0, primitive, release, allocator, &raw mut handle))
                 .unwrap();
         }
-        Self { file, handle }
+        let writes = access & sys::IREE_IO_FILE_ACCESS_WRITE != 0;
+        let access = sys::IREE_HAL_MEMORY_ACCESS_READ
+            | if writes { sys::IREE_HAL_MEMORY_ACCESS_WRITE } else { sys::IREE_HAL_MEMORY_ACCESS_NONE };
+        Self { file, handle, access: access.try_into().unwrap() }
     }
 
     fn import(&self, device: &Device) -> *mut sys::iree_hal_file_t {
-        let access =
-            u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_READ | sys::IREE_HAL_MEMORY_ACCESS_WRITE).unwrap();
+        let access = self.access;
         let mut file = null_mut();
         unsafe {
             check(sys::iree_hal_file_import(device.0, u64::MAX, access, self.handle, 0, &raw mut file))

@@ -167,6 +167,40 @@ fn no_more_than_a_slab_is_taken_ahead_of_time() {
     }
 }
 
+/// However much the pool has at hand: the rest is for those who will need it sooner.
+#[test]
+fn no_more_than_a_slab_is_out_ahead_of_time() {
+    const PIECE: usize = 1 << 20;
+    const PIECES: usize = 3 * SLAB / PIECE - 10;
+    let device = Device::open_in_group("mock://?queues=1&latency=300ms").unwrap();
+    // The pool grows to four slabs, and has all of them back.
+    let all: Vec<_> = (0..PIECES)
+        .map(|_| {
+            let done = device.semaphore(0);
+            (device.alloca(&List::none(), &done.at(1), PIECE).unwrap(), done)
+        })
+        .collect();
+    for (buffer, done) in &all {
+        device.dealloca(&done.at(1), &done.at(2), buffer).unwrap();
+    }
+    for (_, done) in &all {
+        done.wait(2).unwrap();
+    }
+    drop(all);
+    assert!(peak(&device) > 2 * SLAB);
+    let (word, begin, done) = (device.buffer(64), device.semaphore(0), device.semaphore(0));
+    device.fill(&List::none(), &begin.at(1), &word, (0, 64), &[1]).unwrap();
+    let early: Vec<Buffer> = (1..)
+        .take(PIECES)
+        .map(|value| device.alloca(&begin.at(1), &done.at(value), PIECE).unwrap())
+        .collect();
+    let is_there = |buffer: &&Buffer| buffer.is_mappable();
+    let count = early.iter().filter(is_there).count();
+    assert_eq!(begin.value().unwrap(), 0, "it is ahead of time");
+    assert!((1..=SLAB / PIECE).contains(&count), "{count} of {PIECES}");
+    done.wait(PIECES.try_into().unwrap()).unwrap();
+}
+
 #[test]
 fn what_was_taken_ahead_comes_back_when_what_it_counted_on_fails() {
     let device = Device::open_in_group("mock://?queues=1&latency=20us&fault=fail:fill:1").unwrap();

@@ -2,16 +2,17 @@
 
 //! Backends that do what their traits allow and nobody expects: nothing that they say is believed where memory is at stake.
 
-use crate::common::{Buffer, Device, List, check};
+use crate::common::pool::Pool;
+use crate::common::{Buffer, Device, List, Semaphore, Tracker, check};
 use hal_backend::{
-    Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange, Inferred,
-    Job, LoadRequest, Loaded, NativeWaits, Parameters, Properties, Rejected,
+    Command, Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange,
+    Inferred, Job, LoadRequest, Loaded, NativeWaits, Parameters, Place, Properties, QueueId, Rejected, Span,
 };
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -22,15 +23,21 @@ enum Oddity {
     FreshViews,
     /// It imports, and has what it imported until it is trimmed.
     KeepsImports,
+    /// What the host writes the device sees when it is flushed, and the other way round when it is invalidated.
+    NotCoherent,
+    /// It ends jobs when it is told to stop, and has no more memory once [`IS_EMPTY`] says so.
+    Slow,
     NoHeaps,
     NoQueues,
     CrookedAlignment,
     NoName,
 }
 
-const ODDITIES: [(&str, Oddity); 6] = [
+const ODDITIES: [(&str, Oddity); 8] = [
     ("fresh-views", Oddity::FreshViews),
     ("keeps-imports", Oddity::KeepsImports),
+    ("not-coherent", Oddity::NotCoherent),
+    ("slow", Oddity::Slow),
     ("no-heaps", Oddity::NoHeaps),
     ("no-queues", Oddity::NoQueues),
     ("crooked-alignment", Oddity::CrookedAlignment),
@@ -55,7 +62,7 @@ impl Driver for Odd {
 
     fn open(&self, path: &str, _parameters: &mut Parameters<'_>) -> Result<OddDevice, Failure> {
         let (_, oddity) = ODDITIES.into_iter().find(|(name, _)| *name == path).unwrap();
-        Ok(OddDevice { oddity, completer: OnceLock::new(), kept: Mutex::default() })
+        Ok(OddDevice { oddity, completer: OnceLock::new(), kept: Mutex::default(), jobs: Mutex::default() })
     }
 }
 
@@ -63,13 +70,22 @@ struct OddDevice {
     oddity: Oddity,
     completer: OnceLock<Completer>,
     kept: Mutex<Vec<HostRange>>,
+    /// What has not ended.
+    jobs: Mutex<Vec<(QueueId, u64)>>,
 }
 
 /// Memory; what was imported is counted.
 struct OddMemory {
     range: HostRange,
+    /// What the host sees, where that is something else.
+    view: Option<HostRange>,
     imported: bool,
 }
+
+/// Whether the slow device has no memory left; who asks then is held until it is opened again.
+static IS_EMPTY: AtomicBool = AtomicBool::new(false);
+static IS_ASKED: AtomicBool = AtomicBool::new(false);
+static IS_HELD: AtomicBool = AtomicBool::new(false);
 
 /// How much imported memory there is.
 static IMPORTED: AtomicUsize = AtomicUsize::new(0);
@@ -88,9 +104,9 @@ impl hal_backend::Device for OddDevice {
     fn properties(&self) -> Properties {
         let heap = Heap {
             host_visible: true,
-            coherent: true,
+            coherent: self.oddity != Oddity::NotCoherent,
             device_local: true,
-            max_allocation: 1 << 30,
+            max_allocation: if self.oddity == Oddity::Slow { 64 << 10 } else { 1 << 30 },
             alignment: if self.oddity == Oddity::CrookedAlignment { 48 } else { 64 },
             import_alignment: (self.oddity == Oddity::KeepsImports).then_some(64),
         };
@@ -114,20 +130,39 @@ impl hal_backend::Device for OddDevice {
     }
 
     fn allocate(&self, _heap: usize, length: u64) -> Result<OddMemory, Failure> {
-        Ok(OddMemory { range: HostRange::allocate(length, 64)?, imported: false })
+        if self.oddity == Oddity::Slow && IS_EMPTY.load(Ordering::SeqCst) {
+            IS_ASKED.store(true, Ordering::SeqCst);
+            until(&|| !IS_HELD.load(Ordering::SeqCst));
+            return Err(Failure::new(Code::ResourceExhausted, "there is no more"));
+        }
+        let (range, view) = (HostRange::allocate(length, 64)?, HostRange::allocate(length, 64)?);
+        let view = (self.oddity == Oddity::NotCoherent).then_some(view);
+        Ok(OddMemory { range, view, imported: false })
     }
 
     fn import(&self, range: HostRange) -> Result<OddMemory, Failure> {
         self.kept.lock().unwrap().push(range.clone());
         IMPORTED.fetch_add(1, Ordering::SeqCst);
-        Ok(OddMemory { range, imported: true })
+        Ok(OddMemory { range, view: None, imported: true })
     }
 
     fn host_view(&self, memory: &OddMemory) -> Option<HostRange> {
         match self.oddity {
             Oddity::FreshViews => HostRange::allocate(memory.range.length(), 64).ok(),
-            _ => Some(memory.range.clone()),
+            _ => Some(memory.view.as_ref().unwrap_or(&memory.range).clone()),
         }
+    }
+
+    fn flush(&self, memory: &OddMemory, offset: u64, length: u64) -> Result<(), Failure> {
+        let Some(view) = &memory.view else { return Ok(()) };
+        move_bytes(view, &memory.range, offset, length);
+        Ok(())
+    }
+
+    fn invalidate(&self, memory: &OddMemory, offset: u64, length: u64) -> Result<(), Failure> {
+        let Some(view) = &memory.view else { return Ok(()) };
+        move_bytes(&memory.range, view, offset, length);
+        Ok(())
     }
 
     fn supports(&self, format: &str, _host: &dyn HostLoader) -> bool {
@@ -144,21 +179,63 @@ impl hal_backend::Device for OddDevice {
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
         let (queue, epoch) = (job.queue, job.epoch);
+        if self.oddity == Oddity::Slow {
+            self.jobs.lock().unwrap().push((queue, epoch));
+            return Ok(());
+        }
+        job.commands.iter().for_each(perform);
         drop(job);
         self.completer.get().unwrap().complete(queue, epoch).unwrap();
         Ok(())
     }
 
-    fn abort(&self, _why: &Failure) {}
+    fn abort(&self, _why: &Failure) {
+        for (queue, epoch) in std::mem::take(&mut *self.jobs.lock().unwrap()) {
+            self.completer.get().unwrap().complete(queue, epoch).unwrap();
+        }
+    }
 
     fn trim(&self) {
         self.kept.lock().unwrap().clear();
     }
 }
 
-fn open(path: &str) -> crate::common::Result<Device> {
+/// Waits until something is so, for a while.
+fn until(is_so: &dyn Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !is_so() && Instant::now() < end {
+        std::thread::yield_now();
+    }
+}
+
+fn move_bytes(from: &HostRange, to: &HostRange, offset: u64, length: u64) {
+    let part = |range: &HostRange| range.slice(offset, length).unwrap();
+    assert!(part(to).copy_from(&part(from)));
+}
+
+/// The bytes as the device has them.
+fn bytes_of(span: &Span<OddDevice>) -> HostRange {
+    match &span.place {
+        Place::Device(memory, offset) => memory.range.slice(*offset, span.length).unwrap(),
+        Place::Host(range) => range.clone(),
+    }
+}
+
+fn perform(command: &Command<OddDevice>) {
+    match command {
+        Command::Fill { target, pattern } => assert!(bytes_of(target).fill(pattern.bytes())),
+        Command::Copy { source, target } => assert!(bytes_of(target).copy_from(&bytes_of(source))),
+        _ => {}
+    }
+}
+
+fn register() {
     static REGISTER: Once = Once::new();
     REGISTER.call_once(|| unsafe { check(hal_driver::register::<Odd>(crate::common::registry())).unwrap() });
+}
+
+fn open(path: &str) -> crate::common::Result<Device> {
+    register();
     Device::open(&format!("odd://{path}"))
 }
 
@@ -210,6 +287,107 @@ fn mapping_shows_the_same_memory_each_time_whatever_the_backend_gives() {
         drop(second);
         assert!(buffer.read() == [7; 4096]);
     }
+}
+
+/// What the device has in a buffer.
+fn on_device(device: &Device, buffer: &Buffer) -> Vec<u8> {
+    let (seen, done) = (device.buffer(LENGTH), device.semaphore(0));
+    device.copy(&List::none(), &done.at(1), buffer, &seen, LENGTH).unwrap();
+    done.wait(1).unwrap();
+    seen.read()
+}
+
+/// A stream-ordered buffer, of this pool or of the device's.
+fn alloca(device: &Device, pool: *mut sys::iree_hal_pool_t, done: &Semaphore) -> Buffer {
+    let (waits, signals, mut buffer) = (List::none(), done.at(1), null_mut());
+    let flags = u64::from(sys::IREE_HAL_ALLOCA_FLAG_ALLOW_POOL_WAIT_FRONTIER);
+    unsafe {
+        let (raw, params, out) = (device.0, crate::common::params(), &raw mut buffer);
+        let (waits, signals) = (waits.raw(), signals.raw());
+        check(sys::iree_hal_device_queue_alloca(raw, 1, waits, signals, pool, params, LENGTH, flags, out))
+            .unwrap();
+    }
+    Buffer(buffer)
+}
+
+const LENGTH: usize = 4096;
+
+#[test]
+fn what_either_side_writes_the_other_one_sees_where_it_was_made_visible() {
+    register();
+    let tracker = Tracker::new();
+    let device = Device::open_in("odd://not-coherent", &tracker).unwrap();
+    let axis = tracker.axis_of_another_device();
+    let pool = Pool::new(&device, axis, 1);
+    tracker.advance(axis, 1);
+    let there = [device.semaphore(0), device.semaphore(0)];
+    let transients = [alloca(&device, null_mut(), &there[0]), alloca(&device, pool.raw(), &there[1])];
+    there.iter().for_each(|there| there.wait(1).unwrap());
+    let [own, of_pool] = transients;
+    for buffer in [device.buffer(LENGTH), own, of_pool] {
+        let fill = |byte: u8| {
+            let done = device.semaphore(0);
+            device.fill(&List::none(), &done.at(1), &buffer, (0, LENGTH), &[byte]).unwrap();
+            done.wait(1).unwrap();
+        };
+        // To map is to invalidate, and to unmap is to flush.
+        fill(5);
+        assert!(buffer.read() == [5; LENGTH]);
+        unsafe { Mapped::new(&buffer).data().write_bytes(6, LENGTH) };
+        assert!(on_device(&device, &buffer) == [6; LENGTH]);
+        // A persistent mapping says which bytes.
+        let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+        let access = sys::IREE_HAL_MEMORY_ACCESS_READ | sys::IREE_HAL_MEMORY_ACCESS_WRITE;
+        let mut expected = vec![6; LENGTH];
+        unsafe {
+            let (mode, access) = (sys::IREE_HAL_MAPPING_MODE_PERSISTENT, u16::try_from(access).unwrap());
+            let mapping = &raw mut mapping;
+            check(sys::iree_hal_buffer_map_range(buffer.0, mode, access, 0, LENGTH, mapping)).unwrap();
+            let data = (*mapping).contents.data;
+            data.write_bytes(7, LENGTH);
+            check(sys::iree_hal_buffer_mapping_flush_range(mapping, 100, 50)).unwrap();
+            expected[100..150].fill(7);
+            assert!(on_device(&device, &buffer) == expected);
+            fill(8);
+            check(sys::iree_hal_buffer_mapping_invalidate_range(mapping, 200, 20)).unwrap();
+            expected.fill(7);
+            expected[200..220].fill(8);
+            assert!(std::slice::from_raw_parts(data, LENGTH) == expected);
+            check(sys::iree_hal_buffer_unmap_range(mapping)).unwrap();
+        }
+        assert!(on_device(&device, &buffer) == expected, "what was mapped is flushed at the end");
+        // Nobody but the test has it, so that the pool has its memory back when that goes.
+        buffer.wait_until_nobody_else_has_it();
+    }
+}
+
+/// An allocation that looks for memory while its device goes, and would have waited for some: nobody would tell it any more.
+#[test]
+fn allocation_that_finds_no_memory_when_its_device_is_going_is_cancelled() {
+    const PIECE: usize = 4000;
+    let device = open("slow").unwrap();
+    // Both halves of the one slab.
+    let (there, order) = (device.semaphore(0), device.semaphore(0));
+    let first = device.alloca(&List::none(), &there.at(1), PIECE).unwrap();
+    let second = device.alloca(&List::none(), &there.at(2), PIECE).unwrap();
+    there.wait(2).unwrap();
+    // One of them is on its way back, behind a job that ends when the device is stopped.
+    device.fill_on(1, &List::none(), &order.at(1), &first, (0, 64), &[1]).unwrap();
+    device.dealloca(&order.at(1), &order.at(2), &first).unwrap();
+    let (go, now) = (device.semaphore(0), device.semaphore(0));
+    let third = device.alloca(&go.at(1), &now.at(1), PIECE).unwrap();
+    IS_EMPTY.store(true, Ordering::SeqCst);
+    IS_HELD.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| go.signal(1).unwrap());
+        until(&|| IS_ASKED.load(Ordering::SeqCst));
+        scope.spawn(move || drop(device));
+        std::thread::sleep(Duration::from_millis(100));
+        IS_HELD.store(false, Ordering::SeqCst);
+    });
+    let error = now.wait(1).unwrap_err();
+    assert_eq!(error.code, Code::Cancelled, "{}", error.text);
+    drop((first, second, third));
 }
 
 #[test]
@@ -295,12 +473,6 @@ fn released_last(import: impl FnOnce(&Device, &Told) -> Buffer) {
     done.wait(1).unwrap();
     drop(buffer);
     // An operation lets go of what it used behind its signals.
-    let end = Instant::now() + Duration::from_secs(10);
-    let until = |is_so: &dyn Fn() -> bool| {
-        while !is_so() && Instant::now() < end {
-            std::thread::yield_now();
-        }
-    };
     until(&|| IMPORTED.load(Ordering::SeqCst) == 0);
     // The buffer is gone, and the backend still has the range.
     assert_eq!(told.times.load(Ordering::SeqCst), 0);

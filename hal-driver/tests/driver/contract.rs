@@ -8,7 +8,7 @@ use hal_sys as sys;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const WHOLE: usize = usize::MAX;
 
@@ -103,6 +103,35 @@ fn host_call_may_keep_the_device_of_its_context_while_that_goes() {
             }
             unsafe { sys::iree_hal_device_release(device) };
         }
+    }
+}
+
+/// The same, over and over, so that the device goes at any moment of it: its count reaches zero more than once.
+#[test]
+fn host_call_may_take_and_give_back_the_device_of_its_context_at_any_moment() {
+    for _ in 0..200 {
+        let device = Device::open("mock://?workers=1&queues=1").unwrap();
+        let done = device.semaphore(0);
+        let (entered, enters) = mpsc::channel::<()>();
+        let raw = device.0 as usize;
+        let call = Box::new(move || {
+            entered.send(()).unwrap();
+            let device = raw as *mut sys::iree_hal_device_t;
+            let until = Instant::now() + Duration::from_millis(2);
+            while Instant::now() < until {
+                for _ in 0..100 {
+                    unsafe {
+                        sys::iree_hal_device_retain(device);
+                        sys::iree_hal_device_release(device);
+                    }
+                }
+            }
+            null_mut()
+        });
+        device.host_call(&List::none(), &done.at(1), 0, call).unwrap();
+        enters.recv_timeout(Duration::from_secs(10)).unwrap();
+        drop(device);
+        done.wait(1).unwrap();
     }
 }
 

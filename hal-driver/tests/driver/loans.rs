@@ -347,6 +347,25 @@ fn every_other_byte_of_much_comes_back_and_the_rest_stays() {
     assert!(bytes == expected);
 }
 
+/// What comes back in thousands of pieces comes in several command buffers, and the last one is not the end if one before it is late.
+#[test]
+fn everything_is_back_when_the_last_of_many_pieces_is_whichever_job_of_the_owner_is_late() {
+    const MUCH: usize = 40_000;
+    let expected: Vec<u8> = (0..MUCH).map(|at| if at % 2 == 0 { 5 } else { 1 }).collect();
+    // A fill, what is fetched, and five times some thousand pieces.
+    for late in 3..=7 {
+        let owner = Device::open(&format!("mock://0?heaps=2&queues=8&fault=late:{late}")).unwrap();
+        let worker = card(0);
+        let executable = steps(&worker);
+        let (buffer, done) = (filled(&owner, MUCH, 1), worker.semaphore(0));
+        let stripe = Step::Stripe { target: 0, length: u32::try_from(MUCH).unwrap(), addend: 4 };
+        let dispatch = Work::Dispatch(&executable, vec![stripe], vec![(&buffer, 0, MUCH)]);
+        perform(&worker, Way::Queue, 1, &List::none(), &done.at(1), &[dispatch]).unwrap();
+        done.wait(1).unwrap_or_else(|failed| panic!("{}", failed.text));
+        assert!(read(&owner, &buffer) == expected, "job {late} was late");
+    }
+}
+
 /// Fills of two cards in one buffer after the same point, where the other one's is by way of a wide binding.
 #[test]
 fn fill_in_a_wide_binding_undoes_nothing_of_its_owner() {
@@ -702,6 +721,8 @@ fn memory_of_a_program_s_own_pool_is_lent_too() {
     worker.fill(&List::none(), &done.at(1), &buffer, (16, 32), &[5]).unwrap();
     done.wait(1).unwrap_or_else(|failed| panic!("{}", failed.text));
     assert!(read(&owner, &buffer)[16..48] == [5; 32]);
+    // A pool outlives its buffers, and an operation lets go of those that it used behind its signals.
+    buffer.wait_until_nobody_else_has_it();
     drop(buffer);
     unsafe { sys::iree_hal_pool_release(pool) };
 }

@@ -31,6 +31,7 @@ mod groups;
 mod interop;
 mod loans;
 mod orphans;
+mod pools;
 mod profiles;
 mod qaic;
 mod queries;

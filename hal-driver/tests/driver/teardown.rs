@@ -132,6 +132,25 @@ fn device_may_be_dropped_on_the_thread_that_polls_its_proactor() {
     }
 }
 
+/// That thread may not have polled since the device was made, so that the device cannot know it.
+#[test]
+fn device_may_be_made_and_dropped_on_the_thread_that_polls_its_proactor() {
+    let (tell, told) = mpsc::channel();
+    crate::common::on_a_polling_thread(move |pool| {
+        let device = Device::open_with_pool("mock", pool).unwrap();
+        let (buffer, done) = (device.buffer(64), device.semaphore(0));
+        device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
+        done.wait(1).unwrap();
+        drop((buffer, done));
+        // Only the device has the pool from here on.
+        // SAFETY: the pool is this call's.
+        unsafe { hal_sys::iree_async_proactor_pool_release(pool) };
+        drop(device);
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(2 * SOON).expect("the polling thread goes on");
+}
+
 /// What keeps the proactor may be let go of there too.
 #[test]
 fn last_buffer_or_semaphore_may_be_dropped_on_the_thread_that_polled_for_its_device() {

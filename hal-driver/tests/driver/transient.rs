@@ -141,6 +141,37 @@ fn mapping_keeps_memory_whatever_goes_before_it() {
     }
 }
 
+/// A persistent mapping keeps nothing: it ends before the memory does, and where a program is late it is told.
+#[test]
+fn persistent_mapping_ends_before_the_deallocation_or_is_told_that_it_did_not() {
+    for length in [LENGTH, 80 << 20] {
+        for in_time in [true, false] {
+            let device = Device::open("mock").unwrap();
+            let (buffer, gone) = (allocated(&device, length), device.semaphore(0));
+            let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+            let access =
+                u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_READ | sys::IREE_HAL_MEMORY_ACCESS_WRITE).unwrap();
+            let mode = sys::IREE_HAL_MAPPING_MODE_PERSISTENT;
+            unsafe {
+                let out = &raw mut mapping;
+                check(sys::iree_hal_buffer_map_range(buffer.0, mode, access, 0, length, out)).unwrap();
+                mapping.contents.data.write_bytes(3, length);
+                if in_time {
+                    assert_eq!(buffer.read().last(), Some(&3));
+                    check(sys::iree_hal_buffer_unmap_range(out)).unwrap();
+                }
+                device.dealloca(&List::none(), &gone.at(1), &buffer).unwrap();
+                gone.wait(1).unwrap();
+                let late = check(sys::iree_hal_buffer_unmap_range(out));
+                assert_eq!(
+                    late.err().map(|error| error.code),
+                    (!in_time).then_some(Code::FailedPrecondition)
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn deallocation_twice_is_refused_and_the_buffer_says_that_it_has_no_memory() {
     let device = Device::open("mock").unwrap();

@@ -8,6 +8,8 @@ use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;
 
+mod hostile;
+
 pub(crate) struct Case {
     pub(crate) group: &'static str,
     pub(crate) name: &'static str,
@@ -174,7 +176,12 @@ const GROWS: &str = "async/semaphore.h, signal: strictly above the value that th
 const HASHED: &str = "device.h, execute: an affinity is hashed into the queues that there are";
 const SILENT: &str = "no header says";
 
-pub(crate) const CASES: &[Case] = &[
+/// All of them.
+pub(crate) fn cases() -> impl Iterator<Item = &'static Case> {
+    ORDINARY.iter().chain(hostile::CASES)
+}
+
+const ORDINARY: &[Case] = &[
     case("Fills, updates and copies", "fill past the end", RANGE, |bench| bench.fill(60, 8, 1)),
     case("Fills, updates and copies", "fill of a range that overflows", RANGE, |bench| {
         bench.fill(WHOLE - 3, 8, 1)

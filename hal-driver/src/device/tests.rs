@@ -1,0 +1,108 @@
+//! What becomes of operations that only this crate can bring about at the moment that matters.
+
+use super::{HalDevice, State};
+use crate::alloca::Dealloca;
+use crate::object::{Lent, Retained};
+use crate::semaphore::IreeTimeline;
+use crate::status::check;
+use crate::testing;
+use crate::transient::TransientBuffer;
+use hal_backend::Driver;
+use hal_mock::Mock;
+use hal_semaphore::timeline::Timeline;
+use hal_semaphore::{Code, Point};
+use hal_sys as sys;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+type Mocked = <Mock as Driver>::Device;
+
+fn params() -> sys::iree_hal_buffer_params_t {
+    let usage = sys::IREE_HAL_BUFFER_USAGE_DEFAULT;
+    sys::iree_hal_buffer_params_t { usage, ..Default::default() }
+}
+
+/// A stream-ordered buffer, and the semaphore that says that it has memory.
+fn alloca(
+    device: &Retained<sys::iree_hal_device_t>,
+    length: usize,
+) -> (Retained<sys::iree_hal_buffer_t>, IreeTimeline) {
+    let (there, mut buffer) = (testing::semaphore(device), null_mut());
+    let mut signals = crate::semaphore::OwnedList::default();
+    signals.push(there.clone(), 1);
+    // SAFETY: everything lives through the call; what it makes is adopted once.
+    unsafe {
+        let (none, signals) = (sys::iree_hal_semaphore_list_t::default(), signals.raw());
+        let (raw, pool, out) = (device.get(), null_mut(), &raw mut buffer);
+        check(sys::iree_hal_device_queue_alloca(raw, 1, none, signals, pool, params(), length, 0, out))
+            .unwrap();
+        (Retained::adopt(buffer).unwrap(), there)
+    }
+}
+
+/// An allocation that is too large for what is on its way back waits for that all the same, and is told when it is over: also if it
+/// has looked again between the memory's return and the moment from which nothing is on its way any more.
+#[test]
+fn allocation_is_told_when_nothing_is_on_its_way_back_any_more() {
+    const PIECE: usize = 400 << 10;
+    let device = testing::device("mock://?memory=8m&queues=1");
+    // SAFETY: a device of the mock's, and retained.
+    let state: &State<Mocked> = unsafe { HalDevice::of(device.get()) };
+    // All of the device's memory but the pool's one slab.
+    let rest: Vec<_> = (0..7).map(|_| state.memory.create(&params(), 1 << 20).unwrap()).collect();
+    let ((first, there), (second, _)) = (alloca(&device, PIECE), alloca(&device, PIECE));
+    there.wait(1).unwrap();
+    // SAFETY: the buffer is retained.
+    let buffer = unsafe { Lent::required(first.get(), "a buffer is missing").unwrap() };
+    let buffer = TransientBuffer::of(buffer).unwrap();
+    let mut dealloca = Dealloca::new(buffer.clone(), state.pools.own());
+    let point = Point { queue: state.engine.queue(0, 0).unwrap(), epoch: 1_000 };
+    dealloca.begin(point, &state.frontiers, &state.parking).unwrap();
+    buffer.release(None);
+    let (third, now) = alloca(&device, PIECE + (100 << 10));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!now.reached(1) && now.failure().is_none(), "it waits");
+    dealloca.end(Some(point), &state.frontiers, &state.parking);
+    let end = Instant::now() + Duration::from_secs(10);
+    while now.failure().is_none() && Instant::now() < end {
+        std::thread::yield_now();
+    }
+    assert_eq!(now.failure().map(|failure| failure.code()), Some(Code::ResourceExhausted));
+    drop((rest, second, third));
+}
+
+/// A call in progress takes and gives back a device between its last release and what begins there: the device has begun to go,
+/// and goes once.
+#[test]
+fn device_whose_count_reaches_zero_again_is_not_torn_down_twice() {
+    let device = testing::device("mock");
+    let raw = device.get() as usize;
+    // SAFETY: a device of the mock's, and retained; its structure stays as long as the teardown is held.
+    let (parent, count) = unsafe {
+        let device = device.get();
+        let count = &raw mut (*device.cast::<sys::iree_hal_resource_t>()).ref_count;
+        (HalDevice::<Mocked>::of(device).memory.parent.clone(), AtomicI32::from_ptr(count.cast()))
+    };
+    let held = parent.hold();
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || drop(device));
+        while count.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
+        scope.spawn(move || {
+            let device = raw as *mut sys::iree_hal_device_t;
+            // SAFETY: the structure is there, as the teardown is held.
+            unsafe {
+                sys::iree_hal_device_retain(device);
+                sys::iree_hal_device_release(device);
+            }
+            tell.send(()).unwrap();
+        });
+        let is_over = told.recv_timeout(Duration::from_secs(5));
+        drop(held);
+        is_over.expect("there is nothing to do for the second one");
+    });
+}

@@ -1,0 +1,124 @@
+//! Pools that programs bring: what they say of their memory is kept to, and they are told when it is free again.
+
+use crate::common::pool::Pool;
+use crate::common::{Buffer, Device, List, Result, Semaphore, Tracker, check, failure, params};
+use hal_semaphore::Code;
+use hal_sys as sys;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+const LENGTH: usize = 4096;
+
+/// The epoch that the memory of a pool waits for, which nobody reaches by itself.
+const EPOCH: u64 = 7;
+
+const MAY_WAIT: u64 = sys::IREE_HAL_ALLOCA_FLAG_ALLOW_POOL_WAIT_FRONTIER as u64;
+
+/// A device, and a pool of memory that somebody else is still using.
+struct Scene {
+    device: Device,
+    tracker: Tracker,
+    axis: sys::iree_async_axis_t,
+    pool: Box<Pool>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let tracker = Tracker::new();
+        let device = Device::open_in("mock", &tracker).unwrap();
+        let axis = tracker.axis_of_another_device();
+        let pool = Pool::new(&device, axis, EPOCH);
+        Self { device, tracker, axis, pool }
+    }
+
+    fn alloca(&self, done: &Semaphore, flags: u64) -> Result<Buffer> {
+        let (waits, signals, mut buffer) = (List::none(), done.at(1), null_mut());
+        unsafe {
+            check(sys::iree_hal_device_queue_alloca(
+                self.device.0,
+                1,
+                waits.raw(),
+                signals.raw(),
+                self.pool.raw(),
+                params(),
+                LENGTH,
+                flags,
+                &raw mut buffer,
+            ))?;
+        }
+        Ok(Buffer(buffer))
+    }
+
+    /// A buffer whose memory was waited for.
+    fn allocated(&self) -> Buffer {
+        let done = self.device.semaphore(0);
+        let buffer = self.alloca(&done, MAY_WAIT).unwrap();
+        assert_eq!(done.value().unwrap(), 0, "it waits");
+        self.tracker.advance(self.axis, EPOCH);
+        done.wait(1).unwrap();
+        buffer
+    }
+}
+
+/// How the memory came back, once it has: an operation lets go of what it used behind its signals.
+fn back(pool: &Pool) -> Vec<crate::common::pool::Back> {
+    let end = Instant::now() + Duration::from_secs(10);
+    while pool.back().is_empty() && Instant::now() < end {
+        std::thread::yield_now();
+    }
+    pool.back()
+}
+
+#[test]
+fn memory_that_may_not_be_waited_for_goes_back_with_what_it_waits_for() {
+    let scene = Scene::new();
+    let done = scene.device.semaphore(0);
+    let refused = scene.alloca(&done, 0).err().unwrap();
+    assert_eq!(refused.code, Code::ResourceExhausted, "{}", refused.text);
+    assert_eq!(back(&scene.pool), [Some((scene.axis, EPOCH))]);
+}
+
+#[test]
+fn memory_that_was_waited_for_in_vain_goes_back_with_what_it_waits_for() {
+    let scene = Scene::new();
+    let done = scene.device.semaphore(0);
+    let buffer = scene.alloca(&done, MAY_WAIT).unwrap();
+    scene.tracker.fail(scene.axis, failure(Code::DataLoss, "told to"));
+    assert_eq!(done.wait(1).unwrap_err().code, Code::DataLoss);
+    assert_eq!(back(&scene.pool), [Some((scene.axis, EPOCH))]);
+    drop(buffer);
+}
+
+#[test]
+fn memory_that_a_device_was_waiting_for_goes_back_with_what_it_waits_for() {
+    let scene = Scene::new();
+    let done = scene.device.semaphore(0);
+    let buffer = scene.alloca(&done, MAY_WAIT).unwrap();
+    let Scene { device, pool, axis, .. } = scene;
+    drop(device);
+    assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
+    assert_eq!(back(&pool), [Some((axis, EPOCH))]);
+    drop(buffer);
+}
+
+/// What was waited for is over: who is given the memory next need not wait for it again.
+#[test]
+fn memory_that_was_waited_for_goes_back_without() {
+    let scene = Scene::new();
+    drop(scene.allocated());
+    assert_eq!(back(&scene.pool), [None]);
+}
+
+#[test]
+fn memory_that_is_deallocated_goes_back_with_a_point_of_the_queue() {
+    let scene = Scene::new();
+    let (buffer, order) = (scene.allocated(), scene.device.semaphore(0));
+    scene.device.fill_on(1, &List::none(), &order.at(1), &buffer, (0, LENGTH), &[3]).unwrap();
+    scene.device.dealloca(&order.at(1), &order.at(2), &buffer).unwrap();
+    order.wait(2).unwrap();
+    let back = back(&scene.pool);
+    assert_eq!(back.len(), 1);
+    let (axis, epoch) = back.first().unwrap().unwrap();
+    assert_ne!(axis, scene.axis);
+    assert!(epoch > 0);
+}
