@@ -169,6 +169,9 @@ const TRANSFERS: [&str; 6] = [
     "what_makes_no_sense_is_refused_before_anything_happens",
     "five_gibibytes_are_split_and_arrive",
 ];
+/// What every queue of the backend stands on.
+const GAUDI_SIGNALS: [&str; 2] =
+    ["signal_of_one_hardware_queue_orders_another", "signals_behind_each_other_come_each_in_turn"];
 const GAUDI_QUEUES: [&str; 4] = [
     "gaudi::bytes_end_where_plain_memory_has_them",
     "gaudi::queues_that_wait_for_each_other_before_anything_is_signalled",
@@ -185,6 +188,11 @@ fn gaudi(bench: &Bench) -> Result<Vec<Step>> {
             "card",
             "what the card says of itself",
             bench.cargo(&["run", "--quiet", "-p", "hal-gaudi", "--example", "card", "--", device]),
+        ),
+        step(
+            "signals",
+            "one hardware queue waits for another's signal: without it the host keeps the order",
+            bench.tests("hal-gaudi", "signals", &GAUDI_SIGNALS),
         ),
         step(
             "rules",

@@ -40,6 +40,18 @@ pub trait Process: Send + Sync {
     /// Its number.
     fn id(&self) -> u32;
 
+    /// What signals reach the thread that calls by, and no other that gets its number. Nothing for the process that the
+    /// emulator is in, which is never killed.
+    fn task(&self) -> Result<Option<OwnedFd>, Errno> {
+        Ok(None)
+    }
+
+    /// The last offset of an open file that it can map. What it maps by itself is in a file, and no file has offsets with
+    /// the sign bit.
+    fn last_offset(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Whether it has a file mapped from this offset on, through the system rather than through an emulator.
     fn has_mapped(&self, file: Identity, offset: u64) -> bool {
         let _ = (file, offset);

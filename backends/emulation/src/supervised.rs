@@ -12,9 +12,6 @@ use crate::programs::Programs;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// What is told, once, of a card whose users a kernel would kill.
-pub type Killer = Box<dyn Fn(usize) + Send + Sync>;
-
 /// An emulator that answers for other processes.
 pub trait Supervised: Programs {
     /// Opens a node for a process. The descriptor is for the process alone: whoever keeps a copy keeps the file open.
@@ -52,9 +49,6 @@ pub trait Supervised: Programs {
 
     /// Wakes every request that sleeps, so that it looks whether it is [interrupted](crate::interrupt).
     fn nudge(&self);
-
-    /// Says whom to tell of a card whose users a kernel kills. Once; later ones are not heard.
-    fn set_killer(&self, killer: Killer);
 
     /// What became of the cards, a line for each, for people.
     fn report(&self) -> String;

@@ -3,8 +3,8 @@
 //! Which system calls are looked at: a program for the kernel's packet filter.
 //!
 //! It sees the number of a call and its arguments, but not what they point to. So every call that takes a path is looked at, of
-//! `ioctl` only the requests of the two types that accelerators have, and of `mmap` only what lies beyond 4 GiB of a
-//! file, as the memory of these devices does. All other calls go to the system at the cost of the filter alone.
+//! `ioctl` only the requests of the two types that accelerators have, and of `mmap` what maps a file. All other calls go to the
+//! system at the cost of the filter alone.
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW,
@@ -55,10 +55,6 @@ const fn low(argument: u32) -> u32 {
     16 + 8 * argument
 }
 
-const fn high(argument: u32) -> u32 {
-    low(argument) + 4
-}
-
 fn statement(code: u32, k: u32) -> sock_filter {
     // Every code of the filter's language has 16 bits.
     sock_filter { code: u16::try_from(code).unwrap_or(0), jt: 0, jf: 0, k }
@@ -94,11 +90,12 @@ pub(crate) fn program() -> Vec<sock_filter> {
     ]);
     let [first, second] = REQUESTS;
     program.extend([jump_if_equal(first << 8, 1, 0), jump_if_equal(second << 8, 0, 1), ask(), allow()]);
-    // A mapping by the upper half of its offset.
+    // A mapping by its flags.
     program.extend([
-        jump_if_equal(number(libc::SYS_mmap), 0, 3),
-        load(high(5)),
-        jump_if_equal(0, 1, 0),
+        jump_if_equal(number(libc::SYS_mmap), 0, 4),
+        load(low(3)),
+        statement(BPF_ALU | BPF_AND | BPF_K, libc::MAP_ANONYMOUS.cast_unsigned()),
+        jump_if_equal(0, 0, 1),
         ask(),
         allow(),
     ]);
@@ -141,8 +138,11 @@ mod tests {
         let ioctl = |request| here(libc::SYS_ioctl, [3, request, 0, 0, 0, 0]);
         assert!(ioctl(0xC018_6440) && ioctl(0xC018_4801) && ioctl(0xFFFF_FFFF_C018_6440));
         assert!(!ioctl(0x5401) && !ioctl(0x541B) && !ioctl(0x4004_6200));
-        let mmap = |offset| here(libc::SYS_mmap, [0, 4096, 3, 1, 3, offset]);
-        assert!(mmap(1 << 60) && mmap(1 << 32) && !mmap(0xFFFF_F000) && !mmap(0));
+        let mmap = |flags: i32, offset| {
+            here(libc::SYS_mmap, [0, 4096, 3, u64::from(flags.cast_unsigned()), 3, offset])
+        };
+        assert!(mmap(libc::MAP_SHARED, 1 << 60) && mmap(libc::MAP_SHARED, 0) && mmap(libc::MAP_PRIVATE, 0));
+        assert!(!mmap(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, 0));
         for call in [libc::SYS_read, libc::SYS_write, libc::SYS_close, libc::SYS_futex, libc::SYS_execve] {
             assert!(!here(call, [u64::MAX; 6]), "{call}");
         }

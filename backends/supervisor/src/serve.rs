@@ -21,10 +21,8 @@ use crate::target::Target;
 use crate::tree::Tree;
 use hal_emulation::remote::Service;
 use hal_emulation::supervised::Supervised;
-use hal_emulation::{Errno, Process, accel, interrupt};
+use hal_emulation::{Errno, Process, interrupt};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::process::{Signal, pidfd_send_signal};
-use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -88,20 +86,10 @@ pub(crate) struct Supervisor {
     /// Whether something may be open.
     open: Mutex<bool>,
     opened: Condvar,
-    /// Who has opened each card last.
-    openers: Arc<Mutex<HashMap<usize, OwnedFd>>>,
 }
 
 impl Supervisor {
     pub(crate) fn new(listener: Listener, machine: Arc<dyn Supervised>, tree: Tree) -> Arc<Self> {
-        let openers: Arc<Mutex<HashMap<usize, OwnedFd>>> = Arc::default();
-        let victims = openers.clone();
-        machine.set_killer(Box::new(move |card| {
-            if let Some(opener) = victims.lock().get(&card) {
-                // Whoever is gone already is as dead.
-                let _ = pidfd_send_signal(opener, Signal::KILL);
-            }
-        }));
         Arc::new(Self {
             programs: Service::new(machine.clone()),
             listener,
@@ -112,7 +100,6 @@ impl Supervisor {
             begun: Condvar::new(),
             open: Mutex::new(false),
             opened: Condvar::new(),
-            openers,
         })
     }
 
@@ -223,11 +210,7 @@ impl Supervisor {
 
     /// Opens a node for a process.
     pub(crate) fn open_node(&self, target: &Target<'_>, path: &Path) -> Result<OwnedFd, Errno> {
-        let opener = target.handle()?;
         let file = self.machine.open_for(target, path)?;
-        if let Some((card, false)) = accel::node(path) {
-            self.openers.lock().insert(card, opener);
-        }
         let mut open = self.open.lock();
         *open = true;
         self.opened.notify_one();

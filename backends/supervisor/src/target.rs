@@ -172,6 +172,14 @@ impl Process for Target<'_> {
         process.and_then(|number| number.trim().parse().ok()).unwrap_or(self.notice.thread)
     }
 
+    fn task(&self) -> Result<Option<OwnedFd>, Errno> {
+        self.handle().map(Some)
+    }
+
+    fn last_offset(&self) -> u64 {
+        i64::MAX.cast_unsigned()
+    }
+
     fn has_mapped(&self, file: Identity, offset: u64) -> bool {
         view::is_mapped(self.notice.thread, file, offset, 1)
     }

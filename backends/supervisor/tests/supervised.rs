@@ -145,6 +145,31 @@ fn a_program_that_is_told_nothing_is_killed_as_the_kernel_kills_it() {
     }
 }
 
+/// The driver finds the process by the thread that opened the card. Systems before 6.9 have no handle of a thread, so there the
+/// supervisor has the process's.
+#[test]
+fn a_program_whose_opening_thread_has_ended_is_killed_by_nobody() {
+    let me = rustix::process::getpid();
+    let thread = rustix::process::PidfdFlags::from_bits_retain(0o200);
+    let script = programs().join("cards.py");
+    for generation in BOTH {
+        let uri = format!("gaudi://emulated?generation={generation}&fault=reset:1&speed=20");
+        let output = run(&uri, Path::new("python3"), &[script.to_str().unwrap(), "left"]);
+        let text = text(&output);
+        if rustix::process::pidfd_open(me, thread).is_ok() {
+            assert!(output.status.success() && text.contains("1 resets, 0 kills"), "{text}");
+        } else {
+            assert!(text.contains("1 resets, 1 kills"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn times_of_interrupts_are_mapped_like_any_buffer() {
+    let text = python("gaudi://emulated?generation=gaudi2", "times");
+    assert!(text.contains("0 resets"), "{text}");
+}
+
 #[test]
 fn processes_with_a_card_each_share_memory_and_one_may_be_killed() {
     for text in both("share", "register=on") {

@@ -15,7 +15,7 @@ use hal_emulation::PAGE;
 use hal_emulation::drm::{give, take};
 use hal_emulation::file::{Identity, OpenFiles, memory_file};
 use hal_emulation::process::keeping;
-use hal_emulation::{Errno, map_shared};
+use hal_emulation::{Errno, Process, map_shared};
 use hal_gaudi_abi::uapi::{CbIn, CbOut, cb, handle};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -173,7 +173,12 @@ impl Machine {
     }
 
     /// Makes a buffer for so many times, and says its handle. rule(timestamp-buffers)
-    pub(crate) fn create_times(&self, number: usize, count: u32) -> Result<u64, Errno> {
+    pub(crate) fn create_times(
+        &self,
+        process: &dyn Process,
+        number: usize,
+        count: u32,
+    ) -> Result<u64, Errno> {
         const MOST: u32 = 1 << 20;
         if count > MOST {
             return Err(Errno::INVAL);
@@ -188,7 +193,9 @@ impl Machine {
         let card = cards.get_mut(number).ok_or(Errno::NODEV)?;
         let owner = card.owner.ok_or(Errno::NODEV)?;
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
-        let handle = context.next(handle::TIMESTAMPS);
+        // Buffers of both kinds are found by the number alone, and mapped in the same way. rule(handle-number)
+        let reachable = handle::TIMESTAMPS <= process.last_offset();
+        let handle = context.next(if reachable { handle::TIMESTAMPS } else { handle::COMMAND_BUFFER });
         let (range, seen) = (kernel_memory(files, owner, handle, size)?, Arc::new(AtomicBool::new(false)));
         context.keep(Buffer { size, range, kind: BufferKind::Times, seen, destroyed: false });
         Ok(handle)

@@ -66,12 +66,13 @@ impl Machine {
         }
         let opened = Opened::new("habanalabs")?;
         if !control {
+            let opener = Opener::of(process)?;
             let context = self.context(&mut state)?;
             let card = state.cards.get_mut(number).ok_or(Errno::NOENT)?;
             card.context = Some(context);
             card.owner = Some(opened.identity);
             card.claim = claim;
-            card.opener = Opener::new(process.id());
+            card.opener = opener;
             (card.closed, card.debugging) = (false, false);
             card.errors = Errors::default();
             card.sync.restore(self.hardware);

@@ -15,10 +15,8 @@ use hal_emulation::claim::Claims;
 use hal_emulation::fault::Faults;
 use hal_emulation::file::OpenFiles;
 use hal_emulation::machine::Later;
-use hal_emulation::supervised::Killer;
 use hal_emulation::{Errno, clock, machine};
 use hal_gaudi_abi::uapi::{TimeoutEvent, event};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -58,8 +56,6 @@ pub(crate) struct Machine {
     pub(crate) hardware: &'static Hardware,
     pub(crate) claims: Claims,
     pub(crate) core: machine::Machine<Cards, Unit>,
-    /// Whom to tell of a card whose users the kernel kills, if anybody wants to know.
-    pub(crate) killer: OnceLock<Killer>,
 }
 
 impl Machine {
@@ -75,7 +71,6 @@ impl Machine {
             hardware: hardware::of(options.generation),
             claims: Claims::new("gaudi", options.execution.machine.clone()),
             core: machine::Machine::new(options.execution.clone(), options.cards, cards),
-            killer: OnceLock::new(),
             options,
         }
     }
@@ -183,11 +178,7 @@ impl Machine {
             return;
         }
         if card.looked == 0 {
-            card.counts.kills += 1;
-            match self.killer.get() {
-                Some(killer) => killer(number),
-                None => card.opener.kill(),
-            }
+            card.counts.kills += u64::from(card.opener.kill());
         }
         card.looked += 1;
         if card.looked == TRIALS {

@@ -55,7 +55,7 @@ impl Machine {
                 give(argument, &MemOut { handle: handle::BLOCK | id << 12, reserved: size });
                 return Ok(());
             }
-            mem::TS_ALLOC => self.create_times(number, header.num_of_elements)?,
+            mem::TS_ALLOC => self.create_times(process, number, header.num_of_elements)?,
             mem::EXPORT_DMABUF_FD => {
                 let request: MemExport = take(argument)?;
                 answered(argument, self.export(process, number, &request))?

@@ -2,27 +2,23 @@
 
 //! Whoever opened a card, whom a reset kills while anybody has the file.
 
-use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use hal_emulation::{Errno, Process};
+use rustix::process::{Signal, pidfd_send_signal};
 use std::os::fd::OwnedFd;
 
-/// A process, and no other that gets its number later. Nothing, if it is the emulator's own, which is never killed.
+/// The thread that opened a card, by which a reset finds the process to kill: the driver keeps that thread's number, and kills nobody
+/// once the thread has ended. Nothing, if it is one of the emulator's own process. rule(reset-waits)
 #[derive(Debug, Default)]
 pub(crate) struct Opener(Option<OwnedFd>);
 
 impl Opener {
-    /// The process of a number.
-    pub(crate) fn new(process: u32) -> Self {
-        let process = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
-        let other = process.filter(|&process| process != getpid());
-        // One that has ended meanwhile needs no kill.
-        Self(other.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok()))
+    /// Whoever opens a card now.
+    pub(crate) fn of(process: &dyn Process) -> Result<Self, Errno> {
+        process.task().map(Self)
     }
 
-    /// Kills it, as the kernel does.
-    pub(crate) fn kill(&self) {
-        if let Some(process) = &self.0 {
-            // Somebody else may have been quicker.
-            let _ = pidfd_send_signal(process, Signal::KILL);
-        }
+    /// Kills its process, as the kernel does; whether a kernel would have. The emulator's own is spared, and counts.
+    pub(crate) fn kill(&self) -> bool {
+        self.0.as_ref().is_none_or(|task| pidfd_send_signal(task, Signal::KILL).is_ok())
     }
 }

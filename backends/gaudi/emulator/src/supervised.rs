@@ -7,7 +7,7 @@ use crate::machine::Cards;
 use crate::{Emulator, Machine};
 use hal_backend::HostProgram;
 use hal_emulation::programs::Programs;
-use hal_emulation::supervised::{Killer, Supervised};
+use hal_emulation::supervised::Supervised;
 use hal_emulation::{Errno, Kernel, PAGE, Process, accel, identity, view};
 use hal_gaudi_abi::uapi::handle;
 use std::fmt::Write;
@@ -45,7 +45,6 @@ impl Machine {
                     return Err(Errno::INVAL);
                 }
             }
-            // Times among them: the process would map its file, which does not reach as far.
             _ => return Err(Errno::INVAL),
         }
         view::seen(process.id(), identity, offset, length);
@@ -119,11 +118,6 @@ impl Supervised for Emulator {
         for card in 0..state.cards.len() {
             self.machine.ended(card);
         }
-    }
-
-    fn set_killer(&self, killer: Killer) {
-        // There is one supervisor.
-        let _ = self.machine.killer.set(killer);
     }
 
     fn report(&self) -> String {

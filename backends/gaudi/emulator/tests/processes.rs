@@ -146,6 +146,11 @@ impl Process for Other {
     fn id(&self) -> u32 {
         self.0
     }
+
+    fn task(&self) -> Result<Option<OwnedFd>, Errno> {
+        let process = rustix::process::Pid::from_raw(self.0.cast_signed()).unwrap();
+        rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).map(Some)
+    }
 }
 
 /// rule(reset-waits): whoever opened the card is killed, and not whoever has the file now.

@@ -6,7 +6,7 @@ use crate::kernel::user::File;
 use crate::{Emulator, Machine};
 use hal_backend::HostProgram;
 use hal_emulation::programs::Programs;
-use hal_emulation::supervised::{Killer, Supervised};
+use hal_emulation::supervised::Supervised;
 use hal_emulation::{Errno, Kernel, PAGE, Process, accel, identity, view};
 use std::fmt::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -97,8 +97,6 @@ impl Supervised for Emulator {
     }
 
     /// The driver kills nobody: a reset ends requests, and files stay open.
-    fn set_killer(&self, _: Killer) {}
-
     fn report(&self) -> String {
         let mut text = String::new();
         for card in 0..self.options().cards {

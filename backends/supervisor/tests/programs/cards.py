@@ -249,6 +249,10 @@ def transfer():
         handle = request(card.file, 0x41, Buffer(op=0, size=2 * PAGE)).handle
         assert refused(lambda: mmap.mmap(card.file, PAGE, offset=handle), errno.EINVAL)
         assert refused(lambda: mmap.mmap(card.file, PAGE, offset=handle + (1 << 30)), errno.EINVAL)
+    # A card has no memory at the beginning, as a file has.
+    assert refused(lambda: mmap.mmap(card.file, PAGE), errno.EINVAL)
+    assert refused(lambda: mmap.mmap(card.file, PAGE, mmap.MAP_PRIVATE, offset=5 * PAGE), errno.EINVAL)
+    if not card.second:
         view = mmap.mmap(card.file, 2 * PAGE, offset=handle)
         view[PAGE] = 5
         assert refused(lambda: mmap.mmap(card.file, 2 * PAGE, offset=handle), errno.EINVAL)
@@ -356,6 +360,32 @@ def storm():
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+def times():
+    """Times that interrupts write are seen in memory of the driver's, which the program maps by its handle."""
+    class Interrupt(ctypes.Structure):
+        _fields_ = [("counters", ctypes.c_uint64), ("target", ctypes.c_uint64), ("context", ctypes.c_uint32),
+                    ("flags", ctypes.c_uint32), ("microseconds", ctypes.c_uint64), ("place", ctypes.c_uint64),
+                    ("times", ctypes.c_uint64), ("time", ctypes.c_uint64)]
+
+    card = Card()
+    handle = card.memory(op=6, elements=600)
+    assert refused(lambda: mmap.mmap(card.file, PAGE, offset=handle), errno.EINVAL)
+    seen = mmap.mmap(card.file, 2 * PAGE, offset=handle)
+    assert refused(lambda: mmap.mmap(card.file, 2 * PAGE, offset=handle), errno.EINVAL)
+    # A buffer that the card can write, with a counter in it, and what waits for the counter to be one.
+    counters = request(card.file, 0x41, Buffer(op=0, size=PAGE, flags=1)).handle
+    address = request(card.file, 0x41, Buffer(counters, op=2, flags=2)).handle
+    register = 0x2 | 0x10 | 0x20 | 50 << 20
+    request(card.file, 0x43, Interrupt(counters=counters, target=1, flags=register, times=handle, time=599))
+    assert seen[:] == bytes(2 * PAGE)
+    for target, value in ((address, 1), (0xFFF077FFFFFF0000, 50)):
+        assert card.wait(card.submit(0, [value | 0x3 << 56, target])) == 0
+    written = int.from_bytes(seen[599 * 8:600 * 8], "little")
+    assert 0 < written <= time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    seen.close()
+    card.close()
+
+
 def asleep():
     """Sleeps in a wait until somebody kills it. Needs fault=hang:1."""
     card = Card()
@@ -398,6 +428,24 @@ def untold():
     card = Card()
     card.nothing()
     time.sleep(30)
+
+
+def left():
+    """The thread that opened the card has ended when the card is reset, so that the kernel finds nobody. Needs fault=reset:1, speed=20."""
+    cards = []
+    thread = threading.Thread(target=lambda: cards.append(Card()))
+    thread.start()
+    thread.join()
+    cards[0].nothing()
+    until = time.monotonic() + 20
+    while cards[0].info(4, 8)[0] != 1:
+        assert time.monotonic() < until, "no reset"
+        time.sleep(0.001)
+    # Longer than programs get.
+    time.sleep(0.5)
+    [view.close() for view in cards[0].kept if isinstance(view, mmap.mmap)]
+    cards[0].close()
+    opened("/dev/accel/accel0", 20).close()
 
 
 def send(connection, file):
