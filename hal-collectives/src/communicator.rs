@@ -3,9 +3,9 @@
 //! What a driver sees of a group: a rank's end of it, and the operations that it is in.
 
 use crate::Result;
-use crate::operation::Operation;
+use crate::operation::{Kind, Operation};
 use hal_backend::HostRange;
-use hal_semaphore::Failure;
+use hal_semaphore::{Code, Failure};
 
 /// One rank's end of a group. Dropped by the rank that does not need it any more, which ends nothing that was entered.
 pub trait Communicator: Send + Sync {
@@ -38,6 +38,54 @@ pub struct Buffers {
     pub send: Option<HostRange>,
     /// Where it is received.
     pub recv: Option<HostRange>,
+}
+
+impl Buffers {
+    /// The bytes that an operation of a rank of so many uses. Refused if they are not there, or if it would read what it
+    /// writes.
+    pub fn cut(&self, operation: &Operation, (rank, ranks): (u32, u32)) -> Result<Self> {
+        let places = operation.places(rank, ranks);
+        let cut = |range: &Option<HostRange>, bytes: Option<u64>, does: &str| {
+            let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else { return Ok(None) };
+            range.as_ref().and_then(|range| range.slice(0, bytes)).map(Some).ok_or_else(|| {
+                let length = range.as_ref().map_or(0, HostRange::length);
+                let message = format!("{operation} {does} {bytes} bytes, and has memory for {length}");
+                Failure::new(Code::OutOfRange, message)
+            })
+        };
+        let send = cut(&self.send, places.send, "sends")?;
+        let recv = cut(&self.recv, places.recv, "receives")?;
+        check_overlap(operation, rank, send.as_ref(), recv.as_ref())?;
+        Ok(Self { send, recv })
+    }
+}
+
+/// Refuses memory that is sent and written, but for the places where each kind can work.
+fn check_overlap(
+    operation: &Operation,
+    rank: u32,
+    send: Option<&HostRange>,
+    recv: Option<&HostRange>,
+) -> Result {
+    let (Some(send), Some(recv)) = (send, recv) else { return Ok(()) };
+    let [sent, got] = [send, recv].map(|range| range.address() as u64);
+    if sent >= got + recv.length() || got >= sent + send.length() {
+        return Ok(());
+    }
+    let own = operation.count * operation.element.size() * u64::from(rank);
+    let in_place = match operation.kind {
+        Kind::AllGather => sent == got + own,
+        Kind::ReduceScatter(_) => got == sent + own,
+        Kind::AllReduce(_) | Kind::Reduce { .. } => sent == got,
+        _ => false,
+    };
+    if in_place {
+        return Ok(());
+    }
+    let message = format!(
+        "{operation} of rank {rank} sends from memory that it receives into, and not in a place where that can be done"
+    );
+    Err(Failure::new(Code::InvalidArgument, message))
 }
 
 /// Is told how an operation went for one rank, once. The memory is not touched any more then.

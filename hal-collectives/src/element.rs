@@ -71,8 +71,8 @@ impl fmt::Display for Element {
 
 /// How the elements of several ranks become one.
 ///
-/// The elements are taken in the order of their ranks, the first with the second, the result with the third and so on,
-/// whoever computes it and however it is divided. So every rank gets the same bits, and gets them again.
+/// The ranks are folded along [a tree](crate::Tree) that their number alone decides, whoever computes it and however it is
+/// divided. So every rank gets the same bits, and gets them again.
 ///
 /// - Integers: sum and product wrap around. The average is that of the exact sum, rounded towards zero.
 /// - `f32` and `f64`: each step is rounded to the type. The average is the sum divided by the number of ranks.

@@ -14,7 +14,7 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | element types and reductions, to the bit | [`Element`], [`Reduction`], `reduce.rs` |
+//! | element types and reductions, to the bit, and the order in which ranks are folded | [`Element`], [`Reduction`], [`Tree`], [`Folding`] |
 //! | the nine kinds, what each rank sends and receives | [`Operation`] |
 //! | what a driver sees of a group | [`Communicator`], [`Entry`] |
 //! | groups within this process | [`local`] |
@@ -26,11 +26,13 @@ mod element;
 pub mod local;
 mod operation;
 mod reduce;
+mod tree;
 
 pub use communicator::{Buffers, Communicator, Done, Entry, Job};
 pub use element::{Element, Reduction};
 pub use operation::{ENCODED, Kind, Line, Operation, Places, RECEIVER, SENDER, Side};
-pub use reduce::reduce;
+pub use reduce::{Folding, reduce};
+pub use tree::Tree;
 
 /// What nearly everything here returns.
 pub type Result<T = ()> = std::result::Result<T, hal_semaphore::Failure>;

@@ -2,10 +2,16 @@
 
 //! The arithmetic: elements of several ranks, as bytes, become one.
 //!
-//! It is done in pieces that stay in the cache. A piece of each rank is read before the result is written anywhere, so a
-//! result may go where one of the ranks' elements were, if it goes exactly there.
+//! It is done in pieces that stay in the cache. A piece of each operand is read before the result is written anywhere, so a
+//! result may go where one of the operands was, if it goes exactly there.
+//!
+//! # The order
+//!
+//! Where a step is rounded, the order of the steps shows. It is a tree over the ranks that only their number decides
+//! ([`Tree`]), so that partial results can be made wherever they cost least and every rank gets the same bits.
 
 use crate::element::{Element, Reduction};
+use crate::tree::Tree;
 use hal_backend::HostRange;
 use half::{bf16, f16};
 
@@ -21,9 +27,10 @@ trait Scalar: Copy + 'static {
 
 /// One way to make one of several.
 trait Fold<T> {
-    type Step: Copy;
+    /// A partial result, which several elements were folded into.
+    type Step: Scalar;
     fn first(value: T) -> Self::Step;
-    fn next(so_far: Self::Step, value: T) -> Self::Step;
+    fn next(left: Self::Step, right: Self::Step) -> Self::Step;
     fn last(result: Self::Step, ranks: u32) -> T;
 }
 
@@ -50,7 +57,7 @@ macro_rules! scalars {
     )*};
 }
 
-scalars!(i8, u8, i16, u16, i32, u32, i64, u64, f16, f32, f64, bf16);
+scalars!(i8, u8, i16, u16, i32, u32, i64, u64, i128, f16, f32, f64, bf16);
 
 macro_rules! fold {
     ($fold:ident for $type:ty as $step:ty: $first:expr, $next:expr, $last:expr) => {
@@ -62,9 +69,9 @@ macro_rules! fold {
                 first(value)
             }
 
-            fn next(so_far: $step, value: $type) -> $step {
-                let next: fn($step, $type) -> $step = $next;
-                next(so_far, value)
+            fn next(left: $step, right: $step) -> $step {
+                let next: fn($step, $step) -> $step = $next;
+                next(left, right)
             }
 
             fn last(result: $step, ranks: u32) -> $type {
@@ -76,37 +83,32 @@ macro_rules! fold {
 }
 
 macro_rules! integers {
-    ($($type:ty),*) => {$(
+    ($($type:ty, $wide:ty;)*) => {$(
         fold!(Sum for $type as $type: |v| v, |a, b| a.wrapping_add(b), |r, _| r);
         fold!(Product for $type as $type: |v| v, |a, b| a.wrapping_mul(b), |r, _| r);
         fold!(Minimum for $type as $type: |v| v, |a, b| a.min(b), |r, _| r);
         fold!(Maximum for $type as $type: |v| v, |a, b| a.max(b), |r, _| r);
-        fold!(Average for $type as i128: |v| i128::from(v), |a, b| a + i128::from(b), |r, ranks| {
+        // As many ranks as 31 bits count cannot overflow the wider type.
+        fold!(Average for $type as $wide: |v| <$wide>::from(v), |a, b| a + b, |r, ranks| {
             // The average of numbers of a type is one of the type.
-            <$type>::try_from(r / i128::from(ranks)).unwrap_or_default()
+            <$type>::try_from(r / <$wide>::from(ranks)).unwrap_or_default()
         });
     )*};
 }
 
-integers!(i8, u8, i16, u16, i32, u32, i64, u64);
+integers!(i8, i64; u8, i64; i16, i64; u16, i64; i32, i64; u32, i64; i64, i128; u64, i128;);
 
 macro_rules! floats {
     ($($type:ty as $step:ident: $widen:expr, $narrow:expr, $ranks:expr;)*) => {$(
-        fold!(Sum for $type as $step: $widen, |a, b| { let w: fn($type) -> $step = $widen; a + w(b) }, |r, _| {
+        fold!(Sum for $type as $step: $widen, |a, b| a + b, |r, _| {
             let n: fn($step) -> $type = $narrow; n(r)
         });
-        fold!(Product for $type as $step: $widen, |a, b| { let w: fn($type) -> $step = $widen; a * w(b) }, |r, _| {
+        fold!(Product for $type as $step: $widen, |a, b| a * b, |r, _| {
             let n: fn($step) -> $type = $narrow; n(r)
         });
-        fold!(Minimum for $type as $step: $widen, |a, b| {
-            let w: fn($type) -> $step = $widen; $step::least(a, w(b))
-        }, |r, _| { let n: fn($step) -> $type = $narrow; n(r) });
-        fold!(Maximum for $type as $step: $widen, |a, b| {
-            let w: fn($type) -> $step = $widen; $step::greatest(a, w(b))
-        }, |r, _| { let n: fn($step) -> $type = $narrow; n(r) });
-        fold!(Average for $type as $step: $widen, |a, b| {
-            let w: fn($type) -> $step = $widen; a + w(b)
-        }, |r, ranks| {
+        fold!(Minimum for $type as $step: $widen, |a, b| $step::least(a, b), |r, _| { let n: fn($step) -> $type = $narrow; n(r) });
+        fold!(Maximum for $type as $step: $widen, |a, b| $step::greatest(a, b), |r, _| { let n: fn($step) -> $type = $narrow; n(r) });
+        fold!(Average for $type as $step: $widen, |a, b| a + b, |r, ranks| {
             let n: fn($step) -> $type = $narrow; let count: fn(u32) -> $step = $ranks; n(r / count(ranks))
         });
     )*};
@@ -159,40 +161,195 @@ impl Extremes for f64 {
     }
 }
 
-/// Reduces bytes `offset..offset + length` of each source, in the order of the sources, and gives the result to `write`
+macro_rules! by_element {
+    ($element:expr, $reduction:expr, $function:ident($($argument:expr),*)) => {{
+        macro_rules! by_reduction {
+            ($type:ty) => {
+                match $reduction {
+                    Reduction::Sum => $function::<$type, Sum>($($argument),*),
+                    Reduction::Product => $function::<$type, Product>($($argument),*),
+                    Reduction::Minimum => $function::<$type, Minimum>($($argument),*),
+                    Reduction::Maximum => $function::<$type, Maximum>($($argument),*),
+                    Reduction::Average => $function::<$type, Average>($($argument),*),
+                }
+            };
+        }
+        match $element {
+            Element::I8 => by_reduction!(i8),
+            Element::U8 => by_reduction!(u8),
+            Element::I16 => by_reduction!(i16),
+            Element::U16 => by_reduction!(u16),
+            Element::I32 => by_reduction!(i32),
+            Element::U32 => by_reduction!(u32),
+            Element::I64 => by_reduction!(i64),
+            Element::U64 => by_reduction!(u64),
+            Element::F16 => by_reduction!(f16),
+            Element::F32 => by_reduction!(f32),
+            Element::F64 => by_reduction!(f64),
+            Element::Bf16 => by_reduction!(bf16),
+        }
+    }};
+}
+
+/// Reduces bytes `offset..offset + length` of each source, in the order of [`Tree`], and gives the result to `write`
 /// piece by piece: where it belongs, counted from `offset`, and its bytes. Both are whole elements, and inside each source.
 pub fn reduce(
     element: Element,
     reduction: Reduction,
     sources: &[HostRange],
-    (offset, length): (u64, u64),
+    span: (u64, u64),
     write: &mut dyn FnMut(u64, &[u8]),
 ) {
-    let span = (offset, length);
-    macro_rules! by_reduction {
-        ($type:ty) => {
-            match reduction {
-                Reduction::Sum => pieces::<$type, Sum>(sources, span, write),
-                Reduction::Product => pieces::<$type, Product>(sources, span, write),
-                Reduction::Minimum => pieces::<$type, Minimum>(sources, span, write),
-                Reduction::Maximum => pieces::<$type, Maximum>(sources, span, write),
-                Reduction::Average => pieces::<$type, Average>(sources, span, write),
-            }
-        };
+    by_element!(element, reduction, pieces(sources, span, write));
+}
+
+/// A reduction whose partial results are bytes, so that they can be made in one place and go on to another.
+///
+/// A partial result has the width in which the steps are done ([`Reduction`]): that of the element, or a larger one.
+#[derive(Clone, Copy, Debug)]
+pub struct Folding {
+    element: Element,
+    reduction: Reduction,
+}
+
+impl Folding {
+    /// The reduction of elements of a type.
+    pub fn new(element: Element, reduction: Reduction) -> Self {
+        Self { element, reduction }
     }
-    match element {
-        Element::I8 => by_reduction!(i8),
-        Element::U8 => by_reduction!(u8),
-        Element::I16 => by_reduction!(i16),
-        Element::U16 => by_reduction!(u16),
-        Element::I32 => by_reduction!(i32),
-        Element::U32 => by_reduction!(u32),
-        Element::I64 => by_reduction!(i64),
-        Element::U64 => by_reduction!(u64),
-        Element::F16 => by_reduction!(f16),
-        Element::F32 => by_reduction!(f32),
-        Element::F64 => by_reduction!(f64),
-        Element::Bf16 => by_reduction!(bf16),
+
+    /// How many bytes the partial result for one element has.
+    pub fn width(self) -> u64 {
+        by_element!(self.element, self.reduction, width())
+    }
+
+    /// Whether a single element, as it is, is a partial result.
+    pub fn is_plain(self) -> bool {
+        self.width() == self.element.size()
+    }
+
+    /// Whether a partial result of all ranks, as it is, is the result.
+    pub fn is_closed(self) -> bool {
+        self.is_plain() && self.reduction != Reduction::Average
+    }
+
+    /// Partial results of single elements.
+    pub fn open(self, elements: &HostRange, partials: &HostRange) {
+        if self.is_plain() {
+            let fits = partials.copy_from(elements);
+            debug_assert!(fits, "as many partial results as elements");
+            return;
+        }
+        by_element!(self.element, self.reduction, open(elements, partials));
+    }
+
+    /// Partial results of two each. The left ones are of lower ranks.
+    pub fn combine(self, left: &HostRange, right: &HostRange, target: &HostRange) {
+        by_element!(self.element, self.reduction, combine(left, right, target));
+    }
+
+    /// The results of partial results of all ranks.
+    pub fn close(self, partials: &HostRange, ranks: u32, elements: &HostRange) {
+        if self.is_closed() {
+            let fits = elements.copy_from(partials);
+            debug_assert!(fits, "as many results as partial ones");
+            return;
+        }
+        by_element!(self.element, self.reduction, close(partials, ranks, elements));
+    }
+}
+
+fn width<T: Scalar, F: Fold<T>>() -> u64 {
+    F::Step::SIZE as u64
+}
+
+/// How many elements a piece has whose widest form is of this size.
+fn piece_of(size: usize) -> usize {
+    PIECE / size.max(1)
+}
+
+/// Reads elements into the beginning of `bytes`; what was read.
+fn read_piece<'a>(source: &HostRange, at: u64, bytes: &'a mut [u8], length: usize) -> &'a [u8] {
+    let piece = bytes.get_mut(..length).unwrap_or_default();
+    let read = source.read(at, piece);
+    debug_assert!(read, "an operand is as long as its operation says");
+    piece
+}
+
+/// Makes elements of one size from elements of another, in pieces.
+fn convert(
+    (source, from): (&HostRange, usize),
+    (target, to): (&HostRange, usize),
+    each: impl Fn(&[u8], &mut [u8]),
+) {
+    let most = piece_of(from.max(to));
+    let (mut old, mut new) = (vec![0; most * from], vec![0; most * to]);
+    let count = source.length() / from as u64;
+    let mut done = 0;
+    while done < count {
+        let some = usize::try_from(count - done).map_or(most, |left| left.min(most));
+        let piece = read_piece(source, done * from as u64, &mut old, some * from);
+        let results = new.get_mut(..some * to).unwrap_or_default();
+        for (value, result) in piece.chunks_exact(from).zip(results.chunks_exact_mut(to)) {
+            each(value, result);
+        }
+        let written = target.write(done * to as u64, results);
+        debug_assert!(written, "a target is as long as its operation says");
+        done += some as u64;
+    }
+}
+
+fn open<T: Scalar, F: Fold<T>>(elements: &HostRange, partials: &HostRange) {
+    convert((elements, T::SIZE), (partials, F::Step::SIZE), |value, step| {
+        F::first(T::from_bytes(value)).write(step);
+    });
+}
+
+fn close<T: Scalar, F: Fold<T>>(partials: &HostRange, ranks: u32, elements: &HostRange) {
+    convert((partials, F::Step::SIZE), (elements, T::SIZE), |step, value| {
+        F::last(F::Step::from_bytes(step), ranks).write(value);
+    });
+}
+
+fn combine<T: Scalar, F: Fold<T>>(left: &HostRange, right: &HostRange, target: &HostRange) {
+    let size = F::Step::SIZE;
+    let most = piece_of(size) * size;
+    let (mut first, mut second) = (vec![0; most], vec![0; most]);
+    let length = left.length();
+    let mut done = 0;
+    while done < length {
+        let some = usize::try_from(length - done).map_or(most, |left| left.min(most));
+        let rights = read_piece(right, done, &mut second, some);
+        let lefts = first.get_mut(..some).unwrap_or_default();
+        let read = left.read(done, lefts);
+        debug_assert!(read, "an operand is as long as its operation says");
+        for (left, right) in lefts.chunks_exact_mut(size).zip(rights.chunks_exact(size)) {
+            F::next(F::Step::from_bytes(left), F::Step::from_bytes(right)).write(left);
+        }
+        let written = target.write(done, lefts);
+        debug_assert!(written, "a target is as long as its operation says");
+        done += some as u64;
+    }
+}
+
+/// Partial results of some ranks for one piece, each as long as the piece.
+struct Partials<S> {
+    /// Of the blocks of ranks that wait for what is on their right, the largest first.
+    waiting: Vec<Vec<S>>,
+    spare: Vec<Vec<S>>,
+}
+
+impl<S: Copy> Partials<S> {
+    /// Takes the partial results of the next leaf of the tree, and combines what is complete then.
+    fn push(&mut self, leaf: u32, mut right: Vec<S>, combine: impl Fn(S, S) -> S) {
+        for _ in 0..leaf.trailing_ones() {
+            let Some(mut left) = self.waiting.pop() else { break };
+            for (left, right) in left.iter_mut().zip(&right) {
+                *left = combine(*left, *right);
+            }
+            self.spare.push(std::mem::replace(&mut right, left));
+        }
+        self.waiting.push(right);
     }
 }
 
@@ -201,28 +358,38 @@ fn pieces<T: Scalar, F: Fold<T>>(
     (offset, length): (u64, u64),
     write: &mut dyn FnMut(u64, &[u8]),
 ) {
-    let Some((first, rest)) = sources.split_first() else { return };
     let ranks = u32::try_from(sources.len()).unwrap_or(u32::MAX);
+    if ranks == 0 {
+        return;
+    }
+    let tree = Tree::new(ranks);
     let mut bytes = vec![0_u8; PIECE.min(usize::try_from(length).unwrap_or(PIECE))];
-    let mut steps: Vec<F::Step> = Vec::with_capacity(bytes.len() / T::SIZE);
+    let mut partials: Partials<F::Step> = Partials { waiting: Vec::new(), spare: Vec::new() };
     let mut done = 0;
     while done < length {
         let count = usize::try_from(length - done).map_or(PIECE, |left| left.min(PIECE));
-        let Some(piece) = bytes.get_mut(..count) else { return };
-        let read = first.read(offset + done, piece);
-        debug_assert!(read, "a source is as long as its operation says");
-        steps.clear();
-        steps.extend(piece.chunks_exact(T::SIZE).map(|value| F::first(T::from_bytes(value))));
-        for source in rest {
-            let read = source.read(offset + done, piece);
-            debug_assert!(read, "a source is as long as its operation says");
-            for (step, value) in steps.iter_mut().zip(piece.chunks_exact(T::SIZE)) {
-                *step = F::next(*step, T::from_bytes(value));
+        for leaf in 0..tree.leaves() {
+            let mut steps = partials.spare.pop().unwrap_or_default();
+            steps.clear();
+            let mut of_leaf = tree.ranks_of(leaf).filter_map(|rank| sources.get(rank as usize));
+            if let Some(source) = of_leaf.next() {
+                let piece = read_piece(source, offset + done, &mut bytes, count);
+                steps.extend(piece.chunks_exact(T::SIZE).map(|value| F::first(T::from_bytes(value))));
             }
+            for source in of_leaf {
+                let piece = read_piece(source, offset + done, &mut bytes, count);
+                for (step, value) in steps.iter_mut().zip(piece.chunks_exact(T::SIZE)) {
+                    *step = F::next(*step, F::first(T::from_bytes(value)));
+                }
+            }
+            partials.push(leaf, steps, F::next);
         }
-        for (&step, value) in steps.iter().zip(piece.chunks_exact_mut(T::SIZE)) {
+        let Some(whole) = partials.waiting.pop() else { return };
+        let Some(piece) = bytes.get_mut(..count) else { return };
+        for (&step, value) in whole.iter().zip(piece.chunks_exact_mut(T::SIZE)) {
             F::last(step, ranks).write(value);
         }
+        partials.spare.push(whole);
         write(done, piece);
         done += count as u64;
     }

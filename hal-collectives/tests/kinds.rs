@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Every kind, type and reduction, on 1 to 8 ranks with odd sizes, against the plain meaning of each: lists of numbers,
-//! gathered, divided and folded one by one in the order of the ranks.
+//! gathered, divided, and folded by writing the list anew with neighbours joined.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -16,7 +16,7 @@ use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction
 use half::{bf16, f16};
 use std::sync::{Arc, OnceLock};
 
-const RANKS: [u32; 5] = [1, 2, 3, 4, 8];
+const RANKS: [u32; 7] = [1, 2, 3, 4, 6, 7, 8];
 /// Odd sizes. The largest has more than one piece of memory that is worked on at a time, and once is enough.
 fn counts(ranks: u32) -> &'static [u64] {
     if ranks == 3 { &[0, 1, 3, 33, 4099] } else { &[0, 1, 3, 33, 257] }
@@ -56,16 +56,32 @@ fn fold_integers(reduction: Reduction, values: &[i128], kind: (u32, bool)) -> i1
     }
 }
 
+/// Joins neighbours until one is left. Where their number is no power of two, as many pairs of the first ones as make it so
+/// are joined before.
+fn join_neighbours(mut values: Vec<f64>, join: &dyn Fn(f64, f64) -> f64) -> f64 {
+    let power = (1..).map(|bits| 1 << bits).find(|power| *power > values.len()).unwrap() / 2;
+    let mut paired = 2 * (values.len() - power);
+    while values.len() > 1 {
+        if paired == 0 {
+            paired = values.len();
+        }
+        let (front, back) = values.split_at(paired);
+        values = front.chunks(2).map(|pair| join(pair[0], pair[1])).chain(back.iter().copied()).collect();
+        paired = 0;
+    }
+    values[0]
+}
+
 /// The steps are those of the type that `round` rounds to.
 fn fold_floats(reduction: Reduction, values: &[f64], round: fn(f64) -> f64) -> f64 {
     let count = values.len() as f64;
-    let mut rest = values.iter().copied().skip(1);
+    let values = values.to_vec();
     match reduction {
-        Reduction::Sum => rest.fold(values[0], |a, b| round(a + b)),
-        Reduction::Product => rest.fold(values[0], |a, b| round(a * b)),
-        Reduction::Minimum => rest.fold(values[0], f64::min),
-        Reduction::Maximum => rest.fold(values[0], f64::max),
-        Reduction::Average => round(rest.by_ref().fold(values[0], |a, b| round(a + b)) / count),
+        Reduction::Sum => join_neighbours(values, &|a, b| round(a + b)),
+        Reduction::Product => join_neighbours(values, &|a, b| round(a * b)),
+        Reduction::Minimum => join_neighbours(values, &f64::min),
+        Reduction::Maximum => join_neighbours(values, &f64::max),
+        Reduction::Average => round(join_neighbours(values, &|a, b| round(a + b)) / count),
     }
 }
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A mock device as C has it, for tests of what only this crate can see or do.
 
 use crate::object::Retained;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Structures of kernel interfaces, with every size and offset asserted when they are compiled.
 //!
 //! [`layouts!`] declares structures as a kernel's header does, with the size of each and the offset of each field written

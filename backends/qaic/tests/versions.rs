@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Devices whose versions are not this driver's: which are taken, and what whoever runs the program reads.
 #![allow(
     clippy::unwrap_used,

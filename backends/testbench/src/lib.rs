@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! One device below an engine, so that a backend's tests see it as the driver does, without IREE.
 //!
 //! An operation of this engine is one command. A [`Testbench`] submits it, and the timeline that comes back says what became

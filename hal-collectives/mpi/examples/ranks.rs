@@ -107,8 +107,13 @@ fn floats(group: &dyn Communicator) {
             .recv_timeout(Duration::from_secs(60))
             .unwrap()
             .unwrap();
-        let sum = |at: usize| (1..ranks).fold(value(0, at), |sum, rank| sum + value(rank, at)).to_bits();
-        assert!(read(&recv) == (0..words).map(sum).collect::<Vec<u32>>());
+        // Neighbours are added, in pairs of pairs; of three ranks the first two.
+        let sum = |at: usize| match ranks {
+            4 => (value(0, at) + value(1, at)) + (value(2, at) + value(3, at)),
+            5 => ((value(0, at) + value(1, at)) + value(2, at)) + (value(3, at) + value(4, at)),
+            _ => (1..ranks).fold(value(0, at), |sum, rank| sum + value(rank, at)),
+        };
+        assert!(read(&recv) == (0..words).map(|at| sum(at).to_bits()).collect::<Vec<u32>>());
     }
 }
 
@@ -144,6 +149,94 @@ fn orders(group: &dyn Communicator) {
     }
 }
 
+/// Many groups, each with an operation under way, begun in another order on each rank.
+fn groups(group: &dyn Communicator) {
+    let (rank, ranks) = group.place().unwrap();
+    let count = 60_u32;
+    let mut groups: Vec<(u32, Box<dyn Communicator>)> = (0..count)
+        .map(|number| {
+            (
+                number,
+                hal_collectives_mpi::join(&number.to_le_bytes(), "one", Duration::from_secs(30)).unwrap(),
+            )
+        })
+        .collect();
+    groups.rotate_left(rank as usize * 17);
+    let waits: Vec<_> = groups
+        .iter()
+        .map(|(number, group)| {
+            let recv = memory(&[0; 3]);
+            let operation = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: 3 };
+            let told = start(&**group, operation, &memory(&[*number << 8; 3]), &recv).unwrap();
+            (*number, recv, told)
+        })
+        .collect();
+    for (number, recv, told) in waits {
+        told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        assert_eq!(read(&recv), [(number << 8) * ranks; 3], "group {number}");
+    }
+}
+
+/// A group that is let go of and joined again after each operation, by each rank in its own time, and that goes on.
+fn again() {
+    for turn in 0..100_u32 {
+        let group = hal_collectives_mpi::join(b"again", "again", Duration::from_secs(30)).unwrap();
+        let (rank, ranks) = group.place().unwrap();
+        let words = if turn % 7 == 0 { 10_000 } else { 3 };
+        let sum = run(&*group, Kind::AllReduce(SUM), words as u64, &vec![turn + rank; words], words).unwrap();
+        assert_eq!(sum, vec![turn * ranks + ranks * (ranks - 1) / 2; words], "turn {turn}");
+        drop(group);
+        std::thread::sleep(Duration::from_micros(u64::from((turn * 7 + rank * 13) % 5) * 100));
+    }
+}
+
+/// Operations that do not fit each other, whoever exchanges messages with whom for them. The group fails each time within the time
+/// that messages need, and is begun anew.
+fn misfits(all: &dyn Communicator) {
+    let large = 100_000;
+    let root = |root| Kind::Broadcast { root };
+    let to = |root| Kind::Reduce { reduction: SUM, root };
+    let sum = Kind::AllReduce(SUM);
+    let asked = [
+        (sum, 4, Kind::AllGather, 4),
+        (sum, 4, root(0), 4),
+        (sum, 4, sum, 8),
+        (sum, 4, sum, large),
+        (sum, large, sum, 4),
+        (sum, large, to(0), large),
+        (root(0), 4, root(1), 4),
+        (root(0), large, Kind::AllGather, 40),
+        (to(1), 4, to(0), 4),
+        (Kind::AllToAll, 60, Kind::AllGather, 60),
+        (Kind::ReduceScatter(SUM), 5, Kind::AllReduce(Reduction::Product), 5),
+    ];
+    for (number, (most, words, odd, other)) in asked.into_iter().enumerate() {
+        for who in 0..3 {
+            let group = hal_collectives_mpi::join(b"misfits", "misfits", Duration::from_secs(30)).unwrap();
+            let (rank, ranks) = group.place().unwrap();
+            // A rank that joins when the others have failed already begins with their next attempt.
+            run(all, sum, 1, &[1], 1).unwrap();
+            let (kind, count) = if rank == who % ranks { (odd, other) } else { (most, words) };
+            let room = usize::try_from(count).unwrap() * ranks as usize;
+            let attempt = || run(&*group, kind, count, &vec![1; room], room);
+            let begin = Instant::now();
+            // Who only sends, or has all that it needs, may be through before anybody knows.
+            let failure = loop {
+                match attempt() {
+                    Ok(_) => std::thread::sleep(Duration::from_millis(1)),
+                    Err(failure) => break failure,
+                }
+            };
+            assert_eq!(failure.code(), Code::InvalidArgument, "{number} by {who}: {failure}");
+            assert!(failure.message().contains("asks for"), "{number} by {who}: {failure}");
+            assert!(begin.elapsed() < Duration::from_secs(15), "{number} by {who}: {failure}");
+        }
+    }
+    let group = hal_collectives_mpi::join(b"misfits", "misfits", Duration::from_secs(30)).unwrap();
+    let (_, ranks) = group.place().unwrap();
+    assert_eq!(run(&*group, sum, 1, &[1], 1).unwrap(), [ranks]);
+}
+
 /// Parts by whether the rank is even, in the opposite order.
 fn split(group: &dyn Communicator) {
     let (rank, ranks) = group.place().unwrap();
@@ -177,6 +270,9 @@ fn main() {
     match scenario.as_str() {
         "kinds" => kinds(&*group),
         "orders" => orders(&*group),
+        "groups" => groups(&*group),
+        "again" => again(),
+        "misfits" => misfits(&*group),
         "split" => split(&*group),
         // The last rank asks for something else.
         "misfit" if rank == ranks - 1 => {

@@ -1,208 +1,208 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What each kind of operation is in messages: phases, each of them some messages to and from other ranks.
+//! What each kind of operation is in messages: steps, each of them some messages to and from other ranks.
 //!
-//! Every message between two ranks goes straight from one to the other, and reductions are done by whoever needs the result,
-//! in the order of the ranks. So the bits are the same as within one process. An all-reduce of more than [`LARGE`] bytes is
-//! done in two phases: each rank reduces its share of the elements, and sends that to all others.
+//! No rank exchanges messages with every other one for a small operation, and none has more steps than the size asks for:
+//!
+//! | kind | small | large |
+//! |---|---|---|
+//! | all-reduce | in each of log n steps all of it with one other rank | halves, quarters, … are reduced, and gathered the same way back |
+//! | reduce-scatter | halves, quarters, … | the same |
+//! | reduce | along the tree to the root | halves, quarters, …, and each share to the root |
+//! | all-gather | in log n steps twice as much each | around a ring |
+//! | broadcast | along a tree from the root | a share to each, and around a ring |
+//! | all-to-all | in log n steps half of it each | a message to each |
+//!
+//! Reductions keep to the order of [`Tree`](hal_collectives::Tree): the ranks that exchange in a step are the two sides of a node of it.
+
+mod gather;
+mod halving;
+mod scratch;
 
 use hal_backend::HostRange;
-use hal_collectives::{Buffers, Element, Kind, Operation, Reduction, Result, reduce};
+use hal_collectives::{Buffers, Kind, Operation, Result};
+pub(crate) use scratch::Scratch;
 
-/// From how many bytes on an all-reduce has two phases: less goes to everybody at once.
-const LARGE: u64 = 16 << 10;
+/// From how many bytes on an all-reduce or a reduce is divided over the ranks.
+const DIVIDED: u64 = 16 << 10;
 
-/// How many bytes a message has at most: MPI counts them in 32 bits.
-const MESSAGE: u64 = 1 << 30;
+/// From how many bytes of one rank on an all-gather, and of one pair on an all-to-all, is sent straight, and not collected
+/// with those of other ranks.
+const STRAIGHT: u64 = 8 << 10;
 
-/// Messages that may go in any order, and what comes when all of them have gone.
-pub(crate) struct Phase {
-    pub(crate) outgoing: Vec<(u32, HostRange)>,
-    pub(crate) incoming: Vec<(u32, HostRange)>,
-    pub(crate) after: After,
+/// From how many bytes on a broadcast among more than two ranks is divided.
+const SCATTERED: u64 = 256 << 10;
+
+/// How many bytes a message has at most. What has arrived is reduced while the next is under way.
+const SEGMENT: u64 = 512 << 10;
+
+/// Local work.
+pub(crate) type Work = Box<dyn FnOnce() + Send>;
+
+/// A message that is expected, and what is done as soon as it is there.
+pub(crate) struct Receive {
+    pub(crate) from: u32,
+    pub(crate) into: HostRange,
+    pub(crate) then: Option<Work>,
 }
 
-/// What comes after a phase: local work, and perhaps another phase.
-pub(crate) type After = Box<dyn FnOnce() -> Option<Phase> + Send>;
-
-/// One rank's part in an operation.
-struct Plan {
-    operation: Operation,
-    rank: u32,
-    ranks: u32,
-    buffers: Buffers,
+/// Messages that may go in any order. The next step begins when all of them have gone and what comes after is done.
+#[derive(Default)]
+pub(crate) struct Step {
+    pub(crate) sends: Vec<(u32, HostRange)>,
+    pub(crate) receives: Vec<Receive>,
+    /// What is done while they go.
+    pub(crate) meanwhile: Option<Work>,
+    pub(crate) after: Option<Work>,
 }
 
-/// The first phase of an operation, whose buffers are as long as its places say.
-pub(crate) fn first_phase(
-    operation: Operation,
-    (rank, ranks): (u32, u32),
-    buffers: Buffers,
-) -> Result<Phase> {
-    Plan { operation, rank, ranks, buffers }.phase()
+/// The steps of one rank.
+pub(crate) type Schedule = Box<dyn Iterator<Item = Step> + Send>;
+
+impl Step {
+    fn send(&mut self, to: u32, range: Option<HostRange>) {
+        self.sends.extend(segments(range).map(|segment| (to, segment)));
+    }
+
+    fn receive(&mut self, from: u32, into: Option<HostRange>) {
+        self.receives.extend(segments(into).map(|into| Receive { from, into, then: None }));
+    }
+
+    /// Receives in segments, and hands each of them on with its place.
+    fn receive_and(
+        &mut self,
+        from: u32,
+        into: &HostRange,
+        then: impl Fn(u64, &HostRange) + Send + Clone + 'static,
+    ) {
+        let mut at = 0;
+        for segment in segments(Some(into.clone())) {
+            let (place, then, came) = (at, then.clone(), segment.clone());
+            at += segment.length();
+            let then: Work = Box::new(move || then(place, &came));
+            self.receives.push(Receive { from, into: segment, then: Some(then) });
+        }
+    }
+
+    fn after(mut self, work: impl FnOnce() + Send + 'static) -> Self {
+        self.after = Some(Box::new(work));
+        self
+    }
 }
 
-/// A range in pieces that are messages.
-fn messages(peer: u32, range: Option<HostRange>) -> impl Iterator<Item = (u32, HostRange)> {
+/// A range in pieces that are messages. What is empty has none.
+fn segments(range: Option<HostRange>) -> impl Iterator<Item = HostRange> {
     range.into_iter().flat_map(move |range| {
         let length = range.length();
-        (0..length.div_ceil(MESSAGE)).filter_map(move |piece| {
-            let offset = piece * MESSAGE;
-            Some((peer, range.slice(offset, MESSAGE.min(length - offset))?))
+        (0..length.div_ceil(SEGMENT)).filter_map(move |piece| {
+            let offset = piece * SEGMENT;
+            range.slice(offset, SEGMENT.min(length - offset))
         })
     })
 }
 
-fn copy(source: Option<HostRange>, target: Option<HostRange>) {
-    if let (Some(source), Some(target)) = (source, target) {
-        let fits = target.copy_from(&source);
-        debug_assert!(fits, "both are as long as the operation says");
-    }
+fn copy(source: &HostRange, target: &HostRange) {
+    let fits = target.copy_from(source);
+    debug_assert!(fits, "both are as long as the operation says");
 }
 
-fn part(range: &Option<HostRange>, offset: u64, length: u64) -> Option<HostRange> {
-    range.as_ref().and_then(|range| range.slice(offset, length))
+/// Bytes of a range that is as long as its operation says.
+fn part(range: &HostRange, offset: u64, length: u64) -> HostRange {
+    let part = range.slice(offset, length);
+    debug_assert!(part.is_some(), "a part is inside of what it is a part of");
+    part.unwrap_or_else(|| range.clone())
 }
 
-/// Reduces what each rank sent, in the order of the ranks, into the beginning of the target.
-fn reduce_into(how: (Element, Reduction), sources: &[HostRange], target: &HostRange) {
-    let length = sources.first().map_or(0, HostRange::length);
-    reduce(how.0, how.1, sources, (0, length), &mut |at, bytes| {
-        let fits = target.write(at, bytes);
-        debug_assert!(fits, "a target is as long as what is reduced");
-    });
+fn steps(steps: Vec<Step>) -> Schedule {
+    Box::new(steps.into_iter())
+}
+
+/// One rank's part in an operation.
+#[derive(Clone)]
+struct Plan {
+    operation: Operation,
+    rank: u32,
+    ranks: u32,
+}
+
+/// The steps of an operation, whose buffers are as long as its places say.
+pub(crate) fn schedule(
+    operation: Operation,
+    (rank, ranks): (u32, u32),
+    buffers: Buffers,
+    scratch: &mut Scratch,
+) -> Result<Schedule> {
+    let plan = Plan { operation, rank, ranks };
+    let Buffers { send, recv } = buffers;
+    Ok(match (operation.kind, send, recv) {
+        (Kind::Send { .. } | Kind::Recv { .. } | Kind::SendRecv { .. }, send, recv) => {
+            plan.transfers(send, recv)
+        }
+        // Without any elements there is nothing to exchange but that everybody is there.
+        (_, None, None) => steps(vec![Step::default()]),
+        (Kind::AllReduce(how), Some(send), Some(recv)) => plan.all_reduce(how, &send, &recv, scratch)?,
+        (Kind::Reduce { reduction, root }, Some(send), recv) => {
+            plan.reduce(reduction, root, &send, recv.as_ref(), scratch)?
+        }
+        (Kind::ReduceScatter(how), Some(send), Some(recv)) => {
+            plan.reduce_scatter(how, &send, &recv, scratch)?
+        }
+        (Kind::AllGather, Some(send), Some(recv)) => plan.all_gather(&send, &recv, scratch)?,
+        (Kind::AllToAll, Some(send), Some(recv)) => plan.all_to_all(&send, &recv, scratch)?,
+        (Kind::Broadcast { root }, Some(all), None) | (Kind::Broadcast { root }, None, Some(all)) => {
+            plan.broadcast(root, &all)
+        }
+        (_, _, _) => {
+            let message = format!("{operation} of rank {rank} has not the memory that it needs");
+            return Err(hal_semaphore::Failure::new(hal_semaphore::Code::Internal, message));
+        }
+    })
 }
 
 impl Plan {
-    fn others(&self) -> impl Iterator<Item = u32> + use<> {
-        let own = self.rank;
-        (0..self.ranks).filter(move |&rank| rank != own)
-    }
-
     fn bytes(&self) -> u64 {
         self.operation.count * self.operation.element.size()
     }
 
-    fn phase(self) -> Result<Phase> {
-        let (bytes, own) = (self.bytes(), u64::from(self.rank));
-        let Buffers { send, recv } = self.buffers.clone();
-        let mut phase = Phase { outgoing: Vec::new(), incoming: Vec::new(), after: Box::new(|| None) };
-        match self.operation.kind {
-            Kind::AllGather => {
-                for peer in self.others() {
-                    phase.outgoing.extend(messages(peer, send.clone()));
-                    phase.incoming.extend(messages(peer, part(&recv, u64::from(peer) * bytes, bytes)));
-                }
-                copy(send, part(&recv, own * bytes, bytes));
-            }
-            Kind::AllToAll => {
-                let share = bytes / u64::from(self.ranks.max(1));
-                for peer in self.others() {
-                    let at = u64::from(peer) * share;
-                    phase.outgoing.extend(messages(peer, part(&send, at, share)));
-                    phase.incoming.extend(messages(peer, part(&recv, at, share)));
-                }
-                copy(part(&send, own * share, share), part(&recv, own * share, share));
-            }
-            Kind::Broadcast { root } if root == self.rank => {
-                phase.outgoing = self.others().flat_map(|peer| messages(peer, send.clone())).collect();
-            }
-            Kind::Broadcast { root } => phase.incoming = messages(root, recv).collect(),
-            Kind::AllReduce(reduction) if bytes > LARGE => return self.all_reduce(reduction),
-            Kind::AllReduce(reduction) => {
-                phase.outgoing = self.others().flat_map(|peer| messages(peer, send.clone())).collect();
-                self.collect(&mut phase, reduction, send, recv)?;
-            }
-            Kind::Reduce { reduction, root } if root == self.rank => {
-                self.collect(&mut phase, reduction, send, recv)?;
-            }
-            Kind::Reduce { root, .. } => phase.outgoing = messages(root, send).collect(),
-            Kind::ReduceScatter(reduction) => {
-                for peer in self.others() {
-                    phase.outgoing.extend(messages(peer, part(&send, u64::from(peer) * bytes, bytes)));
-                }
-                self.collect(&mut phase, reduction, part(&send, own * bytes, bytes), recv)?;
-            }
-            Kind::Send { to } => self.pair(&mut phase, Some(to), None),
-            Kind::Recv { from } => self.pair(&mut phase, None, Some(from)),
-            Kind::SendRecv { to, from } => self.pair(&mut phase, to, from),
-        }
-        Ok(phase)
+    /// The rank that is so many behind this one, around the ring.
+    fn ahead(&self, by: u32) -> u32 {
+        shifted(self.rank, by, self.ranks)
     }
 
-    /// A transfer in each direction. What a rank sends itself has gone through the group's own list.
-    fn pair(&self, phase: &mut Phase, to: Option<u32>, from: Option<u32>) {
-        let Buffers { send, recv } = self.buffers.clone();
+    /// The rank that is so many before this one.
+    fn behind(&self, by: u32) -> u32 {
+        shifted(self.rank, self.ranks - by % self.ranks, self.ranks)
+    }
+
+    /// A transfer in each direction, straight.
+    fn transfers(&self, send: Option<HostRange>, recv: Option<HostRange>) -> Schedule {
+        let (to, from) = match self.operation.kind {
+            Kind::Send { to } => (Some(to), None),
+            Kind::Recv { from } => (None, Some(from)),
+            Kind::SendRecv { to, from } => (to, from),
+            _ => (None, None),
+        };
+        let mut step = Step::default();
         if let Some(to) = to {
-            phase.outgoing = messages(to, send).collect();
+            step.send(to, send);
         }
         match (from, recv) {
-            (Some(from), recv) => phase.incoming = messages(from, recv).collect(),
+            (Some(from), recv) => step.receive(from, recv),
             (None, Some(recv)) => {
                 let filled = recv.fill(&[0]);
                 debug_assert!(filled, "one byte divides everything");
             }
             (None, None) => {}
         }
-    }
-
-    /// Receives what every other rank sends, and reduces it with what this one has, in the order of the ranks.
-    fn collect(
-        &self,
-        phase: &mut Phase,
-        reduction: Reduction,
-        own: Option<HostRange>,
-        target: Option<HostRange>,
-    ) -> Result {
-        let (Some(own), Some(target)) = (own, target) else { return Ok(()) };
-        let mut sources = Vec::new();
-        for rank in 0..self.ranks {
-            if rank == self.rank {
-                sources.push(own.clone());
-                continue;
-            }
-            let scratch = HostRange::allocate(own.length(), 64)?;
-            phase.incoming.extend(messages(rank, Some(scratch.clone())));
-            sources.push(scratch);
-        }
-        let how = (self.operation.element, reduction);
-        phase.after = Box::new(move || {
-            reduce_into(how, &sources, &target);
-            None
-        });
-        Ok(())
-    }
-
-    /// Where a rank's share of the elements is, and how many bytes it has.
-    fn share(&self, rank: u32) -> (u64, u64) {
-        let (count, ranks) = (u128::from(self.operation.count), u128::from(self.ranks));
-        let begin = |rank: u32| u64::try_from(count * u128::from(rank) / ranks).unwrap_or(u64::MAX);
-        let size = self.operation.element.size();
-        (begin(rank) * size, (begin(rank + 1) - begin(rank)) * size)
-    }
-
-    /// Each rank reduces its share, and sends it to all.
-    fn all_reduce(self, reduction: Reduction) -> Result<Phase> {
-        let Buffers { send, recv } = self.buffers.clone();
-        let (offset, length) = self.share(self.rank);
-        let mut phase = Phase { outgoing: Vec::new(), incoming: Vec::new(), after: Box::new(|| None) };
-        for peer in self.others() {
-            let (offset, length) = self.share(peer);
-            phase.outgoing.extend(messages(peer, part(&send, offset, length)));
-        }
-        let target = part(&recv, offset, length);
-        self.collect(&mut phase, reduction, part(&send, offset, length), target.clone())?;
-        let reduce = phase.after;
-        phase.after = Box::new(move || {
-            reduce();
-            let mut gather = Phase { outgoing: Vec::new(), incoming: Vec::new(), after: Box::new(|| None) };
-            for peer in self.others() {
-                let (offset, length) = self.share(peer);
-                gather.outgoing.extend(messages(peer, target.clone()));
-                gather.incoming.extend(messages(peer, part(&recv, offset, length)));
-            }
-            Some(gather)
-        });
-        Ok(phase)
+        steps(vec![step])
     }
 }
+
+/// A place on a ring, so many further.
+fn shifted(place: u32, by: u32, ranks: u32) -> u32 {
+    let ranks = u64::from(ranks.max(1));
+    u32::try_from((u64::from(place) + u64::from(by)) % ranks).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,9 +3,10 @@
 //! A rank's end of a group, and what it has entered.
 
 use crate::progress::{Command, Engine, Started, engine};
+use crate::wire::Meeting;
 use hal_backend::HostRange;
 use hal_collectives::{
-    Buffers, Communicator, Done, Element, Entry, Job, Kind, Line, Operation, Result, Side,
+    Buffers, Communicator, Done, Element, Entry, Job, Kind, Line, Operation, RECEIVER, Result, Side,
 };
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex};
@@ -16,23 +17,113 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The groups of this process, by their numbers, which are the same in all processes.
-static GROUPS: Mutex<BTreeMap<u32, Weak<Group>>> = Mutex::new(BTreeMap::new());
+static GROUPS: Mutex<BTreeMap<u64, Known>> = Mutex::new(BTreeMap::new());
+
+/// How many operations of a line are remembered, for ranks that come to them later.
+const REMEMBERED: u64 = 256;
+
+/// A group, of which one generation after the other may fail: every one is begun when the one before has failed, and
+/// letters say which one they belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Generation {
+    pub(crate) number: u64,
+    pub(crate) generation: u32,
+}
+
+/// What this process knows of the groups with a number.
+#[derive(Default)]
+struct Known {
+    group: Weak<Group>,
+    /// The generation that is joined next, or was, and how far it is: whoever lets go of a group and joins it again goes on
+    /// counting, as other ranks may not have let go of it.
+    generation: u32,
+    state: Arc<Mutex<State>>,
+    /// Why the one before failed.
+    failure: Option<Failure>,
+}
 
 /// Whether this process is in any group.
 pub(crate) fn any() -> bool {
-    GROUPS.lock().values().any(|group| group.strong_count() > 0)
+    GROUPS.lock().values().any(|known| known.group.strong_count() > 0)
+}
+
+/// Who a letter is for.
+pub(crate) enum Addressee {
+    /// A group that this process is in.
+    Member(Arc<Group>),
+    /// One that it may come to be in.
+    Later,
+    /// One that has failed, for this reason.
+    Failed(Failure),
+}
+
+/// Who letters of a group are for.
+pub(crate) fn addressee(id: Generation) -> Addressee {
+    let groups = GROUPS.lock();
+    let Some(known) = groups.get(&id.number) else { return Addressee::Later };
+    match known.group.upgrade().filter(|group| group.id == id) {
+        Some(group) => Addressee::Member(group),
+        None if id.generation >= known.generation => Addressee::Later,
+        None => known.failure.clone().map_or(Addressee::Later, Addressee::Failed),
+    }
+}
+
+/// Another rank is in an operation of a group that this one may come to be in. If that has begun anew, the generation before has
+/// failed: the group that this process is in, if it is.
+pub(crate) fn hear_early(
+    meeting: Meeting,
+    peer: u32,
+    theirs: Option<Operation>,
+) -> Option<(Arc<Group>, Failure)> {
+    let (id, mut failed) = (meeting.group, None);
+    let before = id
+        .generation
+        .checked_sub(1)
+        .filter(|_| GROUPS.lock().get(&id.number).is_none_or(|known| known.generation < id.generation));
+    if let Some(generation) = before {
+        let message = format!("the group has failed, and rank {peer} has begun it anew");
+        let failure = Failure::new(Code::Aborted, message);
+        remember_failure(Generation { generation, ..id }, &failure);
+        failed = GROUPS.lock().get(&id.number).and_then(|known| known.group.upgrade()).zip(Some(failure));
+    }
+    let state = GROUPS.lock().entry(id.number).or_default().state.clone();
+    state.lock().hear(meeting, peer, theirs);
+    failed
+}
+
+/// Somebody says that a group has failed: it is not joined any more.
+pub(crate) fn remember_failure(id: Generation, failure: &Failure) {
+    let mut groups = GROUPS.lock();
+    let known = groups.entry(id.number).or_default();
+    if known.generation <= id.generation {
+        known.generation = id.generation + 1;
+        known.state = Arc::default();
+        known.failure = Some(failure.clone());
+    }
 }
 
 /// Ranks of the job that talk to each other.
 pub(crate) struct Group {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) number: u32,
+    pub(crate) id: Generation,
     pub(crate) name: String,
     /// The rank of each in the job.
     pub(crate) members: Vec<u32>,
     pub(crate) rank: u32,
     pub(crate) timeout: Duration,
-    state: Mutex<State>,
+    /// Nobody joins it again when it is gone.
+    is_part: bool,
+    state: Arc<Mutex<State>>,
+}
+
+/// An operation of a line, from this rank's end of it: which end that is goes without saying where everybody is.
+type Place = (Line, bool, u64);
+
+/// What other ranks ask for.
+type Heard = SmallVec<[(u32, Operation); 1]>;
+
+fn place(line: Line, side: Side, number: u64) -> Place {
+    (line, line != Line::Everyone && side == RECEIVER, number)
 }
 
 #[derive(Default)]
@@ -40,6 +131,9 @@ struct State {
     failed: Option<Failure>,
     /// How many operations each side of each line has entered.
     entered: BTreeMap<(Line, Side), u64>,
+    /// What this rank has asked for, and what others have that it has not come to: the first of those that fit each other.
+    asked: BTreeMap<Place, Operation>,
+    heard: BTreeMap<Place, Heard>,
     splits: u32,
 }
 
@@ -61,52 +155,74 @@ impl fmt::Display for Slot {
 }
 
 /// A number for some bytes, the same in each process.
-fn hash(bytes: impl IntoIterator<Item = u8>) -> u32 {
-    bytes.into_iter().fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    let add = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
+    bytes.into_iter().fold(0xCBF2_9CE4_8422_2325, add)
 }
 
 pub(crate) fn join(id: &[u8], name: &str, timeout: Duration) -> Result<Box<dyn Communicator>> {
     let engine = engine()?;
     let members = (0..engine.size).collect();
     let rank = engine.rank;
-    Ok(Box::new(Member(Group::get(
-        engine,
-        hash(id.iter().copied()),
-        name.to_owned(),
-        members,
-        rank,
-        timeout,
-    ))))
+    let number = hash(id.iter().copied());
+    Ok(Box::new(Member(Group::get(engine, number, name.to_owned(), (members, rank), timeout, false))))
+}
+
+impl State {
+    /// Remembers what another rank asks for, until this one does.
+    fn hear(&mut self, meeting: Meeting, peer: u32, theirs: Option<Operation>) {
+        let Some(theirs) = theirs else { return };
+        let heard = self.heard.entry(place(meeting.line, RECEIVER, meeting.number)).or_default();
+        if !heard.iter().any(|(_, known)| known.fits(&theirs, meeting.line)) {
+            heard.push((peer, theirs));
+        }
+    }
 }
 
 impl Group {
     /// The group with a number, or a new one. One that has failed is begun anew.
     fn get(
         engine: Arc<Engine>,
-        number: u32,
+        number: u64,
         name: String,
-        members: Vec<u32>,
-        rank: u32,
+        (members, rank): (Vec<u32>, u32),
         timeout: Duration,
+        is_part: bool,
     ) -> Arc<Self> {
         // The end of a group looks at the table too, so that none ends under its lock: this is dropped behind the lock.
-        let known;
+        let joined;
         let mut groups = GROUPS.lock();
-        groups.retain(|_, group| group.strong_count() > 0);
-        known = groups.get(&number).and_then(Weak::upgrade);
-        let works = known.as_ref().filter(|group| group.failure().is_none()).cloned();
-        works.unwrap_or_else(|| {
-            let state = Mutex::default();
-            let group = Arc::new(Self { engine, number, name, members, rank, timeout, state });
-            groups.insert(number, Arc::downgrade(&group));
-            group.engine.send(Command::Listen);
-            group
-        })
+        let known = groups.entry(number).or_default();
+        joined = known.group.upgrade();
+        if let Some(group) = joined.as_ref().filter(|group| group.id.generation == known.generation) {
+            return group.clone();
+        }
+        let id = Generation { number, generation: known.generation };
+        let state = known.state.clone();
+        let group = Arc::new(Self { engine, id, name, members, rank, timeout, is_part, state });
+        known.group = Arc::downgrade(&group);
+        drop(groups);
+        group.engine.send(Command::Listen);
+        group
     }
 
-    /// The group with a number, if this process is in it.
-    pub(crate) fn find(number: u32) -> Option<Arc<Self>> {
-        GROUPS.lock().get(&number).and_then(Weak::upgrade)
+    /// The rank in the job of a rank of the group.
+    pub(crate) fn member(&self, rank: u32) -> u32 {
+        self.members.get(rank as usize).copied().unwrap_or(rank)
+    }
+
+    /// The ranks of the job that are told when it fails, and tell others: those that are a power of two away.
+    pub(crate) fn neighbours(&self) -> impl Iterator<Item = u32> {
+        let count = self.count();
+        (0..32).map(|bit| 1_u32 << bit).take_while(move |&distance| distance < count).flat_map(
+            move |distance| {
+                let (up, down) = (
+                    u64::from(self.rank) + u64::from(distance),
+                    u64::from(self.rank) + u64::from(count - distance),
+                );
+                [up, down].map(|rank| self.member(u32::try_from(rank % u64::from(count)).unwrap_or_default()))
+            },
+        )
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -119,13 +235,15 @@ impl Group {
 
     /// Remembers the first failure. Whether this is it.
     pub(crate) fn set_failed(&self, failure: &Failure) -> bool {
+        remember_failure(self.id, failure);
         let mut state = self.state.lock();
         let first = state.failed.is_none();
         state.failed.get_or_insert_with(|| failure.clone());
         first
     }
 
-    fn enter(&self, (line, side): (Line, Side)) -> Result<Slot> {
+    /// Takes the next place of one side of a line, and compares the operation with what others have asked for there.
+    fn enter(&self, (line, side): (Line, Side), operation: Operation) -> Result<Slot> {
         let mut state = self.state.lock();
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
@@ -133,7 +251,51 @@ impl Group {
         let entered = state.entered.entry((line, side)).or_default();
         let number = *entered;
         *entered += 1;
-        Ok(Slot { line, side, number })
+        let slot = Slot { line, side, number };
+        state.asked.insert(place(line, side, number), operation);
+        if let Some(old) = number.checked_sub(REMEMBERED) {
+            state.asked.remove(&place(line, side, old));
+        }
+        let heard = state.heard.remove(&place(line, side, number)).unwrap_or_default();
+        match heard.into_iter().find(|(_, theirs)| !operation.fits(theirs, line)) {
+            Some((peer, theirs)) => Err(self.misfit(slot, (self.rank, operation), (peer, Some(theirs)))),
+            None => Ok(slot),
+        }
+    }
+
+    /// Another rank is in an operation: compares it with what this one asks for there, or else with what was heard first.
+    pub(crate) fn hear(&self, meeting: Meeting, peer: u32, theirs: Option<Operation>) -> Result {
+        let Meeting { line, number, .. } = meeting;
+        let side = if line == Line::Everyone { self.rank } else { RECEIVER };
+        let mut state = self.state.lock();
+        let own = state.asked.get(&place(line, side, number)).map(|&own| (self.rank, own));
+        let known = own.or_else(|| state.heard.get(&place(line, side, number))?.first().copied());
+        match (known, theirs) {
+            (Some((_, known)), Some(theirs)) if known.fits(&theirs, line) => Ok(()),
+            (Some(known), theirs) => Err(self.misfit(Slot { line, side, number }, known, (peer, theirs))),
+            (None, theirs) => {
+                let is_over = state.entered.get(&(line, side)).is_some_and(|&entered| number < entered);
+                if !is_over {
+                    state.hear(meeting, peer, theirs);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn misfit(
+        &self,
+        slot: Slot,
+        (rank, operation): (u32, Operation),
+        (peer, theirs): (u32, Option<Operation>),
+    ) -> Failure {
+        let theirs = theirs.map_or("something unknown".to_owned(), |theirs| theirs.to_string());
+        let message = format!(
+            "{slot} of the group {:?} is not the same for all: rank {rank} asks for {operation}, rank {peer} for {theirs}; \
+             every rank has to ask for the same operations in the same order",
+            self.name
+        );
+        Failure::new(Code::InvalidArgument, message)
     }
 
     /// Has everything of the group ended, by the thread that tells of it.
@@ -144,6 +306,12 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        if self.is_part {
+            let mut groups = GROUPS.lock();
+            if groups.get(&self.id.number).is_some_and(|known| known.failure.is_none()) {
+                groups.remove(&self.id.number);
+            }
+        }
         crate::progress::rest();
     }
 }
@@ -159,7 +327,9 @@ impl Communicator for Member {
     fn enter(&self, operation: Operation) -> Result<Box<dyn Entry>> {
         operation.check(self.0.count())?;
         let lines = operation.lines(self.0.rank);
-        let slots = lines.into_iter().map(|line| self.0.enter(line)).collect::<Result<_>>()?;
+        let slots = lines.into_iter().map(|line| self.0.enter(line, operation)).collect::<Result<_>>();
+        // What does not fit ends the group for all.
+        let slots = slots.inspect_err(|failure| self.0.fail(failure.clone()))?;
         Ok(Box::new(Entered { group: self.0.clone(), operation, slots, ended: false }))
     }
 
@@ -215,10 +385,12 @@ fn part_of(group: &Arc<Group>, split: u32, color: Option<u32>, all: &HostRange) 
     members.sort_unstable();
     let own = members.iter().position(|&(_, rank, _)| rank == group.rank).unwrap_or_default();
     let name = format!("{} split {split} color {color}", group.name);
-    let words = [group.number, split].map(u32::to_le_bytes).into_iter().flatten().chain(color.to_le_bytes());
+    let Generation { number, generation } = group.id;
+    let words = number.to_le_bytes().into_iter().chain(color.to_le_bytes());
+    let words = words.chain([generation, split].map(u32::to_le_bytes).into_iter().flatten());
     let members = members.into_iter().map(|(_, _, member)| member).collect();
     let rank = u32::try_from(own).unwrap_or_default();
-    Ok(Group::get(group.engine.clone(), hash(words), name, members, rank, group.timeout))
+    Ok(Group::get(group.engine.clone(), hash(words), name, (members, rank), group.timeout, true))
 }
 
 /// A rank's end of a group that is being agreed on.
@@ -279,22 +451,6 @@ struct Entered {
 }
 
 impl Entered {
-    fn cut(&self, buffers: &Buffers) -> Result<Buffers> {
-        let places = self.operation.places(self.group.rank, self.group.count());
-        let cut = |range: &Option<HostRange>, bytes: Option<u64>, does: &str| {
-            let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else { return Ok(None) };
-            range.as_ref().and_then(|range| range.slice(0, bytes)).map(Some).ok_or_else(|| {
-                let length = range.as_ref().map_or(0, HostRange::length);
-                let message = format!("{} {does} {bytes} bytes, and has memory for {length}", self.operation);
-                Failure::new(Code::OutOfRange, message)
-            })
-        };
-        Ok(Buffers {
-            send: cut(&buffers.send, places.send, "sends")?,
-            recv: cut(&buffers.recv, places.recv, "receives")?,
-        })
-    }
-
     fn fail(&self, why: &Failure) {
         let message = format!(
             "rank {} of the group {:?} could not take part in {}: {}",
@@ -310,7 +466,8 @@ impl Entered {
 impl Entry for Entered {
     fn start(mut self: Box<Self>, buffers: Buffers, done: Done) -> Option<Job> {
         self.ended = true;
-        let buffers = self.cut(&buffers).inspect_err(|failure| self.fail(failure));
+        let place = (self.group.rank, self.group.count());
+        let buffers = buffers.cut(&self.operation, place).inspect_err(|failure| self.fail(failure));
         let slots = self.slots.clone();
         let started = Started { group: self.group.clone(), operation: self.operation, slots, buffers, done };
         self.group.engine.send(Command::Start(Box::new(started)));

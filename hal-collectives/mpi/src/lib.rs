@@ -8,15 +8,22 @@
 //!
 //! # Agreement
 //!
-//! Each message between two ranks begins with a header that says what operation the sender is in. A header that does not fit ends the group
-//! before anything that comes behind it is received. Whoever ends a group tells all the others, and what does not come in
-//! time ends it too.
+//! Each letter between two ranks says in its header which operation the sender is in (`wire.rs`). A header that does not fit ends the
+//! group before anything that comes behind it is received. The ranks that exchange letters for an operation depend on which one
+//! it is, so every rank also tells the next one that it is there, if that gets nothing else at first: around that ring two neighbours
+//! disagree wherever two ranks do. What does not come in time ends the group too.
+//!
+//! Whoever ends a group tells the ranks whose number differs from its own by a power of two, and everybody who hears of it for the first time
+//! does the same. So all know after a logarithmic number of hops, also where some ranks are gone.
 #![deny(unsafe_code)]
 
+mod active;
 mod exchange;
 mod group;
 mod library;
+mod mail;
 mod progress;
+mod wire;
 
 use hal_collectives::{Communicator, Result};
 use std::time::Duration;
@@ -35,6 +42,12 @@ pub fn place() -> Result<(u32, u32)> {
 /// The whole job as a group: the same `id` and count on all ranks. Does not wait for the others.
 pub fn join(id: &[u8], name: &str, timeout: Duration) -> Result<Box<dyn Communicator>> {
     group::join(id, name, timeout)
+}
+
+/// Looks once, on this thread, whether anything has moved: for a thread that has nothing better to do than to wait for an
+/// operation. Operations go on without it.
+pub fn poll() {
+    progress::poll();
 }
 
 /// Returns when MPI is left alone, if this process is in no group any more and MPI is the program's: it may end it then.

@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The thread that talks to MPI: it begins transfers, looks whether they have ended, keeps the time, and tells ranks how
-//! their operations went.
+//! What talks to MPI: it begins transfers, looks whether they have ended, keeps the time, and tells ranks how their
+//! operations went.
+//!
+//! A thread does that as long as the process lives. Whoever starts an operation looks too, so that the first messages go
+//! before that thread has woken. One at a time: all of it is under one lock, and nobody is told anything while it is held.
+//!
+//! Nothing looks at all operations: a letter finds its own by the place that it names, a transfer knows whose it is, and times
+//! are in order.
 
-use crate::exchange::{Phase, first_phase};
-use crate::group::{Group, Slot};
-use crate::library::{Library, Request, at_exit};
-use hal_backend::HostRange;
-use hal_collectives::{Buffers, Done, ENCODED, Line, Operation, Result, SENDER};
+use crate::active::{Active, InFlight, Purpose};
+use crate::exchange::{Scratch, Step, schedule};
+use crate::group::{Addressee, Group, Slot, addressee, hear_early, remember_failure};
+use crate::library::{Library, at_exit};
+use crate::mail::{Letter, Mail};
+use crate::wire::{Content, Meeting};
+use hal_collectives::{Buffers, Done, Line, Operation, RECEIVER, Result, SENDER};
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
-use std::sync::mpsc::{Sender, channel};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// How long the thread looks without a pause after anything has moved.
@@ -23,14 +31,8 @@ const EAGER: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(200);
 const IDLE: Duration = Duration::from_millis(20);
 
-/// The tag of messages that end a group.
-const ENDING: i32 = 0;
-
-/// How many bytes such a message has.
-const NOTICE: usize = 1024;
-
-/// How many bytes a header has: the group, the number, and the operation.
-const HEADER: usize = 12 + ENCODED;
+/// How long is waited for MPI to rest, or to end, which others may hold up.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What talks to MPI in this process.
 pub(crate) struct Engine {
@@ -38,26 +40,40 @@ pub(crate) struct Engine {
     pub(crate) size: u32,
     /// Whether MPI was begun here. Otherwise the program ends it, and may do so when it has let go of all groups.
     pub(crate) owned: bool,
-    /// The thread that talks to MPI, which cannot wait for itself.
-    thread: OnceLock<ThreadId>,
     commands: Mutex<Vec<Command>>,
     news: Condvar,
+    progress: Mutex<Progress>,
 }
 
 pub(crate) enum Command {
-    /// Somebody may end a group.
+    /// Letters may come.
     Listen,
     Start(Box<Started>),
     /// Everything of a group ends, here and everywhere.
     Fail(Arc<Group>, Failure),
-    /// MPI is not to be called until something starts, and told that.
-    Rest(Sender<()>),
-    /// Nor ever again.
-    Quit(Sender<()>),
+    /// MPI is left alone until something starts.
+    Rest,
 }
 
-/// How long is waited for the thread to rest, or to end with MPI, which others may hold up.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// What a rank is told, and what it may let go of then.
+struct Told {
+    done: Done,
+    outcome: Result,
+    group: Arc<Group>,
+}
+
+impl Told {
+    fn tell(self) {
+        // Whoever is told may let go of the group, and count on that being the last.
+        drop(self.group);
+        (self.done)(self.outcome);
+    }
+}
+
+thread_local! {
+    /// This thread has locked the progress of the engine.
+    static LOOKS: Cell<bool> = const { Cell::new(false) };
+}
 
 /// An operation that a rank has started.
 pub(crate) struct Started {
@@ -69,12 +85,34 @@ pub(crate) struct Started {
     pub(crate) done: Done,
 }
 
+impl Started {
+    fn meeting(&self, slot: Slot) -> Meeting {
+        Meeting { group: self.group.id, line: slot.line, number: slot.number }
+    }
+
+    /// Where its letters go.
+    pub(crate) fn outgoing(&self) -> Option<Meeting> {
+        let sends = |slot: &&Slot| slot.line == Line::Everyone || slot.side == SENDER;
+        self.slots.iter().find(sends).map(|slot| self.meeting(*slot))
+    }
+
+    /// Where letters come that it waits for.
+    pub(crate) fn incoming(&self) -> Option<Meeting> {
+        let receives = |slot: &&Slot| slot.line == Line::Everyone || slot.side == RECEIVER;
+        self.slots.iter().find(receives).map(|slot| self.meeting(*slot))
+    }
+}
+
 static ENGINE: OnceLock<Result<Arc<Engine>>> = OnceLock::new();
 
 /// The process ends: so does MPI, which would take a process that ends without for one that crashed.
 extern "C" fn quit() {
     if let Some(Ok(engine)) = ENGINE.get() {
-        engine.wait_for(Command::Quit);
+        engine.with(PATIENCE, |progress| {
+            progress.rest();
+            progress.has_ended = true;
+            progress.library.end();
+        });
     }
 }
 
@@ -84,7 +122,19 @@ pub(crate) fn rest() {
         && !engine.owned
         && !crate::group::any()
     {
-        engine.wait_for(Command::Rest);
+        if LOOKS.get() {
+            // Soon: this thread is at it.
+            engine.commands.lock().push(Command::Rest);
+        } else {
+            engine.with(PATIENCE, Progress::rest);
+        }
+    }
+}
+
+/// Looks once whether anything has moved.
+pub(crate) fn poll() {
+    if let Some(Ok(engine)) = ENGINE.get() {
+        engine.look();
     }
 }
 
@@ -96,11 +146,11 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
             at_exit(quit);
             let (rank, size, owned) = (library.rank, library.size, library.owned);
             let (commands, news) = (Mutex::default(), Condvar::new());
-            let thread = OnceLock::new();
-            let engine = Arc::new(Engine { rank, size, owned, thread, commands, news });
+            let progress = Mutex::new(Progress::new(library));
+            let engine = Arc::new(Engine { rank, size, owned, commands, news, progress });
             let served = engine.clone();
             let thread = std::thread::Builder::new().name("hal-mpi".into());
-            thread.spawn(move || Progress::new(library, served).serve()).map_err(|error| {
+            thread.spawn(move || served.serve()).map_err(|error| {
                 Failure::new(Code::ResourceExhausted, format!("there is no thread for MPI: {error}"))
             })?;
             Ok(engine)
@@ -108,388 +158,371 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
         .clone()
 }
 
+/// What was found by looking.
+#[derive(Default)]
+struct Look {
+    moved: bool,
+    /// Something is under way.
+    waits: bool,
+    has_ended: bool,
+}
+
 impl Engine {
+    /// Has something done soon, now if nobody else is at it. Operations that fail are told by the engine's own thread, as whoever
+    /// calls may hold locks of its own.
     pub(crate) fn send(&self, command: Command) {
         self.commands.lock().push(command);
+        self.with(Duration::ZERO, |progress| {
+            let commands = std::mem::take(&mut *self.commands.lock());
+            progress.take(commands);
+        });
         self.news.notify_one();
     }
 
-    /// Has something done, and waits for that a while.
-    pub(crate) fn wait_for(&self, command: impl FnOnce(Sender<()>) -> Command) {
-        let (tell, told) = channel();
-        self.send(command(tell));
-        if self.thread.get() == Some(&std::thread::current().id()) {
-            return;
+    /// Does something with the progress, unless others are at it for longer than that.
+    fn with<T>(&self, patience: Duration, work: impl FnOnce(&mut Progress) -> T) -> Option<T> {
+        // A thread that is at it already comes to it later.
+        if LOOKS.get() {
+            return None;
         }
-        // Whoever does not answer in time is held up by ranks that are gone.
-        let _ = told.recv_timeout(PATIENCE);
-    }
-}
-
-/// A message that is expected from another rank: first what it belongs to, then the rest.
-struct Expected {
-    peer: u32,
-    header: Request,
-    slot: Slot,
-    rest: Vec<HostRange>,
-}
-
-/// An operation under way.
-struct Active {
-    started: Started,
-    since: Instant,
-    expected: Vec<Expected>,
-    requests: Vec<Request>,
-    after: Option<crate::exchange::After>,
-}
-
-struct Progress {
-    library: Library,
-    engine: Arc<Engine>,
-    active: Vec<Active>,
-    /// Transfers that nobody waits for any more, whose memory MPI may still use.
-    abandoned: Vec<Request>,
-    notice: Option<Request>,
-}
-
-/// The tag of a message: 23 bits, which every MPI has.
-fn tag(group: &Group, slot: Slot) -> i32 {
-    let number = u32::try_from(slot.number % (1 << 18)).unwrap_or_default();
-    let pair = u32::from(slot.line != Line::Everyone);
-    let tag = number << 5 | (group.number % 16) << 1 | pair;
-    1 + tag.cast_signed()
-}
-
-fn header(group: &Group, slot: Slot, operation: &Operation) -> Result<HostRange> {
-    let range = HostRange::allocate(HEADER as u64, 64)?;
-    let bytes: Vec<u8> = group
-        .number
-        .to_le_bytes()
-        .into_iter()
-        .chain(slot.number.to_le_bytes())
-        .chain(operation.to_bytes())
-        .collect();
-    let fits = range.write(0, &bytes);
-    debug_assert!(fits, "a header has as many bytes");
-    Ok(range)
-}
-
-impl Progress {
-    fn new(library: Library, engine: Arc<Engine>) -> Self {
-        Self { library, engine, active: Vec::new(), abandoned: Vec::new(), notice: None }
+        let mut progress = self.progress.try_lock_for(patience)?;
+        LOOKS.set(true);
+        let result = work(&mut progress);
+        LOOKS.set(false);
+        Some(result)
     }
 
-    fn serve(mut self) {
-        let _ = self.engine.thread.set(std::thread::current().id());
+    /// Looks at everything once, unless somebody else does, and tells whose operations have ended.
+    fn look(&self) -> Look {
+        let looked = self.with(Duration::ZERO, |progress| {
+            let commands = std::mem::take(&mut *self.commands.lock());
+            let mut look = Look { moved: !commands.is_empty(), ..Look::default() };
+            progress.take(commands);
+            look.moved |= progress.step() || !progress.told.is_empty();
+            look.waits = progress.waits();
+            look.has_ended = progress.has_ended;
+            (look, std::mem::take(&mut progress.told))
+        });
+        let Some((look, told)) = looked else { return Look { waits: true, ..Look::default() } };
+        told.into_iter().for_each(Told::tell);
+        look
+    }
+
+    fn serve(&self) {
         let mut moved = Instant::now();
         loop {
-            let commands = std::mem::take(&mut *self.engine.commands.lock());
-            let mut any = !commands.is_empty();
-            for command in commands {
-                match command {
-                    Command::Listen => self.listen(),
-                    Command::Start(started) => self.start(*started),
-                    Command::Fail(group, failure) => self.end(&group, &failure, true),
-                    Command::Rest(tell) => {
-                        self.rest();
-                        let _ = tell.send(());
-                    }
-                    Command::Quit(tell) => {
-                        self.rest();
-                        self.library.end();
-                        let _ = tell.send(());
-                        return;
-                    }
-                }
+            let look = self.look();
+            if look.has_ended {
+                return;
             }
-            any |= self.step();
             let now = Instant::now();
-            if any {
+            if look.moved {
                 moved = now;
                 continue;
             }
-            if now - moved < EAGER && !self.active.is_empty() {
+            if look.waits && now - moved < EAGER {
                 std::thread::yield_now();
                 continue;
             }
-            let pause = if self.active.is_empty() && self.abandoned.is_empty() { IDLE } else { NAP };
-            let mut commands = self.engine.commands.lock();
+            let mut commands = self.commands.lock();
             if commands.is_empty() {
-                let _ = self.engine.news.wait_for(&mut commands, pause);
+                let _ = self.news.wait_for(&mut commands, if look.waits { NAP } else { IDLE });
             }
         }
     }
+}
 
-    /// Expects to be told that a group has ended.
-    fn listen(&mut self) {
-        if self.notice.is_some() {
+/// Letters of an operation that this rank has not started, or not come to the point where they are expected.
+type Waiting = BTreeMap<u32, VecDeque<Letter>>;
+
+struct Progress {
+    library: Library,
+    mail: Mail,
+    scratch: Scratch,
+    next: u64,
+    active: BTreeMap<u64, Active>,
+    /// Whose letters those of a meeting are.
+    expected: BTreeMap<Meeting, u64>,
+    early: BTreeMap<Meeting, Waiting>,
+    in_flight: Vec<InFlight>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    /// Who is to be told what.
+    told: Vec<Told>,
+    has_ended: bool,
+}
+
+impl Progress {
+    fn new(library: Library) -> Self {
+        Self {
+            library,
+            mail: Mail::default(),
+            scratch: Scratch::default(),
+            next: 0,
+            active: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            early: BTreeMap::new(),
+            in_flight: Vec::new(),
+            deadlines: BTreeSet::new(),
+            told: Vec::new(),
+            has_ended: false,
+        }
+    }
+
+    fn waits(&self) -> bool {
+        !self.active.is_empty() || !self.in_flight.is_empty() || !self.told.is_empty()
+    }
+
+    fn take(&mut self, commands: Vec<Command>) {
+        if self.has_ended {
             return;
         }
-        let memory = HostRange::allocate(NOTICE as u64, 64);
-        self.notice = memory.and_then(|memory| self.library.receive_from_anybody(memory, ENDING)).ok();
+        for command in commands {
+            match command {
+                Command::Listen => self.mail.listen(&self.library),
+                Command::Start(started) => self.start(*started),
+                Command::Fail(group, failure) => self.end(&group, &failure),
+                Command::Rest => self.rest(),
+            }
+        }
     }
 
     /// Leaves MPI alone: nothing is under way, and nobody is listened to.
     fn rest(&mut self) {
-        self.abandoned.extend(self.notice.take());
         let end = Instant::now() + PATIENCE / 2;
-        for request in &mut self.abandoned {
-            self.library.cancel(request);
+        self.mail.rest(&self.library, end);
+        let mut left: Vec<InFlight> = std::mem::take(&mut self.in_flight);
+        for flight in &mut left {
+            self.library.cancel(&mut flight.request);
         }
-        while !self.abandoned.is_empty() && Instant::now() < end {
-            self.abandoned.retain_mut(|request| !self.library.has_ended(request).unwrap_or(true));
+        while !left.is_empty() && Instant::now() < end {
+            left.retain_mut(|flight| !self.library.has_ended(&mut flight.request).unwrap_or(true));
         }
         // What is left belongs to ranks that are gone, and its memory stays where it is.
-        std::mem::forget(std::mem::take(&mut self.abandoned));
+        std::mem::forget(left);
     }
 
     fn start(&mut self, started: Started) {
-        let since = Instant::now();
-        let mut active = Active { started, since, expected: Vec::new(), requests: Vec::new(), after: None };
-        let begun = match (active.started.group.failure(), active.started.buffers.clone()) {
-            (Some(failure), _) | (None, Err(failure)) => Err(failure),
-            (None, Ok(buffers)) => {
-                let group = &active.started.group;
-                let place = (group.rank, group.count());
-                first_phase(active.started.operation, place, buffers)
-                    .and_then(|phase| active.begin(&self.library, phase, true))
+        let buffers = started.group.failure().map_or_else(|| started.buffers.clone(), Err);
+        let place = (started.group.rank, started.group.count());
+        let steps =
+            buffers.and_then(|buffers| schedule(started.operation, place, buffers, &mut self.scratch));
+        let steps = match steps {
+            Ok(steps) => steps,
+            Err(failure) => {
+                let Started { group, done, .. } = started;
+                self.end(&group, &failure);
+                return self.told.push(Told { done, outcome: Err(failure), group });
             }
         };
-        match begun {
-            Ok(()) => self.active.push(active),
-            Err(failure) => {
-                let group = active.started.group.clone();
-                self.drop_active(active, &failure);
-                self.end(&group, &failure, true);
-            }
+        let (id, now) = (self.next, Instant::now());
+        self.next += 1;
+        let deadline = now.checked_add(started.group.timeout).unwrap_or(now);
+        self.deadlines.insert((deadline, id));
+        if let Some(meeting) = started.incoming() {
+            self.expected.insert(meeting, id);
         }
+        self.active.insert(id, Active::new(started, steps, deadline));
+        self.advance(id);
     }
 
-    /// Looks at everything once. Whether anything has moved.
+    /// Looks at everything that may have moved, once. Whether anything has.
     fn step(&mut self) -> bool {
-        // What has ended is not gone on with, though it could be.
-        let mut moved = self.hear();
-        let now = Instant::now();
-        let mut failed: Vec<(Arc<Group>, Failure)> = Vec::new();
-        let mut at = 0;
-        while let Some(active) = self.active.get_mut(at) {
-            let outcome = active.step(&self.library, &mut moved);
-            match outcome {
-                Ok(true) => {
-                    let active = self.active.swap_remove(at);
-                    let Started { done, buffers, group, .. } = active.started;
-                    // Whoever is told may let go of the group, and count on that being the last.
-                    drop((buffers, active.after, group));
-                    done(Ok(()));
-                    continue;
-                }
-                Ok(false) if now >= active.since + active.started.group.timeout => {
-                    failed.push((active.started.group.clone(), active.too_late()));
-                }
-                Ok(false) => {}
-                Err(failure) => failed.push((active.started.group.clone(), failure)),
+        if self.has_ended {
+            return false;
+        }
+        let mut moved = false;
+        loop {
+            match self.mail.next(&self.library) {
+                Ok(Some(letter)) => self.deliver(letter),
+                Ok(None) => break,
+                Err(failure) => self.fail_all(&failure),
             }
-            at += 1;
+            moved = true;
         }
-        for (group, failure) in failed {
-            self.end(&group, &failure, true);
+        let mut at = 0;
+        while let Some(flight) = self.in_flight.get_mut(at) {
+            match self.library.has_ended(&mut flight.request) {
+                Ok(false) => at += 1,
+                outcome => {
+                    moved = true;
+                    let flight = self.in_flight.swap_remove(at);
+                    self.landed(flight, outcome.map(drop));
+                }
+            }
         }
-        self.abandoned.retain_mut(|request| !self.library.has_ended(request).unwrap_or(false));
+        moved | self.look_at_time()
+    }
+
+    /// Ends what was not done in time.
+    fn look_at_time(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(&(deadline, id)) = self.deadlines.first()
+            && deadline <= Instant::now()
+        {
+            self.deadlines.pop_first();
+            if let Some(active) = self.active.get(&id) {
+                let (group, failure) = (active.started.group.clone(), active.too_late());
+                self.end(&group, &failure);
+                moved = true;
+            }
+        }
         moved
     }
 
-    /// Looks whether somebody says that a group has ended.
-    fn hear(&mut self) -> bool {
-        let Some(notice) = &mut self.notice else { return false };
-        match self.library.has_ended(notice) {
-            Ok(false) => return false,
-            Ok(true) => {}
-            Err(_) => {
-                self.notice = None;
-                return false;
+    /// A letter has come.
+    fn deliver(&mut self, letter: Letter) {
+        let header = letter.header;
+        let id = header.meeting.group;
+        if let Content::Ending { code, .. } = header.content {
+            let failure = Failure::new(code, letter.text());
+            match addressee(id) {
+                Addressee::Member(group) => self.end(&group, &failure),
+                _ => remember_failure(id, &failure),
+            }
+            return;
+        }
+        match addressee(id) {
+            Addressee::Member(group) => match group.hear(header.meeting, header.from, header.operation) {
+                Ok(()) => self.hand_over(letter),
+                Err(failure) => self.end(&group, &failure),
+            },
+            Addressee::Later => {
+                let failed = hear_early(header.meeting, header.from, header.operation);
+                self.hand_over(letter);
+                if let Some((group, failure)) = failed {
+                    self.end(&group, &failure);
+                }
+            }
+            Addressee::Failed(failure) => {
+                self.mail.notify(&self.library, id, &failure, [header.source]);
             }
         }
-        let mut bytes = [0_u8; NOTICE];
-        let _ = notice.memory().read(0, &mut bytes);
-        let [a, b, c, d, e, f, g, h, text @ ..] = bytes;
-        let (number, code) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
-        let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
-        let text = String::from_utf8_lossy(text.get(..end).unwrap_or(&[])).into_owned();
-        self.notice = None;
-        self.listen();
-        if let Some(group) = Group::find(number) {
-            self.end(&group, &Failure::new(Code::from_number(code), text), false);
-        }
-        true
     }
 
-    /// Ends everything of a group, and tells the others if they may not know.
-    fn end(&mut self, group: &Arc<Group>, failure: &Failure, tell: bool) {
-        let first = group.set_failed(failure);
-        let failure = group.failure().unwrap_or_else(|| failure.clone());
-        let (ended, active) = std::mem::take(&mut self.active)
-            .into_iter()
-            .partition(|active| Arc::ptr_eq(&active.started.group, group));
-        self.active = active;
-        if first && tell {
-            self.tell(group, &failure);
+    /// Keeps a letter for the operation that it belongs to, which goes on if that is under way.
+    fn hand_over(&mut self, letter: Letter) {
+        let header = letter.header;
+        if header.content == Content::Presence {
+            return;
         }
-        let ended: Vec<Active> = ended;
-        for active in ended {
-            self.drop_active(active, &failure);
+        self.early.entry(header.meeting).or_default().entry(header.from).or_default().push_back(letter);
+        if let Some(&id) = self.expected.get(&header.meeting) {
+            self.advance(id);
         }
     }
 
-    fn tell(&mut self, group: &Group, failure: &Failure) {
-        let Ok(memory) = HostRange::allocate(NOTICE as u64, 64) else { return };
-        let text: Vec<u8> = failure.message().bytes().take(NOTICE - 9).collect();
-        let _ = memory.write(0, &group.number.to_le_bytes());
-        let _ = memory.write(4, &(failure.code() as u32).to_le_bytes());
-        let _ = memory.write(8, &text);
-        for (rank, &member) in (0..).zip(&group.members) {
-            if rank != group.rank
-                && let Ok(request) = self.library.send(memory.clone(), member, ENDING)
+    /// A transfer has ended.
+    fn landed(&mut self, flight: InFlight, outcome: Result) {
+        let InFlight { owner, purpose, .. } = flight;
+        let Some(active) = self.active.get_mut(&owner) else { return };
+        if let Err(failure) = outcome {
+            let group = active.started.group.clone();
+            return self.end(&group, &failure);
+        }
+        active.in_flight -= 1;
+        if let Purpose::Receive(Some(then)) = purpose {
+            then();
+        }
+        self.advance(owner);
+    }
+
+    /// Takes an operation as far as it goes now.
+    fn advance(&mut self, id: u64) {
+        match self.try_advance(id) {
+            Ok(false) => {}
+            Ok(true) => self.finish(id, Ok(())),
+            Err(failure) => {
+                if let Some(active) = self.active.get(&id) {
+                    let group = active.started.group.clone();
+                    self.end(&group, &failure);
+                }
+            }
+        }
+    }
+
+    /// Whether it is done.
+    fn try_advance(&mut self, id: u64) -> Result<bool> {
+        loop {
+            let Some(active) = self.active.get_mut(&id) else { return Ok(false) };
+            if let Some(meeting) = active.started.incoming()
+                && let Some(letters) = self.early.get_mut(&meeting)
             {
-                self.abandoned.push(request);
+                active.receive(id, letters, &self.library, &mut self.in_flight)?;
             }
+            if active.in_flight > 0 || !active.expects.is_empty() {
+                return Ok(false);
+            }
+            if let Some(after) = active.after.take() {
+                after();
+            }
+            let Some(step) = active.steps.next() else { return Ok(true) };
+            Self::begin(id, active, step, &self.library, &mut self.mail, &mut self.in_flight)?;
         }
     }
 
-    /// An operation ends without having been done. Memory that MPI may still use stays where it is until it does no longer.
-    fn drop_active(&mut self, active: Active, failure: &Failure) {
-        let Active { started, expected, mut requests, .. } = active;
-        requests.extend(expected.into_iter().map(|expected| expected.header));
-        for mut request in requests {
-            if self.library.has_ended(&mut request).unwrap_or(false) {
-                continue;
-            }
-            self.library.cancel(&mut request);
-            self.abandoned.push(request);
+    /// Begins a step.
+    fn begin(
+        id: u64,
+        active: &mut Active,
+        step: Step,
+        library: &Library,
+        mail: &mut Mail,
+        in_flight: &mut Vec<InFlight>,
+    ) -> Result {
+        let Step { sends, receives, meanwhile, after } = step;
+        active.expects.extend(receives);
+        active.after = after;
+        active.send(id, sends, library, mail, in_flight)?;
+        if let Some(work) = meanwhile {
+            work();
         }
-        let Started { done, buffers, group, .. } = started;
-        drop((buffers, group));
-        done(Err(failure.clone()));
-    }
-}
-
-impl Active {
-    /// Begins a phase. Only the first one has headers.
-    fn begin(&mut self, library: &Library, phase: Phase, first: bool) -> Result {
-        let Phase { outgoing, incoming, after } = phase;
-        let (group, operation) = (&self.started.group, self.started.operation);
-        let world = |peer: u32| group.members.get(peer as usize).copied().unwrap_or(peer);
-        let slot_of = |sends: bool| {
-            let side = |slot: &&Slot| slot.line == Line::Everyone || (slot.side == SENDER) == sends;
-            let found = self.started.slots.iter().find(side).or(self.started.slots.first()).copied();
-            found.ok_or_else(|| Failure::new(Code::Internal, "an operation with messages has no place"))
-        };
-        let mut greeted = None;
-        for (peer, range) in outgoing {
-            let slot = slot_of(true)?;
-            let tag = tag(group, slot);
-            if first && greeted != Some(peer) {
-                self.requests.push(library.send(header(group, slot, &operation)?, world(peer), tag)?);
-                greeted = Some(peer);
-            }
-            self.requests.push(library.send(range, world(peer), tag)?);
-        }
-        for (peer, range) in incoming {
-            let slot = slot_of(false)?;
-            let tag = tag(group, slot);
-            if !first {
-                self.requests.push(library.receive(range, world(peer), tag)?);
-                continue;
-            }
-            if let Some(expected) = self.expected.last_mut().filter(|expected| expected.peer == peer) {
-                expected.rest.push(range);
-                continue;
-            }
-            let memory = HostRange::allocate(HEADER as u64, 64)?;
-            let header = library.receive(memory, world(peer), tag)?;
-            self.expected.push(Expected { peer, header, slot, rest: vec![range] });
-        }
-        self.after = Some(after);
         Ok(())
     }
 
-    /// Looks once. Whether it is done.
-    fn step(&mut self, library: &Library, moved: &mut bool) -> Result<bool> {
-        let mut at = 0;
-        while let Some(expected) = self.expected.get_mut(at) {
-            if !library.has_ended(&mut expected.header)? {
-                at += 1;
-                continue;
-            }
-            *moved = true;
-            let expected = self.expected.swap_remove(at);
-            self.compare(&expected)?;
-            let group = &self.started.group;
-            let peer = group.members.get(expected.peer as usize).copied().unwrap_or(expected.peer);
-            for range in expected.rest {
-                self.requests.push(library.receive(range, peer, tag(group, expected.slot))?);
-            }
+    /// An operation is over.
+    fn finish(&mut self, id: u64, outcome: Result) {
+        let Some(active) = self.active.remove(&id) else { return };
+        self.deadlines.remove(&(active.deadline, id));
+        if let Some(meeting) = active.started.incoming() {
+            self.expected.remove(&meeting);
+            self.early.remove(&meeting);
         }
-        let mut at = 0;
-        while let Some(request) = self.requests.get_mut(at) {
-            if library.has_ended(request)? {
-                *moved = true;
-                drop(self.requests.swap_remove(at));
-            } else {
-                at += 1;
-            }
-        }
-        if !self.expected.is_empty() || !self.requests.is_empty() {
-            return Ok(false);
-        }
-        let Some(after) = self.after.take() else { return Ok(true) };
-        *moved = true;
-        match after() {
-            Some(phase) => self.begin(library, phase, false).map(|()| false),
-            None => Ok(true),
-        }
+        let Active { started: Started { done, buffers, group, .. }, steps, after, expects, .. } = active;
+        // Memory is let go, and with it written back where it has to be, before anybody is told.
+        drop((buffers, steps, after, expects));
+        self.told.push(Told { done, outcome, group });
     }
 
-    /// Whether another rank is in the same operation.
-    fn compare(&self, expected: &Expected) -> Result {
-        let mut bytes = [0; HEADER];
-        let _ = expected.header.memory().read(0, &mut bytes);
-        let mut encoded = [0; ENCODED];
-        encoded.iter_mut().zip(bytes.iter().skip(12)).for_each(|(to, from)| *to = *from);
-        let theirs = Operation::from_bytes(&encoded);
-        let own = self.started.operation;
-        if theirs.is_some_and(|theirs| own.fits(&theirs, expected.slot.line)) {
-            return Ok(());
+    /// Ends everything of a group, and tells the others unless that was done.
+    fn end(&mut self, group: &Arc<Group>, failure: &Failure) {
+        let first = group.set_failed(failure);
+        let failure = group.failure().unwrap_or_else(|| failure.clone());
+        if first {
+            self.mail.notify(&self.library, group.id, &failure, group.neighbours());
         }
-        let theirs = theirs.map_or("something unknown".to_owned(), |theirs| theirs.to_string());
-        let group = &self.started.group;
-        let message = format!(
-            "{} of the group {:?} is not the same for all: rank {} asks for {own}, rank {} for {theirs}; every rank has to ask \
-             for the same operations in the same order",
-            expected.slot, group.name, group.rank, expected.peer
-        );
-        Err(Failure::new(Code::InvalidArgument, message))
+        let ended: Vec<u64> = self
+            .active
+            .iter()
+            .filter(|(_, active)| Arc::ptr_eq(&active.started.group, group))
+            .map(|(id, _)| *id)
+            .collect();
+        for flight in &mut self.in_flight {
+            if ended.binary_search(&flight.owner).is_ok() {
+                // Its memory stays until MPI is done with it.
+                self.library.cancel(&mut flight.request);
+            }
+        }
+        for id in ended {
+            self.finish(id, Err(failure.clone()));
+        }
+        self.early.retain(|meeting, _| meeting.group != group.id);
     }
 
-    /// Somebody did not come.
-    fn too_late(&self) -> Failure {
-        let mut missing: Vec<String> =
-            self.expected.iter().map(|expected| expected.peer.to_string()).collect();
-        missing.truncate(8);
-        let group = &self.started.group;
-        let slots: Vec<String> = self.started.slots.iter().map(Slot::to_string).collect();
-        let whom = if missing.is_empty() {
-            "others do not take what it sends".to_owned()
-        } else {
-            format!("rank {} has not come", missing.join(", "))
-        };
-        let message = format!(
-            "{} of the group {:?}: {}; rank {} waits in it; {whom} within {:?} (collective_timeout)",
-            slots.join(" and "),
-            group.name,
-            self.started.operation,
-            group.rank,
-            group.timeout
-        );
-        Failure::new(Code::DeadlineExceeded, message)
+    /// MPI itself does not go on.
+    fn fail_all(&mut self, failure: &Failure) {
+        let groups: Vec<_> = self.active.values().map(|active| active.started.group.clone()).collect();
+        for group in groups {
+            self.end(&group, failure);
+        }
     }
 }

@@ -45,7 +45,7 @@ fn ends_well(ranks: usize, scenario: &str) {
 
 #[test]
 fn every_kind_works_between_processes() {
-    for ranks in [1, 2, 3, 4] {
+    for ranks in [1, 2, 3, 4, 5] {
         ends_well(ranks, "kinds");
     }
 }
@@ -53,6 +53,21 @@ fn every_kind_works_between_processes() {
 #[test]
 fn operations_meet_in_whatever_order_they_start() {
     ends_well(3, "orders");
+}
+
+#[test]
+fn operations_of_many_groups_do_not_meet() {
+    ends_well(3, "groups");
+}
+
+#[test]
+fn groups_that_are_let_go_and_joined_again_go_on_counting() {
+    ends_well(3, "again");
+}
+
+#[test]
+fn whatever_does_not_fit_is_noticed_whoever_it_is() {
+    ends_well(3, "misfits");
 }
 
 #[test]

@@ -95,6 +95,8 @@ impl End {
 /// An operation that not everybody has started.
 pub(super) struct Meeting {
     ends: Vec<End>,
+    /// What the first rank asks for that entered. All of those that are there fit each other.
+    asked: Option<(u32, Operation)>,
     here: usize,
     /// When the first one was there.
     pub(super) since: Option<Instant>,
@@ -103,17 +105,16 @@ pub(super) struct Meeting {
 impl Meeting {
     pub(super) fn new(line: Line, ranks: u32) -> Self {
         let sides = if line == Line::Everyone { ranks } else { 2 };
-        Self { ends: (0..sides).map(|_| End::Absent).collect(), here: 0, since: None }
+        Self { ends: (0..sides).map(|_| End::Absent).collect(), asked: None, here: 0, since: None }
     }
 
     /// What somebody else asks for that does not fit.
     pub(super) fn misfit(&self, operation: &Operation, line: Line) -> Option<(u32, Operation)> {
-        // All of those that are there fit each other.
-        let (rank, other) = self.ends.iter().find_map(End::asks)?;
-        (!operation.fits(other, line)).then_some((rank, *other))
+        self.asked.filter(|(_, other)| !operation.fits(other, line))
     }
 
     pub(super) fn enter(&mut self, side: Side, rank: u32, operation: Operation) {
+        self.asked.get_or_insert((rank, operation));
         if let Some(end) = self.ends.get_mut(side as usize) {
             *end = End::Entered(rank, operation);
         }

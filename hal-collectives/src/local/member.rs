@@ -8,7 +8,6 @@ use super::split::Pending;
 use super::watch;
 use crate::operation::{Kind, Side};
 use crate::{Buffers, Communicator, Done, Entry, Job, Operation, Result};
-use hal_backend::HostRange;
 use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -80,48 +79,6 @@ struct Entered {
 }
 
 impl Entered {
-    /// The memory, cut to what the operation uses.
-    fn cut(&self, buffers: &Buffers) -> Result<Buffers> {
-        let places = self.operation.places(self.rank, self.group.count());
-        let cut = |range: &Option<HostRange>, bytes: Option<u64>, what: &str| {
-            let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else { return Ok(None) };
-            let part = range.as_ref().and_then(|range| range.slice(0, bytes));
-            part.map(Some).ok_or_else(|| {
-                let length = range.as_ref().map_or(0, HostRange::length);
-                let message = format!("{} {what} {bytes} bytes, and has memory for {length}", self.operation);
-                Failure::new(Code::OutOfRange, message)
-            })
-        };
-        let send = cut(&buffers.send, places.send, "sends")?;
-        let recv = cut(&buffers.recv, places.recv, "receives")?;
-        self.check_overlap(send.as_ref(), recv.as_ref())?;
-        Ok(Buffers { send, recv })
-    }
-
-    /// Refuses memory that is sent and written, but for the places where each kind can work.
-    fn check_overlap(&self, send: Option<&HostRange>, recv: Option<&HostRange>) -> Result {
-        let (Some(send), Some(recv)) = (send, recv) else { return Ok(()) };
-        let [sent, got] = [send, recv].map(|range| range.address() as u64);
-        if sent >= got + recv.length() || got >= sent + send.length() {
-            return Ok(());
-        }
-        let own = self.operation.count * self.operation.element.size() * u64::from(self.rank);
-        let in_place = match self.operation.kind {
-            Kind::AllGather => sent == got + own,
-            Kind::ReduceScatter(_) => got == sent + own,
-            Kind::AllReduce(_) | Kind::Reduce { .. } => sent == got,
-            _ => false,
-        };
-        if in_place {
-            return Ok(());
-        }
-        let message = format!(
-            "{} of rank {} sends from memory that it receives into, and not in a place where that can be done",
-            self.operation, self.rank
-        );
-        Err(Failure::new(Code::InvalidArgument, message))
-    }
-
     fn fail(&self, failure: &Failure) {
         let message = format!(
             "rank {} of the group {:?} could not take part in {}: {}",
@@ -139,7 +96,7 @@ impl Entry for Entered {
         self.ended = true;
         let alone = matches!(self.operation.kind, Kind::SendRecv { from: None, .. });
         let part: Part = Parts::new(self.slots.len() + usize::from(alone), done);
-        let buffers = match self.cut(&buffers) {
+        let buffers = match buffers.cut(&self.operation, (self.rank, self.group.count())) {
             Ok(buffers) => buffers,
             Err(failure) => {
                 self.fail(&failure);

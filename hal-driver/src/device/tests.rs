@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What becomes of operations that only this crate can bring about at the moment that matters.
 
 use super::{HalDevice, State};

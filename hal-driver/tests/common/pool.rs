@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! A pool of the program's own, whose memory others may still be using, and which remembers how that comes back.
 
 use super::{Buffer, Device, check};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The driver's tests: what a C program sees, subject by subject.
 //!
 //! They are one program, as each would be linked with all of IREE. What has to be alone in its process stays outside: tests that

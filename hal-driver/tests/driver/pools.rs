@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Pools that programs bring: what they say of their memory is kept to, and they are told when it is free again.
 
 use crate::common::pool::Pool;

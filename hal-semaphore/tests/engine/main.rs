@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The engine's tests, subject by subject.
 //!
 //! They are one program: to link it is most of what a change of the engine costs. What has an allocator of its own stays outside

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Calls of programs that do what no header allows: nothing where something has to be, and things that are not for that.
 
 use super::{

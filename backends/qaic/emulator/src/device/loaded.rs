@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! What users have loaded onto a device: networks and constants, each its user's own.
 
 use super::control::Context;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Events that the kernel sends to whoever listens for changes of devices: what happened, and variables that say to what.
 //!
 //! No program of this machine gets them, since they come by a socket of the kernel's own. They are kept for those who ask the

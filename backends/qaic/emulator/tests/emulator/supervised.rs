@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The machine as a supervisor of other processes has it.
 
 use crate::common::{card, open, options};

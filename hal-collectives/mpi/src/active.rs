@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! An operation under way: what its step waits for.
+
+use crate::exchange::{Receive, Schedule, Work};
+use crate::group::Slot;
+use crate::library::{Library, Request};
+use crate::mail::{Letter, Mail};
+use crate::progress::Started;
+use crate::wire::{CARRIED, Content, Header};
+use hal_backend::HostRange;
+use hal_collectives::{Line, Result};
+use hal_semaphore::{Code, Failure};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+/// A transfer of an operation, of memory that belongs to it.
+pub(crate) struct InFlight {
+    pub(crate) request: Request,
+    pub(crate) owner: u64,
+    pub(crate) purpose: Purpose,
+}
+
+pub(crate) enum Purpose {
+    Send,
+    /// And what is done then.
+    Receive(Option<Work>),
+}
+
+/// An operation under way.
+pub(crate) struct Active {
+    pub(crate) started: Started,
+    pub(crate) steps: Schedule,
+    pub(crate) deadline: Instant,
+    /// Letters that have not come, in the order in which they come from each rank.
+    pub(crate) expects: Vec<Receive>,
+    /// How many transfers have not ended.
+    pub(crate) in_flight: usize,
+    pub(crate) after: Option<Work>,
+    /// The next rank of the group knows that this one is there.
+    is_announced: bool,
+}
+
+impl Active {
+    pub(crate) fn new(started: Started, steps: Schedule, deadline: Instant) -> Self {
+        Self { started, steps, deadline, expects: Vec::new(), in_flight: 0, after: None, is_announced: false }
+    }
+
+    fn header(&self, content: Content) -> Result<Header> {
+        let group = &self.started.group;
+        let meeting = self.started.outgoing().or(self.started.incoming());
+        let meeting =
+            meeting.ok_or_else(|| Failure::new(Code::Internal, "an operation with messages has no place"))?;
+        let source = group.engine.rank;
+        Ok(Header { meeting, from: group.rank, source, operation: Some(self.started.operation), content })
+    }
+
+    /// Sends what a step sends, and the first time that this rank is there.
+    pub(crate) fn send(
+        &mut self,
+        id: u64,
+        sends: Vec<(u32, HostRange)>,
+        library: &Library,
+        mail: &mut Mail,
+        in_flight: &mut Vec<InFlight>,
+    ) -> Result {
+        let group = self.started.group.clone();
+        let next = (group.rank + 1) % group.count();
+        let announces = !std::mem::replace(&mut self.is_announced, true)
+            && next != group.rank
+            && self.started.slots.iter().any(|slot| slot.line == Line::Everyone)
+            && !sends.iter().any(|&(to, _)| to == next);
+        for (to, range) in sends {
+            let (peer, length) = (group.member(to), range.length());
+            if length <= CARRIED {
+                mail.send(library, peer, &self.header(Content::Part { length, tag: None })?, Some(&range))?;
+                continue;
+            }
+            let tag = mail.tag(peer);
+            mail.send(library, peer, &self.header(Content::Part { length, tag: Some(tag) })?, None)?;
+            let request = library.send(range, peer, tag)?;
+            in_flight.push(InFlight { request, owner: id, purpose: Purpose::Send });
+            self.in_flight += 1;
+        }
+        if announces {
+            mail.send(library, group.member(next), &self.header(Content::Presence)?, None)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the letters that are expected, and has what follows them received where it belongs.
+    pub(crate) fn receive(
+        &mut self,
+        id: u64,
+        letters: &mut BTreeMap<u32, VecDeque<Letter>>,
+        library: &Library,
+        in_flight: &mut Vec<InFlight>,
+    ) -> Result {
+        for Receive { from, into, then } in std::mem::take(&mut self.expects) {
+            let Some(letter) = letters.get_mut(&from).and_then(VecDeque::pop_front) else {
+                self.expects.push(Receive { from, into, then });
+                continue;
+            };
+            match letter.header.content {
+                Content::Part { length, .. } if length != into.length() => {
+                    return Err(self.broken(from, length, into.length()));
+                }
+                Content::Part { tag: Some(tag), .. } => {
+                    let request = library.receive(into, letter.header.source, tag)?;
+                    in_flight.push(InFlight { request, owner: id, purpose: Purpose::Receive(then) });
+                    self.in_flight += 1;
+                }
+                _ => {
+                    let fits = letter.read_into(&into);
+                    debug_assert!(fits, "a letter carries as much as its header says");
+                    if let Some(then) = then {
+                        then();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ranks that are in the same operation divide it in the same way, unless they are not of one version.
+    fn broken(&self, from: u32, came: u64, expected: u64) -> Failure {
+        let message = format!(
+            "{} of the group {:?}: rank {from} sends {came} bytes where rank {} expects {expected}; do all ranks run the same program?",
+            self.started.operation, self.started.group.name, self.started.group.rank
+        );
+        Failure::new(Code::DataLoss, message)
+    }
+
+    /// Somebody did not come.
+    pub(crate) fn too_late(&self) -> Failure {
+        let missing: BTreeSet<u32> = self.expects.iter().map(|receive| receive.from).collect();
+        let names: Vec<String> = missing.iter().take(8).map(u32::to_string).collect();
+        let group = &self.started.group;
+        let slots: Vec<String> = self.started.slots.iter().map(Slot::to_string).collect();
+        let whom = if names.is_empty() {
+            "others do not take what it sends, or do not send what they have announced".to_owned()
+        } else {
+            format!("rank {} has not come", names.join(", "))
+        };
+        let message = format!(
+            "{} of the group {:?}: {}; rank {} waits in it; {whom} within {:?} (collective_timeout)",
+            slots.join(" and "),
+            group.name,
+            self.started.operation,
+            group.rank,
+            group.timeout
+        );
+        Failure::new(Code::DeadlineExceeded, message)
+    }
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What only moves bytes: all-gather, broadcast and all-to-all.
+
+use super::{Plan, SCATTERED, STRAIGHT, Schedule, Scratch, Step, copy, part, shifted, steps};
+use hal_backend::HostRange;
+use hal_collectives::Result;
+
+/// The distances 1, 2, 4 and so on below a number of ranks.
+fn doublings(ranks: u32) -> impl Iterator<Item = u32> {
+    (0..32).map(|bit| 1_u32 << bit).take_while(move |&distance| distance < ranks)
+}
+
+impl Plan {
+    /// Everybody gets what each rank sends.
+    pub(super) fn all_gather(
+        &self,
+        send: &HostRange,
+        recv: &HostRange,
+        scratch: &mut Scratch,
+    ) -> Result<Schedule> {
+        let bytes = self.bytes();
+        let own = part(recv, u64::from(self.rank) * bytes, bytes);
+        if self.ranks > 2 && bytes < STRAIGHT {
+            return self.all_gather_doubling(send, recv, scratch);
+        }
+        let (send, plan, recv) = (send.clone(), self.clone(), recv.clone());
+        let mut first = Step {
+            meanwhile: Some(Box::new({
+                let send = send.clone();
+                move || copy(&send, &own)
+            })),
+            ..Step::default()
+        };
+        if self.ranks > 1 {
+            first.send(self.ahead(1), Some(send));
+            first.receive(self.behind(1), Some(part(&recv, u64::from(self.behind(1)) * bytes, bytes)));
+        }
+        let rest = (1..self.ranks.saturating_sub(1)).map(move |turn| plan.around(turn, &recv, bytes));
+        Ok(Box::new(std::iter::once(first).chain(rest)))
+    }
+
+    /// A turn of a ring: what came in the turn before goes on.
+    fn around(&self, turn: u32, all: &HostRange, bytes: u64) -> Step {
+        let of = |rank: u32| Some(part(all, u64::from(rank) * bytes, bytes));
+        let mut step = Step::default();
+        step.send(self.ahead(1), of(self.behind(turn)));
+        step.receive(self.behind(1), of(self.behind(turn + 1)));
+        step
+    }
+
+    /// In each step everything that is here goes to a rank twice as far away.
+    fn all_gather_doubling(
+        &self,
+        send: &HostRange,
+        recv: &HostRange,
+        scratch: &mut Scratch,
+    ) -> Result<Schedule> {
+        let bytes = self.bytes();
+        // From this rank's on, around the ring.
+        let turned = scratch.take(bytes * u64::from(self.ranks))?;
+        copy(send, &part(&turned, 0, bytes));
+        let mut schedule = Vec::new();
+        for distance in doublings(self.ranks) {
+            let length = u64::from(distance.min(self.ranks - distance)) * bytes;
+            let mut step = Step::default();
+            step.send(self.behind(distance), Some(part(&turned, 0, length)));
+            step.receive(self.ahead(distance), Some(part(&turned, u64::from(distance) * bytes, length)));
+            schedule.push(step);
+        }
+        let (recv, split) = (recv.clone(), u64::from(self.ranks - self.rank) * bytes);
+        let front = u64::from(self.rank) * bytes;
+        schedule.push(Step::default().after(move || {
+            copy(&part(&turned, 0, split), &part(&recv, front, split));
+            copy(&part(&turned, split, front), &part(&recv, 0, front));
+        }));
+        Ok(steps(schedule))
+    }
+
+    /// Everybody gets what the root sends; it has it in `all`, where the others get it.
+    pub(super) fn broadcast(&self, root: u32, all: &HostRange) -> Schedule {
+        if self.ranks > 2 && self.bytes() >= SCATTERED {
+            return self.broadcast_scattered(root, all);
+        }
+        // Counted from the root.
+        let place = shifted(self.rank, self.ranks - root, self.ranks);
+        let rank = |place: u32| shifted(place, root, self.ranks);
+        let mut schedule = Vec::new();
+        let lowest = if place == 0 { self.ranks.next_power_of_two() } else { place & place.wrapping_neg() };
+        if place != 0 {
+            let mut step = Step::default();
+            step.receive(rank(place - lowest), Some(all.clone()));
+            schedule.push(step);
+        }
+        let mut step = Step::default();
+        for distance in doublings(lowest).collect::<Vec<_>>().into_iter().rev() {
+            if distance < self.ranks - place {
+                step.send(rank(place + distance), Some(all.clone()));
+            }
+        }
+        schedule.push(step);
+        steps(schedule)
+    }
+
+    /// The root sends a share to each rank, and the shares go around a ring that ends before the root.
+    fn broadcast_scattered(&self, root: u32, all: &HostRange) -> Schedule {
+        let (ranks, length) = (self.ranks, all.length());
+        let place = shifted(self.rank, ranks - root, ranks);
+        let share = {
+            let all = all.clone();
+            move |place: u32| {
+                let bound = |place: u32| {
+                    let at = u128::from(length) * u128::from(place) / u128::from(ranks);
+                    u64::try_from(at).unwrap_or(u64::MAX)
+                };
+                Some(part(&all, bound(place), bound(place + 1) - bound(place)))
+            }
+        };
+        let mut first = Step::default();
+        if place == 0 {
+            for other in 1..ranks {
+                first.send(shifted(other, root, ranks), share(other));
+            }
+        } else {
+            first.receive(root, share(place));
+        }
+        let (next, previous) = (self.ahead(1), self.behind(1));
+        let turns = (0..ranks - 1).map(move |turn| {
+            let mut step = Step::default();
+            // The root has everything, and nobody sends it what it has.
+            if place + 1 < ranks {
+                step.send(next, share(shifted(place, ranks - turn, ranks)));
+            }
+            if place != 0 {
+                step.receive(previous, share(shifted(place, ranks - turn - 1, ranks)));
+            }
+            step
+        });
+        Box::new(std::iter::once(first).chain(turns))
+    }
+
+    /// Everybody gets the part that each rank has for it.
+    pub(super) fn all_to_all(
+        &self,
+        send: &HostRange,
+        recv: &HostRange,
+        scratch: &mut Scratch,
+    ) -> Result<Schedule> {
+        let bytes = self.bytes() / u64::from(self.ranks);
+        if self.ranks > 3 && bytes < STRAIGHT {
+            return self.all_to_all_collected(send, recv, bytes, scratch);
+        }
+        let (plan, send, recv) = (self.clone(), send.clone(), recv.clone());
+        Ok(Box::new((0..self.ranks).map(move |distance| {
+            let of = |range: &HostRange, rank: u32| part(range, u64::from(rank) * bytes, bytes);
+            let (to, from) = (plan.ahead(distance), plan.behind(distance));
+            let mut step = Step::default();
+            if distance == 0 {
+                copy(&of(&send, plan.rank), &of(&recv, plan.rank));
+            } else {
+                step.send(to, Some(of(&send, to)));
+                step.receive(from, Some(of(&recv, from)));
+            }
+            step
+        })))
+    }
+
+    /// In the step of distance d, what has a way with that bit before it goes so far, together.
+    fn all_to_all_collected(
+        &self,
+        send: &HostRange,
+        recv: &HostRange,
+        bytes: u64,
+        scratch: &mut Scratch,
+    ) -> Result<Schedule> {
+        let at = |range: &HostRange, place: u32| part(range, u64::from(place) * bytes, bytes);
+        // By how far they have to go, and later by how far they came.
+        let parts = scratch.take(bytes * u64::from(self.ranks))?;
+        for way in 0..self.ranks {
+            copy(&at(send, self.ahead(way)), &at(&parts, way));
+        }
+        let mut schedule = Vec::new();
+        for distance in doublings(self.ranks) {
+            let ways: Vec<u32> = (0..self.ranks).filter(|way| way & distance != 0).collect();
+            let length = bytes * ways.len() as u64;
+            let (packed, came) = (scratch.take(length)?, scratch.take(length)?);
+            let (parts, packing, ways_out) = (parts.clone(), packed.clone(), ways.clone());
+            let unpacked = parts.clone();
+            schedule.push(Step::default().after(move || {
+                for (place, &way) in (0..).zip(&ways_out) {
+                    copy(&part(&parts, u64::from(way) * bytes, bytes), &part(&packing, place * bytes, bytes));
+                }
+            }));
+            let mut step = Step::default();
+            step.send(self.ahead(distance), Some(packed));
+            step.receive(self.behind(distance), Some(came.clone()));
+            schedule.push(step.after(move || {
+                for (place, &way) in (0..).zip(&ways) {
+                    copy(&part(&came, place * bytes, bytes), &part(&unpacked, u64::from(way) * bytes, bytes));
+                }
+            }));
+        }
+        let (plan, recv) = (self.clone(), recv.clone());
+        schedule.push(Step::default().after(move || {
+            for way in 0..plan.ranks {
+                let from = u64::from(plan.behind(way)) * bytes;
+                copy(&part(&parts, u64::from(way) * bytes, bytes), &part(&recv, from, bytes));
+            }
+        }));
+        Ok(steps(schedule))
+    }
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Memory for what is under way, used again and again: fresh memory costs a page fault for each of its pages.
+
+use hal_backend::HostRange;
+use hal_collectives::Result;
+
+/// How many pieces are kept, and how many bytes one may have.
+const KEPT: usize = 16;
+const LARGEST: u64 = 64 << 20;
+
+/// Memory that was used, and may be in use.
+#[derive(Default)]
+pub(crate) struct Scratch(Vec<HostRange>);
+
+impl Scratch {
+    /// Memory of at least so many bytes, cut to them, that nobody else uses until it is let go.
+    pub(crate) fn take(&mut self, length: u64) -> Result<HostRange> {
+        let fits = |range: &HostRange| {
+            range.length() >= length && range.length() / 4 <= length.max(4 << 10) && !range.is_shared()
+        };
+        if let Some(range) = self.0.iter().find(|range| fits(range)).and_then(|range| range.slice(0, length))
+        {
+            return Ok(range);
+        }
+        let range = HostRange::allocate(length.next_multiple_of(4 << 10), 4096)?;
+        if length <= LARGEST {
+            if self.0.len() == KEPT {
+                self.0.remove(0);
+            }
+            self.0.push(range.clone());
+        }
+        Ok(range.slice(0, length).unwrap_or(range))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_used_again_when_it_was_let_go_and_never_twice_at_once() {
+        let mut scratch = Scratch::default();
+        let first = scratch.take(10_000).unwrap();
+        let second = scratch.take(10_000).unwrap();
+        assert_ne!(first.address(), second.address());
+        let place = first.address();
+        drop(first);
+        assert_eq!(scratch.take(9_000).unwrap().address(), place);
+        assert_eq!(scratch.take(0).unwrap().length(), 0);
+        for _ in 0..100 {
+            std::mem::forget(scratch.take(100).unwrap());
+        }
+        assert!(scratch.0.len() <= KEPT);
+    }
+}

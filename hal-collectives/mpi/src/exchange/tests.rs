@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Every schedule on a network of queues, for more ranks than a machine can be asked to run.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+use super::*;
+use hal_collectives::{Element, Reduction, reduce};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A rank and where it is in its steps.
+struct Rank {
+    steps: Schedule,
+    waits: Vec<Receive>,
+    after: Option<Work>,
+    is_done: bool,
+}
+
+/// How much went over the network.
+#[derive(Default)]
+struct Traffic {
+    /// The most messages that any rank sent or received.
+    messages: u64,
+    /// The most bytes that any rank sent.
+    bytes: u64,
+}
+
+fn bytes_of(range: &HostRange) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(range.length()).unwrap()];
+    assert!(range.read(0, &mut bytes));
+    bytes
+}
+
+/// Runs an operation to its end, the ranks in turns.
+fn run(operation: Operation, buffers: &[Buffers]) -> Traffic {
+    let count = u32::try_from(buffers.len()).unwrap();
+    let mut scratches: Vec<Scratch> = buffers.iter().map(|_| Scratch::default()).collect();
+    let mut ranks: Vec<Rank> = (0..count)
+        .zip(&mut scratches)
+        .map(|(rank, scratch)| {
+            let cut = buffers[rank as usize].cut(&operation, (rank, count)).unwrap();
+            let steps = schedule(operation, (rank, count), cut, scratch).unwrap();
+            Rank { steps, waits: Vec::new(), after: None, is_done: false }
+        })
+        .collect();
+    let mut network: BTreeMap<(u32, u32), VecDeque<Vec<u8>>> = BTreeMap::new();
+    let mut traffic: Vec<(u64, u64)> = vec![(0, 0); buffers.len()];
+    loop {
+        let mut moved = false;
+        for (own, rank) in (0..).zip(&mut ranks) {
+            for Receive { from, into, then } in std::mem::take(&mut rank.waits) {
+                let Some(message) = network.get_mut(&(from, own)).and_then(VecDeque::pop_front) else {
+                    rank.waits.push(Receive { from, into, then });
+                    continue;
+                };
+                assert_eq!(message.len() as u64, into.length(), "{operation}: {from} to {own} of {count}");
+                assert!(into.write(0, &message));
+                then.into_iter().for_each(|then| then());
+                traffic[own as usize].0 += 1;
+                moved = true;
+            }
+            if !rank.waits.is_empty() || rank.is_done {
+                continue;
+            }
+            moved = true;
+            rank.after.take().into_iter().for_each(|after| after());
+            let Some(step) = rank.steps.next() else {
+                rank.is_done = true;
+                continue;
+            };
+            for (to, range) in step.sends {
+                assert!(to != own && to < count);
+                traffic[own as usize].0 += 1;
+                traffic[own as usize].1 += range.length();
+                network.entry((own, to)).or_default().push_back(bytes_of(&range));
+            }
+            step.meanwhile.into_iter().for_each(|work| work());
+            (rank.waits, rank.after) = (step.receives, step.after);
+        }
+        if !moved {
+            break;
+        }
+    }
+    assert!(ranks.iter().all(|rank| rank.is_done), "{operation} of {count} ranks stands still");
+    assert!(network.values().all(VecDeque::is_empty), "{operation}: somebody was sent too much");
+    let most = |of: fn(&(u64, u64)) -> u64| traffic.iter().map(of).max().unwrap_or_default();
+    Traffic { messages: most(|own| own.0), bytes: most(|own| own.1) }
+}
+
+fn memory(bytes: &[u8]) -> HostRange {
+    let range = HostRange::allocate(bytes.len() as u64, 64).unwrap();
+    assert!(range.write(0, bytes));
+    range
+}
+
+/// Bytes of a rank that are numbers of a middling size in every type that the tests use.
+fn sent(element: Element, rank: u32, length: u64) -> Vec<u8> {
+    let count = length / element.size();
+    let number =
+        |at: u64| 1.0 + f32::from(u16::try_from((at * 7 + u64::from(rank) * 131) % 1000).unwrap()) / 64.0;
+    (0..count)
+        .flat_map(|at| match element {
+            Element::F32 => number(at).to_le_bytes().to_vec(),
+            Element::Bf16 => half::bf16::from_f32(number(at)).to_le_bytes().to_vec(),
+            _ => (at * 2_654_435_761 + u64::from(rank) * 97).to_le_bytes()
+                [..usize::try_from(element.size()).unwrap()]
+                .to_vec(),
+        })
+        .collect()
+}
+
+/// What all ranks send, folded as within one process.
+fn folded(operation: Operation, sent: &[Vec<u8>]) -> Vec<u8> {
+    let (Kind::AllReduce(how) | Kind::Reduce { reduction: how, .. } | Kind::ReduceScatter(how)) =
+        operation.kind
+    else {
+        return Vec::new();
+    };
+    let sources: Vec<HostRange> = sent.iter().map(|bytes| memory(bytes)).collect();
+    let mut result = Vec::new();
+    reduce(operation.element, how, &sources, (0, sent[0].len() as u64), &mut |_, piece| {
+        result.extend_from_slice(piece);
+    });
+    result
+}
+
+/// What each rank should have.
+fn expected(operation: Operation, sent: &[Vec<u8>], folded: &[u8], rank: usize) -> Option<Vec<u8>> {
+    let bytes = usize::try_from(operation.count * operation.element.size()).unwrap();
+    Some(match operation.kind {
+        Kind::AllReduce(_) => folded.to_vec(),
+        Kind::Reduce { root, .. } if root as usize == rank => folded.to_vec(),
+        Kind::ReduceScatter(_) => folded[rank * bytes..][..bytes].to_vec(),
+        Kind::AllGather => sent.concat(),
+        Kind::AllToAll => {
+            let part = bytes / sent.len();
+            sent.iter().flat_map(|bytes| bytes[rank * part..][..part].to_vec()).collect()
+        }
+        Kind::Broadcast { root } if root as usize != rank => sent[root as usize].clone(),
+        _ => return None,
+    })
+}
+
+/// Does an operation on so many ranks, and looks at every byte.
+fn check(operation: Operation, ranks: u32, in_place: bool) -> Traffic {
+    let all: Vec<Vec<u8>> = (0..ranks)
+        .map(|rank| {
+            sent(
+                operation.element,
+                rank,
+                operation.places(rank, ranks).send.unwrap_or(operation.count * operation.element.size()),
+            )
+        })
+        .collect();
+    let buffers: Vec<Buffers> = (0..ranks)
+        .map(|rank| {
+            let (places, bytes) = (operation.places(rank, ranks), &all[rank as usize]);
+            let send = places.send.map(|_| memory(bytes));
+            let recv = places.recv.map(|length| memory(&vec![0xA5; usize::try_from(length).unwrap()]));
+            match (operation.kind, send, recv) {
+                (Kind::AllReduce(_) | Kind::Reduce { .. }, send, Some(_)) if in_place => {
+                    Buffers { send: send.clone(), recv: send }
+                }
+                (Kind::ReduceScatter(_), Some(send), Some(recv)) if in_place => {
+                    let own = send.slice(u64::from(rank) * recv.length(), recv.length());
+                    Buffers { send: Some(send), recv: own }
+                }
+                (Kind::AllGather, Some(send), Some(recv)) if in_place => {
+                    assert!(recv.write(u64::from(rank) * send.length(), bytes));
+                    Buffers {
+                        send: recv.slice(u64::from(rank) * send.length(), send.length()),
+                        recv: Some(recv),
+                    }
+                }
+                (_, send, recv) => Buffers { send, recv },
+            }
+        })
+        .collect();
+    let traffic = run(operation, &buffers);
+    let folded = folded(operation, &all);
+    for (rank, buffers) in buffers.iter().enumerate() {
+        if let Some(expected) = expected(operation, &all, &folded, rank) {
+            assert!(
+                bytes_of(buffers.recv.as_ref().unwrap()) == expected,
+                "{operation}: rank {rank} of {ranks}{}",
+                if in_place { " in place" } else { "" }
+            );
+        }
+    }
+    traffic
+}
+
+fn kinds(ranks: u32) -> Vec<Kind> {
+    let mut kinds = vec![Kind::AllGather, Kind::AllToAll];
+    for how in [Reduction::Sum, Reduction::Average] {
+        kinds.extend([Kind::AllReduce(how), Kind::ReduceScatter(how)]);
+        kinds.extend([0, ranks / 2, ranks - 1].map(|root| Kind::Reduce { reduction: how, root }));
+    }
+    kinds.extend([0, ranks / 2, ranks - 1].map(|root| Kind::Broadcast { root }));
+    kinds
+}
+
+#[test]
+fn every_kind_comes_to_the_same_as_within_one_process() {
+    for ranks in [1, 2, 3, 4, 7, 8] {
+        for kind in kinds(ranks) {
+            for (element, count) in [
+                (Element::F32, 0),
+                (Element::F32, 1),
+                (Element::Bf16, 37),
+                (Element::U8, 37),
+                (Element::F32, 4201),
+            ] {
+                let count = if kind == Kind::AllToAll { count * u64::from(ranks) } else { count };
+                for in_place in [false, true] {
+                    check(Operation { kind, element, count }, ranks, in_place);
+                }
+            }
+        }
+    }
+    // The width of partial results is another, and the sizes are those that are divided.
+    for ranks in [3, 4] {
+        for kind in kinds(ranks) {
+            let count = if kind == Kind::AllToAll { 9001 * u64::from(ranks) } else { 36_001 };
+            check(Operation { kind, element: Element::Bf16, count }, ranks, false);
+        }
+    }
+}
+
+#[test]
+fn messages_in_segments_are_put_together() {
+    let count = 3 * SEGMENT / 4 + 1;
+    for ranks in [2, 3] {
+        for kind in [Kind::AllGather, Kind::AllReduce(Reduction::Sum), Kind::Broadcast { root: 1 }] {
+            check(Operation { kind, element: Element::F32, count }, ranks, false);
+        }
+    }
+}
+
+/// The messages of a rank for something small, as the ranks become more.
+#[test]
+fn messages_of_a_rank_grow_with_the_logarithm_of_the_ranks() {
+    for ranks in [2_u32, 3, 16, 31, 128] {
+        let steps = u64::from(ranks.next_power_of_two().ilog2());
+        for kind in kinds(ranks) {
+            let operation = Operation {
+                kind,
+                element: Element::F32,
+                count: if kind == Kind::AllToAll { u64::from(ranks) } else { 4 },
+            };
+            let traffic = check(operation, ranks, false);
+            assert!(
+                traffic.messages <= 2 * steps + 2,
+                "{operation} of {ranks} ranks: {} messages",
+                traffic.messages
+            );
+        }
+    }
+}
+
+/// The bytes of a rank for something large, where they are twice the operand whatever the number of ranks.
+#[test]
+fn bytes_of_a_rank_do_not_grow_with_the_ranks() {
+    for ranks in [2, 4, 16, 32] {
+        let operation =
+            Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::F32, count: 16 << 10 };
+        let traffic = check(operation, ranks, false);
+        assert!(traffic.bytes <= 2 * (64 << 10), "{ranks} ranks: {} bytes", traffic.bytes);
+    }
+    // A rank with a pair beside it has its elements and its result to move, too.
+    for ranks in [3, 7, 17] {
+        let operation =
+            Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::F32, count: 16 << 10 };
+        let traffic = check(operation, ranks, false);
+        assert!(traffic.bytes <= 3 * (64 << 10), "{ranks} ranks: {} bytes", traffic.bytes);
+    }
+}

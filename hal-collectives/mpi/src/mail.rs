@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Letters: where they are received, and what is sent.
+
+use crate::group::Generation;
+use crate::library::{Library, Request};
+use crate::wire::{CARRIED, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, TAGS, TEXT, text_of};
+use hal_backend::HostRange;
+use hal_collectives::{Line, Result};
+use hal_semaphore::Failure;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+/// How many letters can come before anybody looks, without MPI having to keep them.
+const PLACES: usize = 32;
+
+/// How many bytes a letter has at most.
+const LARGEST: u64 = HEADER as u64 + CARRIED;
+const _: () = assert!(TEXT as u64 <= CARRIED);
+
+/// A letter that has come.
+pub(crate) struct Letter {
+    pub(crate) header: Header,
+    carried: Vec<u8>,
+}
+
+impl Letter {
+    /// Copies what it carries, if it is as much.
+    pub(crate) fn read_into(&self, range: &HostRange) -> bool {
+        self.carried.len() as u64 == range.length() && range.write(0, &self.carried)
+    }
+
+    /// What a notice says.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.carried).into_owned()
+    }
+}
+
+/// What is received and sent as letters.
+///
+/// # Invariants
+///
+/// The places are in the order in which MPI fills them, so only the first one is looked at.
+#[derive(Default)]
+pub(crate) struct Mail {
+    places: VecDeque<Request>,
+    /// Each with all of its memory.
+    sent: VecDeque<(Request, HostRange)>,
+    /// Memory of letters that were sent.
+    spare: Vec<HostRange>,
+    tags: BTreeMap<u32, u32>,
+}
+
+impl Mail {
+    /// Letters may come from now on.
+    pub(crate) fn listen(&mut self, library: &Library) {
+        while self.places.len() < PLACES {
+            let place = HostRange::allocate(LARGEST, 64)
+                .and_then(|memory| library.receive_from_anybody(memory, LETTER));
+            match place {
+                Ok(place) => self.places.push_back(place),
+                // Whoever starts an operation is told by its time.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// The next letter that has come, if any.
+    pub(crate) fn next(&mut self, library: &Library) -> Result<Option<Letter>> {
+        self.collect(library);
+        loop {
+            let Some(place) = self.places.front_mut() else { return Ok(None) };
+            if !library.has_ended(place)? {
+                return Ok(None);
+            }
+            let Some(place) = self.places.pop_front() else { return Ok(None) };
+            let letter = opened(place.memory());
+            self.places.push_back(library.receive_from_anybody(place.memory().clone(), LETTER)?);
+            // What is no letter is from a program that is not this one.
+            if letter.is_some() {
+                return Ok(letter);
+            }
+        }
+    }
+
+    /// Lets go of what has been sent.
+    fn collect(&mut self, library: &Library) {
+        while let Some((request, _)) = self.sent.front_mut() {
+            if !library.has_ended(request).unwrap_or(true) {
+                return;
+            }
+            if let Some((_, memory)) = self.sent.pop_front()
+                && self.spare.len() < PLACES
+            {
+                self.spare.push(memory);
+            }
+        }
+    }
+
+    /// A tag for what follows a letter to a rank of the job.
+    pub(crate) fn tag(&mut self, peer: u32) -> i32 {
+        let next = self.tags.entry(peer).or_default();
+        let tag = FIRST_TAG + next.cast_signed();
+        *next = (*next + 1) % TAGS;
+        tag
+    }
+
+    /// Sends a letter to a rank of the job, with the bytes that it carries.
+    pub(crate) fn send(
+        &mut self,
+        library: &Library,
+        peer: u32,
+        header: &Header,
+        carried: Option<&HostRange>,
+    ) -> Result {
+        let memory = self.spare.pop().map_or_else(|| HostRange::allocate(LARGEST, 64), Ok)?;
+        let length = carried.map_or(0, HostRange::length);
+        let mut fits = memory.write(0, &header.to_bytes());
+        if let (Some(carried), Some(place)) = (carried, memory.slice(HEADER as u64, length)) {
+            fits &= place.copy_from(carried);
+        }
+        debug_assert!(fits, "a letter has room for what it carries");
+        let letter = memory.slice(0, HEADER as u64 + length).unwrap_or_else(|| memory.clone());
+        self.sent.push_back((library.send(letter, peer, LETTER)?, memory));
+        Ok(())
+    }
+
+    /// Tells ranks of the job that a group has failed. Whoever cannot be told is told by time.
+    pub(crate) fn notify(
+        &mut self,
+        library: &Library,
+        group: Generation,
+        failure: &Failure,
+        peers: impl IntoIterator<Item = u32>,
+    ) {
+        let text = text_of(failure);
+        let Ok(carried) = HostRange::allocate(text.len() as u64, 1) else { return };
+        let _ = carried.write(0, &text);
+        let meeting = Meeting { group, line: Line::Everyone, number: 0 };
+        let content = Content::Ending { code: failure.code(), length: text.len() as u64 };
+        let header = Header { meeting, from: 0, source: 0, operation: None, content };
+        for peer in peers {
+            let _ = self.send(library, peer, &header, Some(&carried));
+        }
+    }
+
+    /// Nothing is listened to any more; what is sent gets until `end`.
+    pub(crate) fn rest(&mut self, library: &Library, end: Instant) {
+        let sent = self.sent.drain(..).map(|(request, _)| request);
+        let mut left: Vec<Request> = self.places.drain(..).chain(sent).collect();
+        for request in &mut left {
+            library.cancel(request);
+        }
+        while !left.is_empty() && Instant::now() < end {
+            left.retain_mut(|request| !library.has_ended(request).unwrap_or(true));
+        }
+        // What is left belongs to ranks that are gone, and its memory stays where it is.
+        std::mem::forget(left);
+    }
+}
+
+/// The letter that some memory holds.
+fn opened(memory: &HostRange) -> Option<Letter> {
+    let mut bytes = [0; HEADER];
+    let header = memory.read(0, &mut bytes).then(|| Header::from_bytes(&bytes)).flatten()?;
+    let carried = match header.content {
+        Content::Part { length, tag: None } => length.min(CARRIED),
+        Content::Part { .. } | Content::Presence => 0,
+        Content::Ending { length, .. } => length.min(TEXT as u64),
+    };
+    let mut carried = vec![0; usize::try_from(carried).unwrap_or_default()];
+    let read = memory.read(HEADER as u64, &mut carried);
+    debug_assert!(read, "a place has room for the largest letter");
+    Some(Letter { header, carried })
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What goes between two ranks: letters, each a header and, where that is short, what it is about.
+//!
+//! All letters have one tag and are received from anybody, in a fixed number of places, however many ranks there are. Which
+//! operation of which group a letter belongs to stands in its header, so operations of different groups cannot be confused,
+//! and ranks can disagree about sizes without a message that does not fit. What is long follows in a message of its own, with
+//! a tag that the header names: the receiver asks for it when the header fits, and receives it where it belongs.
+
+use crate::group::Generation;
+use hal_collectives::{ENCODED, Line, Operation};
+use hal_semaphore::{Code, Failure};
+
+/// The tag of letters.
+pub(crate) const LETTER: i32 = 1;
+
+/// The tags of what follows a letter. Every MPI has as many. Two messages between two ranks have the same only if as many are
+/// under way in between.
+pub(crate) const FIRST_TAG: i32 = 16;
+pub(crate) const TAGS: u32 = 32_000;
+
+/// How many bytes a header has.
+pub(crate) const HEADER: usize = 80;
+
+/// How many bytes a letter carries at most.
+pub(crate) const CARRIED: u64 = 8 << 10;
+
+/// How many bytes of a message a notice carries.
+pub(crate) const TEXT: usize = 1024;
+
+/// An operation of a group, the same on all of its ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Meeting {
+    pub(crate) group: Generation,
+    pub(crate) line: Line,
+    pub(crate) number: u64,
+}
+
+/// What a letter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// A part of an operation: so many bytes, which follow with a tag or are in the letter.
+    Part { length: u64, tag: Option<i32> },
+    /// The sender is in the operation, and sends the receiver nothing.
+    Presence,
+    /// The group has failed, and so many bytes say why.
+    Ending { code: Code, length: u64 },
+}
+
+/// The beginning of a letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) meeting: Meeting,
+    /// The rank of the sender in the group, and in the job.
+    pub(crate) from: u32,
+    pub(crate) source: u32,
+    /// What the sender is in; none in a notice.
+    pub(crate) operation: Option<Operation>,
+    pub(crate) content: Content,
+}
+
+/// Cuts a word out of bytes.
+fn word<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (word, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*word)
+}
+
+impl Header {
+    pub(crate) fn to_bytes(self) -> [u8; HEADER] {
+        let (kind, number, tag) = match self.content {
+            Content::Part { length, tag } => (0_u32, length, tag.unwrap_or(0)),
+            Content::Presence => (1, 0, 0),
+            Content::Ending { code, length } => (2, length, (code as u32).cast_signed()),
+        };
+        let (pair, first, second) = match self.meeting.line {
+            Line::Everyone => (0_u32, 0, 0),
+            Line::Pair { from, to } => (1, from, to),
+        };
+        let operation = self.operation.map_or([u8::MAX; ENCODED], |operation| operation.to_bytes());
+        let mut bytes = [0; HEADER];
+        let parts = [kind, pair, first, second, self.from, self.source, self.meeting.group.generation]
+            .into_iter()
+            .flat_map(u32::to_le_bytes)
+            .chain(tag.to_le_bytes())
+            .chain(self.meeting.group.number.to_le_bytes())
+            .chain(self.meeting.number.to_le_bytes())
+            .chain(number.to_le_bytes())
+            .chain(operation);
+        bytes.iter_mut().zip(parts).for_each(|(byte, part)| *byte = part);
+        bytes
+    }
+
+    /// The header of some bytes; nothing if they are none.
+    pub(crate) fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
+        let bytes = &mut bytes;
+        let mut small = || word(bytes).map(u32::from_le_bytes);
+        let (kind, pair, first, second) = (small()?, small()?, small()?, small()?);
+        let (from, source, generation) = (small()?, small()?, small()?);
+        let tag = i32::from_le_bytes(word(bytes)?);
+        let mut large = || word(bytes).map(u64::from_le_bytes);
+        let (group, number, length) = (large()?, large()?, large()?);
+        let operation = Operation::from_bytes(&word(bytes)?);
+        let content = match kind {
+            0 => Content::Part { length, tag: (tag != 0).then_some(tag) },
+            1 => Content::Presence,
+            2 => Content::Ending { code: Code::from_number(tag.cast_unsigned()), length },
+            _ => return None,
+        };
+        let line = if pair == 0 { Line::Everyone } else { Line::Pair { from: first, to: second } };
+        let group = Generation { number: group, generation };
+        Some(Self { meeting: Meeting { group, line, number }, from, source, operation, content })
+    }
+}
+
+/// The text of a notice, as far as it fits.
+pub(crate) fn text_of(failure: &Failure) -> Vec<u8> {
+    let message = failure.message();
+    let end = (0..=message.len().min(TEXT)).rev().find(|&end| message.is_char_boundary(end));
+    message.as_bytes().get(..end.unwrap_or(0)).unwrap_or_default().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hal_collectives::{Element, Kind};
+
+    #[test]
+    fn headers_survive_as_bytes() {
+        let operation = Operation { kind: Kind::AllGather, element: Element::F32, count: 77 };
+        for line in [Line::Everyone, Line::Pair { from: 3, to: 70_000 }] {
+            for content in [
+                Content::Part { length: 5 << 40, tag: Some(FIRST_TAG) },
+                Content::Part { length: 0, tag: None },
+                Content::Presence,
+                Content::Ending { code: Code::DataLoss, length: 5 },
+            ] {
+                let group = Generation { number: u64::MAX - 3, generation: 9 };
+                let meeting = Meeting { group, line, number: 1 << 50 };
+                let header = Header { meeting, from: 1, source: 2, operation: Some(operation), content };
+                assert_eq!(Header::from_bytes(&header.to_bytes()), Some(header));
+                let notice = Header { operation: None, ..header };
+                assert_eq!(Header::from_bytes(&notice.to_bytes()), Some(notice));
+            }
+        }
+        assert_eq!(Header::from_bytes(&[7; HEADER]), None);
+        assert_eq!(Header::from_bytes(&[0; HEADER - 1]), None);
+    }
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The order in which the elements of several ranks are folded.
+
+use std::ops::Range;
+
+/// A balanced tree over the ranks, in their order, which their number alone decides.
+///
+/// Its leaves are a power of two. Where the ranks are not, as many pairs of them from the first on are a leaf each as make it
+/// so. Neighbouring leaves are folded, then neighbouring pairs of leaves, and so on: of four ranks `(0 1) (2 3)`, of three `(0 1) 2`,
+/// of six `((0 1) (2 3)) (4 5)`. So neighbours, which are on one machine, meet first, the rounding of a sum grows with
+/// the logarithm of the number of ranks, and every way to add that pairs ranks step by step can keep to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tree {
+    ranks: u32,
+    leaves: u32,
+}
+
+impl Tree {
+    /// The tree of so many ranks, at least one.
+    pub fn new(ranks: u32) -> Self {
+        Self { ranks: ranks.max(1), leaves: 1 << ranks.max(1).ilog2() }
+    }
+
+    /// How many leaves: the largest power of two that is not more than the ranks.
+    pub fn leaves(self) -> u32 {
+        self.leaves
+    }
+
+    /// How many leaves are pairs of ranks: the first ones.
+    pub fn pairs(self) -> u32 {
+        self.ranks - self.leaves
+    }
+
+    /// The leaf that a rank belongs to.
+    pub fn leaf_of(self, rank: u32) -> u32 {
+        if rank < 2 * self.pairs() { rank / 2 } else { rank - self.pairs() }
+    }
+
+    /// The ranks of a leaf: one, or two.
+    pub fn ranks_of(self, leaf: u32) -> Range<u32> {
+        if leaf < self.pairs() {
+            2 * leaf..2 * leaf + 2
+        } else {
+            leaf + self.pairs()..leaf + self.pairs() + 1
+        }
+    }
+
+    /// The first rank of a leaf.
+    pub fn leader_of(self, leaf: u32) -> u32 {
+        self.ranks_of(leaf).start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_hold_each_rank_once_and_in_order() {
+        for ranks in 1..70 {
+            let tree = Tree::new(ranks);
+            assert!(tree.leaves().is_power_of_two() && tree.leaves() <= ranks && ranks < 2 * tree.leaves());
+            let all: Vec<u32> = (0..tree.leaves()).flat_map(|leaf| tree.ranks_of(leaf)).collect();
+            assert_eq!(all, (0..ranks).collect::<Vec<u32>>());
+            for rank in 0..ranks {
+                assert!(tree.ranks_of(tree.leaf_of(rank)).contains(&rank));
+            }
+        }
+    }
+}
