@@ -16,6 +16,7 @@ pub mod encode;
 mod image;
 pub mod library;
 pub mod paging;
+mod reach;
 mod scan;
 pub mod veneer;
 

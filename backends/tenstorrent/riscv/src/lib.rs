@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod block;
 mod bus;
 mod csr;
 mod decode;
