@@ -14,7 +14,7 @@ import sys
 import networks
 import numpy as np
 import sharded
-from rig import CARDS, DEVICES, EXAMPLES, GIVEN, LLVM_CPU, LOCAL, MODELS, OURS, OUT, SUPERVISOR, TOOLS, VMVX
+from rig import CARDS, DEVICES, EXAMPLES, GIVEN, LLVM_CPU, LOCAL, MODELS, OURS, OUT, RISCV32, SUPERVISOR, TILES, TOOLS, VMVX
 from rig import Failed, attempt, check, compile_model, invoke, note, run, summary
 
 def random(*shapes, scale=1.0):
@@ -68,12 +68,15 @@ def safetensors(path, tensors):
 
 
 def simple(name, cases, expected, flags, label=None, extra=()):
-    """A model with one function, on each device."""
+    """A model with one function, on each device that runs what it is compiled to."""
     label = label or name
-    module = compile_model(MODELS / f"{name}.mlir", label.replace(" ", "-"), LOCAL + flags)
-    for device in DEVICES:
+    source, file = MODELS / f"{name}.mlir", label.replace(" ", "-")
+    modules = dict.fromkeys(DEVICES, compile_model(source, file, LOCAL + flags))
+    if TILES and flags is LLVM_CPU:
+        modules |= dict.fromkeys(TILES, compile_model(source, f"{file}-riscv32", LOCAL + RISCV32))
+    for device, module in modules.items():
         for inputs in cases:
-            def body(device=device, inputs=inputs):
+            def body(device=device, module=module, inputs=inputs):
                 result, took = invoke(module, [device], inputs, ["--function=main", *extra])
                 check(label, device, result, took, expected(*inputs))
 
@@ -99,13 +102,14 @@ def main():
     safetensors(file, {"weights": weights, "bias": bias})
     simple("parameters", [[x]], lambda x: x @ weights + bias, LLVM_CPU, extra=[f"--parameters=model={file}"])
 
-    two = compile_model(
-        EXAMPLES / "two_functions.mlir", "two_functions", LOCAL + LLVM_CPU + ["--iree-execution-model=async-external"]
-    )
-    for device in OURS:
-        def both(device=device):
+    source, external = EXAMPLES / "two_functions.mlir", ["--iree-execution-model=async-external"]
+    two = dict.fromkeys(OURS, compile_model(source, "two_functions", LOCAL + LLVM_CPU + external))
+    if TILES:
+        two |= dict.fromkeys(TILES, compile_model(source, "two_functions-riscv32", LOCAL + RISCV32 + external))
+    for device, module in two.items():
+        def both(device=device, module=module):
             # The program compares its results itself, in C, and fails if one is wrong.
-            took = run([TOOLS / "embed", two, device])
+            took = run([TOOLS / "embed", module, device])
             note("two in flight", device, "0.0e+00", took, True)
 
         attempt("two in flight", device, both)

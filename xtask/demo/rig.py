@@ -24,6 +24,14 @@ EXAMPLES = pathlib.Path(os.environ["HAL_EXAMPLES"])
 LLVM_CPU = ["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host"]
 VMVX = ["--iree-hal-local-target-device-backends=vmvx"]
 LOCAL = ["--iree-hal-target-device=local"]
+# For the small cores of a Tensix tile, as docs/tenstorrent.md says.
+RISCV32 = [
+    "--iree-hal-local-target-device-backends=llvm-cpu",
+    "--iree-llvmcpu-target-triple=riscv32-pc-linux-elf",
+    "--iree-llvmcpu-target-cpu=generic-rv32",
+    "--iree-llvmcpu-target-cpu-features=+m,+f,+zba,+zbb",
+    "--iree-llvmcpu-target-abi=ilp32f",
+]
 
 # Where each model runs. The local driver of IREE's own is here so that a reader sees the same model beside it.
 GIVEN = os.environ.get("HAL_DEMO_DEVICES", "").split()
@@ -41,6 +49,9 @@ SUPERVISOR = os.environ.get("HAL_SUPERVISOR")
 EMULATED = re.compile(r"(gaudi|qaic)://emulated(?:/(\d+))?(\?\S*)?")
 if SUPERVISOR:
     DEVICES = [device for device in DEVICES if EMULATED.match(device)]
+
+# Those whose cores run executables for 32-bit RISC-V, and no others. Their floats are not the host's to the last bit.
+TILES = [] if GIVEN or SUPERVISOR else ["tenstorrent://emulated"]
 
 # Those of them that our own programs register, and so run on: neither IREE's own, nor those of somebody else's drivers.
 OURS = [] if GIVEN else [device for device in DEVICES if not device.startswith("local")]
@@ -95,7 +106,7 @@ def text(arguments, timeout=120):
     return done.stdout, took
 
 
-def invoke(module, devices, inputs, extra=("--function=main",)):
+def invoke(module, devices, inputs, extra=("--function=main",), timeout=120):
     """Runs a function of a model, the main one if nothing else is said; its result and how long it took."""
     arguments = [TOOLS / "iree-run-module", f"--module={module}", *extra]
     arguments += [f"--device={device}" for device in devices]
@@ -106,7 +117,7 @@ def invoke(module, devices, inputs, extra=("--function=main",)):
     result = OUT / "result.npy"
     result.unlink(missing_ok=True)
     arguments.append(f"--output=@{result}")
-    took = run(arguments)
+    took = run(arguments, timeout)
     return np.load(result), took
 
 
@@ -119,13 +130,13 @@ def note(model, device, error, took, good):
     print(f"{model} on {device}: {'ok' if good else 'WRONG'}", flush=True)
 
 
-def check(model, device, result, took, expected, tolerance=2e-5):
-    """Compares a result and notes it."""
+def check(model, device, result, took, expected, tolerance=2e-5, least=1.0):
+    """Compares a result and notes it: errors are relative, but for values below the least one."""
     expected = np.asarray(expected)
     if result.shape != expected.shape or not np.isfinite(result).all():
         error = float("inf")
     else:
-        error = float(np.max(np.abs(result - expected) / np.maximum(1.0, np.abs(expected)), initial=0.0))
+        error = float(np.max(np.abs(result - expected) / np.maximum(least, np.abs(expected)), initial=0.0))
     note(model, device, f"{error:.1e}", took, error <= tolerance)
 
 

@@ -123,6 +123,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             xtask(&["hw", "qaic", "--device", "qaic://emulated"]),
         ),
         step(
+            "rehearsal-tenstorrent",
+            "what a person with a Tenstorrent card runs, on an emulated one",
+            xtask(&["hw", "tenstorrent", "--device", "tenstorrent://emulated"]),
+        ),
+        step(
             "memory",
             "allocations, bytes and stack at full size, optimised",
             cargo(&["test", "-p", engine, "--release", "--test", "steady_state"]),

@@ -296,7 +296,7 @@ impl Plan<'_> {
     /// A table of all pages, and places for as many as fit, for one core.
     fn paged(&self, bindings: &[Binding]) -> Result<Layout<'_>, Error> {
         let executable: &Executable = &self.dispatch.executable;
-        let image = executable.paged()?;
+        let image = executable.paged(self.dispatch.function)?;
         let local_length = self.local_length();
         let page = u64::from(PAGE);
         let span = |piece: &Piece| piece.start / page..piece.end.div_ceil(page);

@@ -6,8 +6,9 @@ use crate::kmd::Error;
 use crate::stub::{ENVIRONMENT, IMAGE, L1, STACK, Stub, common};
 use crate::tile::{Common, Patience, Tile, wait};
 use hal_backend::{Code, Failure, Function, Inferred, LoadRequest};
+use std::sync::OnceLock;
 use tenstorrent_loader::library::{self, VERSION};
-use tenstorrent_loader::{Cores, LoadError, Target, load};
+use tenstorrent_loader::{Cores, Image, LoadError, Target, load};
 
 /// The format that a card runs.
 pub const FORMAT: &str = "embedded-elf-riscv_32";
@@ -18,11 +19,16 @@ const REST: u32 = 512 << 10;
 /// A loaded executable.
 #[derive(Debug)]
 pub struct Executable {
-    image: Vec<u8>,
-    /// The same for more memory than a tile has, or why there is no such.
-    paged: Result<Vec<u8>, Failure>,
-    functions: Vec<library::Function>,
-    narrow_stores: bool,
+    image: Image,
+    functions: Vec<Entry>,
+}
+
+/// A function, and the image for it.
+#[derive(Debug)]
+struct Entry {
+    function: library::Function,
+    /// The image with which it works on more memory than a tile has, or why there is no such; made when it is needed first.
+    paged: OnceLock<Result<Vec<u8>, Failure>>,
 }
 
 impl Executable {
@@ -41,18 +47,13 @@ impl Executable {
         tile.read(IMAGE, &mut memory)?;
         let functions = library::functions(&memory, IMAGE, library)
             .map_err(|error| Failure::new(Code::Incompatible, error.to_string()))?;
-        let paged = image.paged(Stub::new().bringers, L1 - IMAGE - REST);
-        Ok(Self {
-            paged: paged.map(|paged| paged.bytes().to_vec()).map_err(|error| unfit(&error)),
-            image: image.bytes().to_vec(),
-            functions,
-            narrow_stores: image.has_narrow_stores(),
-        })
+        let entry = |function| Entry { function, paged: OnceLock::new() };
+        Ok(Self { image, functions: functions.into_iter().map(entry).collect() })
     }
 
     /// Its functions, as a program sees them.
     pub(crate) fn functions(&self) -> Vec<Function> {
-        let describe = |function: &library::Function| Function {
+        let describe = |Entry { function, .. }: &Entry| Function {
             name: function.name.clone(),
             bindings: function.bindings.into(),
             constants: function.constants.into(),
@@ -61,8 +62,7 @@ impl Executable {
         self.functions.iter().map(describe).collect()
     }
 
-    /// A function by its number.
-    pub(crate) fn function(&self, number: usize) -> Result<&library::Function, Failure> {
+    fn entry(&self, number: usize) -> Result<&Entry, Failure> {
         self.functions.get(number).ok_or_else(|| {
             let message =
                 format!("an executable with {} functions has no number {number}", self.functions.len());
@@ -70,19 +70,29 @@ impl Executable {
         })
     }
 
-    /// What is to be in a tile's memory, from [`IMAGE`] on.
-    pub(crate) fn image(&self) -> &[u8] {
-        &self.image
+    /// A function by its number.
+    pub(crate) fn function(&self, number: usize) -> Result<&library::Function, Failure> {
+        Ok(&self.entry(number)?.function)
     }
 
-    /// What is to be there where it works on more memory than a tile has.
-    pub(crate) fn paged(&self) -> Result<&[u8], Failure> {
-        self.paged.as_deref().map_err(Clone::clone)
+    /// What is to be in a tile's memory, from [`IMAGE`] on.
+    pub(crate) fn image(&self) -> &[u8] {
+        self.image.bytes()
+    }
+
+    /// What is to be there where a function works on more memory than a tile has.
+    pub(crate) fn paged(&self, number: usize) -> Result<&[u8], Failure> {
+        let Entry { function, paged } = self.entry(number)?;
+        let paged = paged.get_or_init(|| {
+            let paged = self.image.paged(function.address, Stub::new().bringers, L1 - IMAGE - REST);
+            paged.map(|paged| paged.bytes().to_vec()).map_err(|error| unfit(&error))
+        });
+        paged.as_deref().map_err(Clone::clone)
     }
 
     /// Whether it stores less than whole words.
     pub(crate) fn has_narrow_stores(&self) -> bool {
-        self.narrow_stores
+        self.image.has_narrow_stores()
     }
 }
 

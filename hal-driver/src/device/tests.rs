@@ -61,12 +61,12 @@ fn allocation_is_told_when_nothing_is_on_its_way_back_any_more() {
     let buffer = TransientBuffer::of(buffer).unwrap();
     let mut dealloca = Dealloca::new(buffer.clone(), state.pools.own());
     let point = Point { queue: state.engine.queue(0, 0).unwrap(), epoch: 1_000 };
-    dealloca.begin(point, &state.frontiers, &state.parking).unwrap();
+    dealloca.begin(point, &state.frontiers, &state.pending_allocas).unwrap();
     buffer.release(None);
     let (third, now) = alloca(&device, PIECE + (100 << 10));
     std::thread::sleep(Duration::from_millis(50));
     assert!(!now.reached(1) && now.failure().is_none(), "it waits");
-    dealloca.end(Some(point), &state.frontiers, &state.parking);
+    dealloca.end(Some(point), &state.frontiers, &state.pending_allocas);
     let end = Instant::now() + Duration::from_secs(10);
     while now.failure().is_none() && Instant::now() < end {
         std::thread::yield_now();

@@ -44,7 +44,35 @@ fn value(bytes: &[u8]) -> u32 {
     }
 }
 
+#[inline(always)]
+fn put(place: &mut [u8], value: u32) {
+    for (byte, value) in place.iter_mut().zip(value.to_le_bytes()) {
+        *byte = value;
+    }
+}
+
 impl CoreBus<'_> {
+    /// Loads what is not in the tile's memory. Apart from the common case, whose result stays in a register so.
+    #[cold]
+    #[inline(never)]
+    fn load_elsewhere(&mut self, address: u32, width: Width) -> Result<u32, BusFault> {
+        if let Some(bytes) = within(self.local, LOCAL, address, width) {
+            return Ok(value(bytes));
+        }
+        if width == Width::Word { self.register(address) } else { Err(NOT_A_WORD) }
+    }
+
+    /// Stores to what is not in the tile's memory.
+    #[cold]
+    #[inline(never)]
+    fn store_elsewhere(&mut self, address: u32, width: Width, value: u32) -> Result<(), BusFault> {
+        if let Some(place) = within(self.local, LOCAL, address, width) {
+            put(place, value);
+            return Ok(());
+        }
+        if width == Width::Word { self.set_register(address, value) } else { Err(NOT_A_WORD) }
+    }
+
     /// An offset of the interface to the network.
     fn interface_offset(address: u32) -> Option<u32> {
         let offset = u64::from(address).checked_sub(INTERFACE)?;
@@ -87,28 +115,21 @@ impl Bus for CoreBus<'_> {
 
     #[inline(always)]
     fn load(&mut self, address: u32, width: Width) -> Result<u32, BusFault> {
-        if let Some(bytes) = within(self.l1, 0, address, width) {
-            return Ok(value(bytes));
+        match within(self.l1, 0, address, width) {
+            Some(bytes) => Ok(value(bytes)),
+            None => self.load_elsewhere(address, width),
         }
-        if let Some(bytes) = within(self.local, LOCAL, address, width) {
-            return Ok(value(bytes));
-        }
-        if width == Width::Word { self.register(address) } else { Err(NOT_A_WORD) }
     }
 
     #[inline(always)]
     fn store(&mut self, address: u32, width: Width, value: u32) -> Result<(), BusFault> {
-        let place = match within(self.l1, 0, address, width) {
-            Some(bytes) => Some(bytes),
-            None => within(self.local, LOCAL, address, width),
-        };
-        if let Some(place) = place {
-            for (byte, value) in place.iter_mut().zip(value.to_le_bytes()) {
-                *byte = value;
+        match within(self.l1, 0, address, width) {
+            Some(place) => {
+                put(place, value);
+                Ok(())
             }
-            return Ok(());
+            None => self.store_elsewhere(address, width, value),
         }
-        if width == Width::Word { self.set_register(address, value) } else { Err(NOT_A_WORD) }
     }
 
     fn update(&mut self, address: u32, update: impl FnOnce(u32) -> u32) -> Result<u32, BusFault> {

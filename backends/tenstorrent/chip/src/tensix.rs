@@ -153,6 +153,8 @@ pub(crate) struct Tensix {
     /// Empty until it is written or executed.
     l1: Vec<u8>,
     cores: [CoreState; 5],
+    /// Which core executed last.
+    last: Option<Core>,
     pub(crate) control: Control,
     pub(crate) interface: Interface,
 }
@@ -169,6 +171,7 @@ impl Tensix {
             tile,
             l1: Vec::new(),
             cores: Core::ALL.map(core),
+            last: None,
             control: Control::new(),
             interface: Interface::default(),
         }
@@ -248,10 +251,13 @@ impl Tensix {
             interface: &mut self.interface,
             violation: None,
         };
-        let before = hart.counts().total();
-        let outcome = hart.run(&mut bus, budget);
+        let before = hart.executed();
+        // What the network wrote it was told; what other cores did it was not.
+        let alone = self.last == Some(core);
+        let outcome = if alone { hart.resume(&mut bus, budget) } else { hart.run(&mut bus, budget) };
+        self.last = Some(core);
         let violation = bus.violation;
-        let done = hart.counts().total() - before;
+        let done = hart.executed() - before;
         let at = self.l1.get(hart.pc() as usize..).and_then(<[u8]>::first_chunk);
         state.parked = outcome == Outcome::Budget && at == Some(&JUMP_TO_ITSELF);
         state.stop = match (outcome, violation) {
@@ -300,7 +306,13 @@ impl Tensix {
             if let Some(place) = self.l1.get_mut(start..).and_then(|rest| rest.get_mut(..bytes.len())) {
                 place.copy_from_slice(bytes);
             }
-            self.cores.iter_mut().for_each(|core| core.parked = false);
+            let (changed, length) = (word(start), word(bytes.len()));
+            for core in &mut self.cores {
+                core.parked = false;
+                if let Some(hart) = &mut core.hart {
+                    hart.changed(changed, length);
+                }
+            }
             return Ok(());
         }
         let unmapped = Violation::Unmapped { tile: self.tile, address, length: bytes.len() };
@@ -312,6 +324,11 @@ impl Tensix {
         self.apply_resets();
         Ok(())
     }
+}
+
+/// A number that is at most as large as a tile's memory.
+fn word(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(L1_BYTES)
 }
 
 fn in_l1(address: u64, length: usize) -> bool {

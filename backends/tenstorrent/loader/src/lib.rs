@@ -18,6 +18,7 @@ pub mod encode;
 mod image;
 pub mod library;
 pub mod paging;
+mod reach;
 mod scan;
 pub mod veneer;
 

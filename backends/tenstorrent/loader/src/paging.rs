@@ -11,6 +11,9 @@
 //!
 //! Where a page is not there, the veneer calls who brings it, and tries again.
 //!
+//! A veneer is four times as long as what it stands for with all that belongs to it, and an executable has all functions of a model. So
+//! only the accesses are replaced that one function [may come to](Image::paged): code for one function, which the others are no part of.
+//!
 //! A veneer needs two registers. It has `gp` and `tp`, which compilers keep for purposes that such executables do not have; one that
 //! writes either is refused.
 
@@ -18,6 +21,7 @@ use crate::bytes::{put_u32, u32_at};
 use crate::elf::ElfError;
 use crate::encode::{Assembler, Reg, When, add, addi, jal, lw, slli, srli};
 use crate::image::{Image, LoadError};
+use crate::reach::Reach;
 use crate::scan::Unfit;
 
 /// How many bytes a page has.
@@ -31,7 +35,7 @@ pub const ADDRESS: Reg = GP;
 /// See [`ADDRESS`].
 pub const LINK: Reg = TP;
 /// What to add to the link to try again.
-pub const RETRY: i32 = -20;
+pub const RETRY: i32 = -36;
 
 /// The address of the first page whose entry is at an address of the table.
 pub const fn first_address(entry: u32) -> u32 {
@@ -75,9 +79,9 @@ impl Access {
 }
 
 impl Image {
-    /// The same executable, for more memory than there is.
-    pub fn paged(&self, bringers: Bringers, room: u32) -> Result<Image, LoadError> {
-        let accesses = self.accesses()?;
+    /// The same executable, for more memory than there is, of which only the function at an address is to be called.
+    pub fn paged(&self, function: u32, bringers: Bringers, room: u32) -> Result<Image, LoadError> {
+        let accesses = self.accesses(function)?;
         let at = u32::try_from(self.bytes.len()).map_err(|_| LoadError::TooFar)?.next_multiple_of(16);
         let mut asm = Assembler::new();
         let mut paged = self.clone();
@@ -90,14 +94,14 @@ impl Image {
             let (register, offset) = access.address();
             let (entry, bringer) = if access.store { (4, bringers.store) } else { (0, bringers.load) };
             asm.emit_all([addi(GP, register, offset), srli(TP, GP, 12), slli(TP, TP, 3), lw(TP, entry, TP)]);
-            let there = asm.label();
-            asm.branch(When::Ge, Reg::ZERO, TP, there);
-            let from = here(&asm).map_err(|_| LoadError::TooFar)?.wrapping_add(self.base);
-            asm.emit(jal(TP, distance(from, bringer)).ok_or(LoadError::TooFar)?);
-            asm.bind(there);
+            let absent = asm.label();
+            asm.branch(When::Lt, Reg::ZERO, TP, absent);
             asm.emit_all([add(GP, GP, TP), access.by_gp()]);
             let from = here(&asm).map_err(|_| LoadError::TooFar)?;
             asm.emit(jal(Reg::ZERO, distance(from, access.at + 4)).ok_or(LoadError::TooFar)?);
+            asm.bind(absent);
+            let from = here(&asm).map_err(|_| LoadError::TooFar)?.wrapping_add(self.base);
+            asm.emit(jal(TP, distance(from, bringer)).ok_or(LoadError::TooFar)?);
         }
         let code = asm.finish();
         let needed = u64::from(at) + 4 * code.len() as u64;
@@ -109,11 +113,12 @@ impl Image {
         Ok(paged)
     }
 
-    /// The loads and stores of its code that are not by the stack pointer.
-    fn accesses(&self) -> Result<Vec<Access>, LoadError> {
+    /// The loads and stores that are not by the stack pointer, of what a function may come to.
+    fn accesses(&self, function: u32) -> Result<Vec<Access>, LoadError> {
+        let reach = Reach::of(self, function.wrapping_sub(self.base));
         let mut accesses = Vec::new();
         for range in &self.code {
-            for at in range.clone().step_by(4) {
+            for at in range.clone().step_by(4).filter(|&at| reach.has(at)) {
                 let word = u32_at(&self.bytes, at).unwrap_or(0);
                 let (opcode, rd, rs1) = (word & 0x7f, word >> 7 & 31, word >> 15 & 31);
                 let unfit = |why| Unfit { at, word, why };
@@ -184,25 +189,41 @@ mod tests {
     fn accesses_become_jumps_and_nothing_else_changes() {
         // lw a0, 4(a1); lw a0, 4(sp); add a0, a0, a0; fsw fa0, -8(a2)
         let words = [0x0045_a503, 0x0041_2503, 0x00a5_0533, 0xfea6_2c27];
-        let paged = image(&words).paged(BRINGERS, 0x1000).unwrap();
+        let paged = image(&words).paged(0, BRINGERS, 0x1000).unwrap();
         let word = |at: usize| u32::from_le_bytes(paged.bytes()[4 * at..4 * at + 4].try_into().unwrap());
         assert_eq!((word(1), word(2)), (words[1], words[2]));
         let jump = |at: usize| decode(word(at), Isa::Blackhole).unwrap();
         // Two veneers of nine words, behind the code.
         assert_eq!((jump(0).imm, jump(3).imm), (16, 40));
         assert_eq!(paged.bytes().len(), 16 + 2 * 36);
-        assert_eq!((jump(12).imm, jump(21).imm), (4 - 48, 16 - 84));
+        assert_eq!((jump(11).imm, jump(20).imm), (4 - 44, 16 - 80));
+    }
+
+    #[test]
+    fn code_of_other_functions_is_left_as_it_is() {
+        // lw a0, 4(a1); ret; lw a0, 4(a1); ret
+        let words = [0x0045_a503, 0x0000_8067, 0x0045_a503, 0x0000_8067];
+        let paged = image(&words).paged(8, BRINGERS, 0x1000).unwrap();
+        let changed = |at: usize| paged.bytes()[4 * at..4 * at + 4] != words[at].to_le_bytes();
+        assert_eq!([0, 1, 2, 3].map(changed), [false, false, true, false]);
+        assert_eq!(paged.bytes().len(), 16 + 36);
+        // More than fits with a veneer for each access, of which one function has few.
+        let mut many = vec![0x0045_a503; 1000];
+        many.extend(words);
+        let many = image(&many);
+        assert!(many.paged(4000, BRINGERS, 0x1800).is_ok());
+        assert!(matches!(many.paged(0, BRINGERS, 0x1800), Err(LoadError::File(ElfError::TooLarge { .. }))));
     }
 
     #[test]
     fn what_cannot_go_by_pages_is_refused_with_the_reason() {
         for (word, part) in [(0x0000_0193, "gp or tp"), (0x0005_a203, "gp or tp"), (0x00a5_a52f, "atomic")] {
-            let refused = image(&[word]).paged(BRINGERS, 0x1000).unwrap_err();
+            let refused = image(&[word]).paged(0, BRINGERS, 0x1000).unwrap_err();
             assert!(refused.to_string().contains(part), "{refused}");
         }
-        let refused = image(&[0x0045_a503]).paged(BRINGERS, 40).unwrap_err();
+        let refused = image(&[0x0045_a503]).paged(0, BRINGERS, 40).unwrap_err();
         assert!(refused.to_string().contains("there are 40"), "{refused}");
         let far = Bringers { load: 0x40_0000, store: 0 };
-        assert!(matches!(image(&[0x0045_a503]).paged(far, 0x1000), Err(LoadError::TooFar)));
+        assert!(matches!(image(&[0x0045_a503]).paged(0, far, 0x1000), Err(LoadError::TooFar)));
     }
 }

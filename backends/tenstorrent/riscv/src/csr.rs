@@ -6,7 +6,7 @@
 //! are refused rather than read as zero: among them `fcsr` (whether the exception flags are raised is not documented) and
 //! everything of the vector extension.
 
-use crate::hart::Hart;
+use crate::hart::Registers;
 
 /// Registers that hold what was written to them and do nothing else that could be seen here.
 #[derive(Clone, Debug)]
@@ -34,10 +34,10 @@ impl Scratch {
     }
 }
 
-impl Hart {
+impl Registers {
     /// What a control register holds.
     pub(crate) fn read_control(&mut self, number: u16) -> Option<u32> {
-        let count = self.counts().total();
+        let count = self.executed;
         #[expect(clippy::cast_possible_truncation, reason = "a counter is read in two halves")]
         let (low, high) = (count as u32, (count >> 32) as u32);
         match number {

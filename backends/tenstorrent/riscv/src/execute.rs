@@ -2,12 +2,13 @@
 
 //! What each instruction does.
 //!
-//! An instruction changes nothing before everything that can be wrong with it has been ruled out, and the program counter last.
+//! An instruction changes nothing before everything that can be wrong with it has been ruled out.
 
+use crate::block::{Entry, Lookup, Map};
 use crate::bus::{Bus, Width};
 use crate::decode::{Instruction, Op};
 use crate::float;
-use crate::hart::Hart;
+use crate::hart::Registers;
 use crate::trap::Cause;
 
 /// What a step gives. A cause is large and rare: it is put aside, so that what is common fits in registers.
@@ -16,8 +17,17 @@ pub(crate) type Step<T> = Result<T, Box<Cause>>;
 /// How it goes on after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
+    /// With what comes next in its block.
     On,
+    /// The same, and what comes next is a look-up.
+    Lookup,
+    /// Elsewhere.
+    Jump(u32),
+    /// Behind it, but not before what is known of code was compared with memory.
+    Changed,
+    /// Behind an `ecall`.
     Call,
+    /// Behind an `ebreak`.
     Break,
 }
 
@@ -31,130 +41,102 @@ fn aligned(address: u32, width: Width) -> Step<u32> {
     }
 }
 
-impl Hart {
+/// An arm for each of some operations, in which `$op` is a constant.
+macro_rules! by_operation {
+    ($value:expr, $op:ident; $([$($name:ident)*] => $body:expr,)*) => {
+        match $value { $($(Op::$name => { const $op: Op = Op::$name; const _: Op = $op; $body })*)* }
+    };
+}
+
+impl Registers {
+    /// Executes an instruction. Where it goes on is said only of one that leaves its block.
     #[inline(always)]
-    pub(crate) fn execute<B: Bus>(&mut self, instruction: Instruction, bus: &mut B) -> Step<Flow> {
+    pub(crate) fn execute<B: Bus>(&mut self, entry: &Entry, bus: &mut B, code: &Map) -> Step<Flow> {
+        let instruction = entry.instruction;
         let Instruction { op, rd, rs1, rs2, imm } = instruction;
         let (a, b, immediate) = (self.x(rs1), self.x(rs2), imm.cast_unsigned());
-        let mut next = self.pc().wrapping_add(4);
-        match op {
-            Op::Lui => self.set_x(rd, immediate),
-            Op::Auipc => self.set_x(rd, self.pc().wrapping_add(immediate)),
-            Op::Jal | Op::Jalr => {
-                let from = if op == Op::Jal { self.pc() } else { a };
-                let target = from.wrapping_add(immediate) & !1;
-                self.check_target(target)?;
-                self.set_x(rd, next);
-                next = target;
-            }
-            Op::Beq | Op::Bne | Op::Blt | Op::Bge | Op::Bltu | Op::Bgeu => {
-                if taken(op, a, b) {
-                    next = self.pc().wrapping_add(immediate);
-                    self.check_target(next)?;
+        by_operation!(op, OP;
+            [Lui] => self.set_x(rd, immediate),
+            [Auipc] => self.set_x(rd, entry.pc.wrapping_add(immediate)),
+            [Jal] => {
+                check_target(entry.pc.wrapping_add(immediate))?;
+                self.set_x(rd, entry.pc.wrapping_add(4));
+                if entry.looks_up {
+                    return Ok(Flow::Lookup);
                 }
-            }
-            Op::Lb => self.load(bus, a, instruction, Width::Byte, |value| value << 24 >> 24)?,
-            Op::Lh => self.load(bus, a, instruction, Width::Half, |value| value << 16 >> 16)?,
-            Op::Lw | Op::Lbu | Op::Lhu => {
-                let width = match op {
-                    Op::Lw => Width::Word,
-                    Op::Lhu => Width::Half,
-                    _ => Width::Byte,
-                };
-                self.load(bus, a, instruction, width, |value| value)?;
-            }
-            Op::Sb => self.store(bus, a.wrapping_add(immediate), Width::Byte, b)?,
-            Op::Sh => self.store(bus, a.wrapping_add(immediate), Width::Half, b)?,
-            Op::Sw => self.store(bus, a.wrapping_add(immediate), Width::Word, b)?,
-            Op::Flw => {
+            },
+            [Jalr] => {
+                let target = a.wrapping_add(immediate) & !1;
+                check_target(target)?;
+                self.set_x(rd, entry.pc.wrapping_add(4));
+                return Ok(Flow::Jump(target));
+            },
+            [Beq Bne Blt Bge Bltu Bgeu] => {
+                if taken(OP, a, b) {
+                    let target = entry.pc.wrapping_add(immediate);
+                    check_target(target)?;
+                    return Ok(Flow::Jump(target));
+                }
+            },
+            [Lb Lh Lw Lbu Lhu] => {
+                let value = read(bus, a.wrapping_add(immediate), loaded_width(OP))?;
+                self.set_x(rd, extended(OP, value));
+            },
+            [Sb Sh Sw] => return store(bus, code, a.wrapping_add(immediate), stored_width(OP), b),
+            [Flw] => {
                 let value = read(bus, a.wrapping_add(immediate), Width::Word)?;
                 self.set_f(rd, value);
-            }
-            Op::Fsw => self.store(bus, a.wrapping_add(immediate), Width::Word, self.f(rs2))?,
-            Op::Addi
-            | Op::Slti
-            | Op::Sltiu
-            | Op::Xori
-            | Op::Ori
-            | Op::Andi
-            | Op::Slli
-            | Op::Srli
-            | Op::Srai
-            | Op::Rori => self.set_x(rd, with_immediate(op, a, immediate)),
-            Op::Clz | Op::Ctz | Op::Cpop | Op::SextB | Op::SextH | Op::OrcB | Op::Rev8 | Op::Brev8 => {
-                self.set_x(rd, of_one(op, a));
-            }
-            Op::Fence => {}
-            Op::Ecall | Op::Ebreak => {
-                self.set_pc(next);
-                return Ok(if op == Op::Ecall { Flow::Call } else { Flow::Break });
-            }
-            Op::Csrrw | Op::Csrrs | Op::Csrrc => self.control(instruction, a)?,
-            Op::Csrrwi | Op::Csrrsi | Op::Csrrci => self.control(instruction, u32::from(rs1))?,
-            Op::AmoSwap
-            | Op::AmoAdd
-            | Op::AmoXor
-            | Op::AmoAnd
-            | Op::AmoOr
-            | Op::AmoMin
-            | Op::AmoMax
-            | Op::AmoMinu
-            | Op::AmoMaxu => {
+            },
+            [Fsw] => return store(bus, code, a.wrapping_add(immediate), Width::Word, self.f(rs2)),
+            [Addi Slti Sltiu Xori Ori Andi Slli Srli Srai Rori] => {
+                self.set_x(rd, with_immediate(OP, a, immediate));
+            },
+            [Clz Ctz Cpop SextB SextH OrcB Rev8 Brev8] => self.set_x(rd, of_one(OP, a)),
+            [Add Sub Sll Slt Sltu Xor Srl Sra Or And Sh1add Sh2add Sh3add Andn Orn Xnor Min Minu Max Maxu Rol Ror Pack
+                Mul Mulh Mulhsu Mulhu Div Divu Rem Remu] => self.set_x(rd, of_two(OP, a, b)),
+            [Fence] => {},
+            [Ecall] => return Ok(Flow::Call),
+            [Ebreak] => return Ok(Flow::Break),
+            [Csrrw Csrrs Csrrc] => self.control(instruction, a)?,
+            [Csrrwi Csrrsi Csrrci] => self.control(instruction, u32::from(rs1))?,
+            [AmoSwap AmoAdd AmoXor AmoAnd AmoOr AmoMin AmoMax AmoMinu AmoMaxu] => {
                 let address = aligned(a, Width::Word)?;
-                let old = bus.update(address, |old| atomic(op, old, b));
+                let old = bus.update(address, |old| atomic(OP, old, b));
                 self.set_x(rd, old.map_err(|fault| Box::new(Cause::Atomic { address, fault }))?);
-            }
-            Op::Fadd
-            | Op::Fsub
-            | Op::Fmul
-            | Op::Fmadd
-            | Op::Fmsub
-            | Op::Fnmsub
-            | Op::Fnmadd
-            | Op::Fsgnj
-            | Op::Fsgnjn
-            | Op::Fsgnjx
-            | Op::Fmin
-            | Op::Fmax => {
-                let result = self.float_result(instruction);
-                self.set_f(rd, result);
-            }
-            Op::Feq | Op::Flt | Op::Fle | Op::Fclass | Op::FcvtW | Op::FcvtWu | Op::FmvX => {
-                self.set_x(rd, integer_result(op, self.f(rs1), self.f(rs2)));
-            }
-            Op::FcvtS => self.set_f(rd, float::from_signed(a)),
-            Op::FcvtSu => self.set_f(rd, float::from_unsigned(a)),
-            Op::FmvW => self.set_f(rd, a),
-            _ => self.set_x(rd, of_two(op, a, b)),
-        }
-        self.set_pc(next);
+                return Ok(changed(code, address));
+            },
+            [Fadd Fsub Fmul Fsgnj Fsgnjn Fsgnjx Fmin Fmax] => {
+                self.set_f(rd, of_two_floats(OP, self.f(rs1), self.f(rs2)));
+            },
+            [Fmadd Fmsub Fnmsub Fnmadd] => {
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a register's number")]
+                let c = self.f(imm as u8);
+                self.set_f(rd, fused(OP, self.f(rs1), self.f(rs2), c));
+            },
+            [Feq Flt Fle Fclass FcvtW FcvtWu FmvX] => {
+                self.set_x(rd, integer_result(OP, self.f(rs1), self.f(rs2)));
+            },
+            [FcvtS] => self.set_f(rd, float::from_signed(a)),
+            [FcvtSu] => self.set_f(rd, float::from_unsigned(a)),
+            [FmvW] => self.set_f(rd, a),
+        );
         Ok(Flow::On)
     }
 
+    /// Does what a look-up comes to, if all of it is among these instructions and the page is there. Nothing has happened, else.
     #[inline(always)]
-    fn check_target(&self, target: u32) -> Step<()> {
-        if target.is_multiple_of(4) { Ok(()) } else { Err(Box::new(Cause::UnalignedTarget(target))) }
-    }
-
-    /// Loads into a register; `extend` shifts a narrow value's sign into place.
-    #[inline(always)]
-    fn load<B: Bus>(
-        &mut self,
-        bus: &mut B,
-        base: u32,
-        instruction: Instruction,
-        width: Width,
-        extend: impl FnOnce(i32) -> i32,
-    ) -> Step<()> {
-        let value = read(bus, base.wrapping_add(instruction.imm.cast_unsigned()), width)?;
-        self.set_x(instruction.rd, extend(value.cast_signed()).cast_unsigned());
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn store<B: Bus>(&self, bus: &mut B, address: u32, width: Width, value: u32) -> Step<()> {
-        let address = aligned(address, width)?;
-        bus.store(address, width, value).map_err(|fault| Box::new(Cause::Store { address, width, fault }))
+    pub(crate) fn look_up<B: Bus>(&mut self, entries: &[Entry], bus: &mut B) -> bool {
+        let Some(Lookup { base, offset, address, entry, which }) = Lookup::at(entries) else { return false };
+        let sum = self.x(base).wrapping_add(offset);
+        let place = (sum >> 12 << 3).wrapping_add(which);
+        match read(bus, place, Width::Word) {
+            Ok(found) if found.cast_signed() <= 0 => {
+                self.set_x(entry, found);
+                self.set_x(address, sum.wrapping_add(found));
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Reads a control register, writes it if the instruction does, and gives what it held.
@@ -176,28 +158,78 @@ impl Hart {
         self.set_x(rd, old);
         Ok(())
     }
+}
 
-    #[inline(always)]
-    fn float_result(&self, instruction: Instruction) -> u32 {
-        const SIGN: u32 = 1 << 31;
-        let Instruction { op, rs1, rs2, imm, .. } = instruction;
-        let (a, b) = (self.f(rs1), self.f(rs2));
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a register's number")]
-        let c = self.f(imm as u8);
-        match op {
-            Op::Fadd => float::add_floats(a, b),
-            Op::Fsub => float::subtract(a, b),
-            Op::Fmul => float::multiply(a, b),
-            Op::Fmadd => float::multiply_add(a, b, c),
-            Op::Fmsub => float::multiply_add(a, b, c ^ SIGN),
-            Op::Fnmsub => float::multiply_add(a ^ SIGN, b, c),
-            Op::Fnmadd => float::multiply_add(a ^ SIGN, b, c ^ SIGN),
-            Op::Fsgnj => a & !SIGN | b & SIGN,
-            Op::Fsgnjn => a & !SIGN | !b & SIGN,
-            Op::Fsgnjx => a ^ b & SIGN,
-            Op::Fmin => float::minimum(a, b),
-            _ => float::maximum(a, b),
-        }
+#[inline(always)]
+fn check_target(target: u32) -> Step<()> {
+    if target.is_multiple_of(4) { Ok(()) } else { Err(Box::new(Cause::UnalignedTarget(target))) }
+}
+
+/// How it goes on after a store.
+#[inline(always)]
+fn changed(code: &Map, address: u32) -> Flow {
+    if code.has(address) { Flow::Changed } else { Flow::On }
+}
+
+#[inline(always)]
+fn store<B: Bus>(bus: &mut B, code: &Map, address: u32, width: Width, value: u32) -> Step<Flow> {
+    let address = aligned(address, width)?;
+    let stored = bus.store(address, width, value);
+    stored.map_err(|fault| Box::new(Cause::Store { address, width, fault }))?;
+    Ok(changed(code, address))
+}
+
+#[inline(always)]
+const fn loaded_width(op: Op) -> Width {
+    match op {
+        Op::Lb | Op::Lbu => Width::Byte,
+        Op::Lh | Op::Lhu => Width::Half,
+        _ => Width::Word,
+    }
+}
+
+#[inline(always)]
+const fn stored_width(op: Op) -> Width {
+    match op {
+        Op::Sb => Width::Byte,
+        Op::Sh => Width::Half,
+        _ => Width::Word,
+    }
+}
+
+/// A loaded value with its sign, if the instruction is one that knows of signs.
+#[inline(always)]
+const fn extended(op: Op, value: u32) -> u32 {
+    match op {
+        Op::Lb => (value.cast_signed() << 24 >> 24).cast_unsigned(),
+        Op::Lh => (value.cast_signed() << 16 >> 16).cast_unsigned(),
+        _ => value,
+    }
+}
+
+const SIGN: u32 = 1 << 31;
+
+#[inline(always)]
+fn fused(op: Op, a: u32, b: u32, c: u32) -> u32 {
+    match op {
+        Op::Fmadd => float::multiply_add(a, b, c),
+        Op::Fmsub => float::multiply_add(a, b, c ^ SIGN),
+        Op::Fnmsub => float::multiply_add(a ^ SIGN, b, c),
+        _ => float::multiply_add(a ^ SIGN, b, c ^ SIGN),
+    }
+}
+
+#[inline(always)]
+fn of_two_floats(op: Op, a: u32, b: u32) -> u32 {
+    match op {
+        Op::Fadd => float::add_floats(a, b),
+        Op::Fsub => float::subtract(a, b),
+        Op::Fmul => float::multiply(a, b),
+        Op::Fsgnj => a & !SIGN | b & SIGN,
+        Op::Fsgnjn => a & !SIGN | !b & SIGN,
+        Op::Fsgnjx => a ^ b & SIGN,
+        Op::Fmin => float::minimum(a, b),
+        _ => float::maximum(a, b),
     }
 }
 

@@ -2,14 +2,12 @@
 
 //! A core's state, and the loop that steps it.
 
+use crate::block::{Blocks, Lookup, Map};
 use crate::bus::{Bus, BusFault};
 use crate::csr::Scratch;
-use crate::decode::{Class, Instruction, Isa, decode};
-use crate::execute::{Flow, Step};
+use crate::decode::{Class, Isa};
+use crate::execute::Flow;
 use crate::trap::{Cause, Trap};
-
-/// How many decoded instructions a core remembers: a power of two.
-const REMEMBERED: usize = 4096;
 
 /// How many instructions of each class a core has executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,10 +24,10 @@ impl Counts {
         self.0.iter().sum()
     }
 
-    #[inline(always)]
-    fn count(&mut self, class: Class) {
+    /// Counts so many more.
+    pub(crate) fn add(&mut self, class: Class, times: u64) {
         if let Some(count) = self.0.get_mut(class as usize) {
-            *count += 1;
+            *count += times;
         }
     }
 }
@@ -50,38 +48,69 @@ pub enum Outcome {
     Trap(Trap),
 }
 
-/// One core.
+/// What instructions work on.
 ///
 /// # Invariants
 /// Register 0 is zero between instructions.
 #[derive(Clone, Debug)]
+pub(crate) struct Registers {
+    x: [u32; 32],
+    f: [u32; 32],
+    pub(crate) scratch: Scratch,
+    /// How many instructions were executed before the block that is being executed.
+    pub(crate) executed: u64,
+}
+
+/// One core.
+#[derive(Clone, Debug)]
 pub struct Hart {
     isa: Isa,
     pc: u32,
-    x: [u32; 32],
-    f: [u32; 32],
-    counts: Counts,
-    pub(crate) scratch: Scratch,
-    /// Words and what they mean, by where they were last met. What a word means depends on nothing else, so an entry is
-    /// right whenever its word is.
-    remembered: Box<[(u32, Instruction); REMEMBERED]>,
+    registers: Registers,
+    blocks: Blocks,
+    code: Map,
+}
+
+impl Registers {
+    /// An integer register; numbers wrap at 32.
+    #[inline(always)]
+    pub(crate) fn x(&self, register: u8) -> u32 {
+        #[expect(clippy::indexing_slicing, reason = "always less than 32")]
+        self.x[usize::from(register & 31)]
+    }
+
+    /// Sets an integer register, unless it is the zero.
+    #[inline(always)]
+    pub(crate) fn set_x(&mut self, register: u8, value: u32) {
+        #[expect(clippy::indexing_slicing, reason = "always less than 32")]
+        {
+            self.x[usize::from(register & 31)] = value;
+        }
+        self.x[0] = 0;
+    }
+
+    /// The bits of a float register; numbers wrap at 32.
+    #[inline(always)]
+    pub(crate) fn f(&self, register: u8) -> u32 {
+        #[expect(clippy::indexing_slicing, reason = "always less than 32")]
+        self.f[usize::from(register & 31)]
+    }
+
+    /// Sets the bits of a float register.
+    #[inline(always)]
+    pub(crate) fn set_f(&mut self, register: u8, value: u32) {
+        #[expect(clippy::indexing_slicing, reason = "always less than 32")]
+        {
+            self.f[usize::from(register & 31)] = value;
+        }
+    }
 }
 
 impl Hart {
     /// A core after a reset, about to execute what is at `pc`. Registers, which hardware leaves as they are, are zeros.
     pub fn new(isa: Isa, pc: u32) -> Self {
-        // `addi x0, x0, 0`, which every core has.
-        const NOTHING: (u32, Instruction) =
-            (0x13, Instruction { op: crate::Op::Addi, rd: 0, rs1: 0, rs2: 0, imm: 0 });
-        Self {
-            isa,
-            pc,
-            x: [0; 32],
-            f: [0; 32],
-            counts: Counts::default(),
-            scratch: Scratch::default(),
-            remembered: Box::new([NOTHING; REMEMBERED]),
-        }
+        let registers = Registers { x: [0; 32], f: [0; 32], scratch: Scratch::default(), executed: 0 };
+        Self { isa, pc, registers, blocks: Blocks::new(isa), code: Map::default() }
     }
 
     /// Which instructions it has.
@@ -99,88 +128,109 @@ impl Hart {
         self.pc = pc;
     }
 
-    /// What it has executed.
-    pub fn counts(&self) -> &Counts {
-        &self.counts
+    /// What it has executed, by class. That is added up from all that it knows of its code; [`Hart::executed`] is at hand.
+    pub fn counts(&self) -> Counts {
+        self.blocks.counts()
+    }
+
+    /// How many instructions it has executed.
+    pub fn executed(&self) -> u64 {
+        self.registers.executed
     }
 
     /// An integer register; numbers wrap at 32.
-    #[inline(always)]
     pub fn x(&self, register: u8) -> u32 {
-        #[expect(clippy::indexing_slicing, reason = "always less than 32")]
-        self.x[usize::from(register & 31)]
+        self.registers.x(register)
     }
 
     /// Sets an integer register, unless it is the zero.
-    #[inline(always)]
     pub fn set_x(&mut self, register: u8, value: u32) {
-        #[expect(clippy::indexing_slicing, reason = "always less than 32")]
-        {
-            self.x[usize::from(register & 31)] = value;
-        }
-        self.x[0] = 0;
+        self.registers.set_x(register, value);
     }
 
     /// The bits of a float register; numbers wrap at 32.
-    #[inline(always)]
     pub fn f(&self, register: u8) -> u32 {
-        #[expect(clippy::indexing_slicing, reason = "always less than 32")]
-        self.f[usize::from(register & 31)]
+        self.registers.f(register)
     }
 
     /// Sets the bits of a float register.
-    #[inline(always)]
     pub fn set_f(&mut self, register: u8, value: u32) {
-        #[expect(clippy::indexing_slicing, reason = "always less than 32")]
-        {
-            self.f[usize::from(register & 31)] = value;
+        self.registers.set_f(register, value);
+    }
+
+    /// Executes at most `budget` instructions. Memory may have changed since it did before.
+    pub fn run<B: Bus>(&mut self, bus: &mut B, budget: u64) -> Outcome {
+        self.blocks.doubt();
+        self.resume(bus, budget)
+    }
+
+    /// Says that somebody else changed some memory, before the core [resumes](Hart::resume).
+    pub fn changed(&mut self, address: u32, length: u32) {
+        if self.code.overlaps(address, length) {
+            self.blocks.doubt();
         }
     }
 
-    /// Executes at most `budget` instructions.
-    pub fn run<B: Bus>(&mut self, bus: &mut B, budget: u64) -> Outcome {
-        for _ in 0..budget {
-            match self.step(bus) {
-                Ok(Flow::On) => {}
-                Ok(Flow::Call) => return Outcome::Call,
-                Ok(Flow::Break) => return Outcome::Break,
-                Err(cause) => return self.stop(*cause),
+    /// Executes at most `budget` instructions, where nobody else changed memory since it did before but as it was [told](Hart::changed).
+    pub fn resume<B: Bus>(&mut self, bus: &mut B, budget: u64) -> Outcome {
+        let end = self.executed().saturating_add(budget);
+        while self.executed() < end {
+            if let Err(outcome) = self.run_block(bus, end - self.executed()) {
+                return outcome;
             }
         }
         Outcome::Budget
     }
 
-    /// What an instruction that was not executed, or not only, comes to.
-    #[cold]
-    fn stop(&mut self, cause: Cause) -> Outcome {
-        if let Cause::Store { fault: BusFault::Pause, .. } = cause {
-            self.counts.count(Class::Store);
-            self.pc = self.pc.wrapping_add(4);
-            return Outcome::Pause;
-        }
-        Outcome::Trap(Trap { pc: self.pc, cause })
-    }
-
+    /// Executes at most so many instructions of the block that comes next. An error is why the core does not go on.
     #[inline(always)]
-    fn step<B: Bus>(&mut self, bus: &mut B) -> Step<Flow> {
-        let word = bus.fetch(self.pc).map_err(|fault| Box::new(Cause::Fetch(fault)))?;
-        let index = (self.pc >> 2) as usize % REMEMBERED;
-        #[expect(clippy::indexing_slicing, reason = "always less than the length")]
-        let (mut known, mut instruction) = self.remembered[index];
-        if known != word {
-            (known, instruction) = (word, self.decode_anew(word)?);
-            #[expect(clippy::indexing_slicing, reason = "always less than the length")]
-            {
-                self.remembered[index] = (known, instruction);
+    fn run_block<B: Bus>(&mut self, bus: &mut B, most: u64) -> Result<(), Outcome> {
+        let Self { registers, blocks, code, pc, .. } = self;
+        let block = match blocks.at(*pc, code, bus) {
+            Ok(block) => block,
+            Err(cause) => return Err(Outcome::Trap(Trap { pc: *pc, cause: *cause })),
+        };
+        let entries = match usize::try_from(most) {
+            Ok(most) => block.entries.get(..most).unwrap_or(&block.entries),
+            Err(_) => &block.entries,
+        };
+        let mut count = 0;
+        let mut flow = Ok(Flow::On);
+        while let Some(entry) = entries.get(count) {
+            flow = registers.execute(entry, bus, code);
+            match flow {
+                Ok(Flow::On) => count += 1,
+                Ok(Flow::Lookup) => {
+                    let rest = entries.get(count..).unwrap_or_default();
+                    count += if registers.look_up(rest, bus) { Lookup::LENGTH } else { 1 };
+                }
+                _ => break,
             }
         }
-        let next = self.execute(instruction, bus)?;
-        self.counts.count(instruction.op.class());
-        Ok(next)
+        let changed = matches!(flow, Ok(Flow::Changed));
+        let (done, next, result) = match flow {
+            Ok(Flow::On | Flow::Lookup) => (count, block.pc_behind(count), Ok(())),
+            Ok(Flow::Jump(target)) => (count + 1, target, Ok(())),
+            Err(cause) => not_executed(*cause, block.pc_behind(count), count),
+            Ok(Flow::Changed) => (count + 1, block.pc_behind(count + 1), Ok(())),
+            Ok(Flow::Call) => (count + 1, block.pc_behind(count + 1), Err(Outcome::Call)),
+            Ok(Flow::Break) => (count + 1, block.pc_behind(count + 1), Err(Outcome::Break)),
+        };
+        block.count(done);
+        registers.executed += done as u64;
+        *pc = next;
+        if changed {
+            blocks.doubt();
+        }
+        result
     }
+}
 
-    #[cold]
-    fn decode_anew(&self, word: u32) -> Step<Instruction> {
-        decode(word, self.isa).map_err(|refusal| Box::new(Cause::Instruction { word, refusal }))
+/// What an instruction comes to that was not executed, or not only: how many were, where the core is, and why it does not go on.
+#[cold]
+fn not_executed(cause: Cause, pc: u32, count: usize) -> (usize, u32, Result<(), Outcome>) {
+    match cause {
+        Cause::Store { fault: BusFault::Pause, .. } => (count + 1, pc.wrapping_add(4), Err(Outcome::Pause)),
+        cause => (count, pc, Err(Outcome::Trap(Trap { pc, cause }))),
     }
 }

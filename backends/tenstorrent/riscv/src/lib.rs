@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod block;
 mod bus;
 mod csr;
 mod decode;

@@ -251,6 +251,85 @@ fn code_that_changes_itself_is_seen_at_once() {
 }
 
 #[test]
+fn code_that_somebody_else_changes_is_seen_when_that_is_said() {
+    let words = [
+        0x0011_0113, // addi x2, x2, 1
+        0xffdf_f06f, // jal x0, -4
+    ];
+    let (mut hart, _, mut ram) = run(Isa::Wormhole, &words, [0; 3]);
+    assert_eq!(hart.x(2), 50);
+    ram.store(CODE, Width::Word, 0x0021_0113).unwrap();
+    assert_eq!(hart.resume(&mut ram, 2), Outcome::Budget);
+    assert_eq!(hart.x(2), 51, "nobody said so");
+    hart.changed(0x800, 4);
+    assert_eq!(hart.resume(&mut ram, 2), Outcome::Budget);
+    assert_eq!(hart.x(2), 52, "that is elsewhere");
+    hart.changed(0, CODE + 1);
+    assert_eq!(hart.resume(&mut ram, 2), Outcome::Budget);
+    assert_eq!(hart.x(2), 54);
+    ram.store(CODE, Width::Word, 0x0011_0113).unwrap();
+    assert_eq!(hart.run(&mut ram, 2), Outcome::Budget);
+    assert_eq!(hart.x(2), 55, "it may always be before a run");
+}
+
+/// An access by a table of pages, whole and one instruction at a time, where the page is there, is not, and the entry is no address.
+#[test]
+fn an_access_by_a_table_is_what_its_instructions_are() {
+    let words = [
+        0x0080_006f, // jal x0, 8
+        0x0010_0073, // ebreak
+        0x0080_8193, // addi x3, x1, 8
+        0x00c1_d213, // srli x4, x3, 12
+        0x0032_1213, // slli x4, x4, 3
+        0x0042_2203, // lw x4, 4(x4)
+        0x0040_4863, // blt x0, x4, 16
+        0x0041_81b3, // add x3, x3, x4
+        0x0001_a303, // lw x6, 0(x3)
+        0x0010_0073, // ebreak
+        0x0070_0293, // addi x5, x0, 7
+        0x0010_0073, // ebreak
+    ];
+    for (entry, ends) in [
+        (0_u32, Some(0x5555)),
+        ((-0x1000_i32).cast_unsigned(), Some(0x6666)),
+        (1, None),
+        (0x7fff_ffff, None),
+        // Nothing is there, and what is there is not aligned.
+        ((-0x5000_i32).cast_unsigned(), None),
+        ((-0x1001_i32).cast_unsigned(), None),
+    ] {
+        let mut results = Vec::new();
+        for budget in [100, 1, 3] {
+            let mut ram = Ram::new(0, 0x3000);
+            for (index, word) in (0..).zip(words) {
+                ram.store(CODE + 4 * index, Width::Word, word).unwrap();
+            }
+            // The entry for stores of the third page; and what the access finds there, and a page below.
+            for (address, value) in [(2 * 8 + 4, entry), (0x2008, 0x5555), (0x1008, 0x6666)] {
+                ram.store(address, Width::Word, value).unwrap();
+            }
+            let mut hart = Hart::new(Isa::Blackhole, CODE);
+            hart.set_x(1, 0x2000);
+            let outcome = loop {
+                match hart.run(&mut ram, budget) {
+                    Outcome::Budget => {}
+                    outcome => break outcome,
+                }
+            };
+            let registers: Vec<u32> = (0..32).map(|register| hart.x(register)).collect();
+            results.push((outcome, hart.pc(), hart.counts(), hart.executed(), registers));
+        }
+        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{entry:#x}: {results:#?}");
+        let (outcome, _, counts, executed, registers) = &results[0];
+        assert_eq!(counts.total(), *executed);
+        match ends {
+            Some(value) => assert_eq!((*outcome, registers[6]), (Outcome::Break, value), "{entry:#x}"),
+            None => assert_eq!(registers[6], 0, "{entry:#x}"),
+        }
+    }
+}
+
+#[test]
 fn the_zero_register_stays_zero() {
     let words = [
         0x0050_0013,           // addi x0, x0, 5

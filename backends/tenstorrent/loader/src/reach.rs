@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What a function may come to: its own code, and that of what it calls.
+//!
+//! Branches and jumps name their targets, and a return comes back behind a call that was followed. Where a target is in a register, as
+//! of a table of jumps, it is not known, and neither is what may be come to: then that is everything.
+
+use crate::bytes::u32_at;
+use crate::image::Image;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// `jalr x0, 0(ra)`
+const RETURN: u32 = 0x0000_8067;
+
+/// Some of an image's code.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The instructions at these places, from the image's beginning.
+    Some(BTreeSet<u32>),
+    /// All of it.
+    All,
+}
+
+/// A jump in an instruction.
+enum Jump {
+    /// There or behind it.
+    Maybe(u32),
+    /// There, and back.
+    Call(u32),
+    /// There.
+    Always(u32),
+}
+
+fn jump(at: u32, word: u32) -> Option<Jump> {
+    let part = |from: u32, count: u32| word >> from & ((1 << count) - 1);
+    let target = |distance: u32, bits: u32| {
+        let distance = (distance << (32 - bits)).cast_signed() >> (32 - bits);
+        at.wrapping_add_signed(distance)
+    };
+    match word & 0x7f {
+        0x63 => {
+            let distance = part(31, 1) << 12 | part(7, 1) << 11 | part(25, 6) << 5 | part(8, 4) << 1;
+            Some(Jump::Maybe(target(distance, 13)))
+        }
+        0x6f => {
+            let distance = part(31, 1) << 20 | part(12, 8) << 12 | part(20, 1) << 11 | part(21, 10) << 1;
+            let target = target(distance, 21);
+            Some(if part(7, 5) == 0 { Jump::Always(target) } else { Jump::Call(target) })
+        }
+        _ => None,
+    }
+}
+
+impl Reach {
+    /// From an instruction on.
+    pub(crate) fn of(image: &Image, start: u32) -> Self {
+        let is_code = |at: u32| image.code.iter().any(|range: &Range<u32>| range.contains(&at));
+        let (mut places, mut open) = (BTreeSet::new(), vec![start]);
+        while let Some(mut at) = open.pop() {
+            while is_code(at) && places.insert(at) {
+                let word = u32_at(&image.bytes, at).unwrap_or(0);
+                match jump(at, word) {
+                    Some(Jump::Maybe(target) | Jump::Call(target)) => open.push(target),
+                    Some(Jump::Always(target)) if is_code(target) => {
+                        at = target;
+                        continue;
+                    }
+                    // What replaces an instruction is no part of the executable's own code, and comes back behind it.
+                    Some(Jump::Always(_)) => {}
+                    // Zeros fill what is between functions.
+                    None if word == RETURN || word == 0 => break,
+                    None if word & 0x7f == 0x67 => return Self::All,
+                    None => {}
+                }
+                at = at.wrapping_add(4);
+            }
+        }
+        Self::Some(places)
+    }
+
+    pub(crate) fn has(&self, at: u32) -> bool {
+        match self {
+            Self::Some(places) => places.contains(&at),
+            Self::All => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encode::{Assembler, Reg, When, addi, jal, jalr};
+
+    fn reach(words: &[u32], start: u32) -> Reach {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        // The last two words are no code of the executable's own.
+        let end = u32::try_from(bytes.len()).unwrap() - 8;
+        Reach::of(&Image::of_code(bytes, 0..end), start)
+    }
+
+    const NOTHING: u32 = addi(Reg::ZERO, Reg::ZERO, 0);
+
+    #[test]
+    fn branches_calls_and_what_was_replaced_are_followed() {
+        let mut asm = Assembler::new();
+        let [skipped, called, replacement, back] = [(); 4].map(|()| asm.label());
+        asm.bind(back);
+        asm.branch(When::Eq, Reg::T[0], Reg::ZERO, skipped); // 0
+        asm.jump(Reg::RA, called); // 4
+        asm.jump(Reg::ZERO, replacement); // 8
+        asm.bind(skipped);
+        asm.branch(When::Ne, Reg::T[0], Reg::ZERO, back); // 12
+        asm.emit(jalr(Reg::ZERO, Reg::RA, 0)); // 16
+        asm.emit_all([NOTHING, NOTHING]); // 20, 24: another function
+        asm.bind(called);
+        asm.emit_all([NOTHING, jalr(Reg::ZERO, Reg::RA, 0)]); // 28, 32
+        asm.bind(replacement);
+        asm.emit_all([NOTHING, NOTHING]);
+        let words = asm.finish();
+        assert_eq!(reach(&words, 0), Reach::Some(BTreeSet::from([0, 4, 8, 12, 16, 28, 32])));
+        assert_eq!(reach(&words, 20), Reach::Some(BTreeSet::from([20, 24, 28, 32])));
+        assert_eq!(reach(&words, 400), Reach::Some(BTreeSet::new()));
+    }
+
+    #[test]
+    fn a_target_in_a_register_is_anything() {
+        for unknown in
+            [jalr(Reg::ZERO, Reg::T[0], 0), jalr(Reg::RA, Reg::T[0], 0), jalr(Reg::ZERO, Reg::RA, 4)]
+        {
+            assert_eq!(reach(&[NOTHING, unknown, 0, 0, 0], 0), Reach::All);
+        }
+    }
+
+    #[test]
+    fn loops_and_padding_end() {
+        let forever = jal(Reg::ZERO, 0).unwrap();
+        assert_eq!(reach(&[NOTHING, forever, 0, 0, 0], 0), Reach::Some(BTreeSet::from([0, 4])));
+        assert_eq!(reach(&[NOTHING, 0, NOTHING, 0, 0], 0), Reach::Some(BTreeSet::from([0, 4])));
+    }
+}
