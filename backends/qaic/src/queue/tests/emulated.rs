@@ -152,6 +152,16 @@ fn a_message_that_is_not_answered_fails_the_dispatch_in_time() {
 }
 
 #[test]
+fn a_message_that_the_device_has_no_room_for_fails_the_dispatch_and_says_so() {
+    let full = [("fault", "control-full:3"), ("speed", "20")];
+    let mut machine = Machine::new(&full, Settings::default());
+    let failure = machine.dispatch().unwrap_err();
+    assert_eq!(failure.code(), Code::Unavailable, "{failure}");
+    assert!(failure.message().contains("taken no message"), "{failure}");
+    machine.works();
+}
+
+#[test]
 fn waits_that_signals_interrupt_go_on() {
     let mut machine = Machine::new(&[("fault", "eintr:5")], Settings::default());
     // What is said to the card is not said twice: whether it was heard is unknown.
