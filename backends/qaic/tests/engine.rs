@@ -7,10 +7,12 @@ use hal_backend::{
     Command, Device, Dispatch, Driver, Failure, Function, HostCall, HostLoader, HostProgram, LoadRequest,
     Parameters, Pattern, Place, Span, Workgroups,
 };
-use hal_qaic::{Executable, Memory, Qaic, QaicDevice};
+use hal_qaic::emulator::{Emulator, Options};
+use hal_qaic::{Executable, FORMAT, Memory, Qaic, QaicDevice};
 use hal_semaphore::Code;
 use hal_testbench::{Testbench, until_known};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -125,4 +127,30 @@ fn a_network_that_hangs_does_not_keep_an_engine_that_ends() {
     drop((bench, executable, memory));
     assert!(begin.elapsed() < Duration::from_secs(60), "it was given up");
     assert!(until_known(&timeline).is_err());
+}
+
+/// A loader for a host that runs nothing.
+struct NoHost;
+
+impl HostLoader for NoHost {
+    fn supports(&self, _: &str) -> bool {
+        false
+    }
+
+    fn load(&self, _: &LoadRequest<'_>, _: usize) -> Result<Arc<dyn HostProgram>, Failure> {
+        panic!("it supports nothing")
+    }
+}
+
+#[test]
+fn a_card_takes_its_own_format_and_an_emulated_one_the_hosts_as_well() {
+    let emulated = bench(&[]);
+    let emulated = emulated.device();
+    assert!(emulated.supports(FORMAT, &NoHost) && emulated.supports("host", &Loader));
+    assert!(!emulated.supports("host", &NoHost));
+    // A card that nobody says is emulated has no way to run what the host runs.
+    let mut none = Parameters::new("qaic", []);
+    let kernel = Emulator::new(Options::read(&mut none).unwrap()).unwrap();
+    let card = Qaic::open_on(kernel, Path::new("/dev/accel/accel0"), None, &mut none).unwrap();
+    assert!(card.supports(FORMAT, &Loader) && !card.supports("host", &Loader));
 }

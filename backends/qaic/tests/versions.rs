@@ -114,9 +114,12 @@ fn a_device_that_is_opened_shows_its_versions() {
     let info = open(5, (17, 2)).unwrap().info();
     assert_eq!(info.warnings.len(), 2, "{info}");
     let text = info.to_string();
-    for line in
-        ["transactions:  5.5, here 5.0", "commands:      17.2, here 17.0", "warning:       /dev/accel/accel0"]
-    {
+    for line in [
+        "transactions:  5.5, here 5.0",
+        "commands:      17.2, here 17.0",
+        "module:        datapath_polling",
+        "warning:       /dev/accel/accel0",
+    ] {
         assert!(text.contains(line), "{text}");
     }
     assert!(open(0, (17, 0)).unwrap().info().warnings.is_empty());

@@ -14,6 +14,8 @@ pub(crate) const CONTROL_FULL: Form = Form::new("control-full", When::Nth);
 pub(crate) const CONTROL_LOST: Form = Form::new("control-lost", When::Nth);
 /// The answer to this message has a wrong checksum.
 pub(crate) const CONTROL_CRC: Form = Form::new("control-crc", When::Nth);
+/// This message is answered as if it had been another one.
+pub(crate) const CONTROL_WRONG: Form = Form::new("control-wrong", When::Nth);
 /// This activation is answered with a channel that does not exist.
 pub(crate) const BAD_CHANNEL: Form = Form::new("bad-channel", When::Nth);
 /// This deactivation is refused by the device.
@@ -42,6 +44,7 @@ pub(crate) const ALL: &[Form] = &[
     CONTROL_FULL,
     CONTROL_LOST,
     CONTROL_CRC,
+    CONTROL_WRONG,
     BAD_CHANNEL,
     DEACTIVATE,
     LOST_MSI,

@@ -38,6 +38,7 @@
 //! | `control-full:N` | the control channel has no room for the N-th message, and `EAGAIN` comes after 2 s |
 //! | `control-lost:N` | the answer to the N-th message is lost: `ETIMEDOUT` |
 //! | `control-crc:N` | the answer to the N-th message has a wrong checksum: `EPIPE`, if the device wants checksums |
+//! | `control-wrong:N` | the N-th message is answered as if it had been another one: `EINVAL`, although the device has done what it says |
 //! | `bad-channel:N` | the N-th activation is answered with channel 255: `ENODEV` |
 //! | `deactivate:N` | the device refuses the N-th deactivation: `ECANCELED`, and the channel is the user's again |
 //! | `lost-msi:N` | the N-th interrupt is lost: waits time out until another one comes |

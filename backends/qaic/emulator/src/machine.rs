@@ -273,7 +273,7 @@ impl Machine {
         }
     }
 
-    /// Pulls a card out (`qaic_pci_remove`).
+    /// Pulls a card out (`qaic_pci_remove`, `qaic_destroy_drm_device`).
     pub(crate) fn unplug(&self, state: &mut State, number: usize) {
         let Some(card) = state.cards.get_mut(number) else { return };
         card.status = Status::Gone;

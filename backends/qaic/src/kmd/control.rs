@@ -148,6 +148,13 @@ fn send(card: &Card, what: &'static str, mut message: Message) -> Result<Reply, 
             return Err(Error::Answer { what, why });
         }
         Err(Errno::NODEV) => return Err(Error::Gone),
+        // What it says of a message that it does not take, too; but these are made here, and of no other kind.
+        Err(Errno::INVAL) => {
+            let why = "the kernel takes it for no answer to this message (errno 22); use firmware and driver of one \
+                       release, or look at the kernel's log"
+                .to_owned();
+            return Err(Error::Answer { what, why });
+        }
         Err(errno) => return Err(Error::Kernel { what, errno }),
     };
     let length = usize::try_from(argument.len).unwrap_or(usize::MAX);

@@ -121,6 +121,9 @@ fn advice(errno: Errno) -> &'static str {
         Errno::FAULT => "memory that was given cannot be read or written",
         Errno::ACCESS => "this user may not do that; add it to the group of the device's node",
         Errno::NOSPC => "there is not enough room",
+        Errno::AGAIN => {
+            "the device has taken no message for seconds; it may be busy or hung: see the kernel's log, or try again"
+        }
         Errno::INTR => "a signal interrupted it, and what it did before is unknown",
         Errno::IO => "the device was reset before it answered",
         Errno::MFILE | Errno::NFILE => "too many files are open",
@@ -190,11 +193,11 @@ impl Error {
                 FaultKind::Unsupported => Code::Unimplemented,
             },
             Error::Kernel { errno, .. } => match *errno {
-                Errno::NOMEM | Errno::NOSPC => Code::ResourceExhausted,
+                Errno::NOMEM | Errno::NOSPC | Errno::MFILE | Errno::NFILE => Code::ResourceExhausted,
                 Errno::INVAL | Errno::FAULT | Errno::NOENT => Code::InvalidArgument,
                 Errno::ACCESS | Errno::PERM => Code::PermissionDenied,
                 Errno::INTR => Code::Aborted,
-                Errno::IO => Code::Unavailable,
+                Errno::IO | Errno::AGAIN => Code::Unavailable,
                 _ => Code::Internal,
             },
         }
@@ -265,5 +268,50 @@ mod tests {
         assert!(denied.message().contains("group") && denied.message().contains("errno 13"), "{denied}");
         assert_eq!(Error::Gone.failure("x").code(), Code::Unavailable);
         assert_eq!(Error::TimedOut.failure("x").code(), Code::DeadlineExceeded);
+    }
+
+    #[test]
+    fn each_error_has_its_code() {
+        let version = Version { major: 1, minor: 0 };
+        let malformed = Malformed::TooShort { what: "it", needed: 2, found: 1 };
+        for (error, code) in [
+            (Error::Gone, Code::Unavailable),
+            (Error::WorkloadLost, Code::Unavailable),
+            (Error::Full, Code::Unavailable),
+            (Error::Queued, Code::Unavailable),
+            (Error::Version { what: "it", device: version, ours: version }, Code::Incompatible),
+            (Error::Answer { what: "it", why: String::new() }, Code::Internal),
+            (Error::NoAnswer { what: "it", waited: Duration::ZERO }, Code::DeadlineExceeded),
+            (Error::TimedOut, Code::DeadlineExceeded),
+            (Error::Checksum { what: "it" }, Code::DataLoss),
+            (Error::Ring, Code::ResourceExhausted),
+            (Error::Malformed(malformed), Code::InvalidArgument),
+        ] {
+            assert_eq!(error.failure("x").code(), code, "{error}");
+        }
+    }
+
+    #[test]
+    fn each_number_of_the_kernel_has_its_code_and_says_what_it_is() {
+        for (errno, code, says) in [
+            (Errno::NOMEM, Code::ResourceExhausted, "memory"),
+            (Errno::NOSPC, Code::ResourceExhausted, "room"),
+            (Errno::INVAL, Code::InvalidArgument, "does not accept"),
+            (Errno::FAULT, Code::InvalidArgument, "cannot be read"),
+            (Errno::NOENT, Code::InvalidArgument, "no such buffer object"),
+            (Errno::ACCESS, Code::PermissionDenied, "group"),
+            (Errno::PERM, Code::PermissionDenied, "failed"),
+            (Errno::INTR, Code::Aborted, "signal"),
+            (Errno::IO, Code::Unavailable, "reset"),
+            (Errno::AGAIN, Code::Unavailable, "try again"),
+            (Errno::MFILE, Code::ResourceExhausted, "files"),
+            (Errno::NFILE, Code::ResourceExhausted, "files"),
+            (Errno::XDEV, Code::Internal, "failed"),
+        ] {
+            let failure = Error::Kernel { what: "it", errno }.failure("accel0");
+            assert_eq!(failure.code(), code, "{failure}");
+            let number = format!("errno {}", errno.raw_os_error());
+            assert!(failure.message().contains(says) && failure.message().contains(&number), "{failure}");
+        }
     }
 }

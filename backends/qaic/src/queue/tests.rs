@@ -510,6 +510,38 @@ fn a_full_ring_is_waited_for_and_one_that_is_too_small_is_replaced() {
 }
 
 #[test]
+fn a_ring_that_is_full_of_nothing_of_ours_is_tried_again_after_a_pause_that_grows() {
+    let mut bench = Bench::with_channels(16);
+    let executable = bench.adder();
+    let memory = bench.memory(&[1; 8]);
+    let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
+    (0..9).for_each(|_| bench.desk.fail(Asked::PartialExecute, Errno::AGAIN));
+    let epoch = bench.submit(0, &[dispatch(&executable, 0, [4, 1, 1], &bindings)]);
+    // Nothing is in flight, so that nobody would wake the thread.
+    let mut pauses = Vec::new();
+    while pauses.len() < 9 {
+        match bench.submissions.step() {
+            Next::Again => {}
+            Next::Sleep(_, pause) => pauses.push(pause.map(|pause| pause.as_micros())),
+            Next::End => panic!("a job waits"),
+        }
+    }
+    let expected = [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000];
+    assert_eq!(pauses, expected.map(Some));
+    bench.until_ended(epoch).unwrap();
+    // The next one begins with the shortest.
+    bench.desk.fail(Asked::PartialExecute, Errno::AGAIN);
+    bench.submit(0, &[dispatch(&executable, 0, [4, 1, 1], &bindings)]);
+    let next = loop {
+        match bench.submissions.step() {
+            Next::Again => {}
+            next => break next,
+        }
+    };
+    assert!(matches!(next, Next::Sleep(_, Some(pause)) if pause == Duration::from_micros(50)), "{next:?}");
+}
+
+#[test]
 fn a_network_of_a_compiler_works_on_the_programs_own_buffers() {
     let mut bench = Bench::with_channels(16);
     let executable = Arc::new(Executable::network(&container(), false, &bench.queues).unwrap());

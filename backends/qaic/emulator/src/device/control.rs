@@ -240,7 +240,10 @@ impl Machine {
             // What is no message has no answer.
             let Ok(message) = Message::<ToDevice>::read(&bytes, self.options.crc) else { continue };
             let header = message.header;
-            let transactions = self.answer(state, number, header.handle, message.transactions);
+            let mut transactions = self.answer(state, number, header.handle, message.transactions);
+            if state.cards.get_mut(number).is_some_and(|card| card.faults.strikes(fault::CONTROL_WRONG)) {
+                transactions = vec![FromDevice::Terminated { status: 0 }];
+            }
             let Ok(reply) = (Message { header, transactions }).write(self.options.crc) else { continue };
             self.reply(state, number, header.sequence, reply);
         }
@@ -548,4 +551,27 @@ fn constants_answer(result: Result<u32, Status>) -> FromDevice {
         status: status(result.map(drop)).into(),
         ..Default::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn a_transfer_that_ends_early_is_forgotten() {
+        // The machine's threads were not started: the test sends what the kernel would.
+        let machine = Machine::new(Options::default());
+        let mut state = machine.lock();
+        let request = LoadConstantsRequest { tag: 3.into(), length: 100.into(), ..Default::default() };
+        let load = ToDevice::Passthrough(command::request(&request, &[]));
+        let transfer = |tag| ToDevice::DmaTransfer { tag, chunk: 1, pieces: Vec::new() };
+        let answer = machine.answer(&mut state, 0, 7, vec![load, transfer(3)]);
+        assert_eq!(answer, [FromDevice::DmaContinue { chunk: 1, transferred: 0 }]);
+        assert_eq!(state.cards[0].server.chunked.len(), 1);
+        assert_eq!(machine.answer(&mut state, 0, 8, vec![transfer(0)]), [], "another user's");
+        assert_eq!(state.cards[0].server.chunked.len(), 1);
+        assert_eq!(machine.answer(&mut state, 0, 7, vec![transfer(0)]), []);
+        assert!(state.cards[0].server.chunked.is_empty());
+    }
 }

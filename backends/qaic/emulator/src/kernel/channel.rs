@@ -104,7 +104,7 @@ impl Machine {
         Ok(())
     }
 
-    /// `release_dbc`: what is on its way ends, waits for it too, objects are no longer sliced, the rings go.
+    /// `release_dbc`, `wakeup_dbc`: what is on its way ends, waits for it too, objects are no longer sliced, the rings go.
     pub(crate) fn release_channel(&self, state: &mut State, number: usize, channel: u32) {
         let Some(card) = state.cards.get_mut(number) else { return };
         let Some(released) = card.channels.get_mut(channel as usize).filter(|channel| channel.in_use) else {

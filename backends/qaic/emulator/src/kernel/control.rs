@@ -21,7 +21,7 @@ pub(crate) struct Control {
 
 impl Default for Control {
     fn default() -> Self {
-        // The first message was sent when the device booted: it asked whether there are checksums.
+        // The first message was sent when the device booted: it asked whether there are checksums (`get_cntl_version`).
         Self { next_sequence: 1, pending: BTreeMap::new() }
     }
 }

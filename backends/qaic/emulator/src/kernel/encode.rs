@@ -108,7 +108,7 @@ impl Encoder<'_, '_> {
         Ok(())
     }
 
-    /// `encode_dma`: memory of the program, which the device reads while the message is on its way. Padding is not looked
+    /// `encode_dma`, `find_and_map_user_pages`: memory of the program, which the device reads while the message is on its way. Padding is not looked
     /// at. The kernel counts what was transferred for the whole message, so that a second transfer begins behind as many
     /// bytes as the first one had.
     fn transfer(&mut self, ask: &DmaTransfer) -> Result<(), Errno> {

@@ -44,7 +44,7 @@ impl Writer {
         if self.head <= self.tail { self.tail - self.head } else { self.elements - (self.head - self.tail) }
     }
 
-    /// Writes elements behind those that were written.
+    /// `copy_exec_reqs`: writes elements behind those that were written.
     fn put(&mut self, requests: &[Request], id: u16) -> Result<(), Errno> {
         if (self.available() as usize) < requests.len() {
             return Err(Errno::AGAIN);

@@ -63,7 +63,7 @@ impl Machine {
         result
     }
 
-    /// Sends a message, as often as a long transfer takes, and reads the answer.
+    /// `qaic_manage_msg_xfer`: sends a message, as often as a long transfer takes, and reads the answer.
     fn exchange(
         &self,
         process: &dyn Process,

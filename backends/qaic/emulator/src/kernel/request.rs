@@ -34,7 +34,7 @@ impl Machine {
         if card.status == Status::Gone { Err(Errno::NODEV) } else { Ok(file) }
     }
 
-    /// Answers a request.
+    /// `drm_ioctl`: answers a request.
     pub(crate) fn request(
         &self,
         process: &dyn Process,

@@ -134,7 +134,7 @@ impl Card {
         self.objects.settle(number);
     }
 
-    /// `qaic_attach_slicing_bo`: the slices of an object for a channel.
+    /// `qaic_attach_slicing_bo`, `qaic_map_one_slice`: the slices of an object for a channel.
     fn slice(
         &mut self,
         number: u64,

@@ -45,11 +45,12 @@ impl Machine {
             // Somebody may wait for the channel to be let go of.
             self.core.wake(number);
             let released = channel.user.is_none();
-            result?;
+            // A wait that is too late says only that; one that a signal has interrupted may have lost its channel as well.
             return match card.restarting {
+                _ if result == Err(Errno::TIMEDOUT) => result,
                 Some(channel) if channel == request.dbc_id => Err(Errno::PIPE),
                 _ if released => Err(Errno::PERM),
-                _ => Ok(()),
+                _ => result,
             };
         }
         result

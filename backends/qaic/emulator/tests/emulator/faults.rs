@@ -4,7 +4,7 @@
 
 use crate::common::{Buffers, STUCK, card, faulty, image, open, options, passthrough, try_open};
 use hal_emulation::{Errno, Kernel};
-use hal_qaic_abi::nnc::command::{ActivateResponse, Status};
+use hal_qaic_abi::nnc::command::{self, ActivateResponse, LoadElfRequest, Status};
 use hal_qaic_abi::nnc::user::Ask;
 use hal_qaic_emulator::{Emulator, Options};
 use std::path::Path;
@@ -52,6 +52,27 @@ fn control_crc_is_noticed_where_there_are_checksums() {
         assert_eq!(card.manage(&[Ask::Status]).0, result);
         assert_eq!(card.manage(&[Ask::Status]).0, Ok(()));
     }
+}
+
+#[test]
+fn control_wrong_is_no_answer_and_what_the_device_did_goes_with_its_user() {
+    let card = card(faulty(&["control-wrong:1", "control-wrong:3"]));
+    let machine = card.emulator.clone();
+    let bytes = image(0, 0, &[64]);
+    let request = LoadElfRequest { tag: 1.into(), length: (bytes.len() as u64).into(), ..Default::default() };
+    let request = command::request(&request, &[]);
+    let transfer = Ask::DmaTransfer { tag: 1, address: bytes.as_ptr() as u64, size: bytes.len() as u64 };
+    assert_eq!(card.manage(&[Ask::Passthrough(&request), transfer]).0, Err(Errno::INVAL));
+    assert_eq!((card.counts().loaded, card.counts().mapped), (1, 0), "the device has done it");
+    let elf = card.load(&bytes).elf_id.get();
+    // The device has given a channel, and the kernel has not heard of it.
+    assert_eq!(card.try_activate(elf, 8).0, Err(Errno::INVAL));
+    let counts = card.counts();
+    assert_eq!((counts.activations, counts.channels, counts.mapped), (1, 0, 0));
+    assert_eq!(card.activate(&bytes, 8).channel, 1, "the next one has another");
+    let counts = card.close();
+    assert_eq!((counts.loaded, counts.activations, counts.channels, counts.mapped), (0, 0, 0, 0));
+    assert_eq!(open(&machine, 0).activate(&bytes, 8).channel, 0);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod fuzz;
 mod messages;
 mod networks;
 mod objects;
+mod rules;
 mod slices;
 mod supervised;
 mod table;

@@ -3,10 +3,12 @@
 //! Waits: `qaic_wait_bo_ioctl`, `wakeup_dbc`, `disable_dbc`.
 
 use crate::common::{STUCK, card, open, options};
-use hal_emulation::{Errno, Kernel};
+use hal_emulation::{Errno, Kernel, interrupt};
 use hal_qaic_abi::uapi::{Call, Wait};
 use hal_qaic_emulator::{Module, Options};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -64,6 +66,40 @@ fn a_deactivation_waits_for_waits_and_then_ends_what_is_on_its_way() {
         assert!(begun.elapsed() >= Duration::from_millis(500), "{:?}", begun.elapsed());
         assert_eq!(waiter.join().unwrap(), Err(Errno::TIMEDOUT));
     });
+}
+
+#[test]
+fn a_wait_that_a_signal_interrupts_says_that_its_channel_was_taken_if_it_was() {
+    let card = card(options());
+    let active = card.channel(8);
+    let stuck = card.stuck(&active);
+    card.execute(active.channel, &[stuck]).unwrap();
+    let interrupted = |taken: &dyn Fn()| {
+        let flag = Arc::new(AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let (card, lent) = (&card, flag.clone());
+            let wait = move || card.wait(active.channel, stuck, 10_000);
+            let waiter = scope.spawn(move || interrupt::on_behalf(lent, wait));
+            card.until_waits(1);
+            taken();
+            flag.store(true, Ordering::Release);
+            hal_emulation::supervised::Supervised::nudge(&*card.emulator);
+            waiter.join().unwrap()
+        })
+    };
+    assert_eq!(interrupted(&|| ()), Err(Errno::INTR));
+    let shared = &card;
+    std::thread::scope(|scope| {
+        let result = interrupted(&|| {
+            // The deactivation takes the channel, and then waits for the wait.
+            scope.spawn(move || shared.deactivate(active));
+            while card.execute(active.channel, &[stuck]) != Err(Errno::PERM) {
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(result, Err(Errno::PERM));
+    });
+    assert_eq!(card.counts().channels, 0);
 }
 
 #[test]

@@ -310,6 +310,15 @@ fn what_the_kernel_says_of_a_message_has_its_meaning() {
         (Errno::PIPE, Error::Checksum { what: ActivateRequest::NAME }),
         (Errno::NODEV, Error::Gone),
         (Errno::TIMEDOUT, Error::NoAnswer { what: ActivateRequest::NAME, waited: Duration::from_secs(60) }),
+        (
+            Errno::INVAL,
+            Error::Answer {
+                what: ActivateRequest::NAME,
+                why: "the kernel takes it for no answer to this message (errno 22); use firmware and driver of one \
+                      release, or look at the kernel's log"
+                    .to_owned(),
+            },
+        ),
         (Errno::NOMEM, Error::Kernel { what: ActivateRequest::NAME, errno: Errno::NOMEM }),
     ] {
         assert_eq!(activate(move |_| Err(errno), Duration::ZERO), Err(expected));

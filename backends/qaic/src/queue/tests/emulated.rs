@@ -154,6 +154,37 @@ fn a_message_that_is_not_answered_fails_the_dispatch_in_time() {
 }
 
 #[test]
+fn a_message_that_is_answered_wrongly_fails_the_dispatch_and_leaves_nothing_behind() {
+    // The third loads the network, the fourth activates it.
+    for message in ["control-wrong:3", "control-wrong:4"] {
+        let mut machine = Machine::new(&[("fault", message)], Settings::default());
+        let failure = machine.dispatch().unwrap_err();
+        assert_eq!(failure.code(), Code::Internal, "{message}: {failure}");
+        assert!(failure.message().contains("the device's answer is not understood"), "{message}: {failure}");
+        machine.works();
+        let emulator = machine.emulator.clone();
+        drop(machine);
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        while emulator.counts(0).users > 0 {
+            assert!(std::time::Instant::now() < end, "the file stays open");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let counts = emulator.counts(0);
+        assert_eq!((counts.loaded, counts.activations, counts.channels), (0, 0, 0), "{message}");
+    }
+}
+
+#[test]
+fn a_message_that_the_device_has_no_room_for_fails_the_dispatch_and_says_so() {
+    let full = [("fault", "control-full:3"), ("speed", "20")];
+    let mut machine = Machine::new(&full, Settings::default());
+    let failure = machine.dispatch().unwrap_err();
+    assert_eq!(failure.code(), Code::Unavailable, "{failure}");
+    assert!(failure.message().contains("taken no message"), "{failure}");
+    machine.works();
+}
+
+#[test]
 fn waits_that_signals_interrupt_go_on() {
     let mut machine = Machine::new(&[("fault", "eintr:5")], Settings::default());
     // What is said to the card is not said twice: whether it was heard is unknown.
