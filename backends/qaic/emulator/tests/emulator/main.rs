@@ -9,6 +9,7 @@
 
 mod bridge;
 mod common;
+mod corners;
 mod executions;
 mod faults;
 mod fuzz;
