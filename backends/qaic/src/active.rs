@@ -44,12 +44,7 @@ impl Drop for Loaded {
     fn drop(&mut self) {
         // What the device does not give back now it gives back when the file is closed. A device that does not answer is
         // asked once, and not for each thing that it has: each time may take a minute.
-        if let Some(activation) = self.activation.take().filter(|_| self.is_heard()) {
-            // After a refusal the channel is still ours, and the kernel's driver expects to be asked again.
-            let again = |result: &Result<(), Error>| matches!(result, Err(Error::Refused { .. }));
-            let _ =
-                (0..DEACTIVATIONS).map(|_| self.device.deactivate(&activation)).find(|result| !again(result));
-        }
+        self.deactivate();
         if let Some(network) = self.network.take().filter(|_| self.is_heard()) {
             let _ = self.device.unload_network(network);
         }
@@ -60,6 +55,18 @@ impl Drop for Loaded {
 }
 
 impl Loaded {
+    /// Stops the network, if it runs. Whether it has stopped, and with it the kernel has ended every slice of its channel.
+    fn deactivate(&mut self) -> bool {
+        let Some(activation) = self.activation.take() else { return true };
+        if !self.is_heard() {
+            return false;
+        }
+        // After a refusal the channel is still ours, and the kernel's driver expects to be asked again.
+        let again = |result: &Result<(), Error>| matches!(result, Err(Error::Refused { .. }));
+        let mut results = (0..DEACTIVATIONS).map(|_| self.device.deactivate(&activation));
+        results.find(|result| !again(result)).is_some_and(|result| result.is_ok())
+    }
+
     fn is_heard(&self) -> bool {
         !self.device.control().is_silent()
     }
@@ -101,7 +108,7 @@ impl Active {
         let activation = device.activate(network, loaded.constants, start.elements, start.patience)?;
         loaded.activation = Some(activation);
         let channel = Arc::new(Channel { number: activation.channel, bases: activation.bases });
-        let spare = usize::try_from(SPARE / blueprint.memory()).unwrap_or(usize::MAX).max(1);
+        let spare = usize::try_from(SPARE / blueprint.plan.memory).unwrap_or(usize::MAX).max(1);
         Ok(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             target: Target { card: device.card().clone(), channel, blueprint: blueprint.clone() },
@@ -160,10 +167,13 @@ impl Active {
 
     /// Stops the network, of which nothing is in flight, and gives its objects to others.
     pub(crate) fn stop(self, spares: &mut Spares) {
-        let Self { slots, loaded, target, .. } = self;
-        // With the channel the kernel ends every slice.
+        let Self { slots, mut loaded, target, .. } = self;
+        let stopped = loaded.deactivate();
         drop((loaded, target));
-        spares.keep(slots.into_iter().flat_map(Slot::into_objects));
+        // Those of a network that the device has not stopped are still sliced, and of no use to others.
+        if stopped {
+            spares.keep(slots.into_iter().flat_map(Slot::into_objects));
+        }
     }
 
     /// Forgets the activation: the kernel has ended it.

@@ -4,7 +4,7 @@ use crate::hazard::Access;
 use hal_qaic_abi::container::emulated::Program;
 use hal_qaic_abi::container::metadata::Direction;
 use hal_qaic_abi::container::{Container, Fault, Group, Network, Plan};
-use hal_qaic_abi::uapi::{PAGE, sem};
+use hal_qaic_abi::uapi::sem;
 use std::sync::Arc;
 
 /// What the buffer of a group is for.
@@ -74,11 +74,6 @@ impl Blueprint {
         let roles = plan.groups.iter().map(|group| role(group.buffer, group.length)).collect();
         let waited = waited(&plan.groups);
         Ok(Self { name: network.name, plan, program, roles, bindings, waited, bytes: bytes.clone() })
-    }
-
-    /// How much memory the objects of a run take, where none is the program's own.
-    pub(crate) fn memory(&self) -> u64 {
-        self.plan.groups.iter().map(|group| group.length.next_multiple_of(PAGE).max(PAGE)).sum()
     }
 
     /// Whether a run reads and writes a binding.

@@ -465,7 +465,10 @@ impl Kernel for Desk {
                 let stats: PerfStats = take(argument);
                 // SAFETY: as above.
                 let entries = unsafe { entries::<PerfStatsEntry>(stats.data, stats.hdr.count.into()) };
-                entries.iter_mut().for_each(|entry| entry.num_queue_element = self.elements);
+                for entry in entries {
+                    let is_sliced = state.objects.get(&entry.handle).is_some_and(|one| one.sliced.is_some());
+                    entry.num_queue_element = if is_sliced { self.elements } else { 0 };
+                }
                 Ok(())
             }
             Call::GemClose => {

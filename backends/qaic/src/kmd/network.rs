@@ -211,8 +211,13 @@ impl Device {
                 ..LoadConstantsPayloadRequest::default()
             };
             let (transfer, memory) = transfer(CONSTANTS_TAG, bytes);
-            // If it fails, the device has given the room back itself.
-            self.command(&request, &[], &[transfer], memory, status)?;
+            if let Err(error) = self.command(&request, &[], &[transfer], memory, status) {
+                // Only a device that refuses may have given the room back itself. One that is silent is not asked again.
+                if !self.control.is_silent() {
+                    let _ = self.unload_constants(id);
+                }
+                return Err(error);
+            }
         }
         Ok(id)
     }

@@ -340,6 +340,7 @@ impl Submissions {
     /// Queues a run of a network, unless it has to wait.
     fn dispatch(&mut self, dispatch: &Dispatch<QaicDevice>, mut origin: Origin) -> Result<Step, Trouble> {
         let executable: &Executable = &dispatch.executable;
+        executable.takes(dispatch.bindings.len()).map_err(Trouble::Program)?;
         self.bindings.clear();
         self.reaches.clear();
         for (number, span) in dispatch.bindings.iter().enumerate() {

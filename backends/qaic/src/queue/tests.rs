@@ -57,6 +57,7 @@ impl HostProgram for Adder {
     }
 }
 
+mod corners;
 mod emulated;
 
 /// What was reported: epochs, and what became of them.
