@@ -124,6 +124,7 @@ mod tests {
         assert_eq!(blueprint.waited, [5], "the outcome has a fence");
         let taken = (0..6).filter(|&group| blueprint.takes_buffers(group)).count();
         assert_eq!(taken, 0, "each goes both ways");
+        assert_eq!([0, 1].map(|binding| blueprint.access(binding)), [Access::BOTH; 2]);
     }
 
     #[test]

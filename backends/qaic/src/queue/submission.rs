@@ -59,7 +59,7 @@ pub(crate) enum Next {
 
 /// The submission thread's own.
 pub(crate) struct Submissions {
-    queues: Arc<Queues>,
+    pub(super) queues: Arc<Queues>,
     pub(super) networks: Networks,
     settings: Settings,
     current: [Option<Current>; QUEUES],

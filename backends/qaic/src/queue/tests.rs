@@ -57,6 +57,7 @@ impl HostProgram for Adder {
     }
 }
 
+mod accounts;
 mod corners;
 mod emulated;
 

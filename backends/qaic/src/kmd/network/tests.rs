@@ -542,3 +542,28 @@ fn a_device_that_answers_anything_is_refused_or_understood_and_the_next_message_
     }
     assert!(understood > 50 && refused > 500, "{understood} understood, {refused} refused");
 }
+
+#[test]
+fn the_first_command_of_an_answer_counts_and_a_refusal_without_a_status_is_one() {
+    let device = device(kernel(|_, reply| {
+        say(reply, &LoadElfResponse { elf_id: 3.into(), ..LoadElfResponse::default() });
+        say(reply, &LoadElfResponse { elf_id: 4.into(), status: (-4).into(), ..LoadElfResponse::default() });
+        Ok(())
+    }));
+    assert_eq!(device.load_network("twice", b"image", 0), Ok(NetworkId(3)));
+    let refused = Scripted::new(|_, argument| {
+        let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
+        // SAFETY: as for every message.
+        let memory = unsafe { &mut *(manage.data as *mut [u8; MESSAGE_MAX]) };
+        let mut reply = Message::new();
+        let version = Answer::Status { version: TRANSACTIONS, status: 0, flags: 0 };
+        reply.answer(&version).unwrap();
+        memory.copy_from_slice(reply.memory());
+        manage.len = u32::try_from(reply.bytes().len()).unwrap();
+        argument.copy_from_slice(manage.as_bytes());
+        Err(Errno::CANCELED)
+    });
+    let card = Card::open(Arc::new(refused), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
+    let failure = Device::new(card, None).map(drop).unwrap_err();
+    assert!(failure.message().contains("the device refuses"), "{failure}");
+}
