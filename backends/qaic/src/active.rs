@@ -83,7 +83,7 @@ pub(crate) struct Active {
     /// How many runs may be in flight.
     limit: usize,
     in_flight: usize,
-    /// Whether a run is known to fit into the ring.
+    /// Whether the run that finds the ring full is known to fit into it.
     fits: bool,
     loaded: Loaded,
 }
@@ -151,13 +151,19 @@ impl Active {
         self.in_flight == 0
     }
 
-    /// Whether the ring can take the objects of a run when it is empty: the kernel only says that it is full. Asked once.
+    /// Whether the ring can take the objects of a run when it is empty: the kernel only says that it is full. Asked once
+    /// for each run, since the next one may be of buffers that are in more pieces.
     pub(crate) fn can_fit(&mut self, slot: &Slot) -> Result<bool, Error> {
         if !self.fits {
             // One element always stays free, so that a full ring is told from an empty one.
             self.fits = slot.elements(&self.target)? < u64::from(self.start.elements);
         }
         Ok(self.fits)
+    }
+
+    /// A run is queued.
+    pub(crate) fn queued(&mut self) {
+        self.fits = false;
     }
 
     /// How many elements its channel's rings have.

@@ -266,7 +266,11 @@ fn queue(
     let target = &active.target;
     let begun = slot.begin(target, spares, head, constants).map_err(Refusal::Failed);
     let refusal = match begun.and_then(|()| Ok(slot.queue(target)?)) {
-        Ok(()) => return Ok(Launched { network: active.number, target: target.clone(), slot }),
+        Ok(()) => {
+            let launched = Launched { network: active.number, target: target.clone(), slot };
+            active.queued();
+            return Ok(launched);
+        }
         Err(Refusal::Failed(Trouble::Device(Error::Full))) if active.is_alone() => {
             match active.can_fit(&slot) {
                 Ok(true) => Refusal::Full,

@@ -567,3 +567,22 @@ fn the_first_command_of_an_answer_counts_and_a_refusal_without_a_status_is_one()
     let failure = Device::new(card, None).map(drop).unwrap_err();
     assert!(failure.message().contains("the device refuses"), "{failure}");
 }
+
+#[test]
+fn a_restart_that_nobody_waits_for_any_more_is_not_waited_for() {
+    let (sender, refused) = std::sync::mpsc::channel();
+    let device = device(kernel(move |_, reply| {
+        let _ = sender.send(());
+        say(reply, &ActivateResponse { status: Status::RESTARTING.0.into(), ..ActivateResponse::default() });
+        Ok(())
+    }));
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        let activation = scope.spawn(|| device.activate(NetworkId(1), None, 8, Duration::from_secs(20)));
+        refused.recv().unwrap();
+        device.give_up();
+        let result = activation.join().unwrap();
+        assert!(matches!(result, Err(Error::Refused { status: Status::RESTARTING, .. })), "{result:?}");
+    });
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+}

@@ -151,8 +151,9 @@ fn an_abort_ends_what_runs_and_what_waits_for_its_reason() {
 #[test]
 fn a_loss_takes_what_is_in_flight_and_is_told_behind_it() {
     let mut bench = Bench::with_channels(16);
-    let (held, gone) = (bench.adder(), bench.adder());
+    let (idle, held, gone) = (bench.adder(), bench.adder(), bench.adder());
     let memory = bench.memory(&[1; 16]);
+    bench.dispatch(&idle, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)]).unwrap();
     bench.desk.hold();
     bench.submit(0, &[dispatch(&held, 0, [1; 3], &[span(&memory, 0, 4), span(&memory, 4, 4)])]);
     bench.settle();

@@ -190,3 +190,18 @@ fn a_container_that_is_wrong_in_one_byte_is_refused_or_run_and_the_next_one_is_r
     let counts = emulator.counts(0);
     assert_eq!((counts.channels, counts.activations, counts.loaded), (0, 0, 0), "{counts:?}");
 }
+
+#[test]
+fn a_ring_that_was_large_enough_is_replaced_for_buffers_in_more_pieces() {
+    let settings = Settings { execute_timeout: Duration::from_secs(1), ..Settings::default() };
+    let mut bench = Bench::new(Desk::new(16, 1), settings);
+    let executable = network(&bench);
+    let memories = [0; 4].map(|_| bench.memory(&[1; 4096]));
+    let [first, second, third, fourth] = memories.each_ref().map(|memory| span(memory, 0, 4096));
+    bench.desk.fail(Asked::Execute, Errno::AGAIN);
+    bench.dispatch(&executable, 0, [1; 3], &[first, second]).unwrap();
+    // Whether they fit is asked for each dispatch that finds the ring full.
+    bench.desk.scatter(300);
+    bench.dispatch(&executable, 0, [1; 3], &[third, fourth]).unwrap();
+    assert_eq!(bytes(&memories[3], 4096), [2; 4096]);
+}
