@@ -111,6 +111,7 @@ impl Blueprint {
 mod tests {
     use super::*;
     use hal_qaic_abi::container::metadata::{Request, Space};
+    use hal_qaic_abi::container::{Flavour, Segment, qpc};
     use hal_qaic_abi::uapi::Semaphore;
 
     #[test]
@@ -154,6 +155,27 @@ mod tests {
         assert_eq!(of(&[&output, &output, &fenced]), [2]);
         assert_eq!(of(&[&output, &other, &output]), [0, 2]);
         assert_eq!(of(&[&input, &input]), [0, 1], "nothing comes out");
+    }
+
+    #[test]
+    fn what_transfers_nothing_is_no_binding() {
+        let request = |size| Request {
+            buffer: 0,
+            direction: Direction::Out,
+            host_offset: 0,
+            device_offset: 0,
+            size,
+            space: Space::Ddr,
+            semaphores: Vec::new(),
+            doorbell: None,
+        };
+        let requests = vec![request(0), request(8)];
+        let image = Network { name: "net".to_owned(), requests, ..Network::default() }.image();
+        let segments = vec![Segment { name: qpc::name::NETWORK, split: 0, bytes: image.as_slice() }];
+        let container = Container { flavour: Flavour::Vendor, segments }.write();
+        let blueprint = Blueprint::read(container.into()).unwrap();
+        assert_eq!(blueprint.roles, [Role::Nothing, Role::Binding(0)]);
+        assert!(blueprint.takes_buffers(1), "the only object of its buffer");
     }
 
     #[test]
