@@ -46,12 +46,7 @@ impl Drop for Loaded {
     fn drop(&mut self) {
         // What the device does not give back now it gives back when the file is closed. A device that does not answer is
         // asked once, and not for each thing that it has: each time may take a minute.
-        if let Some(activation) = self.activation.take().filter(|_| self.is_heard()) {
-            // After a refusal the channel is still ours, and the kernel's driver expects to be asked again.
-            let again = |result: &Result<(), Error>| matches!(result, Err(Error::Refused { .. }));
-            let _ =
-                (0..DEACTIVATIONS).map(|_| self.device.deactivate(&activation)).find(|result| !again(result));
-        }
+        self.deactivate();
         if let Some(network) = self.network.take().filter(|_| self.is_heard()) {
             let _ = self.device.unload_network(network);
         }
@@ -62,6 +57,18 @@ impl Drop for Loaded {
 }
 
 impl Loaded {
+    /// Stops the network, if it runs. Whether it has stopped, and with it the kernel has ended every slice of its channel.
+    fn deactivate(&mut self) -> bool {
+        let Some(activation) = self.activation.take() else { return true };
+        if !self.is_heard() {
+            return false;
+        }
+        // After a refusal the channel is still ours, and the kernel's driver expects to be asked again.
+        let again = |result: &Result<(), Error>| matches!(result, Err(Error::Refused { .. }));
+        let mut results = (0..DEACTIVATIONS).map(|_| self.device.deactivate(&activation));
+        results.find(|result| !again(result)).is_some_and(|result| result.is_ok())
+    }
+
     fn is_heard(&self) -> bool {
         !self.device.control().is_silent()
     }
@@ -78,7 +85,7 @@ pub(crate) struct Active {
     /// How many runs may be in flight.
     limit: usize,
     in_flight: usize,
-    /// Whether a run is known to fit into the ring.
+    /// Whether the run that finds the ring full is known to fit into it.
     fits: bool,
     loaded: Loaded,
 }
@@ -103,7 +110,7 @@ impl Active {
         let activation = device.activate(network, loaded.constants, start.elements, start.patience)?;
         loaded.activation = Some(activation);
         let channel = Arc::new(Channel { number: activation.channel, bases: activation.bases });
-        let spare = usize::try_from(SPARE / blueprint.memory()).unwrap_or(usize::MAX).max(1);
+        let spare = usize::try_from(SPARE / blueprint.plan.memory).unwrap_or(usize::MAX).max(1);
         Ok(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             target: Target { card: device.card().clone(), channel, blueprint: blueprint.clone() },
@@ -146,13 +153,19 @@ impl Active {
         self.in_flight == 0
     }
 
-    /// Whether the ring can take the objects of a run when it is empty: the kernel only says that it is full. Asked once.
+    /// Whether the ring can take the objects of a run when it is empty: the kernel only says that it is full. Asked once
+    /// for each run, since the next one may be of buffers that are in more pieces.
     pub(crate) fn can_fit(&mut self, slot: &Slot) -> Result<bool, Error> {
         if !self.fits {
             // One element always stays free, so that a full ring is told from an empty one.
             self.fits = slot.elements(&self.target)? < u64::from(self.start.elements);
         }
         Ok(self.fits)
+    }
+
+    /// A run is queued.
+    pub(crate) fn queued(&mut self) {
+        self.fits = false;
     }
 
     /// How many elements its channel's rings have.
@@ -162,10 +175,13 @@ impl Active {
 
     /// Stops the network, of which nothing is in flight, and gives its objects to others.
     pub(crate) fn stop(self, spares: &mut Spares) {
-        let Self { slots, loaded, target, .. } = self;
-        // With the channel the kernel ends every slice.
+        let Self { slots, mut loaded, target, .. } = self;
+        let stopped = loaded.deactivate();
         drop((loaded, target));
-        spares.keep(slots.into_iter().flat_map(Slot::into_objects));
+        // Those of a network that the device has not stopped are still sliced, and of no use to others.
+        if stopped {
+            spares.keep(slots.into_iter().flat_map(Slot::into_objects));
+        }
     }
 
     /// Forgets the activation: the kernel has ended it.

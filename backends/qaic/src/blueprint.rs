@@ -6,7 +6,7 @@ use crate::hazard::Access;
 use hal_qaic_abi::container::emulated::Program;
 use hal_qaic_abi::container::metadata::Direction;
 use hal_qaic_abi::container::{Container, Fault, Group, Network, Plan};
-use hal_qaic_abi::uapi::{PAGE, sem};
+use hal_qaic_abi::uapi::sem;
 use std::sync::Arc;
 
 /// What the buffer of a group is for.
@@ -78,11 +78,6 @@ impl Blueprint {
         Ok(Self { name: network.name, plan, program, roles, bindings, waited, bytes: bytes.clone() })
     }
 
-    /// How much memory the objects of a run take, where none is the program's own.
-    pub(crate) fn memory(&self) -> u64 {
-        self.plan.groups.iter().map(|group| group.length.next_multiple_of(PAGE).max(PAGE)).sum()
-    }
-
     /// Whether a run reads and writes a binding.
     pub(crate) fn access(&self, binding: usize) -> Access {
         match self.plan.buffers.get(binding).and_then(|buffer| buffer.direction) {
@@ -118,6 +113,7 @@ impl Blueprint {
 mod tests {
     use super::*;
     use hal_qaic_abi::container::metadata::{Request, Space};
+    use hal_qaic_abi::container::{Flavour, Segment, qpc};
     use hal_qaic_abi::uapi::Semaphore;
 
     #[test]
@@ -131,6 +127,7 @@ mod tests {
         assert_eq!(blueprint.waited, [5], "the outcome has a fence");
         let taken = (0..6).filter(|&group| blueprint.takes_buffers(group)).count();
         assert_eq!(taken, 0, "each goes both ways");
+        assert_eq!([0, 1].map(|binding| blueprint.access(binding)), [Access::BOTH; 2]);
     }
 
     #[test]
@@ -160,6 +157,27 @@ mod tests {
         assert_eq!(of(&[&output, &output, &fenced]), [2]);
         assert_eq!(of(&[&output, &other, &output]), [0, 2]);
         assert_eq!(of(&[&input, &input]), [0, 1], "nothing comes out");
+    }
+
+    #[test]
+    fn what_transfers_nothing_is_no_binding() {
+        let request = |size| Request {
+            buffer: 0,
+            direction: Direction::Out,
+            host_offset: 0,
+            device_offset: 0,
+            size,
+            space: Space::Ddr,
+            semaphores: Vec::new(),
+            doorbell: None,
+        };
+        let requests = vec![request(0), request(8)];
+        let image = Network { name: "net".to_owned(), requests, ..Network::default() }.image();
+        let segments = vec![Segment { name: qpc::name::NETWORK, split: 0, bytes: image.as_slice() }];
+        let container = Container { flavour: Flavour::Vendor, segments }.write();
+        let blueprint = Blueprint::read(container.into()).unwrap();
+        assert_eq!(blueprint.roles, [Role::Nothing, Role::Binding(0)]);
+        assert!(blueprint.takes_buffers(1), "the only object of its buffer");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Where every network's memory begins, and how much there is for each.
@@ -75,12 +76,21 @@ pub(crate) struct Desk {
     /// How many channels the device has.
     channels: usize,
     /// How many elements each object takes.
-    elements: u32,
+    elements: AtomicU32,
 }
 
 impl Desk {
     pub(crate) fn new(channels: usize, elements: u32) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), channels, elements })
+        Arc::new(Self { state: Mutex::default(), channels, elements: elements.into() })
+    }
+
+    fn elements(&self) -> u32 {
+        self.elements.load(Ordering::Relaxed)
+    }
+
+    /// From here on each object takes so many elements, as one does whose memory is in more pieces.
+    pub(crate) fn scatter(&self, elements: u32) {
+        self.elements.store(elements, Ordering::Relaxed);
     }
 
     /// Every call since this was asked last.
@@ -432,7 +442,7 @@ impl Kernel for Desk {
                 argument.copy_from_slice(MmapBo { offset: u64::from(map.handle) << 32, ..map }.as_bytes());
                 Ok(())
             }
-            Call::AttachSlice => state.attach(&take(argument), self.elements),
+            Call::AttachSlice => state.attach(&take(argument), self.elements()),
             Call::DetachSlice => {
                 let detach: DetachSlice = take(argument);
                 let object = state.objects.get_mut(&detach.handle).ok_or(Errno::NOENT)?;
@@ -446,14 +456,14 @@ impl Kernel for Desk {
                 // SAFETY: the caller keeps its entries during the call.
                 let queued = unsafe { entries::<ExecuteEntry>(execute.data, execute.hdr.count) };
                 let queued: Vec<_> = queued.iter().map(|entry| (entry.handle, u64::MAX)).collect();
-                state.execute(execute.hdr.dbc_id, &queued, self.elements)
+                state.execute(execute.hdr.dbc_id, &queued, self.elements())
             }
             Call::PartialExecute => {
                 let execute: Execute = take(argument);
                 // SAFETY: as above.
                 let queued = unsafe { entries::<PartialExecuteEntry>(execute.data, execute.hdr.count) };
                 let queued: Vec<_> = queued.iter().map(|entry| (entry.handle, entry.resize)).collect();
-                state.execute(execute.hdr.dbc_id, &queued, self.elements)
+                state.execute(execute.hdr.dbc_id, &queued, self.elements())
             }
             Call::Wait => {
                 let wait: Wait = take(argument);
@@ -467,7 +477,10 @@ impl Kernel for Desk {
                 let stats: PerfStats = take(argument);
                 // SAFETY: as above.
                 let entries = unsafe { entries::<PerfStatsEntry>(stats.data, stats.hdr.count.into()) };
-                entries.iter_mut().for_each(|entry| entry.num_queue_element = self.elements);
+                for entry in entries {
+                    let is_sliced = state.objects.get(&entry.handle).is_some_and(|one| one.sliced.is_some());
+                    entry.num_queue_element = if is_sliced { self.elements() } else { 0 };
+                }
                 Ok(())
             }
             Call::GemClose => {

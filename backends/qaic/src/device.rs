@@ -153,6 +153,7 @@ impl Device for QaicDevice {
 
     fn abort(&self, why: &Failure) {
         self.queues.abort(why);
+        self.client.give_up();
     }
 
     fn clock(&self) -> Option<u64> {

@@ -118,6 +118,20 @@ impl Executable {
         matches!(self.kind, Kind::Network(_))
     }
 
+    /// Fails for fewer bindings than a network has buffers. Programs of the host count theirs themselves.
+    pub(crate) fn takes(&self, bindings: usize) -> Result<(), Failure> {
+        match &self.kind {
+            Kind::Network(blueprint) if bindings < blueprint.bindings => {
+                let message = format!(
+                    "network {:?} has {} bindings, and the dispatch {bindings}",
+                    blueprint.name, blueprint.bindings
+                );
+                Err(Failure::new(Code::InvalidArgument, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What a run does with a binding.
     pub(crate) fn access(&self, binding: usize) -> Access {
         match &self.kind {

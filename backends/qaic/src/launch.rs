@@ -157,10 +157,14 @@ impl Slot {
             .and_then(|binding| binding.memory.as_ref())
             .and_then(|(memory, offset)| Some((memory.bound()?, *offset)));
         if let Some((bound, offset)) = own
-            && offset.checked_add(plan.length).is_some_and(|end| end <= bound.object().length())
-            && bound.take(&target.channel, group, plan, offset)?
+            && offset.checked_add(plan.length).is_some_and(|end| end <= bound.object().length().min(REACH))
         {
-            return Ok(Place::Buffer(offset));
+            match bound.take(&target.channel, group, plan, offset) {
+                Ok(true) => return Ok(Place::Buffer(offset)),
+                // It is on its way for a moment longer, or sliced for a network that the device has not stopped.
+                Ok(false) | Err(Error::Queued | Error::Kernel { errno: Errno::INVAL, .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         let place = self.objects.get_mut(group).ok_or_else(misfit)?;
         let bound = match place {
@@ -226,6 +230,10 @@ impl Slot {
         fitted.then_some(()).ok_or_else(|| misfit().into())
     }
 }
+
+/// Up to where slices of an object may reach: the kernel counts its pieces in a signed number of 32 bits, and finds other
+/// memory beyond (`clone_range_of_sgt_for_slice`).
+const REACH: u64 = 1 << 31;
 
 /// How long an object of a run that is over may still be on its way.
 const STRAGGLER: Duration = Duration::from_millis(100);

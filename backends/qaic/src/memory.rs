@@ -108,12 +108,14 @@ impl Bound {
         }
     }
 
-    /// Ends the slicing, if its network still runs; else the kernel has done that.
+    /// Ends the slicing, if its network still runs; else the kernel has done that. Where it cannot be ended the object stays
+    /// sliced, and is known to be.
     fn release(&self, sliced: &mut Option<Sliced>) -> Result<(), Error> {
-        let running = sliced.take().and_then(|sliced| sliced.channel.upgrade());
+        let running = sliced.as_ref().and_then(|sliced| sliced.channel.upgrade());
         match running.map(|_| self.card.detach(&self.object)) {
             // The channel was taken away before we noticed, and with it the slices.
             None | Some(Ok(()) | Err(Error::WorkloadLost | Error::Kernel { errno: Errno::INVAL, .. })) => {
+                *sliced = None;
                 Ok(())
             }
             Some(Err(error)) => Err(error),

@@ -190,9 +190,20 @@ impl Networks {
                 }
                 result => {
                     self.scarce = false;
-                    return Ok(result?);
+                    let active = result?;
+                    self.take_over(active.target.channel.number);
+                    return Ok(active);
                 }
             }
+        }
+    }
+
+    /// Whichever network had this channel has lost it: a channel is given again only after the kernel has taken it away. It is
+    /// not to touch the channel any more.
+    fn take_over(&mut self, channel: u32) {
+        let had_it = |(_, active): &&(Key, Active)| active.target.channel.number == channel;
+        while let Some(number) = self.running.iter().find(had_it).map(|(_, active)| active.number) {
+            self.end(number, &Error::WorkloadLost);
         }
     }
 
@@ -257,7 +268,11 @@ fn queue(
     let target = &active.target;
     let begun = slot.begin(target, spares, head, constants).map_err(Refusal::Failed);
     let refusal = match begun.and_then(|()| Ok(slot.queue(target)?)) {
-        Ok(()) => return Ok(Launched { network: active.number, target: target.clone(), slot }),
+        Ok(()) => {
+            let launched = Launched { network: active.number, target: target.clone(), slot };
+            active.queued();
+            return Ok(launched);
+        }
         Err(Refusal::Failed(Trouble::Device(Error::Full))) if active.is_alone() => {
             match active.can_fit(&slot) {
                 Ok(true) => Refusal::Full,

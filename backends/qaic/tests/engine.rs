@@ -154,3 +154,34 @@ fn a_card_takes_its_own_format_and_an_emulated_one_the_hosts_as_well() {
     let card = Qaic::open_on(kernel, Path::new("/dev/accel/accel0"), None, &mut none).unwrap();
     assert!(card.supports(FORMAT, &Loader) && !card.supports("host", &Loader));
 }
+
+#[test]
+fn whatever_goes_wrong_at_any_moment_is_told_once_and_in_time() {
+    for (kind, most, code) in [
+        ("unplug", 34, Code::Unavailable),
+        ("alloc", 8, Code::ResourceExhausted),
+        ("control-crc", 8, Code::DataLoss),
+        ("crash", 3, Code::Unavailable),
+        ("reset", 3, Code::Unavailable),
+    ] {
+        let mut failed = 0;
+        for number in 1..=most {
+            let fault: &'static str = format!("{kind}:{number}").leak();
+            let mut parameters = Parameters::new("qaic", [("fault", fault), ("workers", "2")]);
+            // The first requests are those that open it.
+            let Ok(device) = Qaic.open("emulated", &mut parameters) else { continue };
+            let bench = Testbench::new(Arc::new(device));
+            let executable = executable(bench.device());
+            let Ok(memory) = bench.device().allocate(0, 16) else { continue };
+            let memory = Arc::new(memory);
+            let outcomes: Vec<_> =
+                (0..4).map(|_| bench.run(QUEUE, dispatch(&executable, &memory, 1))).collect();
+            let failures: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
+            assert!(failures.iter().all(|failure| failure.code() == code), "{fault}: {failures:?}");
+            let is_lost = ["unplug", "reset"].contains(&kind);
+            assert!(is_lost || (failures.len() <= 1 && outcomes[3].is_ok()), "{fault}: {failures:?}");
+            failed += failures.len();
+        }
+        assert!(failed > 0, "{kind} has hit nothing");
+    }
+}

@@ -240,9 +240,9 @@ impl Card {
     /// Waits until an object is not queued any more. One that was never queued is not, and whether its transfer went
     /// well is not said.
     pub fn wait(&self, object: &Object, channel: u32, timeout: Duration) -> Result<(), Error> {
-        let end = Instant::now() + timeout;
+        let end = Instant::now().checked_add(timeout);
         loop {
-            let left = end.saturating_duration_since(Instant::now());
+            let left = end.map_or(timeout, |end| end.saturating_duration_since(Instant::now()));
             // Zero would stand for what the module's parameter says.
             let timeout = u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1);
             let mut wait = Wait { handle: object.number(), timeout, dbc_id: channel, pad: 0 };

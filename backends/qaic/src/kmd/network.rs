@@ -20,6 +20,7 @@ use hal_qaic_abi::nnc::user::{Answer, Ask};
 use hal_qaic_abi::nnc::{COMMANDS, Compatibility, TRANSACTIONS, Version};
 use hal_qaic_abi::uapi::CHANNELS;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// What commands call their DMA transfers, as the vendor's library does.
@@ -54,6 +55,8 @@ pub struct Device {
     control: Control,
     version: Version,
     commands: Result<Version, Error>,
+    /// Whether nobody waits for a sub-system that restarts any more.
+    given_up: AtomicBool,
 }
 
 /// A device's version of one half of the protocol, if it goes with ours.
@@ -72,7 +75,13 @@ impl Device {
     /// [warning](Device::warnings): that it cannot be asked is no proof that it cannot be used.
     pub fn new(card: Arc<Card>, control_timeout: Option<Duration>) -> Result<Self, Failure> {
         let control = Control::new(&card, control_timeout)?;
-        let mut device = Self { card, control, version: TRANSACTIONS, commands: Ok(COMMANDS) };
+        let mut device = Self {
+            card,
+            control,
+            version: TRANSACTIONS,
+            commands: Ok(COMMANDS),
+            given_up: AtomicBool::new(false),
+        };
         match device.agree() {
             Ok(()) => Ok(device),
             Err(error) => Err(error.failure(device.card.name())),
@@ -213,8 +222,13 @@ impl Device {
                 ..LoadConstantsPayloadRequest::default()
             };
             let (transfer, memory) = transfer(CONSTANTS_TAG, bytes);
-            // If it fails, the device has given the room back itself.
-            self.command(&request, &[], &[transfer], memory, status)?;
+            if let Err(error) = self.command(&request, &[], &[transfer], memory, status) {
+                // Only a device that refuses may have given the room back itself. One that is silent is not asked again.
+                if !self.control.is_silent() {
+                    let _ = self.unload_constants(id);
+                }
+                return Err(error);
+            }
         }
         Ok(id)
     }
@@ -247,12 +261,19 @@ impl Device {
         let begin = Instant::now();
         loop {
             match self.activate_once(network, constants, elements) {
-                Err(Error::Refused { status: Status::RESTARTING, .. }) if begin.elapsed() < patience => {
+                Err(Error::Refused { status: Status::RESTARTING, .. })
+                    if begin.elapsed() < patience && !self.given_up.load(Ordering::Relaxed) =>
+                {
                     std::thread::sleep(RESTART);
                 }
                 result => return result,
             }
         }
+    }
+
+    /// From here on no activation waits for a sub-system that restarts, nor does one that waits now.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
     }
 
     fn activate_once(

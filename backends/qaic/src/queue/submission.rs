@@ -61,7 +61,7 @@ pub(crate) enum Next {
 
 /// The submission thread's own.
 pub(crate) struct Submissions {
-    queues: Arc<Queues>,
+    pub(super) queues: Arc<Queues>,
     pub(super) networks: Networks,
     settings: Settings,
     current: [Option<Current>; QUEUES],
@@ -342,6 +342,7 @@ impl Submissions {
     /// Queues a run of a network, unless it has to wait.
     fn dispatch(&mut self, dispatch: &Dispatch<QaicDevice>, mut origin: Origin) -> Result<Step, Trouble> {
         let executable: &Executable = &dispatch.executable;
+        executable.takes(dispatch.bindings.len()).map_err(Trouble::Program)?;
         self.bindings.clear();
         self.reaches.clear();
         for (number, span) in dispatch.bindings.iter().enumerate() {

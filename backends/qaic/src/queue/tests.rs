@@ -59,6 +59,8 @@ impl HostProgram for Adder {
     }
 }
 
+mod accounts;
+mod corners;
 mod emulated;
 
 /// What was reported: epochs, and what became of them.

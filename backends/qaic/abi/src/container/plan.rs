@@ -8,7 +8,7 @@
 
 use super::Fault;
 use super::metadata::{Direction, Network, Request, Space};
-use crate::uapi::{FROM_DEVICE, Semaphore, SliceEntry, TO_DEVICE};
+use crate::uapi::{FROM_DEVICE, PAGE, Semaphore, SliceEntry, TO_DEVICE};
 
 /// How far multicast groups are from each other in a device's addresses.
 const GROUP: u64 = 0x80_0000;
@@ -51,12 +51,14 @@ pub struct Plan {
     pub buffers: Vec<Buffer>,
     /// The buffer objects, in the order that they are queued in.
     pub groups: Vec<Group>,
+    /// How much memory the buffer objects take together: at least a page each.
+    pub memory: u64,
 }
 
 impl Plan {
     /// The plan of a network.
     pub fn new(network: &Network) -> Result<Self, Fault> {
-        let mut plan = Self { buffers: Vec::new(), groups: Vec::new() };
+        let mut plan = Self { buffers: Vec::new(), groups: Vec::new(), memory: 0 };
         for (number, request) in network.requests.iter().enumerate() {
             plan.add(request).map_err(|fault| fault.within(format_args!("DMA request {number}")))?;
         }
@@ -65,6 +67,9 @@ impl Plan {
                 "the network has no DMA requests, so it has neither inputs nor outputs",
             ));
         }
+        plan.memory = memory(&plan.groups).ok_or_else(|| {
+            Fault::invalid("the buffers of one inference take more memory than there are addresses")
+        })?;
         Ok(plan)
     }
 
@@ -101,6 +106,12 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// How much memory objects for these groups take, in whole pages; nothing, if it is more than there are addresses.
+fn memory(groups: &[Group]) -> Option<u64> {
+    let pages = |group: &Group| group.length.max(1).checked_next_multiple_of(PAGE);
+    groups.iter().try_fold(0_u64, |sum, group| sum.checked_add(pages(group)?))
 }
 
 impl Group {

@@ -410,14 +410,16 @@ impl Machine {
         if card.faults.strikes(fault::DEACTIVATE) {
             result = Err(Status::ERROR);
         }
-        let channel = card.server.active.get(&number).and_then(|active| active.channel);
+        // A channel is named to its user alone: the kernel gives that of a refusal to whoever has asked.
+        let own = card.server.active.get(&number).filter(|active| active.owner == context.user);
+        let channel = own.and_then(|active| active.channel);
         if result.is_ok() {
             self.stop_network(state, context.card, number);
         }
         answers.push(answer(&DeactivateResponse { status: status(result).into(), ..Default::default() }));
-        if request.gives_channel.get() != 0 {
+        if let Some(channel) = channel.filter(|_| request.gives_channel.get() != 0) {
             let refused = if result.is_ok() { 0 } else { REFUSED };
-            answers.push(FromDevice::Deactivated { status: refused, channel: channel.unwrap_or(0) });
+            answers.push(FromDevice::Deactivated { status: refused, channel });
         }
     }
 

@@ -5,7 +5,7 @@
 use crate::bus::Segment;
 use crate::machine::{Guard, Machine};
 use hal_backend::HostRange;
-use hal_emulation::{Errno, Process};
+use hal_emulation::{Errno, PAGE, Process};
 use hal_qaic_abi::dbc::{self, Response};
 use hal_qaic_abi::nnc::transaction;
 use hal_qaic_abi::nnc::wire::{HEADER, Piece, TO_DEVICE_MAX, ToDevice};
@@ -57,12 +57,18 @@ impl Transfer {
         pieces.iter().map(|segment| Piece { address: segment.address, size: segment.length }).collect()
     }
 
-    /// The next chunk as a message's only transaction. Where nothing is left the device is told that the transfer ends: by a
-    /// chunk without a tag and without pieces (`abort_dma_cont`).
+    /// The next chunk as a message's only transaction. Where nothing is left the transfer is given up.
     pub(crate) fn continue_with(&mut self) -> Vec<ToDevice> {
-        let tag = if self.rest.is_empty() { 0 } else { self.tag };
-        let (chunk, pieces) = (self.chunk, self.next(HEADER));
+        if self.rest.is_empty() {
+            return self.abort();
+        }
+        let (tag, chunk, pieces) = (self.tag, self.chunk, self.next(HEADER));
         vec![ToDevice::DmaTransfer { tag, chunk, pieces }]
+    }
+
+    /// Tells the device that the transfer ends: by a chunk without a tag and without pieces (`abort_dma_cont`).
+    pub(crate) fn abort(&self) -> Vec<ToDevice> {
+        vec![ToDevice::DmaTransfer { tag: 0, chunk: self.chunk, pieces: Vec::new() }]
     }
 }
 
@@ -119,7 +125,9 @@ impl Encoder<'_, '_> {
         let start = ask.addr.checked_add(before).ok_or(Errno::INVAL)?;
         let remaining =
             ask.size.checked_sub(before).filter(|&remaining| remaining > 0).ok_or(Errno::INVAL)?;
-        if start.checked_add(remaining).is_none() {
+        // Pages are counted from the beginning of the first, and `SIZE_MAX` bytes of them are too many.
+        let total = remaining.checked_add(start % PAGE).filter(|&total| total < u64::MAX);
+        if start.checked_add(remaining).is_none() || total.is_none() {
             return Err(Errno::INVAL);
         }
         let memory = copy(self.process, start, remaining)?;

@@ -154,10 +154,10 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let entries: Vec<Entry> = if partial {
-            let entries: Vec<PartialExecuteEntry> = read_all(process, data, hdr.count)?;
+            let entries: Vec<PartialExecuteEntry> = read_all(process, data, hdr.count, Errno::NOMEM)?;
             entries.iter().map(|entry| Entry { handle: entry.handle, resize: Some(entry.resize) }).collect()
         } else {
-            let entries: Vec<ExecuteEntry> = read_all(process, data, hdr.count)?;
+            let entries: Vec<ExecuteEntry> = read_all(process, data, hdr.count, Errno::NOMEM)?;
             entries.iter().map(|entry| Entry { handle: entry.handle, resize: None }).collect()
         };
         let mut state = self.lock();

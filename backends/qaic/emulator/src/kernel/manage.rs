@@ -2,7 +2,7 @@
 
 //! Messages to the device and their answers (`qaic_manage_ioctl`, `qaic_manage`).
 
-use super::encode::Resources;
+use super::encode::{Resources, Transfer};
 use crate::machine::{Guard, Machine};
 use hal_emulation::drm::{give, take};
 use hal_emulation::{Errno, Process};
@@ -74,7 +74,12 @@ impl Machine {
         (answer, count): (&mut user::Message, &mut u32),
     ) -> Result<(), Errno> {
         let (number, user) = who;
-        let mut transactions = self.encode(process, state, who, message, resources)?;
+        let mut transactions = match self.encode(process, state, who, message, resources) {
+            Ok(transactions) => transactions,
+            // `qaic_manage_msg_xfer`: once a transfer has a number of its chunks, it is given up with the device, whose answer
+            // to that is the program's.
+            Err(error) => resources.transfer.as_ref().map(Transfer::abort).ok_or(error)?,
+        };
         loop {
             let bytes = self.send(state, number, user, transactions, true)?;
             let reply =

@@ -205,13 +205,12 @@ impl Machine {
         let mut state = self.lock();
         let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
         let found = card.objects.objects.iter().find(|(_, object)| object.offset == offset);
-        let (&wanted, memory) =
-            found.map(|(wanted, object)| (wanted, object.memory.clone())).ok_or(Errno::INVAL)?;
+        let (&wanted, object) = found.ok_or(Errno::INVAL)?;
+        let memory = object.memory.slice(0, length).ok_or(Errno::INVAL)?;
         if !card.user(user)?.handles.values().any(|&object| object == wanted) {
             return Err(Errno::ACCESS);
         }
-        drop(state);
-        memory.slice(0, length).ok_or(Errno::INVAL)
+        Ok(memory)
     }
 
     /// Maps an object into this process.

@@ -190,7 +190,7 @@ impl Machine {
         if header.dbc_id >= CHANNELS {
             return Err(Errno::INVAL);
         }
-        let entries: Vec<SliceEntry> = read_all(process, request.data, header.count)?;
+        let entries: Vec<SliceEntry> = read_all(process, request.data, header.count, Errno::INVAL)?;
         let mut state = self.lock();
         let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
         card.online()?;
@@ -223,18 +223,27 @@ impl Machine {
             return Err(Errno::BUSY);
         }
         card.detach(wanted);
+        // `qaic_init_bo` completes the waits for it.
+        self.core.wake(number);
         Ok(())
     }
 }
 
-/// As many structures as a program says, from its memory.
+/// The most that the kernel copies at once (`KMALLOC_MAX_SIZE`, with pages of 4 KiB).
+const KMALLOC_MAX: u64 = 4 << 20;
+
+/// As many structures as a program says, from its memory. More than the kernel has memory for at once are `too_many`.
 pub(crate) fn read_all<T: FromBytes>(
     process: &dyn Process,
     address: u64,
     count: u32,
+    too_many: Errno,
 ) -> Result<Vec<T>, Errno> {
     /// How many are read at a time, so that a count that is far too large fails before it takes memory.
     const CHUNK: usize = 512;
+    if u64::from(count) * size_of::<T>() as u64 > KMALLOC_MAX {
+        return Err(too_many);
+    }
     let mut all = Vec::new();
     let mut bytes = vec![0; CHUNK * size_of::<T>()];
     let mut rest = count as usize;

@@ -105,7 +105,8 @@ impl Machine {
         if request.hdr.dbc_id >= CHANNELS {
             return Err(Errno::INVAL);
         }
-        let mut entries: Vec<PerfStatsEntry> = read_all(process, request.data, request.hdr.count.into())?;
+        let count = request.hdr.count.into();
+        let mut entries: Vec<PerfStatsEntry> = read_all(process, request.data, count, Errno::INVAL)?;
         let mut state = self.lock();
         let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
         for entry in &mut entries {

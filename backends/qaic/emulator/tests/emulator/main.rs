@@ -11,6 +11,7 @@
 
 mod bridge;
 mod common;
+mod corners;
 mod executions;
 mod faults;
 mod fuzz;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! The table of rules, the emulator and these tests say the same: whatever the table names is there.
 
 use std::collections::HashSet;

@@ -215,3 +215,32 @@ fn refusals_of_the_kernel_have_their_meaning() {
         assert_eq!(result, Err(expected));
     }
 }
+
+#[test]
+fn an_interrupted_request_is_made_again_as_it_was() {
+    let mut interrupted = false;
+    let (card, _) = open(Scripted::new(move |call, argument| {
+        if call != Call::CreateBo {
+            return Ok(());
+        }
+        let create: CreateBo = read(argument);
+        assert_eq!((create.size, create.handle), (5000, 0));
+        // What the kernel leaves behind when it ends early is anything.
+        let result = if std::mem::replace(&mut interrupted, true) { Ok(()) } else { Err(Errno::INTR) };
+        argument.copy_from_slice(CreateBo { size: 77, handle: 9, pad: 7 }.as_bytes());
+        result
+    }));
+    assert_eq!(card.create(5000).unwrap().number(), 9);
+}
+
+#[test]
+fn a_batch_that_is_emptied_is_not_partial_any_more() {
+    let (card, kernel) = open(willing());
+    let object = card.create(1).unwrap();
+    let mut batch = batch(&[(&object, Some(1))]);
+    card.execute(0, &batch).unwrap();
+    batch.clear();
+    batch.push(&object, None);
+    card.execute(0, &batch).unwrap();
+    assert_eq!(kernel.calls.lock()[2..], [Call::PartialExecute, Call::Execute]);
+}

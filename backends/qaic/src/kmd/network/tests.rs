@@ -553,3 +553,47 @@ fn a_device_that_answers_anything_is_refused_or_understood_and_the_next_message_
     }
     assert!(understood > 50 && refused > 500, "{understood} understood, {refused} refused");
 }
+
+#[test]
+fn the_first_command_of_an_answer_counts_and_a_refusal_without_a_status_is_one() {
+    let device = device(kernel(|_, reply| {
+        say(reply, &LoadElfResponse { elf_id: 3.into(), ..LoadElfResponse::default() });
+        say(reply, &LoadElfResponse { elf_id: 4.into(), status: (-4).into(), ..LoadElfResponse::default() });
+        Ok(())
+    }));
+    assert_eq!(device.load_network("twice", b"image", 0), Ok(NetworkId(3)));
+    let refused = Scripted::new(|_, argument| {
+        let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
+        // SAFETY: as for every message.
+        let memory = unsafe { &mut *(manage.data as *mut [u8; MESSAGE_MAX]) };
+        let mut reply = Message::new();
+        let version = Answer::Status { version: TRANSACTIONS, status: 0, flags: 0 };
+        reply.answer(&version).unwrap();
+        memory.copy_from_slice(reply.memory());
+        manage.len = u32::try_from(reply.bytes().len()).unwrap();
+        argument.copy_from_slice(manage.as_bytes());
+        Err(Errno::CANCELED)
+    });
+    let card = Card::open(Arc::new(refused), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
+    let failure = Device::new(card, None).map(drop).unwrap_err();
+    assert!(failure.message().contains("the device refuses"), "{failure}");
+}
+
+#[test]
+fn a_restart_that_nobody_waits_for_any_more_is_not_waited_for() {
+    let (sender, refused) = std::sync::mpsc::channel();
+    let device = device(kernel(move |_, reply| {
+        let _ = sender.send(());
+        say(reply, &ActivateResponse { status: Status::RESTARTING.0.into(), ..ActivateResponse::default() });
+        Ok(())
+    }));
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        let activation = scope.spawn(|| device.activate(NetworkId(1), None, 8, Duration::from_secs(20)));
+        refused.recv().unwrap();
+        device.give_up();
+        let result = activation.join().unwrap();
+        assert!(matches!(result, Err(Error::Refused { status: Status::RESTARTING, .. })), "{result:?}");
+    });
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+}
