@@ -104,6 +104,6 @@ fn part<'a>(buffer: &HostPart<'a>, at: usize) -> Result<HostPart<'a>, Failure> {
 
 fn word(buffer: &HostPart<'_>, at: usize) -> Result<u32, Failure> {
     let mut bytes = [0; 4];
-    part(buffer, at)?.read(&mut bytes);
-    Ok(u32::from_le_bytes(bytes))
+    let is_whole = part(buffer, at)?.read(&mut bytes);
+    is_whole.then(|| u32::from_le_bytes(bytes)).ok_or_else(|| wrong("a word is cut short"))
 }
