@@ -30,14 +30,15 @@ pub struct Bytecode {
     instructions: Vec<Instruction>,
 }
 
-fn wrong(what: impl Into<String>) -> Failure {
+fn wrong(what: impl Into<Box<str>>) -> Failure {
     Failure::new(Code::InvalidArgument, what)
 }
 
 impl Bytecode {
     /// An executable, and how many bytes it has.
     pub fn parse(data: &[u8]) -> Result<(Self, usize), Failure> {
-        let (head, body) = data.split_at_checked(HEAD).ok_or_else(|| wrong("too short for a program of acme's"))?;
+        let (head, body) =
+            data.split_at_checked(HEAD).ok_or_else(|| wrong("too short for a program of acme's"))?;
         let Some(&[buffers, constants, count]) = head.strip_prefix(MAGIC) else {
             return Err(wrong("a program of acme's begins with ACME"));
         };
@@ -49,10 +50,12 @@ impl Bytecode {
             wrong(format!("a program of {count} instructions has {length} bytes of them, not {}", body.len()))
         })?;
         let instructions = code.chunks_exact(2).map(|pair| match *pair {
-            [0, buffer] if buffer + 1 < buffers => Ok(Instruction::Add(buffer.into())),
+            [0, buffer] if buffer < buffers - 1 => Ok(Instruction::Add(buffer.into())),
             [1, constant] if constant < constants => Ok(Instruction::Scale(constant.into())),
             [2, constant] if constant < constants => Ok(Instruction::Offset(constant.into())),
-            _ => Err(wrong(format!("{pair:?} is no instruction of acme's with {buffers} buffers and {constants} constants"))),
+            _ => Err(wrong(format!(
+                "{pair:?} is no instruction of acme's with {buffers} buffers and {constants} constants"
+            ))),
         });
         let instructions = instructions.collect::<Result<_, _>>()?;
         Ok((Self { buffers, constants, instructions }, HEAD + length))
@@ -71,14 +74,16 @@ impl Bytecode {
     /// Computes the whole of the last buffer.
     pub fn run(&self, constants: &[u32], buffers: &[HostPart<'_>]) -> Result<(), Failure> {
         let (target, sources) = buffers.split_last().ok_or_else(|| wrong("a dispatch without buffers"))?;
-        let constant = |number: usize| constants.get(number).copied().ok_or_else(|| wrong("a constant is missing"));
+        let constant =
+            |number: usize| constants.get(number).copied().ok_or_else(|| wrong("a constant is missing"));
         for at in (0..target.length()).step_by(4) {
             let mut result = 0_u32;
             for instruction in &self.instructions {
                 result = match *instruction {
-                    Instruction::Add(buffer) => {
-                        result.wrapping_add(word(sources.get(buffer).ok_or_else(|| wrong("a buffer is missing"))?, at)?)
-                    }
+                    Instruction::Add(buffer) => result.wrapping_add(word(
+                        sources.get(buffer).ok_or_else(|| wrong("a buffer is missing"))?,
+                        at,
+                    )?),
                     Instruction::Scale(number) => result.wrapping_mul(constant(number)?),
                     Instruction::Offset(number) => result.wrapping_add(constant(number)?),
                 };
@@ -92,11 +97,13 @@ impl Bytecode {
 }
 
 fn part<'a>(buffer: &HostPart<'a>, at: usize) -> Result<HostPart<'a>, Failure> {
-    buffer.part(at as u64, 4).ok_or_else(|| wrong("buffers of a program have the same length, in words of four bytes"))
+    buffer
+        .part(at as u64, 4)
+        .ok_or_else(|| wrong("buffers of a program have the same length, in words of four bytes"))
 }
 
 fn word(buffer: &HostPart<'_>, at: usize) -> Result<u32, Failure> {
     let mut bytes = [0; 4];
-    part(buffer, at)?.read(&mut bytes);
-    Ok(u32::from_le_bytes(bytes))
+    let is_whole = part(buffer, at)?.read(&mut bytes);
+    is_whole.then(|| u32::from_le_bytes(bytes)).ok_or_else(|| wrong("a word is cut short"))
 }

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-
 // ------------------------------------------------------------------------------------------------------------------
 // What this card has beyond the template
 // ------------------------------------------------------------------------------------------------------------------
 
 use std::sync::atomic::Ordering;
 
-fn buffer(device: *mut sys::iree_hal_device_t, memory: u32, usage: u32) -> Result<*mut sys::iree_hal_buffer_t, String> {
+fn buffer(
+    device: *mut sys::iree_hal_device_t,
+    memory: u32,
+    usage: u32,
+) -> Result<*mut sys::iree_hal_buffer_t, String> {
     let params = sys::iree_hal_buffer_params_t { type_: memory, usage, ..Default::default() };
     let mut buffer = null_mut();
     // SAFETY: the device is alive.
     unsafe {
         let allocator = sys::iree_hal_device_allocator(device);
-        check(sys::iree_hal_allocator_allocate_buffer(allocator, params, LENGTH, &raw mut buffer)).map(|()| buffer)
+        check(sys::iree_hal_allocator_allocate_buffer(allocator, params, LENGTH, &raw mut buffer))
+            .map(|()| buffer)
     }
 }
 
@@ -43,7 +47,8 @@ fn write(device: *mut sys::iree_hal_device_t, buffer: *mut sys::iree_hal_buffer_
     // SAFETY: the device and the buffer are alive.
     unsafe {
         let (bytes, forever) = (words.as_ptr().cast(), sys::iree_infinite_timeout());
-        check(sys::iree_hal_device_transfer_h2d(device, bytes, buffer, 0, size_of_val(words), 0, forever)).unwrap();
+        check(sys::iree_hal_device_transfer_h2d(device, bytes, buffer, 0, size_of_val(words), 0, forever))
+            .unwrap();
     }
 }
 
@@ -52,7 +57,8 @@ fn write(device: *mut sys::iree_hal_device_t, buffer: *mut sys::iree_hal_buffer_
 fn heap_that_the_host_cannot_map_is_reached_through_the_queue() {
     let device = open("acme").unwrap();
     let words: Vec<u32> = (0..).take(LENGTH / 4).collect();
-    let (transfer, mapping) = (sys::IREE_HAL_BUFFER_USAGE_TRANSFER, sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED);
+    let (transfer, mapping) =
+        (sys::IREE_HAL_BUFFER_USAGE_TRANSFER, sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED);
     let own = buffer(device, sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL, transfer).unwrap();
     let shown = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE;
     let shown = buffer(device, shown, transfer | mapping).unwrap();
@@ -71,7 +77,10 @@ fn heap_that_the_host_cannot_map_is_reached_through_the_queue() {
 const PROGRAM: &[u8] = b"ACME\x02\x02\x03\x00\x00\x01\x00\x02\x01 and more";
 
 /// A program in the card's format, whose name nobody told.
-fn load(device: *mut sys::iree_hal_device_t, bytes: &[u8]) -> Result<*mut sys::iree_hal_executable_t, String> {
+fn load(
+    device: *mut sys::iree_hal_device_t,
+    bytes: &[u8],
+) -> Result<*mut sys::iree_hal_executable_t, String> {
     let (mut cache, mut executable) = (null_mut(), null_mut());
     let (mut format, mut length) = ([0_u8; 32], 0);
     let data = sys::iree_const_byte_span_t { data: bytes.as_ptr(), data_length: bytes.len() };
@@ -79,18 +88,28 @@ fn load(device: *mut sys::iree_hal_device_t, bytes: &[u8]) -> Result<*mut sys::i
     unsafe {
         check(sys::iree_hal_executable_cache_create(device, view("test"), &raw mut cache))?;
         let named = format.as_mut_ptr().cast();
-        let loaded =
-            check(sys::iree_hal_executable_cache_infer_format(cache, 0, data, format.len(), named, &raw mut length))
-                .and_then(|()| {
-                    let format = std::ffi::CStr::from_bytes_until_nul(&format).unwrap().to_str().unwrap();
-                    let params = sys::iree_hal_executable_params_t {
-                        queue_affinity: u64::MAX,
-                        executable_format: view(format),
-                        executable_data: sys::iree_const_byte_span_t { data_length: length, ..data },
-                        ..Default::default()
-                    };
-                    check(sys::iree_hal_executable_cache_prepare_executable(cache, &raw const params, &raw mut executable))
-                });
+        let loaded = check(sys::iree_hal_executable_cache_infer_format(
+            cache,
+            0,
+            data,
+            format.len(),
+            named,
+            &raw mut length,
+        ))
+        .and_then(|()| {
+            let format = std::ffi::CStr::from_bytes_until_nul(&format).unwrap().to_str().unwrap();
+            let params = sys::iree_hal_executable_params_t {
+                queue_affinity: u64::MAX,
+                executable_format: view(format),
+                executable_data: sys::iree_const_byte_span_t { data_length: length, ..data },
+                ..Default::default()
+            };
+            check(sys::iree_hal_executable_cache_prepare_executable(
+                cache,
+                &raw const params,
+                &raw mut executable,
+            ))
+        });
         sys::iree_hal_executable_cache_release(cache);
         loaded.map(|()| executable)
     }
@@ -112,18 +131,23 @@ fn programs_of_the_cards_own_format_take_turns_on_its_queues() {
         check(sys::iree_hal_semaphore_create(device, u64::MAX, 0, 0, &raw mut timeline)).unwrap();
         let constants = [2_u32, 3];
         let constants = sys::iree_const_byte_span_t { data: constants.as_ptr().cast(), data_length: 8 };
-        let config = sys::iree_hal_dispatch_config_t { workgroup_size: [1; 3], workgroup_count: [1; 3], ..Default::default() };
+        let config = sys::iree_hal_dispatch_config_t {
+            workgroup_size: [1; 3],
+            workgroup_count: [1; 3],
+            ..Default::default()
+        };
         for turn in 0..TURNS {
             let (mut wait, mut signal) = (u64::from(turn) + 1, u64::from(turn) + 2);
             let (mut waited, mut signalled) = (timeline, timeline);
-            let list = |value: &mut u64, semaphore: &mut *mut sys::iree_hal_semaphore_t| sys::iree_hal_semaphore_list_t {
-                count: 1,
-                semaphores: semaphore,
-                payload_values: value,
+            let list = |value: &mut u64, semaphore: &mut *mut sys::iree_hal_semaphore_t| {
+                sys::iree_hal_semaphore_list_t { count: 1, semaphores: semaphore, payload_values: value }
             };
             let from = usize::try_from(turn % 2).unwrap();
-            let bindings = [buffers[from], buffers[1 - from]]
-                .map(|buffer| sys::iree_hal_buffer_ref_t { buffer, length: LENGTH, ..Default::default() });
+            let bindings = [buffers[from], buffers[1 - from]].map(|buffer| sys::iree_hal_buffer_ref_t {
+                buffer,
+                length: LENGTH,
+                ..Default::default()
+            });
             check(sys::iree_hal_device_queue_dispatch(
                 device,
                 1 << (turn % 3),
@@ -157,7 +181,13 @@ fn programs_of_the_cards_own_format_take_turns_on_its_queues() {
 #[test]
 fn program_that_does_not_hold_is_refused() {
     let device = open("acme").unwrap();
-    for bytes in [&b"ACMF\x02\x00\x00"[..], b"ACME\x02\x00\x01\x00", b"ACME\x02\x00\x01\x00\x01", b"ACME\x00\x00\x00", b"AC"] {
+    for bytes in [
+        &b"ACMF\x02\x00\x00"[..],
+        b"ACME\x02\x00\x01\x00",
+        b"ACME\x02\x00\x01\x00\x01",
+        b"ACME\x00\x00\x00",
+        b"AC",
+    ] {
         assert!(load(device, bytes).is_err(), "{bytes:?}");
     }
     // SAFETY: nothing uses it any more.

@@ -14,7 +14,8 @@ use bytecode::Bytecode;
 use event::Event;
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader,
-    HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, NativeWaits, Parameters, Properties, Rejected,
+    HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, NativeWaits, Parameters, Properties,
+    Rejected,
 };
 use queue::{Queue, Reports};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -5,7 +5,8 @@
 use crate::event::Event;
 use crate::{Card, Executable};
 use hal_backend::{
-    Command, Completer, Dispatch, Failure, HostCall, HostPart, Job, Place, QueueId, Rejected, Span, Workgroups,
+    Command, Completer, Dispatch, Failure, HostCall, HostPart, Job, Place, QueueId, Rejected, Span,
+    Workgroups,
 };
 use std::collections::VecDeque;
 use std::io::{PipeReader, PipeWriter, Read, Write};
@@ -56,8 +57,12 @@ impl Queue {
             FULL.fetch_add(1, Ordering::Relaxed);
             return Err(Rejected::Full(Box::new(job)));
         }
-        let waits: Vec<_> =
-            job.waits.iter().filter_map(|wait| wait.event.clone()).map(|event| (event.clone(), event.awaited())).collect();
+        let waits: Vec<_> = job
+            .waits
+            .iter()
+            .filter_map(|wait| wait.event.clone())
+            .map(|event| (event.clone(), event.awaited()))
+            .collect();
         NATIVE_WAITS.fetch_add(usize::from(!waits.is_empty()), Ordering::Relaxed);
         if let Some(event) = &job.event {
             event.ask();
