@@ -3,6 +3,8 @@
 //! The exporter is this process. Its other side is played by hand, message by message, or is the importer with a handle that
 //! leads it elsewhere.
 
+mod any_bytes;
+
 use super::bounce::STAGE;
 use super::export::Export;
 use super::handle::Handle;
