@@ -251,10 +251,9 @@ fn program(name: &str, package: &str, purpose: &str) -> Result<PathBuf> {
         command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     };
-    if !runs() {
-        if !debian(&[package]) || !runs() {
-            bail!("{purpose} needs {name}\n  {}", advice(package));
-        }
+    let is_here = runs() || (debian(&[package]) && runs());
+    if !is_here {
+        bail!("{purpose} needs {name}\n  {}", advice(package));
     }
     Ok(PathBuf::from(name))
 }
@@ -272,10 +271,9 @@ pub(crate) fn mpi() -> Result<PathBuf> {
         let known = Command::new("ldconfig").arg("-p").output();
         known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains("libmpi.so "))
     };
-    if !is_named() {
-        if !debian(&["libopenmpi-dev"]) || !is_named() {
-            bail!("running IREE's tools under mpirun needs libmpi.so\n  {}", advice("libopenmpi-dev"));
-        }
+    let is_here = is_named() || (debian(&["libopenmpi-dev"]) && is_named());
+    if !is_here {
+        bail!("running IREE's tools under mpirun needs libmpi.so\n  {}", advice("libopenmpi-dev"));
     }
     Ok(launcher)
 }
