@@ -13,6 +13,7 @@
 use crate::buffer::Slice;
 use crate::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::executable::{DeviceIdentity, Executable, Function};
+use crate::host_program::check_local_memory;
 use crate::object::{extent, slice, wide};
 use crate::status::{Missing, Result, invalid, unimplemented};
 use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span, Workgroups};
@@ -410,6 +411,7 @@ impl Record {
             } else {
                 Count::Fixed(config.workgroup_count)
             };
+            check_local_memory(config.dynamic_workgroup_local_memory)?;
             Ok(Record::Dispatch(Box::new(DispatchRecord {
                 executable,
                 function,

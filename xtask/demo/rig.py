@@ -46,6 +46,9 @@ DEVICES = [*GIVEN, "local-task"] if GIVEN else [
 
 # What shows a program the nodes of emulated cards, if they are to be used through nodes.
 SUPERVISOR = os.environ.get("HAL_SUPERVISOR")
+
+# Whether the networks of other people's are left out.
+QUICK = "HAL_DEMO_QUICK" in os.environ
 EMULATED = re.compile(r"(gaudi|qaic)://emulated(?:/(\d+))?(\?\S*)?")
 if SUPERVISOR:
     DEVICES = [device for device in DEVICES if EMULATED.match(device)]

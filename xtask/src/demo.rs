@@ -15,6 +15,9 @@ pub(crate) struct Options {
     /// Only on cards, through the nodes that a supervisor shows, as on a machine that has them
     #[arg(long, conflicts_with = "plugin")]
     nodes: bool,
+    /// Without the networks of other people's
+    #[arg(long)]
+    quick: bool,
 }
 
 /// Builds what the demo runs, and runs it: on every device of ours, or on those of a plugin.
@@ -23,7 +26,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     tree.build(&["iree-run-module", "embed", "overlap", "ranks"])?;
     setup::mpi()?;
     tree.build(&["hal_runtime_archives"])?;
-    tree.python().networks()?;
+    if !options.quick {
+        tree.python().networks()?;
+    }
     let root = workspace::root()?;
     let built = workspace::cargo()
         .args(["build", "--quiet", "--locked", "--package", "hal-driver", "--example", "embed"])
@@ -37,6 +42,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut demo = script(&tree, "demo.py")?;
     if options.nodes {
         demo.env("HAL_SUPERVISOR", with::supervisor()?);
+    }
+    if options.quick {
+        demo.env("HAL_DEMO_QUICK", "1");
     }
     let status = demo
         .env("HAL_DEMO_DEVICES", options.plugin.driver.join(" "))

@@ -73,13 +73,13 @@ pub(crate) fn run() -> Result<bool> {
         },
         Item {
             found: setup::has_googletest().then(|| "/usr/src/googletest".into()),
-            advice: "cargo xtask setup as root, or apt-get install libgtest-dev libgmock-dev",
+            advice: "cargo xtask setup --yes as root, or apt-get install libgtest-dev libgmock-dev",
             required: false,
             ..required("googletest")
         },
         Item {
             found: version("mpirun", &["--version"]),
-            advice: "cargo xtask setup as root, or apt-get install openmpi-bin",
+            advice: "cargo xtask setup --yes as root, or apt-get install openmpi-bin",
             required: false,
             ..required("mpirun")
         },

@@ -8,6 +8,7 @@ mod cts;
 mod demo;
 mod doctor;
 mod embedders;
+mod fuzz;
 mod hw;
 mod instructions;
 mod iree;
@@ -40,6 +41,9 @@ use std::process::ExitCode;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+    /// Packages of the system's that are missing may be installed with apt-get
+    #[arg(long, global = true)]
+    yes: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -80,6 +84,8 @@ enum Command {
     Worlds(worlds::Options),
     /// Random programs over IREE's interface, on our devices and on IREE's own driver
     Programs(programs::Options),
+    /// What comes from outside, made up and damaged: containers, handles, hellos, URIs, messages of devices, ELF files
+    Fuzz(fuzz::Options),
     /// Wrong lines in the engine, and which test notices
     Mutants(mutants::Options),
     /// Runs an unmodified program as if emulated cards were in this machine
@@ -91,7 +97,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let arguments = Arguments::parse();
+    if arguments.yes {
+        setup::allow();
+    }
+    let result = match arguments.command {
         Command::Demo(options) => demo::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Replay => demo::replay(),
@@ -110,6 +120,7 @@ fn main() -> ExitCode {
         Command::Instructions => instructions::run(),
         Command::Worlds(options) => worlds::run(&options),
         Command::Programs(options) => programs::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Mutants(options) => mutants::run(&options),
         Command::With(options) => with::run(&options),
         Command::Hw(options) => hw::run(&options),
@@ -143,7 +154,7 @@ mod tests {
     #[test]
     fn usage_lines_begin_with_cargo_xtask() {
         let usage = |arguments: &[&str]| Arguments::try_parse_from(arguments).unwrap_err().to_string();
-        assert!(usage(&["xtask", "--help"]).contains("Usage: cargo xtask <COMMAND>"));
+        assert!(usage(&["xtask", "--help"]).contains("Usage: cargo xtask [OPTIONS] <COMMAND>"));
         let run = usage(&["xtask", "run", "--help"]);
         assert!(run.contains("Usage: cargo xtask run"), "{run}");
         let unknown = usage(&["xtask", "tset"]);

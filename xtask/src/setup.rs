@@ -7,14 +7,15 @@ use crate::workspace;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The Python packages, pinned.
+/// The Python packages: every one that is installed, with the hashes of what may be. Made from the file `.in` beside it.
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
 
-/// The packages with networks of other people's, pinned.
+/// The packages with networks of other people's, likewise.
 const NETWORKS: &str = include_str!("../requirements-networks.txt");
 
-/// What builds and judges the Python package, pinned.
+/// What builds and judges the Python package, likewise.
 const PACKAGE: &str = include_str!("../requirements-package.txt");
 
 /// An environment of Python's under the target folder: for the project's own commands, with cmake, ninja, libclang, IREE's compiler and numpy.
@@ -85,7 +86,7 @@ impl Python {
         let requirements = workspace::root()?.join("xtask").join(file);
         let installed = Command::new(self.program("pip"))
             // With its lines and its bar: some of these packages are large, and a silent minute looks like a hang.
-            .args(["install", "--disable-pip-version-check"])
+            .args(["install", "--disable-pip-version-check", "--require-hashes"])
             .args(options)
             .arg("--requirement")
             .arg(&requirements)
@@ -94,7 +95,8 @@ impl Python {
         if !installed.success() {
             bail!(
                 "pip could not install what {} names\n  the first run needs the network (pypi.org, or the index that pip \
-                 is set up for); later runs do not",
+                 is set up for); later runs do not\n  if a hash differs, what the index gave is not what was locked: do not \
+                 install it by hand",
                 requirements.display()
             );
         }
@@ -207,8 +209,27 @@ pub(crate) fn has_googletest() -> bool {
     Path::new(GOOGLETEST).is_file() && Path::new(GOOGLEMOCK).is_file()
 }
 
-/// Installs packages of Debian's, if this is a Debian and we may.
+/// Whether packages of the system's may be installed: `--yes`.
+static YES: AtomicBool = AtomicBool::new(false);
+
+/// From now on packages of the system's may be installed.
+pub(crate) fn allow() {
+    YES.store(true, Ordering::Relaxed);
+}
+
+/// Whether they may.
+pub(crate) fn is_allowed() -> bool {
+    YES.load(Ordering::Relaxed)
+}
+
+/// Installs packages of Debian's, if this is a Debian and we were told that we may.
 fn debian(packages: &[&str]) -> bool {
+    let command = format!("apt-get install {}", packages.join(" "));
+    if !is_allowed() {
+        println!("not done without --yes: {command}");
+        return false;
+    }
+    println!("{command}");
     let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
         command.args(arguments).stdout(Stdio::null());
@@ -218,6 +239,13 @@ fn debian(packages: &[&str]) -> bool {
     install() || (apt(&["update", "--quiet"]) && install())
 }
 
+/// How to have packages.
+fn advice(packages: &str) -> String {
+    format!(
+        "Debian and Ubuntu: sudo apt-get install {packages}; as root, `cargo xtask setup --yes` does that"
+    )
+}
+
 /// Whether a program is here and says its version; installed if it is missing and we may.
 fn program(name: &str, package: &str, purpose: &str) -> Result<PathBuf> {
     let runs = || {
@@ -225,11 +253,9 @@ fn program(name: &str, package: &str, purpose: &str) -> Result<PathBuf> {
         command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     };
-    if !runs() {
-        println!("installing {package}");
-        if !debian(&[package]) || !runs() {
-            bail!("{purpose} needs {name}\n  Debian and Ubuntu: sudo apt-get install {package}");
-        }
+    let is_here = runs() || (debian(&[package]) && runs());
+    if !is_here {
+        bail!("{purpose} needs {name}\n  {}", advice(package));
     }
     Ok(PathBuf::from(name))
 }
@@ -247,13 +273,9 @@ pub(crate) fn mpi() -> Result<PathBuf> {
         let known = Command::new("ldconfig").arg("-p").output();
         known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains("libmpi.so "))
     };
-    if !is_named() {
-        println!("installing libopenmpi-dev");
-        if !debian(&["libopenmpi-dev"]) || !is_named() {
-            bail!(
-                "running IREE's tools under mpirun needs libmpi.so\n  Debian and Ubuntu: sudo apt-get install libopenmpi-dev"
-            );
-        }
+    let is_here = is_named() || (debian(&["libopenmpi-dev"]) && is_named());
+    if !is_here {
+        bail!("running IREE's tools under mpirun needs libmpi.so\n  {}", advice("libopenmpi-dev"));
     }
     Ok(launcher)
 }
@@ -263,13 +285,13 @@ pub(crate) fn googletest() -> Result<()> {
     if has_googletest() {
         return Ok(());
     }
-    println!("installing googletest's sources (libgtest-dev, libgmock-dev)");
     if debian(&["libgtest-dev", "libgmock-dev"]) && has_googletest() {
         return Ok(());
     }
     bail!(
-        "the conformance suite needs googletest's sources in /usr/src/googletest\n  Debian and Ubuntu: sudo apt-get install \
-         libgtest-dev libgmock-dev\n  elsewhere: put a checkout of googletest 1.12 or later there"
+        "the conformance suite needs googletest's sources in /usr/src/googletest\n  {}\n  elsewhere: put a checkout of \
+         googletest 1.12 or later there",
+        advice("libgtest-dev libgmock-dev")
     )
 }
 
@@ -290,7 +312,51 @@ pub(crate) fn run() -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Python, check_version};
+    use super::{NETWORKS, PACKAGE, Python, REQUIREMENTS, check_version, debian};
+
+    /// What a lock has of a name: the version.
+    fn locked(lock: &str) -> Vec<(String, String)> {
+        let pins = lock.lines().filter_map(|line| line.split_once("=="));
+        let pins = pins.filter(|(name, _)| name.chars().next().is_some_and(char::is_alphanumeric));
+        pins.map(|(name, rest)| {
+            (name.replace('_', "-"), rest.split([' ', ';']).next().unwrap_or(rest).to_owned())
+        })
+        .collect()
+    }
+
+    #[test]
+    fn locks_have_what_is_asked_for_and_a_hash_for_everything() {
+        let asked = [
+            include_str!("../requirements.in"),
+            include_str!("../requirements-networks.in"),
+            include_str!("../requirements-package.in"),
+        ];
+        for (lock, asked) in [REQUIREMENTS, NETWORKS, PACKAGE].into_iter().zip(asked) {
+            let have = locked(lock);
+            for wanted in locked(asked) {
+                assert!(
+                    have.contains(&wanted),
+                    "{wanted:?} is not locked: make the lock again, as its first lines say"
+                );
+            }
+            assert!(!have.is_empty());
+            let lines: Vec<&str> = lock.lines().filter(|line| !line.starts_with('#')).collect();
+            for pin in
+                lines.iter().zip(lines.iter().skip(1).chain([&""])).filter(|(line, _)| !line.starts_with(' '))
+            {
+                assert!(
+                    pin.0.ends_with('\\') && pin.1.contains("--hash=sha256:"),
+                    "without a hash: {}",
+                    pin.0
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn packages_of_the_system_are_not_installed_unasked() {
+        assert!(!debian(&["no-such-package"]));
+    }
 
     #[test]
     fn moved_environment_says_what_to_remove() {

@@ -61,9 +61,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
     let step = |name, about, command| Step { name, about, missing: None, command };
     let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
     docs.env("RUSTDOCFLAGS", "-Dwarnings");
+    let me = std::env::current_exe().unwrap_or_else(|_| "xtask".into());
+    let me = me.to_string_lossy();
     let xtask = |arguments: &[&str]| {
-        let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "xtask".into()));
-        command.args(arguments).current_dir(root);
+        let mut command = Command::new(&*me);
+        command.args(setup::is_allowed().then_some("--yes")).args(arguments).current_dir(root);
         command
     };
     vec![
@@ -91,6 +93,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         ),
         step("cts", "IREE's conformance suite on every backend", xtask(&["cts"])),
         step(
+            "nodes",
+            "the suite on cards that a supervisor shows as nodes: each system call, by other processes",
+            xtask(&["cts", "--nodes"]),
+        ),
+        step(
             "programs",
             "a minute of random programs over IREE's interface, on every device and on local-task",
             xtask(&["programs", "--seconds", "60"]),
@@ -107,6 +114,7 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             xtask(&["asan", "--quick"]),
         ),
         step("demo", "real models on every device, checked against numpy and local-sync", xtask(&["demo"])),
+        step("demo-nodes", "the demo's own models through nodes", xtask(&["demo", "--nodes", "--quick"])),
         step(
             "replay",
             "what models do on one device, recorded and replayed on the others",
@@ -118,6 +126,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             xtask(&["hw", "gaudi", "--device", "gaudi://emulated"]),
         ),
         step(
+            "rehearsal-nodes",
+            "the same through nodes, on the other generation; nothing is measured",
+            xtask(&["with", "gaudi://emulated?generation=gaudi1", "--", &me, "hw", "gaudi", "--quick"]),
+        ),
+        step(
             "rehearsal-qaic",
             "what a person with a Cloud AI 100 runs, on an emulated one",
             xtask(&["hw", "qaic", "--device", "qaic://emulated"]),
@@ -126,6 +139,11 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             "rehearsal-tenstorrent",
             "what a person with a Tenstorrent card runs, on an emulated one",
             xtask(&["hw", "tenstorrent", "--device", "tenstorrent://emulated"]),
+        ),
+        step(
+            "fuzz",
+            "a minute of what comes from outside, made up and damaged",
+            xtask(&["fuzz", "--seconds", "60"]),
         ),
         step(
             "memory",
@@ -196,6 +214,14 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
                 cargo(&["deny", "--all-features", "check", "bans", "licenses", "sources"]),
             )
         },
+        Step {
+            missing: advisories_missing(),
+            ..step(
+                "advisories",
+                "nothing that we depend on has a known vulnerability, or was withdrawn",
+                cargo(&["deny", "--all-features", "check", "--disable-fetch", "advisories"]),
+            )
+        },
     ]
 }
 
@@ -236,6 +262,19 @@ fn component(name: &str, subcommand: &str) -> Option<String> {
 
 fn deny_missing() -> Option<String> {
     (!answers("deny")).then(|| "cargo-deny is not installed: cargo install --locked cargo-deny".into())
+}
+
+/// Why advisories cannot be looked up: the program is not here, or the database cannot be had. One that was had before does not count,
+/// since what it lacks is the news.
+fn advisories_missing() -> Option<String> {
+    deny_missing().or_else(|| {
+        let mut fetch = workspace::cargo();
+        fetch.args(["deny", "fetch", "db"]).stdout(Stdio::null()).stderr(Stdio::null());
+        let fetched = fetch.status().is_ok_and(|status| status.success());
+        (!fetched).then(|| {
+            "the database of advisories cannot be had: it takes the network (github.com/rustsec/advisory-db)".into()
+        })
+    })
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use hal_backend::HostRange;
 use std::any::Any;
 use std::ffi::c_void;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 
 /// A page of the host, and the unit of every mapping.
@@ -126,12 +127,34 @@ fn listed(start: u64, end: u64) -> Option<bool> {
     is_writable(&std::fs::read_to_string("/proc/self/maps").ok()?, start, end)
 }
 
-/// Whether a process's list of mappings, as `/proc/…/maps` has it, has all of a range as readable and writable.
+/// Whether the kernel pins a mapping for as long as a device has it, by what the list of mappings says of what is behind: memory, but no device
+/// and no file that is written back by itself (`vma_needs_dirty_tracking`, since 6.5).
+fn is_memory(path: &str, kept_by_system: impl Fn(&Path) -> bool) -> bool {
+    let shared = ["/memfd:", "/SYSV", "/dev/zero", "/dev/shm/"];
+    match path {
+        // Memory without a name; a stack or a heap has one in brackets.
+        "" => true,
+        name if name.starts_with('[') => true,
+        name if shared.iter().any(|begin| name.starts_with(begin)) => true,
+        name if name.starts_with("/dev/") || !name.starts_with('/') => false,
+        name => !kept_by_system(Path::new(name)),
+    }
+}
+
+/// Whether the system writes the pages of a file back: all but those of file systems that have nowhere else to keep them do.
+fn is_written_back(path: &Path) -> bool {
+    const IN_MEMORY: [i64; 3] = [0x0102_1994, 0x9584_58F6, 0x8584_58F6];
+    // A file that has no name any more is taken for one of a disk.
+    rustix::fs::statfs(path).map_or(true, |status| !IN_MEMORY.contains(&status.f_type))
+}
+
+/// Whether a process's list of mappings, as `/proc/…/maps` has it, has all of a range as readable and writable, and as something that can be
+/// pinned.
 pub fn is_writable(text: &str, start: u64, end: u64) -> Option<bool> {
     let mut reached = start;
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace();
-        let (range, rights) = (words.next()?, words.next()?);
+        let (range, rights, path) = (words.next()?, words.next()?, words.nth(3).unwrap_or_default());
         let (first, last) = range.split_once('-')?;
         // What the machine has above the half of the address space that is ours does not fit, and is no memory.
         let (first, last) = (u64::from_str_radix(first, 16).ok()?, u64::from_str_radix(last, 16).ok()?);
@@ -139,6 +162,10 @@ pub fn is_writable(text: &str, start: u64, end: u64) -> Option<bool> {
             continue;
         }
         if first > reached || !rights.starts_with("rw") {
+            return Some(false);
+        }
+        // A private mapping has pages of its own wherever it may be written.
+        if rights.ends_with('s') && !is_memory(path, is_written_back) {
             return Some(false);
         }
         reached = last;
@@ -243,6 +270,26 @@ mod tests {
         assert_eq!(Own.read(u64::MAX - 1, &mut bytes), Err(Errno::FAULT));
         let constant = pages(1, ProtFlags::READ);
         assert_eq!(Own.write(constant, &[1]), Err(Errno::FAULT));
+    }
+
+    #[test]
+    fn files_that_are_written_back_and_devices_are_not_pinned() {
+        let kept = |path: &Path| path.starts_with("/home");
+        for memory in ["", "[heap]", "/memfd:x", "/dev/zero", "/dev/shm/x", "/SYSV00000000", "/run/x"] {
+            assert!(is_memory(memory, kept), "{memory}");
+        }
+        for other in ["/home/x", "/dev/mem", "/dev/dri/card0", "anon_inode:x"] {
+            assert!(!is_memory(other, kept), "{other}");
+        }
+        let line = |rights: &str, path: &str| {
+            let text = format!(
+                "1000-3000 {rights} 00000000 08:01 77     {path}\n3000-4000 rw-p 00000000 00:00 0 \n"
+            );
+            is_writable(&text, 0x1000, 0x4000)
+        };
+        assert_eq!((line("rw-s", "/memfd:x (deleted)"), line("rw-s", "/dev/mem")), (Some(true), Some(false)));
+        assert_eq!(line("rw-s", "/no/such/file (deleted)"), Some(false));
+        assert_eq!(line("rw-p", "/no/such/file (deleted)"), Some(true), "its pages are the process's own");
     }
 
     #[test]

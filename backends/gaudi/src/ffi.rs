@@ -258,7 +258,8 @@ pub unsafe extern "C" fn hal_gaudi_open(uri: *const c_char) -> c_int {
         let uri = unsafe { CStr::from_ptr(uri) }.to_str().map_err(|_| invalid("the URI is no text"))?;
         let (path, pairs) = parse(uri);
         let mut parameters = Parameters::new(Gaudi::NAME, pairs);
-        let patience = Duration::from_secs(parameters.number("open_timeout", 10, 0, 3600)?);
+        let patience =
+            Duration::from_secs(parameters.number("open_timeout", crate::OPEN_TIMEOUT, 0, 3600)?);
         let (node, emulator) = locate(path, &mut parameters)?;
         parameters.finish()?;
         let file = Card::open_file(&*kernel(emulator.as_ref()), &node, patience)?.into_raw_fd();

@@ -285,6 +285,14 @@ fn adopt(number: &str) -> Result<(Arc<Shared>, Option<Arc<Emulator>>), Failure> 
 mod tests {
     use super::*;
     use generation::Generation;
+    use proptest::prelude::*;
+
+    /// As many cases as a test usually runs, or as many as the environment asks for.
+    pub(crate) fn cases(usual: u32) -> ProptestConfig {
+        let default = ProptestConfig::default();
+        let asked = std::env::var_os("PROPTEST_CASES").is_some();
+        ProptestConfig { cases: if asked { default.cases } else { usual }, ..default }
+    }
 
     #[test]
     fn a_card_is_found_by_number_and_by_place() {
@@ -315,5 +323,79 @@ mod tests {
         assert_eq!(emulated("emulated").unwrap(), Some(0));
         assert_eq!(emulated("emulated/1").unwrap(), Some(1));
         assert!(emulated("emulated1").is_err() && emulated("emulated/x").is_err());
+    }
+
+    /// A parameter, often one that there is, with a value that is often one that it takes.
+    fn pair() -> impl Strategy<Value = String> {
+        let keys = [
+            "cards",
+            "generation",
+            "dram",
+            "register",
+            "abi",
+            "hz",
+            "workers",
+            "schedule",
+            "seed",
+            "speed",
+            "machine",
+            "fault",
+            "timeout",
+            "in_flight",
+            "dmabuf",
+            "mapped_dmabuf",
+            "dmabuf_cache",
+            "max_devices",
+            "peer_timeout",
+        ];
+        let values = [
+            "0",
+            "1",
+            "2",
+            "64",
+            "-1",
+            "18446744073709551616",
+            "1g",
+            "2gib",
+            "on",
+            "off",
+            "yes",
+            "gaudi1",
+            "gaudi2",
+            "old",
+            "seeded",
+            "jitter",
+            "hang:1",
+            "open:EBUSY:1",
+            "submit:EAGAIN:40:25",
+            "map:1",
+            "../x",
+            "",
+            "=",
+            "%00",
+        ];
+        let key =
+            prop_oneof![8 => prop::sample::select(keys.to_vec()).prop_map(str::to_owned), 1 => "[a-z_]{0,9}"];
+        let value =
+            prop_oneof![8 => prop::sample::select(values.to_vec()).prop_map(str::to_owned), 1 => ".{0,9}"];
+        (key, value, any::<bool>())
+            .prop_map(|(key, value, whole)| if whole { format!("{key}={value}") } else { key })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..crate::tests::cases(64) })]
+
+        /// Nothing here names a card that the machine may have.
+        #[test]
+        fn uris_of_any_kind_open_or_are_refused(
+            path in prop_oneof![4 => Just("emulated".to_owned()), 1 => "emulated/[0-9a-z]{0,3}", 1 => "[a-z:/.%]{1,12}"],
+            pairs in prop::collection::vec(pair(), 0..4),
+        ) {
+            let uri = format!("gaudi://{path}?open_timeout=0&{}", pairs.join("&"));
+            if let Err(failure) = Gaudi::open_uri(&uri) {
+                prop_assert!(!failure.message().is_empty());
+                prop_assert_ne!(failure.code(), Code::Internal, "{}: {}", uri, failure);
+            }
+        }
     }
 }

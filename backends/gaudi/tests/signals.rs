@@ -2,6 +2,11 @@
 
 //! What the order within a queue stands on: one hardware queue signals, another waits. On emulated cards of both generations, or on
 //! the card that the environment names, which says so first of all.
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test stops where something is not as it should be"
+)]
 
 mod support;
 
@@ -21,7 +26,7 @@ struct Commands<'a> {
     /// A command buffer's handle, or a device address.
     name: u64,
     length: u32,
-    _memory: HostRange,
+    memory: HostRange,
 }
 
 impl<'a> Commands<'a> {
@@ -34,7 +39,7 @@ impl<'a> Commands<'a> {
             (card.map_host(&memory).unwrap(), memory)
         };
         assert!(memory.write(0, packets));
-        Self { device, name, length: packets.len() as u32, _memory: memory }
+        Self { device, name, length: packets.len() as u32, memory }
     }
 
     fn submit(&self, queue: u32) -> u64 {
@@ -42,13 +47,15 @@ impl<'a> Commands<'a> {
     }
 
     fn give_back(self) {
-        let Self { device, name, _memory, .. } = self;
+        let Self { device, name, memory, .. } = self;
         let card = device.card();
         if card.generation().copies_command_buffers() {
-            drop(_memory);
+            // The mapping holds the buffer.
+            drop(memory);
             card.destroy_command_buffer(name).unwrap();
         } else {
             card.unmap(name).unwrap();
+            drop(memory);
         }
     }
 }

@@ -288,6 +288,16 @@ fn a_dispatch_is_run_as_it_was_asked_for_or_refused() {
     let unfit = Dispatch { binding: reference(&transfers), ..plain() };
     refused(unfit, Code::PermissionDenied, "IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE");
 
+    // Workgroup-local memory is what a program says, and is taken for each thread that executes.
+    let local = |bytes| Dispatch {
+        config: sys::iree_hal_dispatch_config_t { dynamic_workgroup_local_memory: bytes, ..config },
+        ..plain()
+    };
+    assert!(local(1 << 28).run().is_ok());
+    for bytes in [(1 << 28) + 1, u32::MAX] {
+        refused(local(bytes), Code::ResourceExhausted, &format!("{bytes} bytes of workgroup-local memory"));
+    }
+
     refused(Dispatch { flags: 1 << 20, ..plain() }, Code::InvalidArgument, "0x100000");
     let hints = sys::IREE_HAL_DISPATCH_FLAG_ALLOW_INLINE_EXECUTION
         | sys::IREE_HAL_DISPATCH_FLAG_BORROW_RESOURCE_LIFETIMES;

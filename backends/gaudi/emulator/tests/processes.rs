@@ -173,6 +173,38 @@ fn a_reset_kills_the_process_that_opened_the_card() {
     assert_eq!((machine.counts(0).kills, machine.counts(0).hard_resets), (1, 1));
 }
 
+/// A thread that cannot be started is an error, and whoever asks for a machine next is answered.
+#[test]
+fn a_machine_that_finds_no_threads_is_refused_and_holds_nobody_up() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let _alone = ALONE.lock();
+    if role().is_some() {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let used = pages.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
+        let before = getrlimit(Resource::As);
+        // Less than one stack more, and some are kept of threads that have ended.
+        setrlimit(Resource::As, Rlimit { current: Some(used + (3 << 19)), ..before }).unwrap();
+        let refused = Emulator::get(&executing(SECOND, |execution| execution.workers = 64)).err();
+        setrlimit(Resource::As, before).unwrap();
+        assert_eq!(refused.map(|failure| failure.code()), Some(hal_backend::Code::ResourceExhausted));
+        open(&Emulator::get(&options(SECOND)).unwrap(), 0).close();
+        std::process::exit(0);
+    }
+    let name = "a_machine_that_finds_no_threads_is_refused_and_holds_nobody_up";
+    let (mut crowded, _stream) = other(name, "crowded");
+    let limit = Instant::now() + Duration::from_secs(20);
+    let status = loop {
+        if let Some(status) = crowded.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > limit {
+            crowded.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    assert!(status.success(), "{status}");
+}
+
 #[test]
 fn a_name_is_known_to_other_processes() {
     let _alone = ALONE.lock();

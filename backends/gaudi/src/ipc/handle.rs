@@ -118,8 +118,10 @@ impl Handle {
                 "it has version {version}, and this program reads {VERSION}; update the older one"
             )));
         }
-        if bytes.len() != Self::SIZE {
-            return Err(wrong(format!("it has {} bytes instead of {}", bytes.len(), Self::SIZE)));
+        let said = u16::from_le_bytes([*bytes.get(6).unwrap_or(&0), *bytes.get(7).unwrap_or(&0)]);
+        if bytes.len() != Self::SIZE || said != LENGTH {
+            let length = bytes.len();
+            return Err(wrong(format!("it has {length} bytes, and says {said}, instead of {LENGTH}")));
         }
         let word = |at: usize| {
             let part = bytes.get(at..at + 8).and_then(|part| part.try_into().ok());
@@ -131,7 +133,10 @@ impl Handle {
         };
         let text = |at: usize| {
             let part = bytes.get(at..at + NAME).unwrap_or_default();
-            String::from_utf8_lossy(part).trim_end_matches('\0').to_owned()
+            let name = String::from_utf8_lossy(part).trim_end_matches('\0').to_owned();
+            // People read it, on terminals that obey what they are shown.
+            let is_plain = name.chars().all(|letter| letter.is_ascii_graphic());
+            is_plain.then_some(name).ok_or_else(|| wrong("a name in it is no text".to_owned()))
         };
         let generation = match half(20) {
             1 => Generation::Gaudi1,
@@ -149,8 +154,8 @@ impl Handle {
             length: word(56),
             device: word(64),
             inode: word(72),
-            card: text(80),
-            service: text(112),
+            card: text(80)?,
+            service: text(112)?,
             secret: Secret::from_words([word(144), word(152)]),
         };
         if handle.length == 0 || handle.offset.checked_add(handle.length).is_none() {
@@ -204,6 +209,8 @@ mod tests {
         assert!(with(4, 9).contains("version 9"));
         assert!(with(20, 7).contains("generation 7"));
         assert!(with(56, 0).contains("0 bytes"));
+        assert!(with(6, 0).contains("says 0, instead of 160"));
+        assert!(with(81, 27).contains("no text") && with(113, 0xff).contains("no text"));
         assert!(Handle::decode(&good[..100]).unwrap_err().message().contains("100 bytes"));
         assert!(Handle::decode(&[]).is_err());
     }
@@ -218,6 +225,18 @@ mod tests {
                 }
             }
             let _ = Handle::decode(&bytes);
+        }
+
+        #[test]
+        fn no_change_is_misread(changes in prop::collection::vec((0..Handle::SIZE, any::<u8>()), 1..8)) {
+            let mut bytes = example().encode();
+            for (at, byte) in changes {
+                bytes[at] = byte;
+            }
+            if let Ok(handle) = Handle::decode(&bytes) {
+                prop_assert_eq!(handle.encode(), bytes);
+                prop_assert!(handle.offset.checked_add(handle.length).is_some());
+            }
         }
     }
 }

@@ -5,6 +5,8 @@
 //! The exporter is this process. Its other side is played by hand, message by message, or is the importer with a handle that
 //! leads it elsewhere.
 
+mod any_bytes;
+
 use super::bounce::STAGE;
 use super::export::Export;
 use super::handle::Handle;
@@ -219,6 +221,29 @@ fn crowd_of_silent_callers_costs_few_threads_and_keeps_nobody_out() {
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     let threads = names.filter(|name| name.trim() == "gaudi-share").count();
     assert!(threads <= 24, "{threads} threads for {} silent callers", crowd.len());
+}
+
+#[test]
+fn guests_beyond_the_limit_are_told_so() {
+    let setup = Setup::new("guests");
+    let handle = setup.export.handle();
+    let enter = || {
+        let socket = call(handle);
+        let (talk, _) = answer(&socket, handle.buffer, 1).unwrap();
+        let proof = handle.secret.proof(Side::Importer, talk, 4096);
+        send_with(socket.as_fd(), &message(&[proof, 4096]), memory(4096, true).as_fd()).unwrap();
+        let mut reply = [0; REPLY];
+        receive_until(socket.as_fd(), &mut reply, soon()).unwrap().unwrap();
+        (socket, split_reply(&reply).0)
+    };
+    let guests: Vec<_> = (0..256).map(|_| enter()).collect();
+    assert!(guests.iter().all(|&(_, code)| code == 0));
+    assert_eq!(enter().1, Code::ResourceExhausted as u32);
+    drop(guests);
+    let end = Instant::now() + Duration::from_secs(20);
+    while enter().1 != 0 {
+        assert!(Instant::now() < end, "those that left are still counted");
+    }
 }
 
 #[test]

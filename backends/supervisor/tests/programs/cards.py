@@ -245,6 +245,20 @@ def transfer():
     assert refused(lambda: request(card.file, 0x7F, Info()), errno.EINVAL)
     assert refused(lambda: fcntl.ioctl(card.file, 0xC0186440, 8), errno.EFAULT)
     assert refused(lambda: card.memory(op=2, flags=4, a=PAGE, c=PAGE), errno.EFAULT)
+    # A file that is written back is not pinned; a copy of it, and a file in memory, are.
+    with open(__file__, "r+b") as file, open(os.memfd_create("memory"), "r+b") as memory:
+        memory.truncate(PAGE)
+        kinds = [(file, mmap.MAP_SHARED), (file, mmap.MAP_PRIVATE), (memory, mmap.MAP_SHARED)]
+        for place, (source, flags) in enumerate(kinds):
+            view = mmap.mmap(source.fileno(), PAGE, flags)
+            pinned = ctypes.c_char.from_buffer(view)
+            lend = lambda: card.memory(op=2, flags=4, a=ctypes.addressof(pinned), c=PAGE)
+            if place == 0:
+                assert refused(lend, errno.EFAULT)
+            else:
+                card.unmap(lend())
+            del pinned
+            view.close()
     if not card.second:
         handle = request(card.file, 0x41, Buffer(op=0, size=2 * PAGE)).handle
         assert refused(lambda: mmap.mmap(card.file, PAGE, offset=handle), errno.EINVAL)

@@ -67,8 +67,15 @@ fn run(generation: Generation, queue: u32, bytes: &[u8]) {
     again.finish(again.run_with(&patient(), &commands, 0, 8).unwrap());
 }
 
+/// As many cases as the tests usually run, or as many as the environment asks for.
+fn config(usual: u32) -> ProptestConfig {
+    let default = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let asked = std::env::var_os("PROPTEST_CASES").is_some();
+    ProptestConfig { cases: if asked { default.cases } else { usual }, ..default }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(200))]
 
     #[test]
     fn commands_of_any_kind_end(queue in prop_oneof![Just(0_u32), Just(4)], bytes in packets()) {

@@ -29,8 +29,15 @@ fn word() -> impl Strategy<Value = u32> {
     prop_oneof![0..20_u32, Just(24), Just(32), Just(96), any::<u32>()]
 }
 
+/// As many cases as the tests usually run, or as many as the environment asks for.
+fn config(usual: u32) -> ProptestConfig {
+    let default = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let asked = std::env::var_os("PROPTEST_CASES").is_some();
+    ProptestConfig { cases: if asked { default.cases } else { usual }, ..default }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(60))]
 
     #[test]
     fn any_message_has_an_answer(
