@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! `cargo xtask fuzz`: whatever comes from outside, made up and damaged, for as long as asked.
 //!
 //! What is fed, and what must hold, are property tests that stand beside each parser and each service; with `cargo test` they run a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 //! Whatever the other side of a bounce says, this one lives, and serves whoever comes next.
 
 use super::*;
