@@ -253,6 +253,8 @@ pub(crate) fn mpi() -> Result<PathBuf> {
             );
         }
     }
+    // The other MPI of clusters, for its own tests; what is called mpirun stays what it was.
+    program("mpiexec.mpich", "mpich", "testing collectives with MPICH")?;
     Ok(launcher)
 }
 

@@ -260,7 +260,18 @@ fn fails(outcome: Result<Vec<u32>>, code: Code, says: &[&str]) {
 fn main() {
     let scenario = std::env::args().nth(1).unwrap_or_default();
     let timeout = if scenario == "late" || scenario == "killed" { 1500 } else { 30_000 };
-    let group = hal_collectives_mpi::join(b"test", "job", Duration::from_millis(timeout)).unwrap();
+    let group = hal_collectives_mpi::join(b"test", "job", Duration::from_millis(timeout));
+    if scenario == "wrong" {
+        let failure = group.err().unwrap();
+        assert_eq!(failure.code(), Code::Unavailable, "{failure}");
+        assert!(
+            failure.message().contains("apt-get install") && failure.message().contains("2 were started"),
+            "{failure}"
+        );
+        println!("a rank: wrong ok");
+        return;
+    }
+    let group = group.unwrap();
     let (rank, ranks) = group.place().unwrap();
     assert_eq!(hal_collectives_mpi::is_launched(), ranks > 1);
     let begin = Instant::now();
