@@ -67,7 +67,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         ("the same on a device that is lost", lost, true),
         ("a C program that uses four queues", smoke, false),
         ("the same, letting go of work that waits for ever", abandon, false),
-        ("the driver's tests", tests(&tree, &data)?, false),
+        ("the driver's tests and those of collectives", tests(&tree, &data)?, false),
     ];
     let mut green = true;
     for (what, mut command, fails) in suites.into_iter().filter(|_| options.suite).chain(programs) {
@@ -85,7 +85,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(green)
 }
 
-/// The driver's own tests, which do what programs should not.
+/// The driver's own tests, which do what programs should not, and those of collectives, which move bytes of any size.
 fn tests(tree: &Tree, data: &Path) -> Result<Command> {
     let mut command = workspace::cargo();
     command
@@ -95,6 +95,8 @@ fn tests(tree: &Tree, data: &Path) -> Result<Command> {
             "--no-fail-fast",
             "--package",
             "hal-driver",
+            "--package",
+            "hal-collectives",
             "--profile",
             "asan",
             "--target",

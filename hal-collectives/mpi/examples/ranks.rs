@@ -235,6 +235,33 @@ fn misfits(all: &dyn Communicator) {
     assert_eq!(run(&*group, sum, 1, &[1], 1).unwrap(), [ranks]);
 }
 
+/// Each rank gives up at each step of a program, and everybody is told with its name: whoever is behind in an earlier step, and whoever
+/// needs nothing of it in a later one.
+fn faults(all: &dyn Communicator) {
+    let program = [Kind::AllReduce(SUM), Kind::AllGather, Kind::Broadcast { root: 0 }, Kind::AllToAll];
+    let (rank, ranks) = all.place().unwrap();
+    for (at, who) in (0..program.len()).flat_map(|at| (0..ranks).map(move |who| (at, who))) {
+        let group = hal_collectives_mpi::join(b"faults", "faults", Duration::from_secs(30)).unwrap();
+        run(all, Kind::AllReduce(SUM), 1, &[1], 1).unwrap();
+        let (room, count) = ((12 * ranks * ranks) as usize, u64::from(12 * ranks));
+        let mut outcome = Ok(());
+        // A rank that only sends may be through with the step before it is told, but not with much more.
+        for (step, &kind) in (0..1000).zip(program.iter().cycle()) {
+            if (step, rank) == (at, who) {
+                let operation = Operation { kind, element: Element::U32, count };
+                group.enter(operation).unwrap().give_up(&Failure::new(Code::DataLoss, "bank 3 is on fire"));
+            }
+            outcome = run(&*group, kind, count, &vec![1; room], room).map(drop);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        let failure = outcome.unwrap_err();
+        assert_eq!(failure.code(), Code::DataLoss, "{at} by {who}: {failure}");
+        assert!(failure.message().contains(&format!("rank {who} of the group")), "{at} by {who}: {failure}");
+    }
+}
+
 /// Parts by whether the rank is even, in the opposite order.
 fn split(group: &dyn Communicator) {
     let (rank, ranks) = group.place().unwrap();
@@ -281,6 +308,7 @@ fn main() {
         "orders" => orders(&*group),
         "groups" => groups(&*group),
         "again" => again(),
+        "faults" => faults(&*group),
         "misfits" => misfits(&*group),
         "split" => split(&*group),
         // The last rank asks for something else.

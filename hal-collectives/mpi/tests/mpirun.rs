@@ -113,6 +113,11 @@ fn whatever_does_not_fit_is_noticed_whoever_it_is() {
 }
 
 #[test]
+fn each_rank_that_gives_up_at_each_step_ends_the_group_for_all() {
+    ends_well(3, "faults");
+}
+
+#[test]
 fn groups_are_split() {
     ends_well(4, "split");
 }
