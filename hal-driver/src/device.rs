@@ -670,5 +670,6 @@ unsafe extern "C" fn external_capture_end(_device: Raw) -> sys::iree_status_t {
     guard(|| Err(unimplemented(Missing::CaptureEnd)))
 }
 
-#[cfg(all(test, feature = "mock"))]
+#[cfg(test)]
+#[cfg(feature = "mock")]
 mod tests;

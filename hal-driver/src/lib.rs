@@ -74,7 +74,8 @@ mod semaphore;
 mod staging;
 mod status;
 mod teardown;
-#[cfg(all(test, feature = "mock"))]
+#[cfg(test)]
+#[cfg(feature = "mock")]
 mod testing;
 mod transient;
 mod work;

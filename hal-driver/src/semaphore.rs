@@ -715,7 +715,8 @@ unsafe extern "C" fn export_timepoint(
     guard(|| Err(unimplemented(Missing::TimepointExport)))
 }
 
-#[cfg(all(test, feature = "mock"))]
+#[cfg(test)]
+#[cfg(feature = "mock")]
 mod tests {
     use super::*;
     use crate::testing;

@@ -14,6 +14,7 @@ import sys
 import networks
 import numpy as np
 import sharded
+import training
 from rig import CARDS, DEVICES, EXAMPLES, GIVEN, LLVM_CPU, LOCAL, MODELS, OURS, OUT, QUICK, RISCV32, SUPERVISOR, TILES, TOOLS, VMVX
 from rig import Failed, attempt, check, compile_model, invoke, note, run, summary
 
@@ -96,6 +97,7 @@ def main():
     if not GIVEN and not SUPERVISOR:
         # Of devices of several kinds, and of processes with a machine each.
         sharded.run_all(block, transformer(*block))
+        training.run_all(random)
 
     weights, bias, x = random((256, 128), (128,), (8, 256), scale=0.2)
     file = OUT / "model.safetensors"

@@ -98,33 +98,38 @@ def run_all(weights, expected):
         source = OUT / f"sharded{ranks}.mlir"
         source.write_text(block(ranks))
         module = compile_model(source, f"sharded{ranks}", ["--iree-input-type=stablehlo", *LOCAL, *LLVM_CPU])
-        names = inputs(ranks, weights)
-        mixed = ["gaudi://emulated/0", "mock://1", "gaudi://emulated/1", "mock://0"][:ranks]
-        for devices in ([f"mock://{at % 2}" for at in range(ranks)], mixed):
-            def together(devices=devices, module=module, names=names, ranks=ranks):
-                output, took = text([TOOLS / "ranks", module, "module.main", ",".join(devices), *["@" + name for name in names]])
-                found = results(output, expected.shape)
-                if len(found) != ranks:
-                    raise Failed(output)
-                for result in found:
-                    # Printed with six digits.
-                    check(f"tensor parallel, {ranks} ranks", " ".join(devices), result, took, expected, 2e-4)
+        everywhere("tensor parallel", ranks, module, inputs(ranks, weights), expected)
 
-            attempt(f"tensor parallel, {ranks} ranks", " ".join(devices), together)
-        for device in ("mock", "gaudi://emulated/{rank}?cards=4"):
-            def apart(device=device, module=module, names=names, ranks=ranks):
-                if not shutil.which("mpirun"):
-                    raise Failed("mpirun is missing: apt-get install openmpi-bin libopenmpi-dev")
-                arguments = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
-                for rank in range(ranks):
-                    own = [name.replace("{rank}", str(rank)) for name in names]
-                    arguments += [":"] if rank else []
-                    arguments += ["-n", "1", TOOLS / "iree-run-module", f"--device={device}", f"--module={module}",
-                                  "--function=main", *[f"--input=@{name}" for name in own],
-                                  f"--output=@{OUT / f'sharded-result-{rank}.npy'}"]
-                took = run(arguments)
-                for rank in range(ranks):
-                    result = np.load(OUT / f"sharded-result-{rank}.npy")
-                    check(f"tensor parallel, {ranks} ranks", f"{device} by mpirun", result, took, expected)
 
-            attempt(f"tensor parallel, {ranks} ranks", f"{device} by mpirun", apart)
+def everywhere(model, ranks, module, names, expected):
+    """Runs a divided model on devices of one process and in a process for each rank, and looks at every rank's result."""
+    model = f"{model}, {ranks} ranks"
+    mixed = ["gaudi://emulated/0", "mock://1", "gaudi://emulated/1", "mock://0"][:ranks]
+    for devices in ([f"mock://{at % 2}" for at in range(ranks)], mixed):
+        def together(devices=devices):
+            output, took = text([TOOLS / "ranks", module, "module.main", ",".join(devices), *["@" + name for name in names]])
+            found = results(output, expected.shape)
+            if len(found) != ranks:
+                raise Failed(output)
+            for result in found:
+                # Printed with six digits.
+                check(model, " ".join(devices), result, took, expected, 2e-4)
+
+        attempt(model, " ".join(devices), together)
+    for device in ("mock", "gaudi://emulated/{rank}?cards=4"):
+        def apart(device=device):
+            if not shutil.which("mpirun"):
+                raise Failed("mpirun is missing: apt-get install openmpi-bin libopenmpi-dev")
+            arguments = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
+            for rank in range(ranks):
+                own = [name.replace("{rank}", str(rank)) for name in names]
+                arguments += [":"] if rank else []
+                arguments += ["-n", "1", TOOLS / "iree-run-module", f"--device={device}", f"--module={module}",
+                              "--function=main", *[f"--input=@{name}" for name in own],
+                              f"--output=@{OUT / f'sharded-result-{rank}.npy'}"]
+            took = run(arguments)
+            for rank in range(ranks):
+                result = np.load(OUT / f"sharded-result-{rank}.npy")
+                check(model, f"{device} by mpirun", result, took, expected)
+
+        attempt(model, f"{device} by mpirun", apart)

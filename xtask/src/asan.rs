@@ -33,7 +33,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if options.quick {
         let tree = Tree::configure(Flavour::Plain, None)?;
         tree.build(&["hal_runtime_archives"])?;
-        return check("the driver's tests", tests(&tree, &cts::testdata(&tree)?)?, false);
+        return check("the driver's tests and those of collectives", tests(&tree, &cts::testdata(&tree)?)?, false);
     }
     let tree = Tree::configure(Flavour::Asan, None)?;
     tree.build(&["hal_runtime_archives"])?;
@@ -78,7 +78,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         ("the same on a device that is lost", lost, true),
         ("a C program that uses four queues", smoke, false),
         ("the same, letting go of work that waits for ever", abandon, false),
-        ("the driver's tests", tests(&tree, &data)?, false),
+        ("the driver's tests and those of collectives", tests(&tree, &data)?, false),
     ];
     let mut green = true;
     for (what, command, fails) in suites.into_iter().filter(|_| options.suite).chain(programs) {
@@ -100,7 +100,7 @@ fn check(what: &str, mut command: Command, fails: bool) -> Result<bool> {
     Ok(clean)
 }
 
-/// The driver's own tests, which do what programs should not.
+/// The driver's own tests, which do what programs should not, and those of collectives, which move bytes of any size.
 fn tests(tree: &Tree, data: &Path) -> Result<Command> {
     let mut command = workspace::cargo();
     command
@@ -110,6 +110,8 @@ fn tests(tree: &Tree, data: &Path) -> Result<Command> {
             "--no-fail-fast",
             "--package",
             "hal-driver",
+            "--package",
+            "hal-collectives",
             "--profile",
             "asan",
             "--target",

@@ -3,9 +3,9 @@
 //! `cargo xtask bench`: the same work on IREE's local drivers and on the mock device, side by side; or, with `--engine`,
 //! what an operation costs in the engine alone; or, with `--gaudi`, asynchronous transfers.
 
-use crate::cts;
 use crate::iree::{Flavour, Plugin, Tree};
 use crate::workspace;
+use crate::{collectives, cts};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,6 +28,9 @@ pub(crate) struct Options {
     /// Asynchronous transfers of a Gaudi card, emulated unless `--device` names one
     #[arg(long)]
     gaudi: bool,
+    /// Collectives within a process and between processes, beside plain MPI; with `--quick`, on two ranks
+    #[arg(long)]
+    collectives: bool,
     /// What to measure beside local-sync and local-task: mock, or a plugin's driver, unless one is named
     #[arg(long, value_name = "URI")]
     device: Option<String>,
@@ -45,6 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     match options {
         Options { engine: true, .. } => engine(options),
         Options { gaudi: true, .. } => transfers(options),
+        Options { collectives: true, .. } => collectives::bench(options.quick),
         _ => devices(options),
     }
 }

@@ -4,6 +4,7 @@
 
 mod asan;
 mod bench;
+mod collectives;
 mod cts;
 mod demo;
 mod doctor;

@@ -277,6 +277,8 @@ pub(crate) fn mpi() -> Result<PathBuf> {
     if !is_here {
         bail!("running IREE's tools under mpirun needs libmpi.so\n  {}", advice("libopenmpi-dev"));
     }
+    // The other MPI of clusters, for its own tests; what is called mpirun stays what it was.
+    program("mpiexec.mpich", "mpich", "testing collectives with MPICH")?;
     Ok(launcher)
 }
 

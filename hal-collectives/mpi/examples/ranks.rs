@@ -237,6 +237,33 @@ fn misfits(all: &dyn Communicator) {
     assert_eq!(run(&*group, sum, 1, &[1], 1).unwrap(), [ranks]);
 }
 
+/// Each rank gives up at each step of a program, and everybody is told with its name: whoever is behind in an earlier step, and whoever
+/// needs nothing of it in a later one.
+fn faults(all: &dyn Communicator) {
+    let program = [Kind::AllReduce(SUM), Kind::AllGather, Kind::Broadcast { root: 0 }, Kind::AllToAll];
+    let (rank, ranks) = all.place().unwrap();
+    for (at, who) in (0..program.len()).flat_map(|at| (0..ranks).map(move |who| (at, who))) {
+        let group = hal_collectives_mpi::join(b"faults", "faults", Duration::from_secs(30)).unwrap();
+        run(all, Kind::AllReduce(SUM), 1, &[1], 1).unwrap();
+        let (room, count) = ((12 * ranks * ranks) as usize, u64::from(12 * ranks));
+        let mut outcome = Ok(());
+        // A rank that only sends may be through with the step before it is told, but not with much more.
+        for (step, &kind) in (0..1000).zip(program.iter().cycle()) {
+            if (step, rank) == (at, who) {
+                let operation = Operation { kind, element: Element::U32, count };
+                group.enter(operation).unwrap().give_up(&Failure::new(Code::DataLoss, "bank 3 is on fire"));
+            }
+            outcome = run(&*group, kind, count, &vec![1; room], room).map(drop);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        let failure = outcome.unwrap_err();
+        assert_eq!(failure.code(), Code::DataLoss, "{at} by {who}: {failure}");
+        assert!(failure.message().contains(&format!("rank {who} of the group")), "{at} by {who}: {failure}");
+    }
+}
+
 /// Parts by whether the rank is even, in the opposite order.
 fn split(group: &dyn Communicator) {
     let (rank, ranks) = group.place().unwrap();
@@ -262,7 +289,18 @@ fn fails(outcome: Result<Vec<u32>>, code: Code, says: &[&str]) {
 fn main() {
     let scenario = std::env::args().nth(1).unwrap_or_default();
     let timeout = if scenario == "late" || scenario == "killed" { 1500 } else { 30_000 };
-    let group = hal_collectives_mpi::join(b"test", "job", Duration::from_millis(timeout)).unwrap();
+    let group = hal_collectives_mpi::join(b"test", "job", Duration::from_millis(timeout));
+    if scenario == "wrong" {
+        let failure = group.err().unwrap();
+        assert_eq!(failure.code(), Code::Unavailable, "{failure}");
+        assert!(
+            failure.message().contains("apt-get install") && failure.message().contains("2 were started"),
+            "{failure}"
+        );
+        println!("a rank: wrong ok");
+        return;
+    }
+    let group = group.unwrap();
     let (rank, ranks) = group.place().unwrap();
     assert_eq!(hal_collectives_mpi::is_launched(), ranks > 1);
     let begin = Instant::now();
@@ -272,6 +310,7 @@ fn main() {
         "orders" => orders(&*group),
         "groups" => groups(&*group),
         "again" => again(),
+        "faults" => faults(&*group),
         "misfits" => misfits(&*group),
         "split" => split(&*group),
         // The last rank asks for something else.

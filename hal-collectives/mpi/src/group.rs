@@ -451,7 +451,8 @@ struct Entered {
 }
 
 impl Entered {
-    fn fail(&self, why: &Failure) {
+    /// Ends the group; what everybody is told then.
+    fn fail(&self, why: &Failure) -> Failure {
         let message = format!(
             "rank {} of the group {:?} could not take part in {}: {}",
             self.group.rank,
@@ -459,7 +460,9 @@ impl Entered {
             self.operation,
             why.message()
         );
-        self.group.fail(Failure::new(why.code(), message));
+        let failure = Failure::new(why.code(), message);
+        self.group.fail(failure.clone());
+        failure
     }
 }
 
@@ -467,7 +470,7 @@ impl Entry for Entered {
     fn start(mut self: Box<Self>, buffers: Buffers, done: Done) -> Option<Job> {
         self.ended = true;
         let place = (self.group.rank, self.group.count());
-        let buffers = buffers.cut(&self.operation, place).inspect_err(|failure| self.fail(failure));
+        let buffers = buffers.cut(&self.operation, place).map_err(|failure| self.fail(&failure));
         let slots = self.slots.clone();
         let started = Started { group: self.group.clone(), operation: self.operation, slots, buffers, done };
         self.group.engine.send(Command::Start(Box::new(started)));

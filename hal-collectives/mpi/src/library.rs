@@ -12,7 +12,7 @@
 //! # Threads
 //!
 //! What the library promises about threads is asked for when it is initialised. Where the program has done that before, it is
-//! taken as it is. All calls are made by one thread of this crate, so that more than `MPI_THREAD_SERIALIZED` is never needed.
+//! taken as it is. One thread at a time makes calls, so that more than `MPI_THREAD_SERIALIZED` is never needed.
 #![allow(
     unsafe_code,
     reason = "foreign functions, called with memory that is kept until they are done with it"
@@ -22,6 +22,8 @@ use hal_backend::HostRange;
 use hal_collectives::Result;
 use hal_semaphore::{Code, Failure};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// A communicator, a datatype, a request: see the module.
 type Handle = usize;
@@ -99,6 +101,12 @@ pub(crate) fn is_launched() -> bool {
     (is_set(BY_OPEN_MPI) || is_set(BY_OTHERS)) && ![BY_OPEN_MPI, BY_OTHERS].concat().iter().any(alone)
 }
 
+/// How many processes the launcher says that it has started.
+fn launched() -> Option<u32> {
+    let number = |name: &&str| std::env::var(name).ok()?.trim().parse().ok();
+    BY_OPEN_MPI.iter().chain(BY_OTHERS).find_map(number)
+}
+
 fn open(names: &[&str]) -> Option<*mut c_void> {
     names.iter().find_map(|name| {
         let name = CString::new(*name).ok()?;
@@ -160,12 +168,19 @@ impl Library {
             let owned = begin(library)?;
             let set_handler: SetHandler = symbol(library, c"MPI_Comm_set_errhandler")?;
             set_handler(world, handler);
-            let ask = |name| {
+            let ask = |name| -> Result<u32> {
                 let ask: AskOf = symbol(library, name)?;
                 let mut number = 0;
                 ask(world, &raw mut number);
                 u32::try_from(number).map_err(|_| missing("its library knows of no ranks"))
             };
+            let (rank, size) = (ask(c"MPI_Comm_rank")?, ask(c"MPI_Comm_size")?);
+            // The library of another MPI takes each process for one that was started alone.
+            if let Some(launched) = launched().filter(|&launched| launched != size) {
+                return Err(missing(&format!(
+                    "the library that is here is not its: it knows of {size} processes, and {launched} were started"
+                )));
+            }
             Ok(Self {
                 world,
                 byte,
@@ -178,8 +193,8 @@ impl Library {
                 finalize: symbol(library, c"MPI_Finalize")?,
                 finalized: symbol(library, c"MPI_Finalized")?,
                 owned,
-                rank: ask(c"MPI_Comm_rank")?,
-                size: ask(c"MPI_Comm_size")?,
+                rank,
+                size,
             })
         }
     }
@@ -229,15 +244,23 @@ impl Library {
         }
     }
 
-    /// Ends the library, if it is ours to end. It cannot be begun again.
-    pub(crate) fn end(&self) {
-        let mut finalized = 0;
-        // SAFETY: nobody calls the library any more.
-        unsafe {
-            (self.finalized)(&raw mut finalized);
-            if self.owned && finalized == 0 {
-                (self.finalize)();
-            }
+    /// Ends the library, if it is ours to end. It cannot be begun again. Returns after `patience` at the latest: some wait for all ranks,
+    /// of which one may be gone.
+    pub(crate) fn end(&self, patience: Duration) {
+        let (mut finalized, finalize) = (0, self.finalize);
+        // SAFETY: what is asked is answered at any time.
+        unsafe { (self.finalized)(&raw mut finalized) };
+        if !self.owned || finalized != 0 {
+            return;
+        }
+        let (tell, told) = channel();
+        let thread = std::thread::Builder::new().spawn(move || {
+            // SAFETY: nobody else calls the library any more.
+            unsafe { finalize() };
+            let _ = tell.send(());
+        });
+        if thread.is_ok() {
+            let _ = told.recv_timeout(patience);
         }
     }
 

@@ -21,6 +21,7 @@ use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,9 @@ const EAGER: Duration = Duration::from_micros(200);
 /// How long it sleeps at most while anything is under way, and while nothing is.
 const NAP: Duration = Duration::from_micros(200);
 const IDLE: Duration = Duration::from_millis(20);
+
+/// For how long it is taken for granted that a thread which has looked will look again.
+const LOOKED: Duration = Duration::from_micros(100);
 
 /// How long is waited for MPI to rest, or to end, which others may hold up.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -43,6 +47,9 @@ pub(crate) struct Engine {
     commands: Mutex<Vec<Command>>,
     news: Condvar,
     progress: Mutex<Progress>,
+    begun: Instant,
+    /// When a thread of the program looked last, in nanoseconds from the beginning.
+    looked: AtomicU64,
 }
 
 pub(crate) enum Command {
@@ -111,7 +118,7 @@ extern "C" fn quit() {
         engine.with(PATIENCE, |progress| {
             progress.rest();
             progress.has_ended = true;
-            progress.library.end();
+            progress.library.end(PATIENCE);
         });
     }
 }
@@ -134,6 +141,7 @@ pub(crate) fn rest() {
 /// Looks once whether anything has moved.
 pub(crate) fn poll() {
     if let Some(Ok(engine)) = ENGINE.get() {
+        engine.looked.store(engine.nanoseconds(), Ordering::Relaxed);
         engine.look();
     }
 }
@@ -147,7 +155,9 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
             let (rank, size, owned) = (library.rank, library.size, library.owned);
             let (commands, news) = (Mutex::default(), Condvar::new());
             let progress = Mutex::new(Progress::new(library));
-            let engine = Arc::new(Engine { rank, size, owned, commands, news, progress });
+            let (begun, looked) = (Instant::now(), AtomicU64::new(0));
+            let engine = Engine { rank, size, owned, commands, news, progress, begun, looked };
+            let engine = Arc::new(engine);
             let served = engine.clone();
             let thread = std::thread::Builder::new().name("hal-mpi".into());
             thread.spawn(move || served.serve()).map_err(|error| {
@@ -176,7 +186,19 @@ impl Engine {
             let commands = std::mem::take(&mut *self.commands.lock());
             progress.take(commands);
         });
-        self.news.notify_one();
+        if !self.is_looked_at() {
+            self.news.notify_one();
+        }
+    }
+
+    fn nanoseconds(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether a thread of the program looks, so that the engine's own need not.
+    fn is_looked_at(&self) -> bool {
+        let looked = self.looked.load(Ordering::Relaxed);
+        looked > 0 && self.nanoseconds().saturating_sub(looked) < LOOKED.subsec_nanos().into()
     }
 
     /// Does something with the progress, unless others are at it for longer than that.
@@ -218,15 +240,19 @@ impl Engine {
             let now = Instant::now();
             if look.moved {
                 moved = now;
-                continue;
+                if !self.is_looked_at() {
+                    continue;
+                }
             }
-            if look.waits && now - moved < EAGER {
+            if look.waits && now - moved < EAGER && !self.is_looked_at() {
                 std::thread::yield_now();
                 continue;
             }
             let mut commands = self.commands.lock();
             if commands.is_empty() {
-                let _ = self.news.wait_for(&mut commands, if look.waits { NAP } else { IDLE });
+                let _ = self
+                    .news
+                    .wait_for(&mut commands, if look.waits || self.is_looked_at() { NAP } else { IDLE });
             }
         }
     }

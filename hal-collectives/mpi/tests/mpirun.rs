@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Jobs of several processes: each scenario of `examples/ranks.rs`, launched by whatever `mpirun` the machine has. A machine
-//! without one fails here with what to install.
+//! Jobs of several processes: each scenario of `examples/ranks.rs`, launched by whatever `mpirun` the machine has, and by MPICH's
+//! launcher. A machine without one of them fails here with what to install.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 use std::path::PathBuf;
@@ -20,27 +20,71 @@ fn program() -> PathBuf {
     program
 }
 
-/// Launches a job. Its processes may be more than there are processors.
-fn launch(ranks: usize, scenario: &str, options: &[&str]) -> Output {
-    let mut mpirun = Command::new("mpirun");
-    mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks.to_string()]).args(options);
-    mpirun.arg(program()).arg(scenario);
-    match mpirun.output() {
+/// What launches a job, with its options. The MPI that a rank loads is the one of whatever launched it.
+#[derive(Clone, Copy)]
+struct Launcher {
+    program: &'static str,
+    options: &'static [&'static str],
+    package: &'static str,
+}
+
+/// Whatever is the machine's MPI: Open MPI where nothing else was chosen. Processes may be more than processors.
+const MPI: Launcher = Launcher {
+    program: "mpirun",
+    options: &["--allow-run-as-root", "--oversubscribe"],
+    package: "openmpi-bin",
+};
+
+const MPICH: Launcher = Launcher { program: "mpiexec.mpich", options: &[], package: "mpich" };
+
+fn launch(launcher: Launcher, ranks: usize, scenario: &str, options: &[&str]) -> Output {
+    let mut job = Command::new(launcher.program);
+    job.args(launcher.options).args(options).args(["-n", &ranks.to_string()]);
+    job.arg(program()).arg(scenario);
+    match job.output() {
         Ok(output) => output,
         Err(error) => panic!(
-            "mpirun cannot be started: {error}; install an MPI (on Debian and Ubuntu: apt-get install openmpi-bin)"
+            "{} cannot be started: {error}; install it (on Debian and Ubuntu: apt-get install {})",
+            launcher.program, launcher.package
         ),
     }
 }
 
 /// Runs a scenario that every rank ends well.
 fn ends_well(ranks: usize, scenario: &str) {
-    let output = launch(ranks, scenario, &[]);
+    ends_well_by(MPI, ranks, scenario, &[]);
+}
+
+fn ends_well_by(launcher: Launcher, ranks: usize, scenario: &str, options: &[&str]) {
+    let output = launch(launcher, ranks, scenario, options);
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{scenario} on {ranks} ranks: {}\n{text}\n{errors}", output.status);
     let told = text.lines().filter(|line| line.ends_with(&format!("{scenario} ok"))).count();
     assert_eq!(told, ranks, "{text}\n{errors}");
+}
+
+#[test]
+fn mpich_carries_the_same() {
+    for (ranks, scenario) in [
+        (1, "kinds"),
+        (3, "kinds"),
+        (3, "orders"),
+        (3, "groups"),
+        (3, "again"),
+        (4, "split"),
+        (3, "misfits"),
+        (3, "gives-up"),
+        (3, "late"),
+    ] {
+        ends_well_by(MPICH, ranks, scenario, &[]);
+    }
+}
+
+/// A process that is told of another MPI than the one that started it says what to install.
+#[test]
+fn the_library_of_another_mpi_is_refused() {
+    ends_well_by(MPICH, 2, "wrong", &["-env", "OMPI_COMM_WORLD_SIZE", "2"]);
 }
 
 #[test]
@@ -71,6 +115,11 @@ fn whatever_does_not_fit_is_noticed_whoever_it_is() {
 }
 
 #[test]
+fn each_rank_that_gives_up_at_each_step_ends_the_group_for_all() {
+    ends_well(3, "faults");
+}
+
+#[test]
 fn groups_are_split() {
     ends_well(4, "split");
 }
@@ -90,9 +139,9 @@ fn who_gives_up_and_who_does_not_come_fail_every_process_in_time() {
 /// A launcher ends a job whose process died; it can be told not to, and then those that are left see it themselves.
 #[test]
 fn a_rank_that_is_killed_hangs_nobody() {
-    for options in [&[][..], &["--enable-recovery"]] {
+    for (launcher, options) in [(MPI, &[][..]), (MPI, &["--enable-recovery"]), (MPICH, &[])] {
         let begin = Instant::now();
-        let output = launch(3, "killed", options);
+        let output = launch(launcher, 3, "killed", options);
         assert!(begin.elapsed() < Duration::from_secs(60), "{:?} with {options:?}", begin.elapsed());
         if options.is_empty() {
             assert!(!output.status.success());

@@ -79,7 +79,8 @@ struct Entered {
 }
 
 impl Entered {
-    fn fail(&self, failure: &Failure) {
+    /// Ends the group; what everybody is told then.
+    fn fail(&self, failure: &Failure) -> Failure {
         let message = format!(
             "rank {} of the group {:?} could not take part in {}: {}",
             self.rank,
@@ -87,7 +88,9 @@ impl Entered {
             self.operation,
             failure.message()
         );
-        self.group.fail(&Failure::new(failure.code(), message));
+        let failure = Failure::new(failure.code(), message);
+        self.group.fail(&failure);
+        failure
     }
 }
 
@@ -99,7 +102,7 @@ impl Entry for Entered {
         let buffers = match buffers.cut(&self.operation, (self.rank, self.group.count())) {
             Ok(buffers) => buffers,
             Err(failure) => {
-                self.fail(&failure);
+                let failure = self.fail(&failure);
                 let parts = std::iter::repeat_n(part, self.slots.len() + usize::from(alone));
                 watch::tell(parts.collect(), &failure);
                 return None;

@@ -186,7 +186,8 @@ unsafe extern "C" fn is_ready<D: Device>(
     });
 }
 
-#[cfg(all(test, feature = "mock"))]
+#[cfg(test)]
+#[cfg(feature = "mock")]
 mod tests {
     use super::*;
     use crate::testing;
@@ -197,7 +198,7 @@ mod tests {
     /// What was too late to be cancelled comes back like anything else.
     #[test]
     fn operation_that_comes_back_is_submitted_again_unless_the_watch_is_closing() {
-        let mut parameters = Parameters::new("mock", [("completion", "descriptor")].into_iter());
+        let mut parameters = Parameters::new("mock", [("completion", "descriptor")]);
         let device = Arc::new(Mock::create().open("", &mut parameters).unwrap());
         let looker = Arc::new(Looker { device, completer: OnceLock::new() });
         let watch = Watch::new(looker, testing::proactor());

@@ -14,5 +14,6 @@ mod common;
 mod channels;
 mod endings;
 mod kinds;
+mod programs;
 mod rig;
 mod steps;

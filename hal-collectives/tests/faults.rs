@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Each way in which a rank can fail, on each rank, at each step of a program: what was done before is done, whatever comes later
+//! fails for everybody, with one cause that names the rank, and nobody waits.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod common;
+
+use common::{LONG, Started, begin, group, memory};
+use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction};
+use hal_semaphore::{Code, Failure};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    GivesUp,
+    LetsGo,
+    HasTooLittleMemory,
+    AsksForSomethingElse,
+    Goes,
+    DoesNotCome,
+}
+
+const FAULTS: [Fault; 6] = [
+    Fault::GivesUp,
+    Fault::LetsGo,
+    Fault::HasTooLittleMemory,
+    Fault::AsksForSomethingElse,
+    Fault::Goes,
+    Fault::DoesNotCome,
+];
+
+fn program(ranks: u32) -> Vec<Operation> {
+    let kinds = [
+        Kind::AllReduce(Reduction::Sum),
+        Kind::AllGather,
+        Kind::Broadcast { root: ranks - 1 },
+        Kind::ReduceScatter(Reduction::Maximum),
+        Kind::Reduce { reduction: Reduction::Sum, root: 0 },
+        Kind::AllToAll,
+    ];
+    kinds.map(|kind| Operation { kind, element: Element::U32, count: u64::from(ranks) * 3 }).to_vec()
+}
+
+fn buffers(operation: Operation, rank: u32, ranks: u32) -> Buffers {
+    let places = operation.places(rank, ranks);
+    let memory = |bytes: Option<u64>| bytes.map(|bytes| memory(&vec![1; usize::try_from(bytes).unwrap()]));
+    Buffers { send: memory(places.send), recv: memory(places.recv) }
+}
+
+/// One rank's part in a step; nothing if it has none. What is refused was refused because of the fault.
+fn take_part(
+    member: &Arc<dyn Communicator>,
+    operation: Operation,
+    (rank, ranks): (u32, u32),
+    fault: Option<Fault>,
+) -> Option<Result<Started, Failure>> {
+    let other = Operation { count: operation.count * 2, ..operation };
+    let asked = if matches!(fault, Some(Fault::AsksForSomethingElse)) { other } else { operation };
+    if matches!(fault, Some(Fault::DoesNotCome)) {
+        return None;
+    }
+    let entry = match member.enter(asked) {
+        Ok(entry) => entry,
+        Err(failure) => return Some(Err(failure)),
+    };
+    let mut buffers = buffers(asked, rank, ranks);
+    match fault {
+        Some(Fault::GivesUp) => {
+            entry.give_up(&Failure::new(Code::DataLoss, "its memory is gone"));
+            return None;
+        }
+        Some(Fault::LetsGo) => return None,
+        Some(Fault::Goes) => member.end(&Failure::new(Code::Cancelled, "its device was released")),
+        Some(Fault::HasTooLittleMemory) => {
+            let cut = |range: Option<hal_backend::HostRange>| range.and_then(|range| range.slice(0, 4));
+            buffers = Buffers { send: cut(buffers.send), recv: cut(buffers.recv) };
+        }
+        _ => {}
+    }
+    let (started, job) = begin(entry, buffers);
+    job.into_iter().for_each(|job| job());
+    Some(Ok(started))
+}
+
+fn check(ranks: u32, fault: Fault, who: u32, at: usize) {
+    let what = format!("rank {who} of {ranks}: {fault:?} at step {at}");
+    let timeout = if matches!(fault, Fault::DoesNotCome) { Duration::from_millis(30) } else { LONG };
+    let members = group(ranks, timeout);
+    let mut failures = Vec::new();
+    for (step, &operation) in program(ranks).iter().enumerate() {
+        // Whoever has a fault is the first, the last, or in between, as its number says.
+        let parts: Vec<_> = (0..ranks)
+            .zip(&members)
+            .map(|(rank, member)| {
+                let own = (step == at && rank == who).then_some(fault);
+                take_part(member, operation, (rank, ranks), own)
+            })
+            .collect();
+        for part in parts.into_iter().flatten() {
+            match part.and_then(|started| started.outcome()) {
+                Ok(()) => assert!(step < at, "{what}: step {step} was done"),
+                Err(failure) => {
+                    assert!(step >= at, "{what}: {failure} in step {step}");
+                    failures.push(failure);
+                }
+            }
+        }
+    }
+    assert!(failures.len() >= ranks as usize - 1, "{what}: only {} know", failures.len());
+    for failure in &failures {
+        assert!(failure.message().contains(&format!("rank {who}")), "{what}: {failure}");
+        assert!(failure.same_root(&failures[0]), "{what}: {failure}, and {}", failures[0]);
+    }
+}
+
+#[test]
+fn each_fault_of_each_rank_at_each_step_ends_the_group_for_all() {
+    for ranks in [2, 3, 5] {
+        for fault in FAULTS {
+            for who in 0..ranks {
+                (0..program(ranks).len()).for_each(|at| check(ranks, fault, who, at));
+            }
+        }
+    }
+}

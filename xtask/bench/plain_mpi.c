@@ -1,0 +1,64 @@
+// What the MPI library's own collectives cost, in the words of benches/collectives.rs: one rank of a job.
+//
+//   mpirun -n 2 plain_mpi WAY
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 7 };
+
+static int compare(const void* a, const void* b) {
+  double left = *(const double*)a, right = *(const double*)b;
+  return (left > right) - (left < right);
+}
+
+static void once(int gathers, const float* send, float* recv, int count) {
+  if (gathers) {
+    MPI_Allgather(send, count, MPI_FLOAT, recv, count, MPI_FLOAT, MPI_COMM_WORLD);
+  } else {
+    MPI_Allreduce(send, recv, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  }
+}
+
+int main(int argc, char** argv) {
+  static const long sizes[] = {8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 4 << 20, 16 << 20};
+  int rank = 0, ranks = 1;
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  const char* way = argc > 1 ? argv[1] : "mpi";
+  for (int gathers = 0; gathers < 2; ++gathers) {
+    for (size_t size = 0; size < sizeof(sizes) / sizeof(sizes[0]); ++size) {
+      long bytes = gathers ? (sizes[size] / ranks + 3) / 4 * 4 : sizes[size];
+      long all = gathers ? bytes * ranks : bytes;
+      float* send = malloc(bytes);
+      float* recv = malloc(all);
+      if (!send || !recv) MPI_Abort(MPI_COMM_WORLD, 1);
+      memset(send, 0, bytes);
+      memset(recv, 0, all);
+      once(gathers, send, recv, (int)(bytes / 4));
+      double warm = MPI_Wtime();
+      for (int i = 0; i < 3; ++i) once(gathers, send, recv, (int)(bytes / 4));
+      // A round takes about 20 ms, and all ranks do as many as the first would.
+      long count = (long)(0.02 / ((MPI_Wtime() - warm) / 3 + 1e-9));
+      count = count < 1 ? 1 : count > 500 ? 500 : count;
+      MPI_Bcast(&count, 1, MPI_LONG, 0, MPI_COMM_WORLD);
+      double rounds[ROUNDS];
+      for (int round = -1; round < ROUNDS; ++round) {
+        double begin = MPI_Wtime();
+        for (long i = 0; i < count; ++i) once(gathers, send, recv, (int)(bytes / 4));
+        if (round >= 0) rounds[round] = (MPI_Wtime() - begin) * 1e6 / count;
+      }
+      qsort(rounds, ROUNDS, sizeof(double), compare);
+      if (rank == 0) {
+        printf("%s %s %d %ld %.3f\n", way, gathers ? "all_gather" : "all_reduce", ranks, bytes, rounds[ROUNDS / 2]);
+      }
+      free(send);
+      free(recv);
+    }
+  }
+  MPI_Finalize();
+  return 0;
+}

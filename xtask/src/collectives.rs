@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! `cargo xtask bench --collectives`: what collectives cost within a process and between processes, beside the plain calls of the
+//! MPI that carries them, in the same run; and whether the model on paper (`docs/collectives.md`) says how that grows.
+
+use crate::{setup, workspace};
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// How processes reach each other: what Open MPI is told, and for how many ranks it is measured.
+const WAYS: [(&str, &str, &[u32]); 2] = [("shared", "self,vader", &[2, 4, 8]), ("tcp", "self,tcp", &[2, 4])];
+
+/// The least part of plain MPI's bandwidth from this size on, the most microseconds above its latency, and the least part of the
+/// ideal that is reached when computing and moving go on at once.
+const BANDWIDTH: f64 = 0.9;
+const LARGE: u64 = 1 << 20;
+const LATENCY: f64 = 5.0;
+const OVERLAP: f64 = 0.9;
+
+/// Who, which case, how many ranks, how many bytes: microseconds.
+type Figures = BTreeMap<(String, String, u32, u64), f64>;
+
+pub(crate) fn bench(quick: bool) -> Result<bool> {
+    let launcher = setup::mpi()?;
+    let root = workspace::root()?;
+    let folder = workspace::target()?.join("bench-collectives");
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let plain = folder.join("plain_mpi");
+    let compiled = Command::new("mpicc")
+        .args(["-O2", "-Wall", "-Wextra", "-o"])
+        .arg(&plain)
+        .arg(root.join("xtask/bench/plain_mpi.c"))
+        .status()
+        .context("starting mpicc, which libopenmpi-dev has")?;
+    if !compiled.success() {
+        bail!("plain_mpi.c could not be compiled");
+    }
+    let ours = program(&root)?;
+    let mut text = output("within a process", &mut Command::new(&ours))?;
+    for (way, transports, ranks) in WAYS {
+        for ranks in ranks.iter().filter(|&&ranks| !quick || ranks == 2) {
+            let job = |program: &Path| {
+                let mut job = Command::new(&launcher);
+                job.args(["--allow-run-as-root", "--oversubscribe", "--mca", "btl", transports]);
+                job.args(["-n", &ranks.to_string()]).arg(program);
+                job
+            };
+            text += &output(
+                &format!("plain MPI, {way}, {ranks} ranks"),
+                job(&plain).arg(format!("plain-{way}")),
+            )?;
+            let what = format!("ours, {way}, {ranks} ranks");
+            text += &output(&what, job(&ours).env("COLLECTIVES_WAY", format!("ours-{way}")))?;
+        }
+    }
+    let figures = read(&text)?;
+    let file = workspace::target()?.join("bench-collectives.txt");
+    std::fs::write(&file, &text).with_context(|| format!("writing {}", file.display()))?;
+    print!("{}", report(&figures, processors()));
+    println!("\neverything measured: {}", file.display());
+    Ok(true)
+}
+
+fn processors() -> u32 {
+    std::thread::available_parallelism().map_or(1, |number| u32::try_from(number.get()).unwrap_or(u32::MAX))
+}
+
+/// Builds the program that is a rank.
+fn program(root: &Path) -> Result<PathBuf> {
+    let mut build = workspace::cargo();
+    build.args(["bench", "-p", "hal-collectives-mpi", "--bench", "collectives", "--no-run"]);
+    build.args(["--message-format", "json-render-diagnostics"]);
+    let built =
+        build.current_dir(root).stderr(std::process::Stdio::inherit()).output().context("starting cargo")?;
+    if !built.status.success() {
+        bail!("the benchmark does not build");
+    }
+    let messages = String::from_utf8_lossy(&built.stdout).into_owned();
+    let executable = messages
+        .lines()
+        .filter(|line| line.contains("\"name\":\"collectives\""))
+        .find_map(|line| line.split("\"executable\":\"").nth(1)?.split('"').next());
+    executable.map(PathBuf::from).context("cargo does not say where the benchmark is")
+}
+
+fn output(what: &str, command: &mut Command) -> Result<String> {
+    println!("measuring: {what}");
+    let output = command.output().with_context(|| format!("starting {what}"))?;
+    if !output.status.success() {
+        bail!("{what} failed: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn read(text: &str) -> Result<Figures> {
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        let (way, case) = (words.next()?.to_owned(), words.next()?.to_owned());
+        let (ranks, bytes) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(((way, case, ranks, bytes), words.next()?.parse().ok()?))
+    };
+    text.lines().map(|text| line(text).with_context(|| format!("a rank wrote {text:?}"))).collect()
+}
+
+/// Bytes that cross the link of each rank at least, in GB/s.
+fn bus_bandwidth(case: &str, ranks: u32, bytes: u64, microseconds: f64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "sizes that are measured are small enough")]
+    let bytes = bytes as f64;
+    let others = f64::from(ranks - 1);
+    let moved = if case == "all_gather" { others * bytes } else { 2.0 * others / f64::from(ranks) * bytes };
+    moved / microseconds / 1e3
+}
+
+/// Times of one case from 2 to 8 ranks by the model of the documentation, from those of 2: a step for each doubling, and twice the operand,
+/// slower where ranks share processors.
+fn model(two_small: f64, two_large: f64, ranks: u32, processors: u32) -> (f64, f64) {
+    let shared = |ranks: u32| (f64::from(ranks) / f64::from(processors)).max(1.0);
+    let contention = shared(ranks) / shared(2);
+    let moved = 2.0 * f64::from(ranks - 1) / f64::from(ranks);
+    (two_small * f64::from(ranks).log2() * contention, two_large * moved * contention)
+}
+
+struct Goals {
+    met: usize,
+    judged: usize,
+}
+
+impl Goals {
+    fn judge(&mut self, reached: bool) -> &'static str {
+        self.judged += 1;
+        self.met += usize::from(reached);
+        if reached { "ok" } else { "NOT MET" }
+    }
+}
+
+fn report(figures: &Figures, processors: u32) -> String {
+    let mut text = format!("\n{processors} processors\n");
+    let mut goals = Goals { met: 0, judged: 0 };
+    let _ = writeln!(
+        text,
+        "\n{:<16}{:<20}{:>6}{:>10}{:>12}{:>12}{:>8}  goal",
+        "way", "case", "ranks", "bytes", "µs", "plain µs", "GB/s"
+    );
+    for ((way, case, ranks, bytes), &time) in figures
+        .iter()
+        .filter(|((way, case, ..), _)| !way.starts_with("plain") && !case.starts_with("overlap"))
+    {
+        let plain = figures.get(&(way.replace("ours", "plain"), case.replace("_sleeps", ""), *ranks, *bytes));
+        let plain = plain.copied().filter(|_| way.starts_with("ours"));
+        let goal = match plain {
+            Some(plain) if *bytes <= 8 && !case.ends_with("sleeps") => {
+                let above = time - plain;
+                format!("≤{LATENCY} µs above: {above:.1} {}", goals.judge(above <= LATENCY))
+            }
+            Some(plain) if *bytes * u64::from(if case == "all_gather" { *ranks } else { 1 }) >= LARGE => {
+                let part = plain / time;
+                format!("≥{BANDWIDTH} of its bandwidth: {part:.2} {}", goals.judge(part >= BANDWIDTH))
+            }
+            _ => String::new(),
+        };
+        let plain = plain.map_or("-".to_owned(), |plain| format!("{plain:.1}"));
+        let _ = writeln!(
+            text,
+            "{way:<16}{case:<20}{ranks:>6}{bytes:>10}{time:>12.1}{plain:>12}{:>8.2}  {goal}",
+            bus_bandwidth(case, *ranks, *bytes, time)
+        );
+    }
+    overlaps(figures, processors, &mut text, &mut goals);
+    growth(figures, processors, &mut text);
+    let _ = writeln!(text, "\n{} of {} goals met in this run", goals.met, goals.judged);
+    text
+}
+
+/// Arithmetic beside an all-reduce: the ideal is the longer of both, or what all ranks' processor time takes on the processors there are.
+fn overlaps(figures: &Figures, processors: u32, text: &mut String, goals: &mut Goals) {
+    let _ = writeln!(
+        text,
+        "\n{:<16}{:>6}{:>12}{:>14}{:>12}{:>12}  overlap",
+        "way", "ranks", "moving µs", "computing µs", "both µs", "ideal µs"
+    );
+    for ((way, _, ranks, bytes), &both) in figures.iter().filter(|((_, case, ..), _)| case == "overlap_both")
+    {
+        let of = |case: &str| figures.get(&(way.clone(), case.to_owned(), *ranks, *bytes)).copied();
+        let (Some(moves), Some(computes), Some(processor)) =
+            (of("overlap_moves"), of("overlap_computes"), of("overlap_processor"))
+        else {
+            continue;
+        };
+        // A process of several ranks has counted all of them.
+        let ranks_apart = if way == "process" { 1.0 } else { f64::from(*ranks) };
+        let ideal = moves.max(computes).max(processor * ranks_apart / f64::from(processors));
+        let part = ideal / both;
+        let _ = writeln!(
+            text,
+            "{way:<16}{ranks:>6}{moves:>12.0}{computes:>14.0}{both:>12.0}{ideal:>12.0}  {part:.2} {}",
+            goals.judge(part >= OVERLAP)
+        );
+    }
+}
+
+/// How all-reduces grow, and what the model makes of those of two ranks; and what it says of ranks that are not here.
+fn growth(figures: &Figures, processors: u32, text: &mut String) {
+    let _ = writeln!(
+        text,
+        "\n{:<16}{:>6}{:>12}{:>10}{:>14}{:>10}",
+        "way", "ranks", "8 bytes µs", "model", "16 MiB µs", "model"
+    );
+    for way in ["ours-shared", "ours-tcp"] {
+        let of =
+            |ranks: u32, bytes: u64| figures.get(&(way.into(), "all_reduce".into(), ranks, bytes)).copied();
+        let (Some(small), Some(large)) = (of(2, 8), of(2, 16 << 20)) else { continue };
+        for ranks in [2, 4, 8] {
+            let (Some(own_small), Some(own_large)) = (of(ranks, 8), of(ranks, 16 << 20)) else { continue };
+            let (small, large) = model(small, large, ranks, processors);
+            let _ = writeln!(
+                text,
+                "{way:<16}{ranks:>6}{own_small:>12.1}{small:>10.1}{own_large:>14.0}{large:>10.0}"
+            );
+        }
+        for ranks in [1_000, 100_000] {
+            // Of ranks with a processor each; a thousand are no power of two, and their pairs have two steps and the operand twice more.
+            let pairs = if u32::is_power_of_two(ranks) { 0.0 } else { 2.0 };
+            let steps = f64::from(ranks.ilog2()) + pairs;
+            let _ = writeln!(
+                text,
+                "{way:<16}{ranks:>6}{:>12}{:>10.1}{:>14}{:>10.0}",
+                "-",
+                small * steps,
+                "-",
+                large * (2.0 + pairs)
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_become_figures_and_others_are_refused() {
+        let figures =
+            read("ours-tcp all_reduce 2 8 1.500\nplain-tcp all_reduce 2 8 1.000\n").unwrap_or_default();
+        assert_eq!(figures.get(&("ours-tcp".into(), "all_reduce".into(), 2, 8)), Some(&1.5));
+        assert!(read("ours all_reduce two").is_err());
+        let report = report(&figures, 2);
+        assert!(report.contains("≤5 µs above: 0.5 ok"), "{report}");
+        assert!(report.contains("1 of 1 goals met"), "{report}");
+    }
+
+    #[test]
+    fn slower_than_the_goal_is_said() {
+        let text = "ours-tcp all_reduce 2 1048576 200\nplain-tcp all_reduce 2 1048576 100\n";
+        let report = report(&read(text).unwrap_or_default(), 2);
+        assert!(report.contains("0.50 NOT MET") && report.contains("0 of 1"), "{report}");
+    }
+
+    #[test]
+    fn the_model_has_a_step_for_each_doubling() {
+        let (small, large) = model(1.0, 1.0, 8, 8);
+        assert!((small - 3.0).abs() < 1e-9 && (large - 1.75).abs() < 1e-9);
+        let (small, _) = model(1.0, 1.0, 8, 2);
+        assert!((small - 12.0).abs() < 1e-9);
+    }
+}
