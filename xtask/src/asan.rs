@@ -33,7 +33,11 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if options.quick {
         let tree = Tree::configure(Flavour::Plain, None)?;
         tree.build(&["hal_runtime_archives"])?;
-        return check("the driver's tests and those of collectives", tests(&tree, &cts::testdata(&tree)?)?, false);
+        return check(
+            "the driver's tests and those of collectives",
+            tests(&tree, &cts::testdata(&tree)?)?,
+            false,
+        );
     }
     let tree = Tree::configure(Flavour::Asan, None)?;
     tree.build(&["hal_runtime_archives"])?;
