@@ -298,9 +298,10 @@ impl Group {
         Failure::new(Code::InvalidArgument, message)
     }
 
-    /// Has everything of the group ended, by the thread that tells of it.
-    fn fail(self: &Arc<Self>, failure: Failure) {
-        self.engine.send(Command::Fail(self.clone(), failure));
+    /// The group has failed: whoever joins it from now on begins it anew. What is under way is ended by the thread that tells of it.
+    fn fail(self: &Arc<Self>, failure: &Failure) {
+        let first = self.set_failed(failure);
+        self.engine.send(Command::Fail { group: self.clone(), first });
     }
 }
 
@@ -329,14 +330,14 @@ impl Communicator for Member {
         let lines = operation.lines(self.0.rank);
         let slots = lines.into_iter().map(|line| self.0.enter(line, operation)).collect::<Result<_>>();
         // What does not fit ends the group for all.
-        let slots = slots.inspect_err(|failure| self.0.fail(failure.clone()))?;
+        let slots = slots.inspect_err(|failure| self.0.fail(failure))?;
         Ok(Box::new(Entered { group: self.0.clone(), operation, slots, ended: false }))
     }
 
     fn end(&self, why: &Failure) {
         let (rank, name) = (self.0.rank, &self.0.name);
         let message = format!("rank {rank} of the group {name:?} has gone: {}", why.message());
-        self.0.fail(Failure::new(why.code(), message));
+        self.0.fail(&Failure::new(why.code(), message));
     }
 
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
@@ -461,7 +462,7 @@ impl Entered {
             why.message()
         );
         let failure = Failure::new(why.code(), message);
-        self.group.fail(failure.clone());
+        self.group.fail(&failure);
         failure
     }
 }

@@ -56,8 +56,11 @@ pub(crate) enum Command {
     /// Letters may come.
     Listen,
     Start(Box<Started>),
-    /// Everything of a group ends, here and everywhere.
-    Fail(Arc<Group>, Failure),
+    /// Everything of a group that has failed ends; the others are told if this rank is the first to say so.
+    Fail {
+        group: Arc<Group>,
+        first: bool,
+    },
     /// MPI is left alone until something starts.
     Rest,
 }
@@ -306,7 +309,7 @@ impl Progress {
             match command {
                 Command::Listen => self.mail.listen(&self.library),
                 Command::Start(started) => self.start(*started),
-                Command::Fail(group, failure) => self.end(&group, &failure),
+                Command::Fail { group, first } => self.end_failed(&group, first),
                 Command::Rest => self.rest(),
             }
         }
@@ -522,7 +525,11 @@ impl Progress {
     /// Ends everything of a group, and tells the others unless that was done.
     fn end(&mut self, group: &Arc<Group>, failure: &Failure) {
         let first = group.set_failed(failure);
-        let failure = group.failure().unwrap_or_else(|| failure.clone());
+        self.end_failed(group, first);
+    }
+
+    fn end_failed(&mut self, group: &Arc<Group>, first: bool) {
+        let Some(failure) = group.failure() else { return };
         if first {
             self.mail.notify(&self.library, group.id, &failure, group.neighbours());
         }
