@@ -130,7 +130,8 @@ fn tests(tree: &Tree, data: &Path) -> Result<Command> {
         .env("HAL_TESTDATA", data)
         .env("RUSTC_BOOTSTRAP", "1")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .env("RUSTFLAGS", format!("{ASAN_RUSTFLAGS} -Clink-arg=-fsanitize=address"))
+        // The sanitizer's runtime has to be the first of the shared libraries of each program.
+        .env("RUSTFLAGS", format!("{ASAN_RUSTFLAGS} -Zpre-link-arg=-lasan"))
         .env("TARGET_CFLAGS", ASAN_CFLAGS)
         .env("HAL_TEST_SECONDS", "100");
     Ok(command)
