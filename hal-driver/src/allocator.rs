@@ -5,7 +5,7 @@
 use crate::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
 use crate::constants::{ACCESS_ALL, ACCESS_ANY, ACCESS_UNALIGNED};
 use crate::external::SharedMemory;
-use crate::object::{HostAllocator, Out, Retained, free, narrow, resource, wide};
+use crate::object::{HostAllocator, Out, Retained, free, narrow, required, resource, wide};
 use crate::status::{Result, guard, guard_or, invalid, unavailable};
 use hal_backend::{Device, Heap, HostRange, Properties};
 use hal_semaphore::{Code, Failure};
@@ -669,7 +669,8 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live allocator of ours, parameters, and where the buffer goes.
             unsafe {
-                let buffer = Allocator::<D>::of(allocator).import(&*params, &*external, release)?;
+                let external = required(external, "an import needs memory of the program's")?;
+                let buffer = Allocator::<D>::of(allocator).import(&*params, external, release)?;
                 Out::new(out_buffer).set(buffer.into_raw());
             }
             Ok(())

@@ -6,7 +6,7 @@ use crate::channel::Membership;
 use crate::device::HalDevice;
 use crate::executable::Reflection;
 use crate::launch::expand;
-use crate::object::{HostAllocator, Lent, Out, allocate, free, resource, slice};
+use crate::object::{HostAllocator, Lent, Out, allocate, free, required, resource, slice};
 use crate::status::{Result, check, guard, guard_or, invalid, text, view};
 use hal_backend::{DeviceInfo, Driver, Parameters};
 use hal_semaphore::{Code, Failure};
@@ -201,8 +201,12 @@ impl<R: Driver> Table<R> {
             unsafe {
                 let driver = HalDriver::<R>::of(driver);
                 let (path, allocator) = (driver.path(id)?, HostAllocator::new(allocator));
-                let device =
-                    driver.open(&path, slice(params, param_count)?, required(create_params)?, allocator)?;
+                let device = driver.open(
+                    &path,
+                    slice(params, param_count)?,
+                    required(create_params, CREATION)?,
+                    allocator,
+                )?;
                 Out::new(out).set(device);
             }
             Ok(())
@@ -226,7 +230,7 @@ impl<R: Driver> Table<R> {
                 let device = driver.open(
                     text(path),
                     slice(params, param_count)?,
-                    required(create_params)?,
+                    required(create_params, CREATION)?,
                     allocator,
                 )?;
                 Out::new(out).set(device);
@@ -236,18 +240,8 @@ impl<R: Driver> Table<R> {
     }
 }
 
-/// What a device is created with.
-///
-/// # Safety
-///
-/// The parameters are null, or valid as long as the result is used.
-unsafe fn required<'a>(
-    params: *const sys::iree_hal_device_create_params_t,
-) -> Result<&'a sys::iree_hal_device_create_params_t> {
-    // SAFETY: null or valid, as the caller promises.
-    unsafe { params.as_ref() }
-        .ok_or_else(|| invalid("device creation needs parameters, with a proactor pool"))
-}
+/// What the creation of a device misses.
+const CREATION: &str = "device creation needs parameters, with a proactor pool";
 
 /// The devices in one block, as C frees them: the records, then their text.
 fn list(devices: &[DeviceInfo], allocator: HostAllocator) -> Result<*mut sys::iree_hal_device_info_t> {

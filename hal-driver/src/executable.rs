@@ -3,7 +3,7 @@
 //! Executables and their caches: the device loads, this describes.
 
 use crate::constants::{PARAMETER_BINDING, PARAMETER_CONSTANT};
-use crate::object::{HostAllocator, Out, Retained, allocate, free, resource, slice};
+use crate::object::{HostAllocator, Out, Retained, allocate, free, required, resource, slice};
 use crate::status::{Missing, Result, guard, guard_or, invalid, text, unimplemented, view};
 use hal_backend::{Device, LoadRequest, Loaded, Parameters};
 use hal_semaphore::{Code, Failure};
@@ -243,6 +243,11 @@ unsafe extern "C" fn function_parameters(
         // SAFETY: C passes a live executable of ours.
         let object = unsafe { object(executable) };
         let (_, known) = lookup(object, function)?;
+        if capacity > 0 && out.is_null() {
+            return Err(invalid(format!(
+                "there is no room for {capacity} parameters at no address (a null pointer)"
+            )));
+        }
         let capacity = capacity.min(parameter_count(object, known).into());
         let binding = (PARAMETER_BINDING, 8_u8);
         let constant = (PARAMETER_CONSTANT, 4_u8);
@@ -405,7 +410,9 @@ impl<D: Device> CacheTable<D> {
     ) -> sys::iree_status_t {
         guard(|| {
             // SAFETY: C passes a live cache of ours and lends us the rest for the call.
-            let (cache, params, out) = unsafe { (Self::of(cache), &*params, Out::new(out)) };
+            let (cache, out) = unsafe { (Self::of(cache), Out::new(out)) };
+            // SAFETY: as above.
+            let params = unsafe { required(params, "an executable is prepared from parameters")? };
             // SAFETY: as above.
             let request = unsafe {
                 LoadRequest {

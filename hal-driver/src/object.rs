@@ -295,6 +295,16 @@ pub(crate) unsafe fn slice<'a, T>(data: *const T, count: usize) -> Result<&'a [T
     Ok(unsafe { std::slice::from_raw_parts(data, count) })
 }
 
+/// What C lends us for one call, and must; otherwise what it is to be.
+///
+/// # Safety
+///
+/// The pointer is null, or valid as long as the result is used.
+pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
+    // SAFETY: null or valid, as the caller promises.
+    unsafe { pointer.as_ref() }.ok_or_else(|| invalid(format!("{what} (a null pointer was passed)")))
+}
+
 /// Bytes that C lends us for one call, from an offset on.
 ///
 /// # Safety

@@ -272,6 +272,27 @@ pub(crate) const CASES: &[Case] = &[
             dispatch_of(bench, null_mut(), constants, bindings(&dispatch.bindings))
         },
     ),
+    case("Nothing where something has to be", "what an executable is prepared from", THERE, |bench| {
+        cache(bench, |cache| unsafe {
+            let mut executable = null_mut();
+            check(sys::iree_hal_executable_cache_prepare_executable(cache, null(), &raw mut executable))
+        })
+    }),
+    case("Nothing where something has to be", "room for the parameters of a function", THERE, |bench| {
+        let executable = bench.executable();
+        answer(check(unsafe {
+            let function = sys::iree_hal_executable_function_from_index(0);
+            sys::iree_hal_executable_function_parameters(executable.0, function, 4, null_mut())
+        }))
+    }),
+    case("Nothing where something has to be", "the memory of an import", THERE, |bench| {
+        let mut buffer = null_mut();
+        answer(check(unsafe {
+            let (allocator, params) = (sys::iree_hal_device_allocator(bench.device.0), params());
+            let release = sys::iree_hal_buffer_release_callback_t::default();
+            sys::iree_hal_allocator_import_buffer(allocator, params, null_mut(), release, &raw mut buffer)
+        }))
+    }),
     case("Nothing where something has to be", "the constants of a dispatch", THERE, |bench| {
         let (executable, dispatch) = (bench.executable(), Dispatch::of(bench));
         dispatch_of(bench, executable.0, span(null(), 8), bindings(&dispatch.bindings))
