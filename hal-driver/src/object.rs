@@ -284,15 +284,21 @@ impl<T> Out<T> {
 /// # Safety
 ///
 /// `data` is null, or valid for `count` elements as long as the result is used, or `count` is zero.
+#[inline]
 pub(crate) unsafe fn slice<'a, T>(data: *const T, count: usize) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
     }
     if data.is_null() {
-        return Err(invalid(format!("{count} of something were passed at no address (a null pointer)")));
+        return Err(at_no_address(count));
     }
     // SAFETY: so many elements are valid there as long as the result is used, as the caller promises.
     Ok(unsafe { std::slice::from_raw_parts(data, count) })
+}
+
+#[cold]
+fn at_no_address(count: usize) -> Failure {
+    invalid(format!("{count} of something were passed at no address (a null pointer)"))
 }
 
 /// What C lends us for one call, and must; otherwise what it is to be.

@@ -403,21 +403,19 @@ impl<'a> List<'a> {
     /// # Safety
     ///
     /// The list is valid during `'a`, as IREE's interface promises for the length of a call.
+    #[inline]
     pub(crate) unsafe fn new(list: &'a sys::iree_hal_semaphore_list_t) -> Result<Self> {
-        // SAFETY: valid during `'a`, as the caller promises; a handle is a pointer to a semaphore, and is only borrowed here.
-        unsafe {
+        // SAFETY: valid during `'a`, as the caller promises.
+        let (pointers, values) = unsafe {
             let pointers = crate::object::slice(list.semaphores.cast_const(), list.count)?;
-            if pointers.iter().any(|pointer| pointer.is_null()) {
-                return Err(invalid("a semaphore list holds no semaphore in one of its places"));
-            }
-            Ok(Self {
-                semaphores: crate::object::slice(
-                    list.semaphores.cast::<IreeTimeline>().cast_const(),
-                    list.count,
-                )?,
-                values: crate::object::slice(list.payload_values.cast_const(), list.count)?,
-            })
+            (pointers, crate::object::slice(list.payload_values.cast_const(), list.count)?)
+        };
+        if pointers.iter().any(|pointer| pointer.is_null()) {
+            return Err(invalid("a semaphore list holds no semaphore in one of its places"));
         }
+        // SAFETY: a handle is a pointer to a semaphore that is not null, which all of these are, and is only borrowed here.
+        let semaphores = unsafe { std::slice::from_raw_parts(pointers.as_ptr().cast(), pointers.len()) };
+        Ok(Self { semaphores, values })
     }
 
     /// An empty list.
