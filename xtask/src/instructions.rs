@@ -23,7 +23,7 @@ const BUDGETS: [(&str, u64); 12] = [
     ("gate_fills_behind", 5_230),
     ("gate_allocas_behind", 18_200),
     ("gate_execute_100", 6_400),
-    ("gate_execute_100_bound", 168_500),
+    ("gate_execute_100_bound", 176_000),
     ("gate_record_100", 386_500),
 ];
 
