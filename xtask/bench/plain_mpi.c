@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 // What the MPI library's own collectives cost, in the words of benches/collectives.rs: one rank of a job.
 //
 //   mpirun -n 2 plain_mpi WAY

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 """A step of training, divided by its data: each rank has the same weights and its share of the batch.
 
 The gradients of all ranks are added up, and each rank takes the same step. All of them have to come to the weights and the loss of

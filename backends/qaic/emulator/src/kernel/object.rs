@@ -194,7 +194,7 @@ impl Machine {
     }
 
     /// The memory of an object that a user may map: exactly from its offset, no more than it has, and only with a handle
-    /// (`drm_gem_mmap`, `drm_gem_mmap_obj`).
+    /// (`drm_gem_mmap`, `drm_vma_offset_exact_lookup_locked`, `drm_gem_mmap_obj`).
     pub(crate) fn mappable(
         &self,
         number: usize,
