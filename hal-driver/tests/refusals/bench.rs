@@ -9,14 +9,14 @@ use std::ptr::null_mut;
 
 pub(crate) const LENGTH: usize = 64;
 
-/// A device of its own for each call, and what most calls need.
+/// A device of its own for each call, and what most calls need, which goes first.
 pub(crate) struct Bench {
-    pub(crate) device: Device,
     /// Anything may be done with it.
     pub(crate) buffer: Buffer,
     /// The same, of half the length.
     pub(crate) small: Buffer,
     pub(crate) done: Semaphore,
+    pub(crate) device: Device,
 }
 
 /// What an answer is called.

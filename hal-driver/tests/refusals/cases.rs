@@ -451,8 +451,9 @@ const ORDINARY: &[Case] = &[
         |bench| {
             let is_iree = |name| bench.device.query("hal.device.id", name).is_ok_and(|is_it| is_it == 1);
             let other = if is_iree("local-task") || is_iree("local-sync") { "mock" } else { "local-task" };
-            let commands =
-                Bench::on(Device::open_in_group(other).unwrap()).record(0, 0, |_| null_mut()).unwrap();
+            // Recorded for a device that is still there when the recording goes.
+            let other = Bench::on(Device::open_in_group(other).unwrap());
+            let commands = other.record(0, 0, |_| null_mut()).unwrap();
             bench.execute(&commands, &[])
         },
     ),
