@@ -335,6 +335,64 @@ static double pingpong(target_t* target, double quantile) {
 static double pingpong_p50(target_t* target) { return pingpong(target, 0.50); }
 static double pingpong_p99(target_t* target) { return pingpong(target, 0.99); }
 
+// Two threads that submit chains to one queue as fast as they can, and how long a third takes to hand a barrier to the same queue.
+typedef struct {
+  target_t* target;
+  atomic_bool* stop;
+} flood_t;
+
+static void* flood(void* argument) {
+  flood_t* flood = (flood_t*)argument;
+  enum { LENGTH = 1000 };  // So much may be under way: a driver that is slower than who submits would take all memory.
+  iree_hal_semaphore_t* timeline = semaphore(flood->target);
+  uint64_t signal = 1;
+  while (!atomic_load_explicit(flood->stop, memory_order_relaxed)) {
+    for (int i = 0; i < LENGTH; ++i, ++signal) {
+      uint64_t wait = signal - 1;
+      iree_hal_semaphore_list_t waits = one(&timeline, &wait);
+      if (wait == 0) waits.count = 0;
+      CHECK(iree_hal_device_queue_barrier(flood->target->device, 1, waits, one(&timeline, &signal),
+                                          IREE_HAL_EXECUTE_FLAG_NONE));
+    }
+    wait_for(timeline, signal - 1);
+  }
+  iree_hal_semaphore_release(timeline);
+  return NULL;
+}
+
+static double beside(target_t* target, double quantile) {
+  enum { FLOODS = 2, SPIN_NS = 5000 };
+  const iree_host_size_t count = scaled(10000);
+  double* times = (double*)malloc(count * sizeof(*times));
+  iree_hal_semaphore_t* timeline = semaphore(target);
+  atomic_bool stop = false;
+  flood_t floods = {target, &stop};
+  pthread_t threads[FLOODS];
+  for (int i = 0; i < FLOODS; ++i) pthread_create(&threads[i], NULL, flood, &floods);
+  for (uint64_t value = 1; value <= count; ++value) {
+    for (double begin = now_ns(); now_ns() - begin < SPIN_NS;) {
+    }
+    // No driver but ours promises that a queue is in order.
+    uint64_t wait = value - 1;
+    iree_hal_semaphore_list_t waits = one(&timeline, &wait);
+    if (wait == 0) waits.count = 0;
+    double begin = now_ns();
+    CHECK(iree_hal_device_queue_barrier(target->device, 1, waits, one(&timeline, &value), IREE_HAL_EXECUTE_FLAG_NONE));
+    times[value - 1] = now_ns() - begin;
+  }
+  atomic_store(&stop, true);
+  for (int i = 0; i < FLOODS; ++i) pthread_join(threads[i], NULL);
+  wait_for(timeline, count);
+  operations = count;
+  double result = quantile_of(times, count, quantile);
+  free(times);
+  iree_hal_semaphore_release(timeline);
+  return result;
+}
+
+static double beside_p50(target_t* target) { return beside(target, 0.50); }
+static double beside_p99(target_t* target) { return beside(target, 0.99); }
+
 typedef enum { FILL, COPY, UPDATE } transfer_t;
 
 static double transfers(target_t* target, transfer_t kind, iree_device_size_t length, iree_host_size_t count) {
@@ -674,6 +732,8 @@ static const case_t cases[] = {
     {"fan_out_in", fan_out_in, true},
     {"host_pingpong_p50", pingpong_p50, true},
     {"host_pingpong_p99", pingpong_p99, true},
+    {"beside_floods_p50", beside_p50},
+    {"beside_floods_p99", beside_p99},
     {"fill_4k_chain", fill_4k_chain, true},
     {"copy_4k_chain", copy_4k_chain, true},
     {"update_1k_chain", update_1k_chain, true},

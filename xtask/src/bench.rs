@@ -245,7 +245,7 @@ enum Goal {
 }
 
 /// The cases in the order of the table, and their goals.
-const CASES: [(&str, &[Goal]); 26] = [
+const CASES: [(&str, &[Goal]); 28] = [
     ("chain_same_queue", &[Goal::Task(0.25), Goal::Nanoseconds(420.0)]),
     ("chain_same_queue_submit", &[Goal::Nanoseconds(420.0)]),
     ("chain_cross_queue", &[Goal::Task(0.4)]),
@@ -257,6 +257,8 @@ const CASES: [(&str, &[Goal]); 26] = [
     ("fan_out_in", &[Goal::Task(0.5)]),
     ("host_pingpong_p50", &[Goal::Task(0.5)]),
     ("host_pingpong_p99", &[Goal::Task(1.0)]),
+    ("beside_floods_p50", &[]),
+    ("beside_floods_p99", &[Goal::Task(1.0)]),
     ("fill_4k_chain", &[Goal::Task(0.3)]),
     ("copy_4k_chain", &[Goal::Task(0.3)]),
     ("update_1k_chain", &[Goal::Task(0.3)]),
