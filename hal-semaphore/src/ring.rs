@@ -18,6 +18,11 @@ pub(crate) fn take_first<T>(ring: &mut VecDeque<T>) -> Option<T> {
     first
 }
 
+/// The last entry, if it is like that.
+pub(crate) fn take_last_if<T>(ring: &mut VecDeque<T>, is: impl FnOnce(&T) -> bool) -> Option<T> {
+    if ring.back().is_some_and(is) { ring.pop_back() } else { None }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -137,6 +137,22 @@ impl<T> Slab<T> {
         if entry.generation == key.generation { entry.value.as_mut() } else { None }
     }
 
+    /// The entry of a key whose entry is there.
+    #[expect(
+        clippy::expect_used,
+        reason = "a key that outlived its entry here is a defect of the engine, and to go on would \
+                                            run work out of order"
+    )]
+    pub(crate) fn live(&self, key: Key) -> &T {
+        self.get(key).expect("the key of a living entry")
+    }
+
+    /// The same, to change it.
+    #[expect(clippy::expect_used, reason = "as above")]
+    pub(crate) fn live_mut(&mut self, key: Key) -> &mut T {
+        self.get_mut(key).expect("the key of a living entry")
+    }
+
     #[cfg(test)]
     pub(crate) fn contains(&self, key: Key) -> bool {
         self.get(key).is_some()

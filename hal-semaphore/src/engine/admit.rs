@@ -19,9 +19,7 @@
 //! event is held for the wait.
 
 use super::agenda::{Cover, Entry};
-use super::queue::{
-    ActionKind, Early, NOBODY, Op, OpState, PARKED, PARKED_FOR_HOST, SPARE, SignalRecord, Turn, WaitRecord,
-};
+use super::queue::{ActionKind, Early, Op, OpState, SPARE, SignalRecord, Turn, Via, WaitRecord};
 use super::room::BATCH;
 use super::slot::{HOST, Promise, Slot, SlotState, Standing, Target};
 use super::{Action, Placement, Refused, Shared, WaitCounts};
@@ -41,6 +39,27 @@ enum Classified {
     Reached,
     Failed(Failure),
     Recorded(WaitRecord, WaitClass),
+}
+
+/// What the waits of an operation came to.
+struct RecordedWaits {
+    /// Those that were not reached.
+    waits: SmallVec<[WaitRecord; 1]>,
+    counts: WaitCounts,
+    /// Why the operation is to end without having begun: a wait has failed, or the device is lost.
+    failure: Option<Failure>,
+}
+
+impl<W> Action<W> {
+    fn into_parts(self) -> (ActionKind, Option<W>) {
+        match self {
+            Self::Queue(work) => (ActionKind::Queue, Some(work)),
+            Self::Host(work) => (ActionKind::Host, Some(work)),
+            Self::Early(work) => (ActionKind::Early, Some(work)),
+            Self::Marker(work) => (ActionKind::Marker, Some(work)),
+            Self::Barrier => (ActionKind::Barrier, None),
+        }
+    }
 }
 
 impl<B: Backend> Shared<B> {
@@ -199,29 +218,63 @@ impl<B: Backend> Turn<'_, B> {
         W: Points<B::Timeline> + ?Sized,
         S: Points<B::Timeline> + ?Sized,
     {
-        let (kind, work) = match action {
-            Action::Queue(work) => (ActionKind::Queue, Some(work)),
-            Action::Host(work) => (ActionKind::Host, Some(work)),
-            Action::Early(work) => (ActionKind::Early, Some(work)),
-            Action::Marker(work) => (ActionKind::Marker, Some(work)),
-            Action::Barrier => (ActionKind::Barrier, None),
-        };
-        let mut signal_records = self.spare_signals(signals.len());
-        for (timeline, value) in iter(signals) {
-            signal_records.push(SignalRecord { timeline: timeline.clone(), value });
-        }
+        let (kind, work) = action.into_parts();
+        let signals = self.record_signals(signals);
         let key = self.state.ops.next_key();
-        let ticket = self.ticket(key);
         self.state.stats.submitted += 1;
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load + 1, Ordering::Relaxed);
+        let RecordedWaits { waits, counts, failure } = self.record_waits(waits, kind, key, foreign);
+        let ends = failure.is_some();
+        let is_held = counts.held > 0 && !ends;
+        let partly_covered = usize::try_from(counts.held).is_ok_and(|held| held < waits.len());
+        self.state.ops.insert(Op {
+            state: OpState::Held,
+            kind,
+            done: false,
+            remaining: counts.held,
+            epoch: 0,
+            event: None,
+            failure,
+            waits,
+            signals,
+            work,
+        });
+        if is_held && partly_covered {
+            // The covered waits of an operation that stays held matter to it only if their timeline fails.
+            self.listen_for_failures(key, |_| true);
+        }
+        if !is_held {
+            self.state.runnable.push_back(key);
+        }
+        Placement { ticket: self.ticket(key), queue: self.queue.id, waits: counts }
+    }
 
+    fn record_signals<S: Points<B::Timeline> + ?Sized>(
+        &mut self,
+        signals: &S,
+    ) -> SmallVec<[SignalRecord<B::Timeline>; 1]> {
+        let mut records = self.spare_signals(signals.len());
+        for (timeline, value) in iter(signals) {
+            records.push(SignalRecord { timeline: timeline.clone(), value });
+        }
+        records
+    }
+
+    /// Classifies each wait of an operation that is being admitted as `key`, and registers those that are not reached.
+    fn record_waits<W: Points<B::Timeline> + ?Sized>(
+        &mut self,
+        waits: &W,
+        kind: ActionKind,
+        key: Key,
+        foreign: SmallVec<[Standing; 1]>,
+    ) -> RecordedWaits {
         let mut counts = WaitCounts::default();
         let mut failure = self.device.lost();
-        let mut wait_records = self.spare_waits(waits.len());
+        let mut records = self.spare_waits(waits.len());
         let mut foreign = foreign.into_iter();
         for (timeline, value) in iter(waits) {
-            let number = u32::try_from(wait_records.len()).unwrap_or(u32::MAX);
+            let number = u32::try_from(records.len()).unwrap_or(u32::MAX);
             let classified = match self.shared.own(timeline) {
                 Some(slot) => match self.shared.foreign_counted(|| timeline.failed_before()) {
                     Ok(Some(failure)) | Err(failure) => Classified::Failed(failure),
@@ -240,41 +293,20 @@ impl<B: Backend> Turn<'_, B> {
                     continue;
                 }
                 Classified::Recorded(record, class) => {
-                    wait_records.push(record);
+                    records.push(record);
                     class
                 }
             };
             counts.count(class);
             if B::OBSERVES {
+                let ticket = self.ticket(key);
                 let timeline = self.shared.own(timeline).map(|slot| slot.key());
                 self.state.effects.transitions.push(Transition::Wait { ticket, timeline, value, class });
             }
         }
         self.state.stats.reached += u64::from(counts.reached);
         self.state.stats.held += u64::from(counts.held);
-        let told =
-            counts.held > 0 && usize::try_from(counts.held).is_ok_and(|held| held < wait_records.len());
-        let ends = failure.is_some();
-        self.state.ops.insert(Op {
-            state: OpState::Held,
-            kind,
-            done: false,
-            remaining: counts.held,
-            epoch: 0,
-            event: None,
-            failure,
-            waits: wait_records,
-            signals: signal_records,
-            work,
-        });
-        if told && !ends {
-            // The covered waits of an operation that stays held matter to it only if their timeline fails.
-            self.listen_for_failures(key, |_| true);
-        }
-        if counts.held == 0 || ends {
-            self.state.runnable.push_back(key);
-        }
-        Placement { ticket, queue: self.queue.id, waits: counts }
+        RecordedWaits { waits: records, counts, failure }
     }
 
     fn spare_signals(&mut self, count: usize) -> SmallVec<[SignalRecord<B::Timeline>; 1]> {
@@ -328,40 +360,39 @@ impl<B: Backend> Turn<'_, B> {
                 return Classified::Reached;
             }
         }
-        let mut record = WaitRecord {
-            slot: slot.clone(),
-            value,
-            via: NOBODY,
-            event: None,
-            epoch: 0,
-            order: 0,
-            failure_order: None,
-        };
+        let record = |via| WaitRecord { slot: slot.clone(), value, via, failure_order: None };
         let for_host = kind == ActionKind::Host;
-        if !for_host && state.has_promises() {
-            let coverage = self.own_coverage(&state, value).or_else(|| {
-                if !sabotaged(Defect::ListenerLooksFirst) {
-                    slot.listen(&state);
-                }
-                let coverage = self.coverage(&state, value);
-                if coverage.is_some() {
-                    slot.count_listeners(&state);
-                }
-                coverage
-            });
-            if let Some((class, cover)) = coverage {
-                (record.via, record.epoch, record.event) = (cover.queue, cover.epoch, cover.event);
-                return Classified::Recorded(record, class);
-            }
+        if !for_host
+            && state.has_promises()
+            && let Some((class, cover)) = self.any_coverage(slot, &state, value)
+        {
+            return Classified::Recorded(record(Via::Cover(cover)), class);
         }
-        let (list, via) = if for_host { (HOST, PARKED_FOR_HOST) } else { (self.index, PARKED) };
-        record.via = via;
-        record.order =
-            slot.park(&mut state, list, value, Target::Op { queue: self.index, key, wait: number });
+        let target = Target::Op { queue: self.index, key, wait: number };
+        let via = if for_host {
+            Via::Host(slot.park(&mut state, HOST, value, target))
+        } else {
+            Via::Parked(slot.park(&mut state, self.index, value, target))
+        };
         if state.becomes_large() {
             self.shared.remember_large(slot);
         }
-        Classified::Recorded(record, WaitClass::Held)
+        Classified::Recorded(record(via), WaitClass::Held)
+    }
+
+    /// What covers a wait, in the queue itself or in another one. Where nothing does, the slot counts one more listener, whom
+    /// the next promise is told to; so it does while others are looked at, which then see each other or are seen.
+    fn any_coverage(&self, slot: &Slot, state: &SlotState, value: u64) -> Option<(WaitClass, Cover)> {
+        self.own_coverage(state, value).or_else(|| {
+            if !sabotaged(Defect::ListenerLooksFirst) {
+                slot.listen(state);
+            }
+            let coverage = self.coverage(state, value);
+            if coverage.is_some() {
+                slot.count_listeners(state);
+            }
+            coverage
+        })
     }
 
     /// Registers a wait for a timeline that is somebody else's.
@@ -374,8 +405,7 @@ impl<B: Backend> Turn<'_, B> {
         let target = Target::Op { queue: self.index, key, wait: number };
         let order = slot.park(&mut slot.lock(), HOST, value, target);
         self.state.effects.watches.push((timeline, value, slot.clone()));
-        let via = PARKED_FOR_HOST;
-        let record = WaitRecord { slot, value, via, event: None, epoch: 0, order, failure_order: None };
+        let record = WaitRecord { slot, value, via: Via::Host(order), failure_order: None };
         Classified::Recorded(record, WaitClass::Held)
     }
 
@@ -430,6 +460,7 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn listen_for_failures(&mut self, key: Key, which: impl Fn(u32) -> bool) {
         let count = self.state.ops.get(key).map_or(0, |op| op.waits.len());
         for number in 0..count {
+            // To listen may end the operation.
             let record = self.state.ops.get(key).and_then(|op| op.waits.get(number));
             if record.and_then(WaitRecord::producer).is_some_and(&which) {
                 self.listen_for_failure(key, number);
@@ -499,7 +530,7 @@ impl<B: Backend> Turn<'_, B> {
 
     /// The host is at an operation from now on.
     fn start_on_host(&mut self, key: Key) -> Option<B::Work> {
-        let op = self.op(key)?;
+        let op = self.live(key);
         op.state = OpState::Running;
         let work = op.work.take();
         self.state.running += 1;
@@ -507,7 +538,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     fn is_reached(&self, key: Key) -> bool {
-        self.state.ops.get(key).is_some_and(|op| op.waits.iter().all(|wait| wait.slot.value() >= wait.value))
+        self.state.ops.live(key).waits.iter().all(|wait| wait.slot.value() >= wait.value)
     }
 
     /// The backend was asked to do an operation before its waits are reached, and said whether it has.
@@ -536,13 +567,10 @@ impl<B: Backend> Turn<'_, B> {
                 failure.get_or_insert(cause.clone());
                 continue;
             }
-            if let (Some(event), Some(producer)) = (record.event.take(), record.producer()) {
-                events.push((producer, event));
-            }
-            record.via = PARKED_FOR_HOST;
+            events.extend(record.cover().and_then(|cover| Some((cover.queue, cover.event?))));
             held += 1;
             let target = Target::Op { queue: index, key, wait: number };
-            record.order = record.slot.park(&mut state, HOST, record.value, target);
+            record.via = Via::Host(record.slot.park(&mut state, HOST, record.value, target));
         }
         op.state = OpState::Held;
         op.done = done;
@@ -562,7 +590,7 @@ impl<B: Backend> Turn<'_, B> {
     /// Gives an operation the next place in its queue. From here on whatever follows it there is ordered after it.
     fn order(&mut self, key: Key) {
         let state = &mut *self.state;
-        let Some(op) = state.ops.get_mut(key) else { return };
+        let op = state.ops.live_mut(key);
         state.ordered += 1;
         let epoch = state.ordered;
         op.epoch = epoch;
@@ -599,11 +627,11 @@ impl<B: Backend> Turn<'_, B> {
     /// A wait of a held operation is covered now.
     pub(super) fn cover(&mut self, key: Key, number: u32, cover: Cover) {
         let record = self.state.ops.get_mut(key).and_then(|op| op.waits.get_mut(number as usize));
-        let Some(record) = record.filter(|record| record.via == PARKED) else {
+        let Some(record) = record.filter(|record| matches!(record.via, Via::Parked(_))) else {
             self.release_event(cover.queue, cover.event);
             return;
         };
-        (record.via, record.epoch, record.event) = (cover.queue, cover.epoch, cover.event);
+        record.via = Via::Cover(cover);
         self.count_down(key);
         if self.state.ops.get(key).is_some_and(|op| op.remaining > 0) {
             self.listen_for_failure(key, number as usize);
@@ -620,16 +648,17 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn reach(&mut self, key: Key, number: u32) {
         let Some(op) = self.op(key) else { return };
         let Some(record) = op.waits.get_mut(number as usize) else { return };
-        if matches!(record.via, PARKED | PARKED_FOR_HOST) {
-            record.via = NOBODY;
+        if matches!(record.via, Via::Parked(_) | Via::Host(_)) {
+            record.via = Via::Reached;
             self.count_down(key);
         }
     }
 
     /// One wait less; after the last the operation can go.
     fn count_down(&mut self, key: Key) {
-        let Some(op) = self.op(key) else { return };
-        op.remaining = op.remaining.saturating_sub(1);
+        let op = self.live(key);
+        debug_assert!(op.remaining > 0, "only a parked wait is counted down, and once");
+        op.remaining -= 1;
         if op.remaining == 0 && op.failure.is_none() {
             self.state.runnable.push_back(key);
         }
@@ -647,11 +676,5 @@ impl<B: Backend> Turn<'_, B> {
             self.state.runnable.push_back(key);
         }
         true
-    }
-
-    /// How a wait that was left to queues and devices stands.
-    pub(super) fn standing(&self, key: Key, number: usize) -> Option<(Standing, Option<u32>)> {
-        let record = self.state.ops.get(key)?.waits.get(number)?;
-        Some((record.slot.standing(record.value), record.producer()))
     }
 }

@@ -23,15 +23,15 @@
 //! the count again, and gets up if it has moved; whoever reports counts first and then looks who sleeps. Counting
 //! begins with the first time that the device is full, and that time the queue asks once more.
 
-use super::Device;
-use super::queue::{ActionKind, InFlight, OpState, Queue, Scratch, Turn};
+use super::agenda::Cover;
+use super::queue::{ActionKind, Frontier, InFlight, OpState, Queue, Scratch, Turn};
 use super::room::BATCH;
 use super::slot::{Promise, Standing};
+use super::{Device, Shared};
 use crate::backend::{Backend, Batch, Item, NativeWait, NativeWaits, Stop, Submitted, Transition, WaitClass};
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
-use crate::native_event::EventIndex;
-use crate::ring::take_first;
+use crate::ring::{take_first, take_last_if};
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
@@ -185,56 +185,59 @@ impl<B: Backend> Turn<'_, B> {
             }
             let Some(key) = take_first(&mut self.state.ready) else { break };
             self.leave_ready(key);
-            let Some(op) = self.state.ops.get(key) else { continue };
-            if let Some(failure) = op.failure.clone() {
+            match self.op(key).map(|op| op.failure.clone()) {
+                None => {}
                 // It ends before what comes after it in the queue and may count on its signals.
-                self.end(key, Some(failure), None);
-                continue;
+                Some(Some(failure)) => self.end(key, Some(failure), None),
+                Some(None) => self.fill_one(key, scratch),
             }
-            let first_wait = scratch.waits.len();
-            let mut all_reached = true;
-            if let Err(failure) = self.resolve(key, scratch, &mut all_reached) {
-                scratch.waits.truncate(first_wait);
-                self.end(key, Some(failure), None);
-                continue;
-            }
-            let waits = first_wait..scratch.waits.len();
-            let Some(op) = self.state.ops.get_mut(key) else { continue };
-            let (epoch, kind) = (op.epoch, op.kind);
-            if kind == ActionKind::Barrier && waits.is_empty() {
-                if all_reached {
-                    self.state.stats.host_barriers += 1;
-                    self.end(key, None, None);
-                } else {
-                    self.coalesce(key, epoch);
-                }
-                continue;
-            }
-            // What was done early has its work only to be reclaimed.
-            let work = if kind == ActionKind::Barrier { None } else { op.work.take() };
-            if kind == ActionKind::Marker && waits.is_empty() {
-                scratch.items.push(Item { op: key, epoch, work, event: None, waits, coalesced: true });
-                self.coalesce(key, epoch);
-                continue;
-            }
-            let mut recorded = None;
-            if self.records_events() && !self.state.eventless {
-                recorded = scratch.events.pop();
-                self.state.eventless = recorded.is_none();
-            }
-            let (number, event) = recorded.unzip();
-            let cover = if self.records_events() && number.is_none() { 0 } else { epoch };
-            scratch.items.push(Item { op: key, epoch, work, event, waits, coalesced: false });
-            self.state.last_native = epoch;
-            self.fly(key, InFlight { op: key, epoch, native: true, cover, event: number, failure: None });
         }
+    }
+
+    /// Takes an operation into the batch and into flight, or ends it: one that waits for something that has failed, or a
+    /// barrier that waits for nothing.
+    fn fill_one(&mut self, key: Key, scratch: &mut Scratch<B>) {
+        let first_wait = scratch.waits.len();
+        let all_reached = match self.resolve(key, scratch) {
+            Ok(all_reached) => all_reached,
+            Err(failure) => {
+                scratch.waits.truncate(first_wait);
+                return self.end(key, Some(failure), None);
+            }
+        };
+        let waits = first_wait..scratch.waits.len();
+        let op = self.live(key);
+        let (epoch, kind) = (op.epoch, op.kind);
+        if kind == ActionKind::Barrier && waits.is_empty() {
+            if all_reached {
+                self.state.stats.host_barriers += 1;
+                return self.end(key, None, None);
+            }
+            return self.coalesce(key, epoch);
+        }
+        // What was done early has its work only to be reclaimed.
+        let work = if kind == ActionKind::Barrier { None } else { op.work.take() };
+        if kind == ActionKind::Marker && waits.is_empty() {
+            scratch.items.push(Item { op: key, epoch, work, event: None, waits, coalesced: true });
+            return self.coalesce(key, epoch);
+        }
+        let mut recorded = None;
+        if self.records_events() && !self.state.eventless {
+            recorded = scratch.events.pop();
+            self.state.eventless = recorded.is_none();
+        }
+        let (number, event) = recorded.unzip();
+        let cover = if self.records_events() && number.is_none() { 0 } else { epoch };
+        scratch.items.push(Item { op: key, epoch, work, event, waits, coalesced: false });
+        self.state.last_native = epoch;
+        self.fly(key, InFlight { op: key, epoch, native: true, cover, event: number, failure: None });
     }
 
     /// The operation is in flight from now on.
     fn fly(&mut self, key: Key, entry: InFlight) {
         let (epoch, cover, event) = (entry.epoch, entry.cover, entry.event);
         self.state.in_flight.push_back(entry);
-        let Some(op) = self.state.ops.get_mut(key) else { return };
+        let op = self.state.ops.live_mut(key);
         op.state = OpState::Issued;
         op.event = event;
         if !self.queue.watched {
@@ -267,91 +270,48 @@ impl<B: Backend> Turn<'_, B> {
         self.fly(key, InFlight { op: key, epoch, native: false, cover, event, failure: None });
     }
 
-    /// Settles what each wait of an operation costs, now that it goes to its device.
-    fn resolve(&mut self, key: Key, scratch: &mut Scratch<B>, all_reached: &mut bool) -> Result<(), Failure> {
+    /// Settles what each wait of an operation costs, now that it goes to its device. Returns whether all are reached.
+    fn resolve(&mut self, key: Key, scratch: &mut Scratch<B>) -> Result<bool, Failure> {
         let first_wait = scratch.waits.len();
-        let count = self.state.ops.get(key).map_or(0, |op| op.waits.len());
-        for number in 0..count {
-            let Some((standing, producer)) = self.standing(key, number) else { break };
-            match standing {
-                Standing::Reached => {
-                    self.observe_wait(key, number, WaitClass::Reached);
-                    continue;
-                }
+        let state = &mut *self.state;
+        let mut all_reached = true;
+        for record in &state.ops.live(key).waits {
+            let class = match record.slot.standing(record.value) {
+                Standing::Reached => WaitClass::Reached,
                 Standing::Failed(failure) => return Err(failure),
-                Standing::Open => *all_reached = false,
-            }
-            let Some(producer) = producer else {
-                debug_assert!(false, "an ordered operation has a wait that nothing covers");
-                continue;
-            };
-            let Some(record) = self.state.ops.get(key).and_then(|op| op.waits.get(number)) else { break };
-            let (epoch, event) = (record.epoch, record.event);
-            let source = self.shared.queue(producer);
-            let point = source.point(epoch);
-            if producer == self.index {
-                self.state.stats.same_queue += 1;
-                self.observe_wait(key, number, WaitClass::SameQueue { producer: point });
-                continue;
-            }
-            let peer = source.id.device != self.queue.id.device;
-            let class = if self.is_dominated(producer, epoch, event.is_some(), scratch) {
-                self.state.stats.dominated += 1;
-                WaitClass::Dominated { producer: point }
-            } else {
-                self.add_native_wait(producer, epoch, event, scratch, first_wait);
-                if peer {
-                    self.state.stats.peer += 1;
-                    WaitClass::Peer { producer: point }
-                } else {
-                    self.state.stats.native += 1;
-                    WaitClass::Native { producer: point }
+                Standing::Open => {
+                    all_reached = false;
+                    let Some(cover) = record.cover() else {
+                        debug_assert!(false, "an ordered operation has a wait that nothing covers");
+                        continue;
+                    };
+                    let producer = self.shared.queue(cover.queue).point(cover.epoch);
+                    if cover.queue == self.index {
+                        state.stats.same_queue += 1;
+                        WaitClass::SameQueue { producer }
+                    } else if is_dominated(self.shared, &state.known, cover, scratch) {
+                        state.stats.dominated += 1;
+                        WaitClass::Dominated { producer }
+                    } else {
+                        add_native_wait(self.shared, cover, scratch, first_wait);
+                        if producer.queue.device == self.queue.id.device {
+                            state.stats.native += 1;
+                            WaitClass::Native { producer }
+                        } else {
+                            state.stats.peer += 1;
+                            WaitClass::Peer { producer }
+                        }
+                    }
                 }
             };
-            self.observe_wait(key, number, class);
+            if B::OBSERVES {
+                let ticket = Ticket { engine: self.shared.id, queue: self.index, key };
+                let timeline = (!record.slot.is_foreign()).then(|| record.slot.key());
+                let transition = Transition::Wait { ticket, timeline, value: record.value, class };
+                state.effects.transitions.push(transition);
+            }
         }
-        Ok(())
-    }
-
-    /// Whether the queue, or the batch that is being made, waits for that epoch or a later one already.
-    fn is_dominated(&self, producer: u32, epoch: u64, event: bool, scratch: &Scratch<B>) -> bool {
-        // Where events are recorded a wait without one was dominated when it was classified, and stays so, though the queue
-        // may have forgotten what dominates it.
-        let was = !event && self.shared.device_of(producer).native_waits == NativeWaits::Events;
-        was || self.state.known.get(producer) >= epoch
-            || scratch
-                .waits
-                .iter()
-                .any(|wait| wait.point.queue.index == producer && wait.point.epoch >= epoch)
-    }
-
-    fn add_native_wait(
-        &mut self,
-        producer: u32,
-        epoch: u64,
-        event: Option<EventIndex>,
-        scratch: &mut Scratch<B>,
-        first_wait: usize,
-    ) {
-        let point = self.shared.queue(producer).point(epoch);
-        let event = event.and_then(|event| self.shared.queue(producer).events.lock().get(event).cloned());
-        let wait = NativeWait { point, event };
-        let own = scratch.waits.get_mut(first_wait..).unwrap_or(&mut []);
-        match own.iter_mut().find(|earlier| earlier.point.queue == point.queue) {
-            Some(earlier) => *earlier = wait,
-            None => scratch.waits.push(wait),
-        }
-    }
-
-    fn observe_wait(&mut self, key: Key, number: usize, class: WaitClass) {
-        if B::OBSERVES
-            && let Some(record) = self.state.ops.get(key).and_then(|op| op.waits.get(number))
-        {
-            let timeline = (!record.slot.is_foreign()).then(|| record.slot.key());
-            let ticket = self.ticket(key);
-            let transition = Transition::Wait { ticket, timeline, value: record.value, class };
-            self.state.effects.transitions.push(transition);
-        }
+        Ok(all_reached)
     }
 
     /// Takes in what the backend answered.
@@ -382,42 +342,49 @@ impl<B: Backend> Turn<'_, B> {
         let refusals = native(scratch.items.get(accepted..).unwrap_or(&[]));
         scratch.items.clear();
         scratch.waits.clear();
-        if self.state.lost.is_some() {
-            // Whatever it took, the sweep of this queue ends it; what it refused for a reason fails with that.
-            if let (Some(refused), Some(Stop::Failed(failure))) = (refused, stop) {
-                let at = self.state.in_flight.partition_point(|entry| entry.epoch < refused);
-                if let Some(entry) = self.state.in_flight.get_mut(at) {
-                    entry.failure.get_or_insert(failure);
-                }
+        match (refused, stop) {
+            (refused, stop) if self.state.lost.is_some() => return self.settle_lost(refused, stop),
+            (Some(refused), stop) => {
+                self.give_room(refusals);
+                self.settle_refused(refused, stop, reports, last_native);
             }
-            self.state.issued = self.state.in_flight.back().map_or(self.state.issued, |entry| entry.epoch);
-            return;
-        }
-        if let Some(refused) = refused {
-            self.give_room(refusals);
-            self.state.shown = self.state.shown.min(refused - 1);
-            let fails = matches!(stop, Some(Stop::Failed(_)));
-            let key = self.take_back(refused, fails, last_native);
-            if self.state.closing {
-                // Others were ended while it looked as if the device had these.
-                self.end_unbegun(&super::stop::shutdown_failure());
-            }
-            match stop {
-                Some(Stop::Failed(failure)) => {
-                    if let Some(key) = key {
-                        // At once: it left a promise that looks as if its device had it.
-                        self.end(key, Some(failure), None);
-                    }
-                }
-                Some(Stop::Lost(failure)) => self.lose_device(failure),
-                Some(Stop::Full) | None => self.wait_for_room(reports),
-            }
-        } else if let Some(Stop::Lost(failure)) = stop {
-            self.lose_device(failure);
-        } else {
-            self.state.window.accepted();
+            (None, Some(Stop::Lost(failure))) => self.lose_device(failure),
+            (None, _) => self.state.window.accepted(),
         }
         self.publish_issued();
+    }
+
+    /// The device was lost while it was asked: whatever it took, the sweep of this queue ends it; what it refused for a reason
+    /// fails with that.
+    fn settle_lost(&mut self, refused: Option<u64>, stop: Option<Stop>) {
+        if let (Some(refused), Some(Stop::Failed(failure))) = (refused, stop) {
+            let at = self.state.in_flight.partition_point(|entry| entry.epoch < refused);
+            if let Some(entry) = self.state.in_flight.get_mut(at) {
+                entry.failure.get_or_insert(failure);
+            }
+        }
+        self.state.issued = self.state.in_flight.back().map_or(self.state.issued, |entry| entry.epoch);
+    }
+
+    /// The device did not take what is at `refused`, and nothing behind it.
+    fn settle_refused(&mut self, refused: u64, stop: Option<Stop>, reports: Option<u64>, last_native: u64) {
+        self.state.shown = self.state.shown.min(refused - 1);
+        let fails = matches!(stop, Some(Stop::Failed(_)));
+        let key = self.take_back(refused, fails, last_native);
+        if self.state.closing {
+            // Others were ended while it looked as if the device had these.
+            self.end_unbegun(&super::stop::shutdown_failure());
+        }
+        match stop {
+            Some(Stop::Failed(failure)) => {
+                if let Some(key) = key {
+                    // At once: it left a promise that looks as if its device had it.
+                    self.end(key, Some(failure), None);
+                }
+            }
+            Some(Stop::Lost(failure)) => self.lose_device(failure),
+            Some(Stop::Full) | None => self.wait_for_room(reports),
+        }
     }
 
     /// Work at `epoch` of this queue waits for that point natively, and so does whatever comes after it here.
@@ -445,15 +412,13 @@ impl<B: Backend> Turn<'_, B> {
     /// Puts everything from `refused` on back at the head of the queue; the first one stays out if it failed.
     fn take_back(&mut self, refused: u64, fails: bool, last_native: u64) -> Option<Key> {
         let mut failed = None;
-        while self.state.in_flight.back().is_some_and(|entry| entry.epoch >= refused) {
-            let Some(entry) = self.state.in_flight.pop_back() else { break };
+        while let Some(entry) = take_last_if(&mut self.state.in_flight, |entry| entry.epoch >= refused) {
             self.withdraw_cover(&entry);
             self.release_event(self.index, entry.event);
             let fails = entry.epoch == refused && fails;
-            if let Some(op) = self.op(entry.op) {
-                op.state = if fails { OpState::Held } else { OpState::Ordered };
-                op.event = None;
-            }
+            let op = self.live(entry.op);
+            op.state = if fails { OpState::Held } else { OpState::Ordered };
+            op.event = None;
             if fails {
                 failed = Some(entry.op);
                 break;
@@ -468,8 +433,10 @@ impl<B: Backend> Turn<'_, B> {
 
     /// How to wait for the operation natively is to be found out again: its device does not have it.
     fn withdraw_cover(&self, entry: &InFlight) {
-        let (key, epoch) = (entry.op, entry.epoch);
-        let Some(op) = self.state.ops.get(key).filter(|_| self.queue.watched) else { return };
+        if !self.queue.watched {
+            return;
+        }
+        let (op, epoch) = (self.state.ops.live(entry.op), entry.epoch);
         let cover = foreseen_cover(self.queue, self.device, op.kind, epoch);
         if cover == entry.cover {
             return;
@@ -551,8 +518,7 @@ impl<B: Backend> Turn<'_, B> {
         while first.checked_sub(1).is_some_and(is_fresh) {
             first -= 1;
         }
-        for at in first..count {
-            let Some(entry) = state.in_flight.get(at) else { break };
+        for entry in state.in_flight.range(first..) {
             let (key, epoch, cover, event) = (entry.op, entry.epoch, entry.cover, entry.event);
             if B::OBSERVES {
                 let ticket = Ticket { engine: self.shared.id, queue: self.index, key };
@@ -563,8 +529,7 @@ impl<B: Backend> Turn<'_, B> {
             if !self.queue.watched || cover == 0 {
                 continue;
             }
-            let Some(op) = state.ops.get(key) else { continue };
-            for signal in &op.signals {
+            for signal in &state.ops.live(key).signals {
                 let Some(slot) = self.shared.own(&signal.timeline) else { continue };
                 if slot.has_listeners() && !sabotaged(Defect::AnnounceDoesNotLook) {
                     let promise = Promise { value: signal.value, queue: self.index, epoch, cover, event };
@@ -572,6 +537,39 @@ impl<B: Backend> Turn<'_, B> {
                 }
             }
         }
+    }
+}
+
+/// Whether a queue that knows so much, or the batch that is being made for it, waits for the cover or for what comes after it
+/// already.
+fn is_dominated<B: Backend>(
+    shared: &Shared<B>,
+    known: &Frontier,
+    cover: Cover,
+    scratch: &Scratch<B>,
+) -> bool {
+    // Where events are recorded a wait without one was dominated when it was classified, and stays so, though the queue
+    // may have forgotten what dominates it.
+    let was = cover.event.is_none() && shared.device_of(cover.queue).native_waits == NativeWaits::Events;
+    let waits =
+        |wait: &NativeWait<_>| wait.point.queue.index == cover.queue && wait.point.epoch >= cover.epoch;
+    was || known.get(cover.queue) >= cover.epoch || scratch.waits.iter().any(waits)
+}
+
+/// Adds a wait for the cover to those of the operation, which begin at `first_wait`: one for each queue.
+fn add_native_wait<B: Backend>(
+    shared: &Shared<B>,
+    cover: Cover,
+    scratch: &mut Scratch<B>,
+    first_wait: usize,
+) {
+    let source = shared.queue(cover.queue);
+    let event = cover.event.and_then(|event| source.events.lock().get(event).cloned());
+    let wait = NativeWait { point: source.point(cover.epoch), event };
+    let own = scratch.waits.get_mut(first_wait..).unwrap_or(&mut []);
+    match own.iter_mut().find(|earlier| earlier.point.queue == wait.point.queue) {
+        Some(earlier) => *earlier = wait,
+        None => scratch.waits.push(wait),
     }
 }
 

@@ -42,7 +42,7 @@
 //! [`Agenda`] and is done without this lock. A thread that finds the lock taken announces itself (`arriving`), so that
 //! whoever works for the queue can leave the rest to it: nobody is kept for the work of others.
 
-use super::agenda::{Agenda, is_nested, is_submitting};
+use super::agenda::{Agenda, Cover, is_nested, is_submitting};
 use super::outbox::Parting;
 use super::room::FlowWindow;
 use super::slot::Slot;
@@ -57,15 +57,6 @@ use crate::sync::{AtomicU64, FairMutex, Guard, Mutex, Ordering};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-
-/// Instead of a queue's number: the wait was reached, nobody needs to be waited for.
-pub(super) const NOBODY: u32 = u32::MAX;
-
-/// Instead of a queue's number: the wait is in the slot's list for the operation's own queue, since nothing reaches it yet.
-pub(super) const PARKED: u32 = u32::MAX - 1;
-
-/// Instead of a queue's number: the wait is in the slot's list for the host.
-pub(super) const PARKED_FOR_HOST: u32 = u32::MAX - 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpState {
@@ -90,26 +81,42 @@ pub(super) enum ActionKind {
 }
 
 /// A wait of an operation that was not reached when it was submitted.
+///
+/// # Invariants
+///
+/// A wait that is parked is one of those that its operation counts in [`remaining`](Op::remaining); no other is. The event
+/// of a cover is held for the wait until [`Turn::end`] lets it go.
 #[derive(Clone, Debug)]
 pub(super) struct WaitRecord {
     pub(super) slot: Arc<Slot>,
     pub(super) value: u64,
-    /// The queue whose work reaches the value; or [`PARKED`], [`PARKED_FOR_HOST`], [`NOBODY`].
-    pub(super) via: u32,
-    /// The native event of that queue's device, held for this wait.
-    pub(super) event: Option<EventIndex>,
-    /// The epoch of that queue to wait for natively.
-    pub(super) epoch: u64,
-    /// The number of its entry in the slot's list for the queue, while it is parked there.
-    pub(super) order: u32,
+    pub(super) via: Via,
     /// The number of its entry in the slot's list for the host, while only a failure matters.
     pub(super) failure_order: Option<u32>,
 }
 
+/// What brings a wait to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Via {
+    /// Nothing that the queue could wait for yet: it is in the slot's list for the operation's queue, under this number.
+    Parked(u32),
+    /// The host: it is in the slot's list for the host, under this number.
+    Host(u32),
+    /// Work that a queue has been given.
+    Cover(Cover),
+    /// It is reached.
+    Reached,
+}
+
 impl WaitRecord {
-    /// The queue whose work reaches the value, if any does.
+    /// The work that reaches the value, if any does.
+    pub(super) fn cover(&self) -> Option<Cover> {
+        if let Via::Cover(cover) = self.via { Some(cover) } else { None }
+    }
+
+    /// The queue whose work that is.
     pub(super) fn producer(&self) -> Option<u32> {
-        (self.via < PARKED_FOR_HOST).then_some(self.via)
+        self.cover().map(|cover| cover.queue)
     }
 }
 
@@ -118,6 +125,11 @@ pub(super) struct SignalRecord<T> {
     pub(super) value: u64,
 }
 
+/// # Invariants
+///
+/// - `epoch` is not zero in the states [`Ordered`](OpState::Ordered) and [`Issued`](OpState::Issued), and never changes again.
+/// - Every wait of an ordered operation is covered or reached: `remaining` is zero.
+/// - An operation that is ordered is in the queue's `ready`; one that is issued is in `in_flight`, once.
 pub(super) struct Op<B: Backend> {
     pub(super) state: OpState,
     pub(super) kind: ActionKind,
@@ -266,6 +278,14 @@ pub(super) struct Ending {
 }
 
 /// What the lock of a queue protects.
+///
+/// # Invariants
+///
+/// - `completed ≤ shown ≤ ordered` and `issued ≤ ordered`; epochs in `in_flight` ascend, and so do those in `ready`, which
+///   are all above them.
+/// - A key in `in_flight` names an operation that has not ended: only [`Turn::end`] removes one, after its entry is taken off.
+///   Keys in `runnable` and `ready` may name ended ones; `ready_ended` counts those in `ready`.
+/// - Only the thread that set `issuing` takes operations off `ready` to show them to the backend.
 pub(super) struct QueueState<B: Backend> {
     pub(super) ops: Slab<Op<B>>,
     /// Operations with nothing left to wait for, and those that are to end.
@@ -551,7 +571,13 @@ impl<'a, B: Backend> Turn<'a, B> {
         Ticket { engine: self.shared.id, queue: self.index, key }
     }
 
+    /// The operation, unless it has ended.
     pub(super) fn op(&mut self, key: Key) -> Option<&mut Op<B>> {
         self.state.ops.get_mut(key)
+    }
+
+    /// An operation that has not ended, as the caller knows since it looked under the lock that it still has.
+    pub(super) fn live(&mut self, key: Key) -> &mut Op<B> {
+        self.state.ops.live_mut(key)
     }
 }

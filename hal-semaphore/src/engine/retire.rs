@@ -15,8 +15,7 @@
 use super::Shared;
 use super::outbox::{Letter, Parting};
 use super::queue::{
-    ActionKind, InFlight, OpState, PARKED, PARKED_FOR_HOST, Publication, QueueState, SignalRecord, Turn,
-    WaitRecord,
+    ActionKind, InFlight, OpState, Publication, QueueState, SignalRecord, Turn, Via, WaitRecord,
 };
 use super::slot::{HOST, Standing, Target};
 use crate::backend::{Backend, Ended, Transition};
@@ -131,41 +130,26 @@ impl<B: Backend> Turn<'_, B> {
         let Some(entry) = self.state.in_flight.front() else { return false };
         let (key, epoch) = (entry.op, entry.epoch);
         let mut failure = entry.failure.clone();
-        let count = self.state.ops.get(key).map_or(0, |op| op.waits.len());
-        for number in 0..count {
-            let Some((standing, producer)) = self.standing(key, number) else { break };
-            match standing {
+        let state = &mut *self.state;
+        for record in &state.ops.live(key).waits {
+            match record.slot.standing(record.value) {
                 Standing::Reached => {}
                 Standing::Failed(cause) => {
                     failure.get_or_insert(cause);
                 }
-                Standing::Open if failure.is_some() || producer == Some(self.index) => {}
+                Standing::Open if failure.is_some() || record.producer() == Some(self.index) => {}
+                Standing::Open if sabotaged(Defect::RetireOutOfOrder) => {}
                 Standing::Open => {
-                    if !sabotaged(Defect::RetireOutOfOrder) && self.gate(key, number) {
-                        return false;
-                    }
+                    state.gated = gate(record, self.index);
+                    // Where it ended just now the operation is looked at again.
+                    return false;
                 }
             }
         }
-        let Some(entry) = take_first(&mut self.state.in_flight) else { return false };
+        let Some(entry) = take_first(&mut state.in_flight) else { return false };
         self.leave_queue(&entry);
         self.end(key, failure, Some(self.queue.point(epoch)));
         self.queue.retired.store(epoch, Ordering::Release);
-        true
-    }
-
-    /// Closes the queue until a wait of its oldest operation is over. Says whether it is still open.
-    fn gate(&mut self, key: Key, number: usize) -> bool {
-        let index = self.index;
-        let Some(record) = self.state.ops.get(key).and_then(|op| op.waits.get(number)) else { return false };
-        let mut slot = record.slot.lock();
-        if record.slot.value() >= record.value || slot.failure().is_some() {
-            // It ended just now: the operation is looked at again.
-            return true;
-        }
-        record.slot.park(&mut slot, HOST, record.value, Target::Gate(index));
-        drop(slot);
-        self.state.gated = true;
         true
     }
 
@@ -258,19 +242,19 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Gives up what a wait of an ended operation still holds.
     fn let_go(&self, record: &WaitRecord) {
-        if let Some(producer) = record.producer()
+        if let Some(cover) = record.cover()
             && !sabotaged(Defect::EventNotHeld)
         {
-            self.release_event(producer, record.event);
+            self.release_event(cover.queue, cover.event);
         }
         let (reached, failed) = record.slot.look();
         if failed || reached >= record.value {
             return;
         }
         match record.via {
-            PARKED => record.slot.unpark(self.index, record.value, record.order),
-            PARKED_FOR_HOST => record.slot.unpark(HOST, record.value, record.order),
-            _ => {}
+            Via::Parked(order) => record.slot.unpark(self.index, record.value, order),
+            Via::Host(order) => record.slot.unpark(HOST, record.value, order),
+            Via::Cover(_) | Via::Reached => {}
         }
         if let Some(order) = record.failure_order {
             record.slot.unpark(HOST, record.value, order);
@@ -360,6 +344,17 @@ impl<B: Backend> Turn<'_, B> {
                 || (op.done && op.kind == ActionKind::Barrier)
         })
     }
+}
+
+/// Registers the queue to be told when a wait of its oldest operation is over, unless it is over now. Returns whether the
+/// queue stays closed until then.
+fn gate(record: &WaitRecord, queue: u32) -> bool {
+    let mut slot = record.slot.lock();
+    if record.slot.value() >= record.value || slot.failure().is_some() {
+        return false;
+    }
+    record.slot.park(&mut slot, HOST, record.value, Target::Gate(queue));
+    true
 }
 
 /// Whether the device has said that it is done with it, or with something that came after it.
