@@ -21,7 +21,7 @@ use crate::object::{Counted, HostAllocator};
 use crate::proactor::Proactor;
 use crate::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::teardown;
-use hal_semaphore::timeline::{Points, Registration, Timeline, Watcher};
+use hal_semaphore::timeline::{Registration, Timeline, TimelineValues, Watcher};
 use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, Point, SignalError};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
@@ -439,7 +439,7 @@ impl<'a> List<'a> {
     }
 }
 
-impl Points<IreeTimeline> for List<'_> {
+impl TimelineValues<IreeTimeline> for List<'_> {
     fn len(&self) -> usize {
         self.semaphores.len()
     }

@@ -16,7 +16,7 @@
 //!   of the shortest of these waits;
 //! * **given up by the whole process** once one of its spinning threads was preempted. Two readings of the clock that lie
 //!   [`PREEMPTED`] or more apart show it: nothing but another program, or another virtual machine, can come between them
-//!   for so long. Nobody spins then for [`PREEMPTION_PAUSE`] times what was lost, and twice as long each time it happens
+//!   for so long. No thread spins then for [`PREEMPTION_PAUSE`] times what was lost, and twice as long each time it happens
 //!   again soon after, up to [`LONGEST_PREEMPTION_PAUSE`].
 //!
 //! The clock read here is the operating system's, not the engine's [`Clock`](crate::Clock). It bounds what waiting costs
@@ -73,7 +73,7 @@ impl AdaptiveSpin {
         seen() || self.take_turn() && self.spin(limit, seen)
     }
 
-    /// Whether to spin now. Whoever is told so calls [`spin`](Self::spin); this is for places that prepare for it.
+    /// Whether to spin now. If so, the caller calls [`spin`](Self::spin); this is for places that prepare for it.
     pub fn take_turn(&self) -> bool {
         !cfg!(any(loom, shuttle)) && has_several_processors() && self.next_turn(&PREEMPTIONS, now)
     }

@@ -61,7 +61,7 @@ pub enum Completion {
     Callback,
     /// The engine asks with [`Backend::poll`]: threads that wait on the host do, and [`Engine::poll`](crate::Engine::poll).
     Poll,
-    /// As `Poll`, when the device's [descriptor](Backend::descriptor) becomes readable: whoever watches it calls
+    /// As `Poll`, when the device's [descriptor](Backend::descriptor) becomes readable: the thread that watches it calls
     /// [`Engine::poll`](crate::Engine::poll).
     Descriptor,
 }
@@ -119,7 +119,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
 
     /// Does an [`Early`](crate::Action::Early) operation before its waits are reached, if that can be done here and now.
     /// They are covered: what will reach them is with its device or has its place in the same queue, so the operation can
-    /// count on it. Says whether it is done; if not, it comes again to [`run`](Backend::run) when they are reached. Done
+    /// count on it. Returns whether it is done; if not, it comes again to [`run`](Backend::run) when they are reached. Done
     /// or not, the work comes back in the end, as any.
     fn try_early(&self, work: &mut Self::Work) -> Result<bool, Failure> {
         let _ = work;
@@ -200,7 +200,7 @@ pub struct Submission<'a, B: Backend> {
     /// What to record when the work is done.
     pub event: Option<&'a B::Event>,
     /// Whether the device has nothing to do with it: a [`Marker`](crate::Action::Marker) that waits for what is before it in
-    /// its queue, and ends with that. It is not put on the queue, and nobody reports it.
+    /// its queue, and ends with that. It is not put on the queue, and not reported.
     pub coalesced: bool,
 }
 

@@ -71,7 +71,7 @@ impl VirtualClock {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves time on and wakes whoever slept until then.
+    /// Moves time on and wakes the threads that slept until then.
     pub fn advance(&self, by: Duration) {
         let mut state = self.state();
         state.now += by;

@@ -87,7 +87,7 @@ pub enum WaitError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what its fields are")]
 pub enum CompletionError {
-    /// The engine is gone; nobody is left to tell.
+    /// The engine is gone: the report is dropped.
     #[error("the engine is gone")]
     Gone,
     /// No such queue.

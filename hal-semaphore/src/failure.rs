@@ -4,7 +4,7 @@
 //!
 //! A [`Failure`] is made once, where the trouble is seen, and travels by reference count from there: through an
 //! operation to its signals, from a timeline to the operations that wait for it, and so on. Nothing on the way
-//! replaces or wraps it, so whoever asks at the far end reads what went wrong first (rule S3). Two failures with
+//! replaces or wraps it, so the far end reads what went wrong first (rule S3). Two failures with
 //! the same root compare equal by [`Failure::same_root`].
 
 use std::fmt;

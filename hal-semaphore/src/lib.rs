@@ -22,8 +22,8 @@
 //!
 //! # A device of your own
 //!
-//! All that a device has to bring is here: a thread for each queue, which runs closures and reports them. It needs no native
-//! waits and never is full; [`backend`] says what a device that can do more may tell the engine.
+//! All that a device has to bring is here: a thread for each queue, which runs closures and reports them. It needs no
+//! native waits and never is full; [`backend`] says what a device that can do more may tell the engine.
 //!
 //! ```
 //! use hal_semaphore::backend::{Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
@@ -98,7 +98,8 @@
 //! ```
 //!
 //! A device that has to be asked ([`Completion::Poll`](backend::Completion)) is asked by threads that wait, and by
-//! [`Engine::poll`]. One that reports by descriptor is asked by whoever watches that; the feature `reactor` has a thread for it.
+//! [`Engine::poll`]. One that reports by descriptor is asked by the thread that watches it; the feature `reactor` has a
+//! thread for it.
 //!
 //! # From the design to the code
 //!
@@ -127,7 +128,7 @@
 //!
 //! let engine = Engine::new(SoftBackend::new(vec![device(2)]).eager())?;
 //! let (input, output) = (Semaphore::new(&engine, 0)?, Semaphore::new(&engine, 0)?);
-//! // Waits for a signal that nobody has made yet.
+//! // Waits for a signal that does not exist yet.
 //! let (waits, signals) = ([(input.clone(), 1)], [(output.clone(), 1)]);
 //! engine.submit(0, Affinity::ANY, &waits, &signals, Action::Queue(Job::new(7)))?;
 //! assert_eq!(output.query()?, 0);

@@ -4,8 +4,8 @@
 //!
 //! An event is held by the operation that records it, until that operation has retired, and by each operation that
 //! was submitted with a wait for it, until *that* one has retired: only then can no queue have the wait in front of
-//! it. One event may unblock any number of waits. A binary event that is recorded again while somebody still waits
-//! for the old recording would make that somebody wait for the wrong work; the count is what rules it out.
+//! it. One event may unblock any number of waits. A binary event that is recorded again while a wait for the old
+//! recording is still open would make it wait for the wrong work; the count is what rules that out.
 
 use std::num::NonZeroU32;
 
@@ -46,7 +46,7 @@ impl<E> EventPool<E> {
         (EventIndex(number), event)
     }
 
-    /// An event that nobody holds, now held once.
+    /// An event without holders, now held once.
     pub(crate) fn acquire(&mut self) -> Option<(EventIndex, E)>
     where
         E: Clone,

@@ -16,7 +16,7 @@ pub(crate) type Callback = Box<dyn FnOnce(Result<u64, Failure>) + Send>;
 
 /// What keeps an engine alive on behalf of one queue.
 ///
-/// Completers have weak references to these, one for each queue: whoever reports takes a strong one for the length of
+/// Completers have weak references to these, one for each queue: a thread that reports takes a strong one for the length of
 /// the call. A reference to the engine itself would be counted in one place that all queues share.
 pub(crate) trait Keeper: Send + Sync {
     fn port(&self) -> &dyn EngineEvents;

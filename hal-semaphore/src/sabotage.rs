@@ -30,7 +30,7 @@ pub enum Defect {
     EarlyDoesNotLook = 7,
     /// A queue that has handed work to its device does not look who waits for it.
     AnnounceDoesNotLook = 8,
-    /// Whoever waits for a timeline looks for what covers the wait before anybody can see that it does.
+    /// A thread that registers a wait looks for what covers it before queues can see that it does.
     ListenerLooksFirst = 9,
     /// Nothing keeps the look for what covers a wait from coming before the count of those who look.
     ListenerHasNoFence = 10,
@@ -40,7 +40,7 @@ pub enum Defect {
     FullDoesNotLookAgain = 12,
     /// A failure takes the value that it leaves behind before it has the lock.
     FailureForgetsValue = 13,
-    /// Whoever waits for the engine to rest looks for callbacks on their way first, and then at the queues.
+    /// A thread that waits for the engine to be idle looks for callbacks on their way first, and then at the queues.
     RestLooksAtQueuesLast = 14,
     /// The loss of a device ends what is on its way to the device at that moment.
     SweepsWhileIssuing = 15,
@@ -52,7 +52,7 @@ pub enum Defect {
     FullLooksAtWorkLast = 18,
     /// Reports begin to be counted without a word to those that report.
     CountsUnknown = 19,
-    /// Whoever has a letter for a timeline of another driver tells it although another thread is telling it something.
+    /// A thread with a letter for a timeline of another driver tells it although another thread is telling it something.
     LettersOvertake = 20,
     /// A timeline of the engine moves before the other drivers' timelines that its operation signals have their letters.
     LettersAreLate = 21,

@@ -35,7 +35,7 @@ impl Semaphore {
         self.0.signal(value)
     }
 
-    /// Fails the timeline for good. Only the first failure counts; says whether this was it.
+    /// Fails the timeline for good. Only the first failure counts; returns whether this was it.
     pub fn fail(&self, failure: Failure) -> bool {
         self.0.fail(&failure)
     }
@@ -76,7 +76,7 @@ impl Timeline for Semaphore {
 
     fn deliver(&self, state: Result<u64, &Failure>) {
         match state {
-            // Refused means that somebody else got there first, which is no news to anyone.
+            // Refused: another thread was first. Ignore it.
             Ok(value) => drop(self.0.signal(value)),
             Err(failure) => drop(self.0.fail(failure)),
         }

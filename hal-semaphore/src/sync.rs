@@ -55,12 +55,12 @@ mod imp {
     pub(crate) struct FairMutex<T> {
         mutex: Mutex<T>,
         sleepers: AtomicU64,
-        /// Since when one of them sleeps, by [`now`]; zero while nobody does.
+        /// Since when one of them sleeps, by [`now`]; zero while none does.
         since: AtomicU64,
     }
 
     /// How long a thread sleeps for the lock before it is handed to the next one that does. Handing it over costs a change of
-    /// threads, in which nobody has it.
+    /// threads, in which none has it.
     const PATIENCE: u64 = 5_000;
 
     impl<T> FairMutex<T> {
@@ -87,7 +87,7 @@ mod imp {
             guard
         }
 
-        /// Lets the lock go. Whoever takes it often does so by this.
+        /// Lets the lock go. Threads that take it often do so by this.
         pub(crate) fn unlock(&self, guard: Guard<'_, T>) {
             let since = self.since.load(Ordering::Relaxed);
             if since != 0 && now().saturating_sub(since) > PATIENCE {
@@ -96,7 +96,7 @@ mod imp {
         }
     }
 
-    /// Wakes whoever was listening when it was notified.
+    /// Wakes the listeners that were there when it was notified.
     #[derive(Debug, Default)]
     pub(crate) struct Event(event_listener::Event);
 

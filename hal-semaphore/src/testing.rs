@@ -10,7 +10,7 @@
 //!
 //! Its events are binary, like a GPU's: recording one again forgets what it said before. A wait remembers which
 //! recording it was meant for, and a queue that comes to a wait whose event was recorded anew counts a
-//! [violation](SoftBackend::violations): the engine recycled an event that somebody still looked at.
+//! [violation](SoftBackend::violations): the engine recycled an event that a wait still looked at.
 
 use crate::backend::{
     Backend, Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted, Transition,
@@ -226,7 +226,7 @@ impl SoftBackend {
         self.state().step(queue, self.quiet)
     }
 
-    /// Reports the oldest thing that ran on a queue and was not reported. Says whether there was one.
+    /// Reports the oldest thing that ran on a queue and was not reported. Returns whether there was one.
     ///
     /// The reporting thread is one of the device, and first runs the callbacks that a submitting thread had to leave.
     pub fn report(&self, queue: QueueId) -> bool {
@@ -298,7 +298,7 @@ impl SoftBackend {
         }
     }
 
-    /// Takes a device off the bus: what it had is gone, nobody waits for its points any more, and the engine is told.
+    /// Takes a device off the bus: what it had is gone, waits for its points are over, and the engine is told.
     pub fn lose(&self, device: usize, failure: Failure) {
         let mut state = self.state();
         for event in state.events.iter_mut().filter(|event| event.device == device) {

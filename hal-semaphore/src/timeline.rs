@@ -6,7 +6,7 @@
 //! changed) is kept by the engine, behind its [`Registration`]. [`Semaphore`](crate::Semaphore) is nothing but that. A C
 //! ABI has a layout of its own, with the value, the failure and the host's waiters inside it; it adapts it by
 //! implementing [`Timeline`], repeats there what the engine [shows](Timeline::show) it, and wakes its own waiters when the
-//! engine [says so](Timeline::notify). Whoever moves such a timeline from the host does so through its
+//! engine [says so](Timeline::notify). A program that moves such a timeline from the host does so through its
 //! registration.
 //!
 //! **Own and foreign.** A timeline that is registered with an engine is that engine's own: waits for it are kept in
@@ -22,8 +22,8 @@ use crate::port::EngineEvents;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// A handle on one timeline. Clones are handles on the same one, and are made under a lock of the engine: cloning must be no
-/// more than counting.
+/// A handle on one timeline. Clones are handles on the same one, and are made under a lock of the engine: cloning must be
+/// no more than counting.
 pub trait Timeline: Clone + Send + Sync + 'static {
     /// What [`watch`](Timeline::watch) returns; dropping it ends the watch. `()` where nothing is ever foreign.
     type Watch: Send + 'static;
@@ -49,21 +49,22 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// The engine moves this timeline of its own to a value, or fails it at one: repeats that wherever else it can be
     /// read. Called in the order of the steps and under a lock of the engine: this must be a store, not a lock.
     ///
-    /// Returns the failure that the timeline has had there already, if somebody failed it there first and has not
+    /// Returns the failure that the timeline has had there already, if it was failed there first and has not
     /// told the engine yet: then that is what it failed with, and a value that comes after it is not reached.
     fn show(&self, state: Result<u64, (u64, &Failure)>) -> Option<Failure> {
         let _ = state;
         None
     }
 
-    /// The failure that this timeline, one of the engine's own, has had elsewhere, if the engine may not have been told yet:
-    /// an operation that comes now and waits for the timeline comes after it. Asked under a lock: this must be a read.
+    /// The failure that this timeline, one of the engine's own, has had elsewhere, if the engine may not have been told
+    /// yet: an operation that comes now and waits for the timeline comes after it. Asked under a lock: this must be a
+    /// read.
     fn failed_before(&self) -> Option<Failure> {
         None
     }
 
     /// Whether anybody waits for this timeline whom the engine does not know. Called after it was shown a step, without a
-    /// lock held; whoever comes later looks at what was shown.
+    /// lock held; a thread that comes later looks at what was shown.
     fn has_waiters(&self) -> bool {
         false
     }
@@ -76,12 +77,12 @@ pub trait Timeline: Clone + Send + Sync + 'static {
         let _ = (state, by);
     }
 
-    /// Signals or fails a timeline that is not the calling engine's: whatever that takes where it belongs. A signal
-    /// that the timeline refuses (it is there already, or has failed) is dropped. Called without a lock held, never on
-    /// a thread that is submitting something, and for each timeline by one thread at a time, in the order in which the
-    /// engine's operations have ended. So whoever another driver calls back from in here holds up the next step of this
-    /// timeline, and waits for ever if that is what it waits for. Where the timeline is registered with an engine of this crate, this
-    /// is the step alone; callbacks come when the next step may be told.
+    /// Signals or fails a timeline that is not the calling engine's: whatever that takes where it belongs. A signal that
+    /// the timeline refuses (it is there already, or has failed) is dropped. Called without a lock held, never on a
+    /// thread that is submitting something, and for each timeline by one thread at a time, in the order in which the
+    /// engine's operations have ended. So a program that another driver calls back from in here holds up the next step of
+    /// this timeline, and waits for ever if that is what it waits for. Where the timeline is registered with an engine of
+    /// this crate, this is the step alone; callbacks come when the next step may be told.
     fn deliver(&self, state: Result<u64, &Failure>);
 
     /// Calls `watcher` once, on any thread and possibly before this returns, when `value` is reached or the timeline
@@ -91,13 +92,13 @@ pub trait Timeline: Clone + Send + Sync + 'static {
 
 /// Some timelines and a value for each: what an operation waits for, or what it signals.
 ///
-/// A slice of pairs is the natural form in Rust; a pair of slices is the form a C ABI has at hand. The engine reads it more than
-/// once, also under a lock, and relies on reading the same each time.
-pub trait Points<T> {
+/// A slice of pairs is the natural form in Rust; a pair of slices is the form a C ABI has at hand. The engine reads it
+/// more than once, also under a lock, and relies on reading the same each time.
+pub trait TimelineValues<T> {
     /// How many there are.
     fn len(&self) -> usize;
 
-    /// The one with this number, which is below [`len`](Points::len).
+    /// The one with this number, which is below [`len`](TimelineValues::len).
     fn get(&self, index: usize) -> Option<(&T, u64)>;
 
     /// Whether there are none.
@@ -106,7 +107,7 @@ pub trait Points<T> {
     }
 }
 
-impl<T> Points<T> for [(T, u64)] {
+impl<T> TimelineValues<T> for [(T, u64)] {
     fn len(&self) -> usize {
         <[(T, u64)]>::len(self)
     }
@@ -116,27 +117,27 @@ impl<T> Points<T> for [(T, u64)] {
     }
 }
 
-impl<T, const N: usize> Points<T> for [(T, u64); N] {
+impl<T, const N: usize> TimelineValues<T> for [(T, u64); N] {
     fn len(&self) -> usize {
         N
     }
 
     fn get(&self, index: usize) -> Option<(&T, u64)> {
-        Points::get(self.as_slice(), index)
+        TimelineValues::get(self.as_slice(), index)
     }
 }
 
-impl<T> Points<T> for Vec<(T, u64)> {
+impl<T> TimelineValues<T> for Vec<(T, u64)> {
     fn len(&self) -> usize {
         Vec::len(self)
     }
 
     fn get(&self, index: usize) -> Option<(&T, u64)> {
-        Points::get(self.as_slice(), index)
+        TimelineValues::get(self.as_slice(), index)
     }
 }
 
-impl<T> Points<T> for (&[T], &[u64]) {
+impl<T> TimelineValues<T> for (&[T], &[u64]) {
     fn len(&self) -> usize {
         self.0.len().min(self.1.len())
     }
@@ -146,15 +147,17 @@ impl<T> Points<T> for (&[T], &[u64]) {
     }
 }
 
-pub(crate) fn iter<'a, T, P: Points<T> + ?Sized>(points: &'a P) -> impl Iterator<Item = (&'a T, u64)> + 'a
+pub(crate) fn iter<'a, T, P: TimelineValues<T> + ?Sized>(
+    points: &'a P,
+) -> impl Iterator<Item = (&'a T, u64)> + 'a
 where
     T: 'a,
 {
     (0..points.len()).filter_map(|index| points.get(index))
 }
 
-/// A timeline's place in its engine, and the truth about it. Dropping it tells the engine that nobody can signal the
-/// timeline any more: what still waits for it fails as abandoned.
+/// A timeline's place in its engine, and the truth about it. Dropping it tells the engine that no handle is left to
+/// signal the timeline any more: what still waits for it fails as abandoned.
 pub struct Registration {
     port: Arc<dyn EngineEvents>,
     slot: Option<Arc<Slot>>,
@@ -201,7 +204,7 @@ impl Registration {
         self.slot().signal(value, show, entry.agenda())
     }
 
-    /// Fails the timeline for good, and what waits for it. Only the first failure counts; says whether this was it.
+    /// Fails the timeline for good, and what waits for it. Only the first failure counts; returns whether this was it.
     pub fn fail(&self, failure: &Failure) -> bool {
         self.fail_and(failure, |_| {})
     }

@@ -6,7 +6,7 @@
 //! such a wait is appended in O(1), beside a tree for the few that arrive far out of order. Taking what a signal releases
 //! costs as much as what it releases; nothing else is looked at (rule S7). Among equal values the older one comes first.
 //!
-//! Every entry has a number, by which whoever gives up waiting takes it out again without looking at the others. It leaves
+//! Every entry has a number, by which a waiter that gives up takes it out again without looking at the others. It leaves
 //! a gap in the run, which is closed when gaps are the larger part.
 //!
 //! Most timelines have one waiter at a time, and many never have another. The only entry of a list is kept in the list
@@ -41,7 +41,7 @@ pub(crate) struct WaitList<T> {
     alone: Option<Entry<T>>,
     run: VecDeque<Entry<T>>,
     late: BTreeMap<(u32, u32), T>,
-    /// The number of the last entry. It never starts again: whoever gives up may still name an entry that is gone.
+    /// The number of the last entry. It never starts again: a waiter that gives up may still name an entry that is gone.
     order: u32,
     gaps: usize,
     /// The smallest value in here: most looks at a list end with it.

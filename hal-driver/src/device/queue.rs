@@ -18,7 +18,7 @@ use crate::status::{Result, check, guard, invalid, refused};
 use crate::transient::TransientBuffer;
 use crate::work::{HostCall, Operation, ProgramCall, Transfer, Work};
 use hal_backend::Device;
-use hal_semaphore::timeline::Points;
+use hal_semaphore::timeline::TimelineValues;
 use hal_semaphore::{Action, Affinity, Code, Failure};
 use hal_sys as sys;
 use std::ffi::c_void;

@@ -71,7 +71,7 @@ impl Report {
         );
     }
 
-    /// Says how many goals are met, and writes the lines of JSON where cargo builds.
+    /// Returns how many goals are met, and writes the lines of JSON where cargo builds.
     pub(crate) fn finish(&self, write: bool) {
         println!("\n{} of {} goals met in this run", self.met, self.judged);
         if write {

@@ -30,7 +30,7 @@ use crate::ids::{Affinity, MAX_VALUE};
 use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::Ordering;
-use crate::timeline::{Points, Timeline, iter};
+use crate::timeline::{Timeline, TimelineValues, iter};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -80,8 +80,8 @@ impl<B: Backend> Shared<B> {
         signals: &S,
     ) -> Result<(), SubmitError>
     where
-        W: Points<B::Timeline> + ?Sized,
-        S: Points<B::Timeline> + ?Sized,
+        W: TimelineValues<B::Timeline> + ?Sized,
+        S: TimelineValues<B::Timeline> + ?Sized,
     {
         if self.is_closing() {
             return Err(SubmitError::ShutDown);
@@ -115,7 +115,12 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Chooses a queue of the device: the one whose order already covers a wait, else the one with the least to do.
-    fn choose<W: Points<B::Timeline> + ?Sized>(&self, device: usize, affinity: Affinity, waits: &W) -> u32 {
+    fn choose<W: TimelineValues<B::Timeline> + ?Sized>(
+        &self,
+        device: usize,
+        affinity: Affinity,
+        waits: &W,
+    ) -> u32 {
         let Some(spec) = self.devices.get(device) else { return 0 };
         let allowed = |queue: u32| {
             queue
@@ -152,8 +157,8 @@ impl<B: Backend> Shared<B> {
         action: Action<B::Work>,
     ) -> Result<Placement, Refused<B::Work>>
     where
-        W: Points<B::Timeline> + ?Sized,
-        S: Points<B::Timeline> + ?Sized,
+        W: TimelineValues<B::Timeline> + ?Sized,
+        S: TimelineValues<B::Timeline> + ?Sized,
     {
         if let Err(error) = self.check(device, affinity, waits, signals) {
             return Err(Refused { error, action });
@@ -180,7 +185,10 @@ impl<B: Backend> Shared<B> {
 
     /// How waits for other drivers' timelines stand, in their order. Asking is foreign code, and done without a lock; a driver
     /// that panics has failed.
-    fn foreign_standings<W: Points<B::Timeline> + ?Sized>(&self, waits: &W) -> SmallVec<[Standing; 1]> {
+    fn foreign_standings<W: TimelineValues<B::Timeline> + ?Sized>(
+        &self,
+        waits: &W,
+    ) -> SmallVec<[Standing; 1]> {
         let mut standings = SmallVec::new();
         for (timeline, value) in iter(waits) {
             if self.own(timeline).is_none() {
@@ -215,8 +223,8 @@ impl<B: Backend> Turn<'_, B> {
         foreign: SmallVec<[Standing; 1]>,
     ) -> Placement
     where
-        W: Points<B::Timeline> + ?Sized,
-        S: Points<B::Timeline> + ?Sized,
+        W: TimelineValues<B::Timeline> + ?Sized,
+        S: TimelineValues<B::Timeline> + ?Sized,
     {
         let (kind, work) = action.into_parts();
         let signals = self.record_signals(signals);
@@ -250,7 +258,8 @@ impl<B: Backend> Turn<'_, B> {
         Placement { ticket: self.ticket(key), queue: self.queue.id, waits: counts }
     }
 
-    fn record_signals<S: Points<B::Timeline> + ?Sized>(
+    #[inline]
+    fn record_signals<S: TimelineValues<B::Timeline> + ?Sized>(
         &mut self,
         signals: &S,
     ) -> SmallVec<[SignalRecord<B::Timeline>; 1]> {
@@ -262,7 +271,8 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Classifies each wait of an operation that is being admitted as `key`, and registers those that are not reached.
-    fn record_waits<W: Points<B::Timeline> + ?Sized>(
+    #[inline]
+    fn record_waits<W: TimelineValues<B::Timeline> + ?Sized>(
         &mut self,
         waits: &W,
         kind: ActionKind,
@@ -395,7 +405,7 @@ impl<B: Backend> Turn<'_, B> {
         })
     }
 
-    /// Registers a wait for a timeline that is somebody else's.
+    /// Registers a wait for a foreign timeline.
     fn watch(&mut self, timeline: &B::Timeline, value: u64, key: Key, number: u32) -> Classified {
         let timeline = match self.shared.foreign_counted(|| timeline.clone()) {
             Ok(timeline) => timeline,
@@ -664,7 +674,7 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// The operation is to end with this failure, unless its device or the host has it already. Says whether.
+    /// The operation is to end with this failure, unless its device or the host has it already. Returns whether it is.
     pub(super) fn fail_unbegun(&mut self, key: Key, failure: &Failure) -> bool {
         let Some(op) = self.op(key) else { return false };
         let begun = !matches!(op.state, OpState::Held | OpState::Ordered);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What one step on a thread has set free and nobody has done yet.
+//! What one step on a thread has set free and is still to be done.
 //!
 //! Nothing in the engine recurses: a step under a lock puts what follows from it on the agenda of its thread, and the
 //! thread works the agenda off without a lock ([`Shared::run`](super::Shared)). Foreign code that runs on the way may call
 //! the engine again, on the same thread; such a call has an agenda of its own and works it off before it returns, so that
-//! whoever calls sees what it did. Only when calls are nested [`DEPTH`] deep is the agenda left to the call around it,
+//! the caller sees what it did. Only when calls are nested [`DEPTH`] deep is the agenda left to the call around it,
 //! which bounds the stack however long the chain is that a signal sets free.
 //!
 //! # Who may call a program back
@@ -32,7 +32,7 @@ const DEPTH: u32 = 8;
 pub(crate) struct Cover {
     pub(super) queue: u32,
     pub(super) epoch: u64,
-    /// Held for whoever has the cover.
+    /// Held for the owner of the cover.
     pub(super) event: Option<EventIndex>,
 }
 
@@ -238,7 +238,7 @@ impl Drop for Entry<'_> {
 }
 
 /// While it is there, calls into any engine on this thread make their steps and leave what follows from them, as calls do that
-/// are nested too deep. Whoever had it sees to it that [it is done](do_what_was_left).
+/// are nested too deep. The caller that had it sees to it that [it is done](do_what_was_left).
 pub(super) struct Leaving(());
 
 impl Leaving {

@@ -99,7 +99,7 @@ mod threads {
     static POOL: Mutex<Pool> = Mutex::new(Pool { due: VecDeque::new(), threads: 0, idle: 0, taken: 0 });
     static WORK: Condvar = Condvar::new();
 
-    /// Something is due and nobody watches, since no thread could be started.
+    /// Something is due and no thread watches, since none could be started.
     static STRANDED: AtomicBool = AtomicBool::new(false);
 
     fn lock() -> MutexGuard<'static, Pool> {

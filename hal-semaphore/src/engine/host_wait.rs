@@ -70,7 +70,7 @@ impl fmt::Debug for HostWait {
     }
 }
 
-/// A callback that waits for its timeline. Whoever takes it calls it, or drops it.
+/// A callback that waits for its timeline. The thread that takes it calls it, or drops it.
 pub(crate) struct CallbackRecord(Mutex<Option<Callback>>);
 
 impl CallbackRecord {

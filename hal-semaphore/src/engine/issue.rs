@@ -20,7 +20,7 @@
 //!
 //! A queue that was told "full" sleeps until something of its device is reported. The report may come between the answer and
 //! the moment when the queue is known to sleep, so reports are counted: the queue lays itself down, looks at
-//! the count again, and gets up if it has moved; whoever reports counts first and then looks who sleeps. Counting
+//! the count again, and gets up if it has moved; a thread that reports counts first and then looks for sleepers. Counting
 //! begins with the first time that the device is full, and that time the queue asks once more.
 
 use super::agenda::Cover;
@@ -66,7 +66,7 @@ impl<B: Backend> Turn<'_, B> {
         !state.issuing && !state.ready.is_empty() && !state.window.is_full() && self.may_begin()
     }
 
-    /// Whether work of the queue may begin: its device is there, and nobody is about to end what has not begun.
+    /// Whether work of the queue may begin: its device is there, and what has not begun is not being ended.
     fn may_begin(&self) -> bool {
         self.state.lost.is_none() && self.state.ending.is_none()
     }
@@ -113,7 +113,7 @@ impl<B: Backend> Turn<'_, B> {
         self
     }
 
-    /// Reports of the device are counted from now on: whoever holds a queue of it later knows, and what was done before
+    /// Reports of the device are counted from now on: a thread that holds a queue of it later knows, and what was done before
     /// is known here. Others may have gone to sleep meanwhile: they look again.
     fn make_count_known(self) -> Self {
         let device = self.device;
@@ -196,6 +196,7 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Takes an operation into the batch and into flight, or ends it: one that waits for something that has failed, or a
     /// barrier that waits for nothing.
+    #[inline]
     fn fill_one(&mut self, key: Key, scratch: &mut Scratch<B>) {
         let first_wait = scratch.waits.len();
         let all_reached = match self.resolve(key, scratch) {
@@ -255,7 +256,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// A barrier or a marker that waits for nothing but earlier work of its queue needs no work of its own: it ends with
-    /// the work before it, and whoever wants to wait for it natively waits for that. Where nothing is in flight its waits
+    /// the work before it, and a native wait for it is a wait for that. Where nothing is in flight its waits
     /// are dominated by what the last work of the queue has waited for, so a bare epoch names that; an event of it may
     /// mean something else by now.
     fn coalesce(&mut self, key: Key, epoch: u64) {
@@ -271,6 +272,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Settles what each wait of an operation costs, now that it goes to its device. Returns whether all are reached.
+    #[inline]
     fn resolve(&mut self, key: Key, scratch: &mut Scratch<B>) -> Result<bool, Failure> {
         let first_wait = scratch.waits.len();
         let state = &mut *self.state;
@@ -463,7 +465,7 @@ impl<B: Backend> Turn<'_, B> {
     fn wait_for_room(&mut self, reports: Option<u64>) {
         let device = self.device;
         if !device.counts_reports() {
-            // Reports may have come that nobody has counted: asks once more.
+            // Reports may have come uncounted: asks once more.
             device.count_reports();
             return;
         }
@@ -509,7 +511,7 @@ impl<B: Backend> Turn<'_, B> {
         if !self.queue.watched && !B::OBSERVES {
             return;
         }
-        // Either whoever registers sees how far the queue is, or is seen; see the documentation of `slot`.
+        // Either a thread that registers sees how far the queue is, or it is seen; see the documentation of `slot`.
         fence(Ordering::SeqCst);
         let state = &mut *self.state;
         let count = state.in_flight.len();

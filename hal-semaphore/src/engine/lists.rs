@@ -63,7 +63,7 @@ impl Index {
         self.tree.get(node).copied().unwrap_or(u64::MAX)
     }
 
-    /// Finds the smallest value below a node again. Says whether it is another.
+    /// Finds the smallest value below a node again. Returns whether it is another.
     fn choose(&mut self, node: usize) -> bool {
         let least = self.least(2 * node).min(self.least(2 * node + 1));
         self.put(node, least)

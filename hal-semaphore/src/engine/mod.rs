@@ -5,25 +5,27 @@
 //! # Who owns what
 //!
 //! Each queue has a lock, and under it the operations whose queue it is ([`queue`]). Each timeline has one, and under it
-//! its value, its failure and who waits for it ([`slot`]): that is the one truth about it. Threads that use different queues
-//! and different timelines share nothing that either of them writes (rule S13). Foreign code (the backend, timelines,
-//! callbacks, the drop of anything a caller gave us) runs without any of these locks (rule S8).
+//! its value, its failure and who waits for it ([`slot`]): that is the one truth about it. Threads that use different
+//! queues and different timelines share nothing that either of them writes (rule S13). Foreign code (the backend,
+//! timelines, callbacks, the drop of anything a caller gave us) runs without any of these locks (rule S8).
 //!
 //! # What one lock for everything gave for free
 //!
-//! - *Cause before effect.* Operation A signals x, operation B waits for x and signals y: whoever sees y sees x. A's end
+//! - *Cause before effect.* Operation A signals x, operation B waits for x and signals y: a thread that sees y sees x.
+//!   A's end
 //!   raises x before it lets anybody go on, and B's end comes after B was let go, or, where its wait was left to queue order or
 //!   to a device, after B's queue has seen that x is raised ([`retire`]).
-//! - *No wake-up is lost.* Whoever registers with a timeline looks at it under the lock under which it moves. What only covers
+//! - *No wake-up is lost.* A thread that registers with a timeline looks at it under the lock under which it moves. What
+//!   only covers
 //!   a wait is looked at across a pair of fences ([`slot`]).
 //! - *No recursion.* What a step sets free is put on the thread's [`Agenda`], never followed.
 //! - *No deadlock.* A thread holds one queue's lock at most, then one timeline's, then one of the small ones.
 //!
 //! # Who works for whom
 //!
-//! A queue has no thread. Whoever brings it something (an operation, a report, a timeline that one of its operations waited
-//! for) looks after it: [`Turn::work`] routes, retires, performs what is to be done without the lock, and issues, until
-//! nothing is left, or until somebody else has come who will do the rest.
+//! A queue has no thread. A thread that brings it something (an operation, a report, a timeline that one of its
+//! operations waited for) looks after it: [`Turn::work`] routes, retires, performs what is to be done without the lock,
+//! and issues, until nothing is left, or until another thread has come that will do the rest.
 //!
 //! # Refused or failed
 //!
@@ -59,7 +61,7 @@ use crate::ids::{Affinity, MAX_VALUE, QueueId, Ticket, TimelineKey};
 use crate::notification::{NotificationPool, Pending};
 use crate::port::{EngineEvents, Keeper};
 use crate::sync::{AtomicU64, Mutex, Ordering};
-use crate::timeline::{Points, Registration};
+use crate::timeline::{Registration, TimelineValues};
 use outbox::Outbox;
 use queue::Queue;
 use std::collections::VecDeque;
@@ -88,8 +90,8 @@ pub enum Action<W> {
     /// Runs on the host, once every wait is reached, in no order but its waits'.
     Host(W),
     /// Runs on the host, and may do so as soon as its waits are reached or covered, if the backend finds that it
-    /// [can](crate::Backend::try_early). Then it takes its place in its queue, as a barrier does, and what comes after it there
-    /// goes to the device without the host. Otherwise it is like `Host`.
+    /// [can](crate::Backend::try_early). Then it takes its place in its queue, as a barrier does, and what comes after it
+    /// there goes to the device without the host. Otherwise it is like `Host`.
     Early(W),
     /// Goes to its queue, in queue order, where the backend sees it and the device has nothing to do but to wait and
     /// signal.
@@ -197,8 +199,8 @@ pub struct Occupancy {
     pub callbacks: usize,
 }
 
-/// Counts since the engine was made. All grow only. What a wait cost is counted when its operation is handed to the device, and
-/// again if the device had no room and the operation is handed to it later.
+/// Counts since the engine was made. All grow only. What a wait cost is counted when its operation is handed to the
+/// device, and again if the device had no room and the operation is handed to it later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Operations accepted.
@@ -520,8 +522,8 @@ impl<B: Backend> Engine<B> {
         action: Action<B::Work>,
     ) -> Result<Placement, Refused<B::Work>>
     where
-        W: Points<B::Timeline> + ?Sized,
-        S: Points<B::Timeline> + ?Sized,
+        W: TimelineValues<B::Timeline> + ?Sized,
+        S: TimelineValues<B::Timeline> + ?Sized,
     {
         self.shared().submit(device, affinity, waits, signals, action)
     }
@@ -536,7 +538,7 @@ impl<B: Backend> Engine<B> {
         until: Option<Time>,
     ) -> Result<usize, WaitError>
     where
-        P: Points<B::Timeline> + ?Sized,
+        P: TimelineValues<B::Timeline> + ?Sized,
     {
         self.shared().wait(mode, points, clock, until)
     }
@@ -728,7 +730,7 @@ impl<B: Backend> Shared<B> {
         Arc::new(Slot::new(key, false, value))
     }
 
-    /// A slot that stands in for somebody else's timeline.
+    /// A slot that stands in for a foreign timeline.
     fn stand_in(&self) -> Arc<Slot> {
         Arc::new(Slot::new(TimelineKey { engine: 0, number: 0 }, true, 0))
     }

@@ -3,18 +3,18 @@
 //! What timelines of other drivers are still to be told.
 //!
 //! Telling one is foreign code, which takes as long as it likes. It is told of its steps in the order in which they were
-//! made, by one thread at a time; whoever comes meanwhile leaves its own to that thread. No timeline waits for another
+//! made, by one thread at a time; one that comes meanwhile leaves its own to that thread. No timeline waits for another
 //! one's driver, so each has a lane of its own.
 //!
-//! A timeline of another engine of this crate makes its steps at once, and what follows from them, callbacks among it, comes when
-//! nobody attends the lane: a callback may wait for the next step of the same timeline. What another driver does inside
-//! [`deliver`](Timeline::deliver) is its own affair.
+//! A timeline of another engine of this crate makes its steps at once, and what follows from them, callbacks among it,
+//! comes when no thread attends the lane: a callback may wait for the next step of the same timeline. What another driver
+//! does inside [`deliver`](Timeline::deliver) is its own affair.
 //!
-//! The order is that in which operations end: a letter is posted under the lock of the queue on which its operation ends, and
-//! before a timeline of the engine moves by which another queue could hear of that end.
+//! The order is that in which operations end: a letter is posted under the lock of the queue on which its operation ends,
+//! and before a timeline of the engine moves by which another queue could hear of that end.
 //!
 //! What such an operation held is given back when it has been told of, and those that ended with it: see [`Parting`]. What
-//! operations held that signal nobody elsewhere waits for no other driver.
+//! operations held that signal no foreign timeline waits for no other driver.
 
 use super::Shared;
 use super::agenda::{Leaving, do_what_was_left};
@@ -45,8 +45,8 @@ pub(super) struct Letter<B: Backend> {
     pub(super) parting: Arc<Parting<B>>,
 }
 
-/// Operations with signals for other drivers that have ended together, until everybody has been told. It belongs to those who have
-/// still to tell somebody, and to whoever gathers it.
+/// Operations with signals for other drivers that have ended together, until everybody has been told. It belongs to those
+/// who have still to be told, and to the thread that gathers it.
 pub(super) struct Parting<B: Backend> {
     owners: AtomicU64,
     reclaims: Mutex<Vec<Ended<B::Work>>>,
@@ -59,7 +59,8 @@ impl<B: Backend> Default for Outbox<B> {
 }
 
 impl<B: Backend> Outbox<B> {
-    /// Puts a letter behind those that its timeline has already. Somebody has to [tell](Shared::tell_foreign) it.
+    /// Puts a letter behind those that its timeline has already. The caller has to see that it is
+    /// [told](Shared::tell_foreign).
     pub(super) fn post(&self, identity: usize, letter: Letter<B>) {
         letter.parting.owners.fetch_add(1, Ordering::Relaxed);
         let mut lanes = self.0.lock();
@@ -79,7 +80,7 @@ impl<B: Backend> Outbox<B> {
         lane.letters.pop_front()
     }
 
-    /// Leaves a lane to whoever attends it next. Says whether there is something left in it.
+    /// Leaves a lane to the next thread that attends it. Returns whether there is something left in it.
     fn abandon(&self, identity: usize) -> bool {
         let mut lanes = self.0.lock();
         let Some(lane) = lanes.get_mut(&identity) else { return false };
@@ -91,7 +92,7 @@ impl<B: Backend> Outbox<B> {
         remains
     }
 
-    /// The next letter for whoever attends the lane; with the last one the lane goes.
+    /// The next letter of a lane that this thread attends; with the last one the lane goes.
     fn next(&self, identity: usize) -> Option<Letter<B>> {
         let mut lanes = self.0.lock();
         let next = lanes.get_mut(&identity)?.letters.pop_front();

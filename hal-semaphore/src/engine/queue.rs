@@ -37,10 +37,11 @@
 //!
 //! # Locks
 //!
-//! No thread ever holds the locks of two queues. Whoever holds one may take that of a [`Slot`], of a device's events, of
-//! the [outbox](super::outbox), or of a queue's [`History`]; under those nothing else is taken. Whatever concerns another queue goes onto the thread's
-//! [`Agenda`] and is done without this lock. A thread that finds the lock taken announces itself (`arriving`), so that
-//! whoever works for the queue can leave the rest to it: nobody is kept for the work of others.
+//! No thread ever holds the locks of two queues. One that holds a queue may take the lock of a [`Slot`], of a device's
+//! events, of the [outbox](super::outbox), or of a queue's [`History`]; under those nothing else is taken. Whatever
+//! concerns another queue goes onto the thread's [`Agenda`] and is done without this lock. A thread that finds the lock
+//! taken announces itself (`arriving`), so that the thread that works for the queue can leave the rest to it: none is
+//! kept for the work of others.
 
 use super::agenda::{Agenda, Cover, is_nested, is_submitting};
 use super::outbox::Parting;
@@ -127,7 +128,8 @@ pub(super) struct SignalRecord<T> {
 
 /// # Invariants
 ///
-/// - `epoch` is not zero in the states [`Ordered`](OpState::Ordered) and [`Issued`](OpState::Issued), and never changes again.
+/// - `epoch` is not zero in the states [`Ordered`](OpState::Ordered) and [`Issued`](OpState::Issued), and never changes
+///   again.
 /// - Every wait of an ordered operation is covered or reached: `remaining` is zero.
 /// - An operation that is ordered is in the queue's `ready`; one that is issued is in `in_flight`, once.
 pub(super) struct Op<B: Backend> {
@@ -184,7 +186,7 @@ pub(super) struct Effects<B: Backend> {
     pub(super) garbage: Vec<Arc<Slot>>,
 }
 
-/// A step of a timeline of the engine's own that somebody may have to be told of.
+/// A step of a timeline of the engine's own, of which others may have to be told.
 pub(super) struct Publication<T> {
     pub(super) timeline: T,
     pub(super) state: Result<u64, Failure>,
@@ -283,7 +285,8 @@ pub(super) struct Ending {
 ///
 /// - `completed ≤ shown ≤ ordered` and `issued ≤ ordered`; epochs in `in_flight` ascend, and so do those in `ready`, which
 ///   are all above them.
-/// - A key in `in_flight` names an operation that has not ended: only [`Turn::end`] removes one, after its entry is taken off.
+/// - A key in `in_flight` names an operation that has not ended: only [`Turn::end`] removes one, after its entry is taken
+///   off.
 ///   Keys in `runnable` and `ready` may name ended ones; `ready_ended` counts those in `ready`.
 /// - Only the thread that set `issuing` takes operations off `ready` to show them to the backend.
 pub(super) struct QueueState<B: Backend> {
@@ -426,7 +429,7 @@ impl Frontier {
     }
 }
 
-/// What a queue had come to know at which of its epochs: whoever waits for a later epoch of it knows the same.
+/// What a queue had come to know at which of its epochs: a queue that waits for a later epoch of it knows the same.
 #[derive(Debug, Default)]
 pub(super) struct History(VecDeque<(u64, u32, u64)>);
 
@@ -494,17 +497,17 @@ impl<B: Backend> Queue<B> {
         }
     }
 
-    /// For whoever looks and goes.
+    /// For a look that leaves nothing to do.
     pub(super) fn lock(&self) -> Guard<'_, QueueState<B>> {
         self.state.lock()
     }
 
-    /// For whoever has another way if somebody is at the queue.
+    /// For callers that have another way if a thread is at the queue.
     pub(super) fn try_lock(&self) -> Option<Guard<'_, QueueState<B>>> {
         self.state.try_lock()
     }
 
-    /// For whoever looks after the queue when it has the lock, at once or by putting the queue on its agenda.
+    /// For callers that work for the queue once they have the lock, at once or by putting the queue on their agenda.
     pub(super) fn arrive(&self) -> Guard<'_, QueueState<B>> {
         if let Some(state) = self.state.try_lock() {
             return state;
@@ -543,9 +546,9 @@ impl<'a, B: Backend> Turn<'a, B> {
         Self { shared, index, queue, device: shared.device_of(index), state: queue.arrive(), agenda }
     }
 
-    /// Whether somebody will look after the queue next, who has not got the lock yet or is on the way back to it, so that this
-    /// thread can go. A thread that submits leaves the rest to anybody, as soon as it has done one round; one that
-    /// completes something does not leave it to a program that only submits.
+    /// Whether another thread will work for the queue next, which has not got the lock yet or is on its way back to it,
+    /// so that this thread can go. A thread that submits leaves the rest to anybody, as soon as it has done one round;
+    /// one that completes something does not leave it to a program that only submits.
     pub(super) fn has_successor(&self, rounds: usize) -> bool {
         if is_submitting() {
             rounds >= 1 && (self.state.returning > 0 || self.queue.arriving.load(Ordering::Relaxed) > 0)

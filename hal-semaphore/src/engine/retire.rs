@@ -53,8 +53,8 @@ impl<B: Backend> QueueState<B> {
 }
 
 impl<B: Backend> Shared<B> {
-    /// Takes a report from inside `submit` down, which somebody is there to look at: whoever submits looks what has ended
-    /// when the backend returns. Nothing where somebody has to be found, or where others are at the queue.
+    /// Takes a report from inside `submit` down, for the thread that submits: it looks what has ended
+    /// when the backend returns. `None` where a queue that sleeps has to be woken, or where another thread is at the queue.
     pub(super) fn note_inside_submit(
         &self,
         id: QueueId,
@@ -210,7 +210,7 @@ impl<B: Backend> Turn<'_, B> {
         }
         op.waits.clear();
         let told_elsewhere = self.make_signals(&mut op.signals, failure.as_ref(), point);
-        // As long as a promise of the operation is there somebody may take a share in its event.
+        // As long as a promise of the operation is there a waiter may take a share in its event.
         self.release_event(self.index, op.event);
         match op.state {
             OpState::Running => self.state.running -= 1,
@@ -280,7 +280,7 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// Makes all signals of an operation, in their order, or fails them. Says whether another driver is to be told of any.
+    /// Makes all signals of an operation, in their order, or fails them. Returns whether another driver is to be told of any.
     pub(super) fn make_signals(
         &mut self,
         signals: &mut SmallVec<[SignalRecord<B::Timeline>; 1]>,

@@ -94,7 +94,7 @@ impl FlowWindow {
 mod tests {
     use super::*;
 
-    /// A device with room for `depth`, one completion at a time. Says how many pieces were handed over and came back.
+    /// A device with room for `depth`, one completion at a time. Returns how many pieces were handed over and came back.
     fn churn(depth: usize, work: usize) -> usize {
         let (mut room, mut left, mut wasted) = (FlowWindow::default(), work, 0);
         while left > 0 || room.taken > 0 {

@@ -19,8 +19,8 @@
 //! # Listeners
 //!
 //! A queue that has handed work to its device tells the timelines that the work signals, so that operations of other queues
-//! that wait for it can leave the wait to their device. Most timelines have nobody who would care. `listeners` counts
-//! those who would, so that the queue need not take the lock to find out: whoever registers raises the count and then
+//! that wait for it can leave the wait to their device. Most timelines have no such queue. `listeners` counts
+//! them, so that the producing queue need not take the lock to find out: a thread that registers raises the count and then
 //! looks how far the queue is; the queue moves on and then looks at the count. One of the two sees the other, because
 //! a sequentially consistent fence stands between the store and the load of each.
 
@@ -110,7 +110,7 @@ pub(crate) struct Slot {
     /// How many waits a signal under way might cover.
     listeners: AtomicU64,
     key: TimelineKey,
-    /// It stands in for a timeline that belongs to somebody else.
+    /// It stands in for a foreign timeline.
     foreign: bool,
     state: Mutex<SlotState>,
 }
@@ -140,7 +140,7 @@ impl Slot {
         }
     }
 
-    /// Makes a slot that nobody else has ready for another timeline; the memory of its lists stays.
+    /// Makes a slot without other owners ready for another timeline; the memory of its lists stays.
     pub(crate) fn reset(&mut self, key: TimelineKey, value: u64) {
         self.word = AtomicU64::new(value);
         self.listeners = AtomicU64::new(0);
@@ -230,7 +230,7 @@ impl Slot {
     }
 
     /// Raises the timeline for an operation that has ended. A value that is reached, or a failure, stays as it is.
-    /// `show` runs in the same step, and says if it knows of a failure: then the timeline fails. Says whether anything has
+    /// `show` runs in the same step, and says if it knows of a failure: then the timeline fails. Returns whether anything has
     /// changed.
     pub(crate) fn reach(
         self: &Arc<Self>,
@@ -264,7 +264,7 @@ impl Slot {
     }
 
     /// Fails the timeline for good; only the first failure counts. `show` runs in the same step, with the value
-    /// that was reached, and says if it knows of an earlier one. Says whether this was the first that the engine knows.
+    /// that was reached, and says if it knows of an earlier one. Returns whether this was the first that the engine knows.
     pub(crate) fn fail(
         self: &Arc<Self>,
         failure: &Failure,
@@ -341,7 +341,7 @@ impl Slot {
         drop(removed);
     }
 
-    /// Says that somebody is about to look for a signal that covers a wait, so that queues which hand such a signal
+    /// Counts a waiter that is about to look for a signal that covers its wait, so that queues which hand such a signal
     /// to their device from now on come by. Ends with [`count_listeners`](Slot::count_listeners) at the latest.
     pub(super) fn listen(&self, state: &SlotState) {
         self.listeners.store(state.lists.coverable() + 1, Ordering::Relaxed);
@@ -367,7 +367,7 @@ impl Slot {
     }
 
     /// Work with a place in a queue will signal `promise`. Releases what that covers in the queue itself, and says
-    /// through the agenda if there is more of it. Says whether the slot [has become large](SlotState::becomes_large).
+    /// through the agenda if there is more of it. Returns whether the slot [has become large](SlotState::becomes_large).
     pub(super) fn promise(
         self: &Arc<Self>,
         promise: Promise,
@@ -439,7 +439,7 @@ impl Slot {
 
     /// The timeline cannot be signalled any more.
     pub(crate) fn abandon(self: &Arc<Self>, agenda: &mut Agenda) {
-        // Without a handle nobody can come any more.
+        // Without a handle no waiter can come any more.
         let waited_for = !self.state.lock().lists.are_empty();
         if waited_for && !self.has_failed() {
             let value = self.value();
@@ -511,7 +511,7 @@ impl SlotState {
         self.lists.pop_of(queue, value)
     }
 
-    /// Whether the slot has become large and nobody knows yet.
+    /// Whether the slot has become large and is not on the list of large ones yet.
     pub(super) fn becomes_large(&mut self) -> bool {
         let large = self.promises.capacity() > LARGE || self.lists.are_large();
         large && !std::mem::replace(&mut self.large, true)

@@ -2,9 +2,9 @@
 
 //! Ending things early: cancelling, losing a device, shutting down.
 //!
-//! What nobody has begun (held, or ordered and not yet issued) ends at once. What a device or the host has is theirs
+//! What has not begun (held, or ordered and not yet issued) ends at once. What a device or the host has is theirs
 //! until they say so: a lost device says so for all of its work; a shutdown asks, waits, and in the end lets go of
-//! the signals, so that nobody waits for ever, but never of the resources, which the hardware may still touch.
+//! the signals, so that no thread waits for ever, but never of the resources, which the hardware may still touch.
 //!
 //! All of it goes through a queue a chunk of operations at a time, so that no lock is held for long.
 
@@ -169,7 +169,7 @@ impl<B: Backend> Shared<B> {
     pub(super) fn shut_down(&self, clock: &dyn Clock, grace: Time, limit: Time) -> Result<(), Unfinished> {
         let failure = shutdown_failure();
         // Callbacks may take as long as they like: other threads run them, and this one waits for them, until `limit`.
-        let calls_nobody = Entry::submitting(self);
+        let without_callbacks = Entry::submitting(self);
         self.stop_taking_work(&failure);
         if self.rest(clock, grace.min(limit)) {
             return Ok(());
@@ -193,7 +193,7 @@ impl<B: Backend> Shared<B> {
             }
         }
         drop(entry);
-        drop(calls_nobody);
+        drop(without_callbacks);
         self.run_abandoned();
         if self.is_engine_idle() { Ok(()) } else { Err(unfinished) }
     }
@@ -213,7 +213,7 @@ impl<B: Backend> Shared<B> {
         idle && (sabotaged(Defect::RestLooksAtQueuesLast) || all_called())
     }
 
-    /// A queue of a closing engine has come to rest, or something deferred has run: whoever waits for that looks again.
+    /// A queue of a closing engine has come to rest, or something deferred has run: threads that wait for that look again.
     pub(super) fn wake_idle_waiters(&self) {
         let mut idle_waiters = self.idle_waiters.lock();
         let waiting = std::mem::take(&mut idle_waiters.waiting);
@@ -228,7 +228,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Waits until nothing is under way, at most until a moment. Says whether it got there.
+    /// Waits until nothing is under way, at most until a moment. Returns whether it got there.
     fn rest(&self, clock: &dyn Clock, until: Time) -> bool {
         loop {
             self.ask_devices(&mut Entry::new(self));

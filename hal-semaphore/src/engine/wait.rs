@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::ids::MAX_VALUE;
 use crate::notification::Pending;
 use crate::sync::Ordering;
-use crate::timeline::{Points, Timeline, iter};
+use crate::timeline::{Timeline, TimelineValues, iter};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl<B: Backend> Shared<B> {
         until: Option<Time>,
     ) -> Result<usize, WaitError>
     where
-        P: Points<B::Timeline> + ?Sized,
+        P: TimelineValues<B::Timeline> + ?Sized,
     {
         if points.is_empty() {
             return if mode == WaitMode::All { Ok(0) } else { Err(WaitError::Empty) };
@@ -40,13 +40,31 @@ impl<B: Backend> Shared<B> {
         if let Some(result) = self.seen(mode, points) {
             return result;
         }
-        if until.is_some_and(|until| until <= clock.now()) {
-            let mut entry = Entry::submitting(self);
-            self.ask_devices(&mut entry);
-            drop(entry);
-            return self.seen(mode, points).unwrap_or(Err(WaitError::DeadlineExceeded));
+        let outcome = if until.is_some_and(|until| until <= clock.now()) {
+            self.ask_devices(&mut Entry::submitting(self));
+            None
+        } else {
+            self.wait_registered(mode, points, clock, until)
+        };
+        match outcome {
+            Some(HostOutcome::Reached(index)) => Ok(index),
+            Some(HostOutcome::Failed(index, failure)) => Err(WaitError::Failed { index, failure }),
+            // It may have come while the wake-up was on its way.
+            None => self.seen(mode, points).unwrap_or(Err(WaitError::DeadlineExceeded)),
         }
+    }
 
+    /// Registers the thread with each timeline, sleeps until it is woken or the time is up, and takes it off again.
+    fn wait_registered<P>(
+        &self,
+        mode: WaitMode,
+        points: &P,
+        clock: &dyn Clock,
+        until: Option<Time>,
+    ) -> Option<HostOutcome>
+    where
+        P: TimelineValues<B::Timeline> + ?Sized,
+    {
         let pending = self.notifications.lock().acquire();
         let wait = Arc::new(HostWait::new(mode == WaitMode::Any, points.len(), pending.clone()));
         self.host_waits.fetch_add(1, Ordering::Relaxed);
@@ -68,17 +86,12 @@ impl<B: Backend> Shared<B> {
         }
         self.notifications.lock().release(pending);
         self.host_waits.fetch_sub(1, Ordering::Relaxed);
-        match wait.outcome() {
-            Some(HostOutcome::Reached(index)) => Ok(index),
-            Some(HostOutcome::Failed(index, failure)) => Err(WaitError::Failed { index, failure }),
-            // It may have come while the wake-up was on its way.
-            None => self.seen(mode, points).unwrap_or(Err(WaitError::DeadlineExceeded)),
-        }
+        wait.outcome()
     }
 
     fn register_wait<P>(&self, points: &P, wait: &Arc<HostWait>) -> Places
     where
-        P: Points<B::Timeline> + ?Sized,
+        P: TimelineValues<B::Timeline> + ?Sized,
     {
         let mut places = Places::new();
         for (index, (timeline, value)) in iter(points).enumerate() {
@@ -149,7 +162,7 @@ impl<B: Backend> Shared<B> {
     /// The outcome of a wait as the timelines themselves show it; nothing while it is open.
     fn seen<P>(&self, mode: WaitMode, points: &P) -> Option<Result<usize, WaitError>>
     where
-        P: Points<B::Timeline> + ?Sized,
+        P: TimelineValues<B::Timeline> + ?Sized,
     {
         let mut failed: Option<(usize, Failure)> = None;
         let mut last = 0;

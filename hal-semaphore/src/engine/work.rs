@@ -5,6 +5,7 @@
 use super::agenda::{Agenda, Covering, Due, Entry, Release, is_submitting};
 use super::deferred::Deferred;
 use super::host_wait::CallbackRecord;
+use super::outbox::Parting;
 use super::queue::{Effects, Publication, Turn};
 use super::slot::{Slot, TURN, Target};
 use super::{Cover, Shared};
@@ -15,6 +16,7 @@ use crate::ids::{QueueId, Ticket};
 use crate::port::EngineEvents;
 use crate::ring::take_first;
 use crate::sabotage::{Defect, sabotaged};
+use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 use crate::timeline::{Timeline, Watcher};
 use std::sync::{Arc, Weak};
@@ -23,7 +25,7 @@ use std::sync::{Arc, Weak};
 const ROUTE_TURN: usize = 64;
 
 impl<B: Backend> Turn<'_, B> {
-    /// Looks after the queue until nothing is left to do, or until somebody else is there to do it.
+    /// Works for the queue until nothing is left to do, or until another thread is there to do it.
     pub(super) fn work(mut self) {
         for round in 0.. {
             let leaves = self.has_successor(round);
@@ -167,6 +169,34 @@ impl<T: Timeline> Publication<T> {
     }
 }
 
+/// Effects that may call the program back. They come after everything that the engine has to do itself, and not on a thread
+/// that submits.
+struct Late<B: Backend> {
+    publications: Vec<Publication<B::Timeline>>,
+    /// Another driver's timeline shows its signal only when it is told, and what the operation holds goes after that: what
+    /// is given back, and the timelines that have letters.
+    parting: Option<(Arc<Parting<B>>, Vec<usize>)>,
+    reclaims: Vec<Ended<B::Work>>,
+}
+
+impl<B: Backend> Late<B> {
+    fn is_empty(&self) -> bool {
+        self.publications.is_empty() && self.reclaims.is_empty() && self.parting.is_none()
+    }
+
+    fn perform(self, shared: &Shared<B>) {
+        for publication in self.publications {
+            shared.tell(publication);
+        }
+        if let Some((parting, letters)) = self.parting {
+            // Its last letter gives back what it keeps: this thread may go on with those of others.
+            shared.part(&parting);
+            shared.tell_foreign(&letters);
+        }
+        shared.reclaim_all(self.reclaims);
+    }
+}
+
 impl<B: Backend> Shared<B> {
     /// Releases waits of other queues that a promise covers now, and those of its own queue that are left.
     fn cover(&self, covering: Covering, agenda: &mut Agenda) {
@@ -243,38 +273,18 @@ impl<B: Backend> Shared<B> {
     fn perform(&self, index: u32, effects: &mut Effects<B>, busy: bool, agenda: &mut Agenda) {
         let Effects { publications, letters, parting, transitions, watches, runs, early, reclaims, garbage } =
             effects;
-        let late = self.publish(publications);
-        // Another driver's timeline shows its signal only when it is told, and what the operation holds goes after that.
-        let parting = parting.take();
-        let submitting = is_submitting();
-        let puts_off = submitting || busy;
-        let calls_back =
-            |work: &B::Work| self.foreign_counted(|| self.backend.calls_back(work)).unwrap_or(true);
-        let comes_late = |ended: &Ended<B::Work>| ended.work.as_ref().is_some_and(calls_back);
-        let reclaims_late: Vec<_> = if puts_off && !reclaims.is_empty() {
-            reclaims.extract_if(.., |ended| comes_late(ended)).collect()
-        } else {
-            Vec::new()
+        let late = Late {
+            publications: self.publish(publications),
+            parting: parting.take().map(|parting| (parting, std::mem::take(letters))),
+            reclaims: self.take_late_reclaims(reclaims, busy || is_submitting()),
         };
-        if !late.is_empty() || !reclaims_late.is_empty() || parting.is_some() {
-            let letters = std::mem::take(letters);
-            let tell = move |shared: &Shared<B>| {
-                for publication in late {
-                    shared.tell(publication);
-                }
-                if let Some(parting) = parting {
-                    // Its last letter gives back what it keeps: this thread may go on with those of others.
-                    shared.part(&parting);
-                    shared.tell_foreign(&letters);
-                }
-                shared.reclaim_all(reclaims_late);
-            };
-            if submitting {
-                self.defer(tell);
-            } else {
-                self.leave(tell);
-                agenda.tells = true;
-            }
+        if late.is_empty() {
+            // Fast path: nothing may call back.
+        } else if is_submitting() {
+            self.defer(move |shared| late.perform(shared));
+        } else {
+            self.leave(move |shared| late.perform(shared));
+            agenda.tells = true;
         }
         if B::OBSERVES {
             for transition in transitions.drain(..) {
@@ -296,14 +306,7 @@ impl<B: Backend> Shared<B> {
             self.count_panic(asked);
         }
         if !runs.is_empty() {
-            let keeper = self.queue(index).keeper.lock().as_ref().and_then(Weak::upgrade);
-            for ((key, work), keeper) in runs.drain(..).zip(std::iter::repeat(keeper)) {
-                // Without a keeper the engine is on its way out, and nothing is left that could run.
-                if let Some(keeper) = keeper {
-                    let task = HostTask::new(keeper, Ticket { engine: self.id, queue: index, key });
-                    self.count_panic(self.foreign(|| self.backend.run(task, work)));
-                }
-            }
+            self.run_all(index, runs);
         }
         if !reclaims.is_empty() {
             self.reclaim_all(reclaims.drain(..));
@@ -315,8 +318,30 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Tells those whom the engine does not know. Returns what comes after everything that the engine has to do itself, since
-    /// whoever is told may take as long as it likes, and not on a thread that submits.
+    /// Those whose work may call the program back, where that has to wait.
+    fn take_late_reclaims(&self, reclaims: &mut Vec<Ended<B::Work>>, waits: bool) -> Vec<Ended<B::Work>> {
+        if !waits || reclaims.is_empty() {
+            return Vec::new();
+        }
+        let calls_back =
+            |work: &B::Work| self.foreign_counted(|| self.backend.calls_back(work)).unwrap_or(true);
+        reclaims.extract_if(.., |ended| ended.work.as_ref().is_some_and(calls_back)).collect()
+    }
+
+    /// Hands operations of the host to the backend.
+    fn run_all(&self, index: u32, runs: &mut Vec<(Key, B::Work)>) {
+        let keeper = self.queue(index).keeper.lock().as_ref().and_then(Weak::upgrade);
+        for ((key, work), keeper) in runs.drain(..).zip(std::iter::repeat(keeper)) {
+            // Without a keeper the engine is on its way out, and nothing is left that could run.
+            if let Some(keeper) = keeper {
+                let task = HostTask::new(keeper, Ticket { engine: self.id, queue: index, key });
+                self.count_panic(self.foreign(|| self.backend.run(task, work)));
+            }
+        }
+    }
+
+    /// Tells those whom the engine does not know. Returns what comes after everything that the engine has to do itself,
+    /// since those that are told may take as long as they like, and not on a thread that submits.
     fn publish(&self, publications: &mut Vec<Publication<B::Timeline>>) -> Vec<Publication<B::Timeline>> {
         let mut deferred = Vec::new();
         if publications.is_empty() {
@@ -356,13 +381,13 @@ impl<B: Backend> Shared<B> {
         self.count_panic(self.foreign(move || publication.tell()));
     }
 
-    /// Drops what somebody else made: that is foreign code as well.
+    /// Drops a value that foreign code made: that is foreign code as well.
     pub(super) fn let_go<T>(&self, value: T) {
         self.count_panic(self.foreign(move || drop(value)));
     }
 
-    /// Raises a timeline of the engine's own for an operation that has ended. Says why not if the timeline panics when it is
-    /// shown the value: then it fails.
+    /// Raises a timeline of the engine's own for an operation that has ended. Says why not if the timeline panics when it
+    /// is shown the value: then it fails.
     pub(super) fn reach(
         &self,
         slot: &Arc<Slot>,
@@ -415,7 +440,7 @@ impl<B: Backend> Shared<B> {
         self.left_to_others.lock().push_back(Box::new(run));
     }
 
-    /// Runs what was left for later, in its order, unless somebody else does.
+    /// Runs what was left for later, in its order, unless another thread does.
     pub(super) fn run_deferred(&self) {
         while let Some(run) = {
             let mut left = self.left_to_others.lock();
@@ -427,8 +452,8 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Runs what was left for later if nobody is at it, since nobody may be left who would. Whoever is at it goes on with the
-    /// rest, and may be waiting for what this thread holds.
+    /// Runs what was left for later if no thread is at it, since there may be none left that would. A thread that is at
+    /// it goes on with the rest, and may be waiting for what this thread holds.
     pub(super) fn run_abandoned(&self) {
         let left = self.left_to_others.lock().len() as u64;
         if self.deferred.load(Ordering::Acquire) == left {
@@ -446,14 +471,14 @@ impl<B: Backend> Shared<B> {
 
     /// Something has ended that a shutdown waits for.
     fn wake_if_closing(&self) {
-        // Either this sees that somebody closes the engine, or who does sees what has ended.
+        // Either this sees that the engine is being closed, or the thread that closes it sees what has ended.
         fence(Ordering::SeqCst);
         if self.is_closing() {
             self.wake_idle_waiters();
         }
     }
 
-    /// Watches somebody else's timeline on behalf of `slot`.
+    /// Watches a foreign timeline on behalf of `slot`.
     pub(super) fn watch(&self, timeline: &B::Timeline, value: u64, slot: &Arc<Slot>) {
         let port: Weak<dyn EngineEvents> = self.this.clone();
         let watcher = Watcher::new(port, slot);

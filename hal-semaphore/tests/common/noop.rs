@@ -62,7 +62,7 @@ impl Noop {
         Self::new(vec![spec], Ends::FlushedInTurn)
     }
 
-    /// Reports everything that was submitted so far. Says whether there was anything.
+    /// Reports everything that was submitted so far. Returns whether there was anything.
     pub(crate) fn flush(&self) -> bool {
         let latest = || self.latest.lock().expect("nobody panics with this lock");
         let mut done = std::mem::take(&mut *latest());

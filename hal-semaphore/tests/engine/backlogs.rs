@@ -56,7 +56,7 @@ impl Backlog {
     }
 
     /// Runs `step_in` each time that a batch for queue 0 begins while nobody has been told of the refusal yet, though it is
-    /// some batches ago. Says how often that was.
+    /// some batches ago. Returns how often that was.
     fn go(&self, step_in: impl Fn(&Devices) + Send + Sync + 'static) -> usize {
         let times = Arc::new(AtomicUsize::new(0));
         self.rig.always(Moment::SubmitBegins(0), {

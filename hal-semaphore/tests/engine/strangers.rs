@@ -183,7 +183,7 @@ impl Desk {
         self.completer().fail(self.0.queue(0, queue).unwrap(), epoch, failure.clone()).unwrap();
     }
 
-    /// The oldest piece of a queue begins, ends and is reported. Says whether there was one.
+    /// The oldest piece of a queue begins, ends and is reported. Returns whether there was one.
     fn step(&self, queue: usize) -> bool {
         let began = self.card().begin(queue);
         if let Some(epoch) = began {

@@ -125,7 +125,7 @@ impl Gpu {
         }
     }
 
-    /// Runs the callbacks that submitting threads have left; says whether there were any.
+    /// Runs the callbacks that submitting threads have left; returns whether there were any.
     pub(crate) fn run_deferred(&self) -> bool {
         let deferred = std::mem::take(&mut *self.deferred.lock().unwrap_or_else(PoisonError::into_inner));
         let any = !deferred.is_empty();
