@@ -41,15 +41,6 @@ enum Classified {
     Recorded(WaitRecord, WaitClass),
 }
 
-/// What the waits of an operation came to.
-struct RecordedWaits {
-    /// Those that were not reached.
-    waits: SmallVec<[WaitRecord; 1]>,
-    counts: WaitCounts,
-    /// Why the operation is to end without having begun: a wait has failed, or the device is lost.
-    failure: Option<Failure>,
-}
-
 impl<W> Action<W> {
     fn into_parts(self) -> (ActionKind, Option<W>) {
         match self {
@@ -232,22 +223,22 @@ impl<B: Backend> Turn<'_, B> {
         self.state.stats.submitted += 1;
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load + 1, Ordering::Relaxed);
-        let RecordedWaits { waits, counts, failure } = self.record_waits(waits, kind, key, foreign);
-        let ends = failure.is_some();
-        let is_held = counts.held > 0 && !ends;
-        let partly_covered = usize::try_from(counts.held).is_ok_and(|held| held < waits.len());
-        self.state.ops.insert(Op {
+        let mut op = Op {
             state: OpState::Held,
             kind,
             done: false,
-            remaining: counts.held,
+            remaining: 0,
             epoch: 0,
             event: None,
-            failure,
-            waits,
+            failure: self.device.lost(),
+            waits: self.spare_waits(waits.len()),
             signals,
             work,
-        });
+        };
+        let counts = self.record_waits(&mut op, key, waits, foreign);
+        let is_held = counts.held > 0 && op.failure.is_none();
+        let partly_covered = usize::try_from(counts.held).is_ok_and(|held| held < op.waits.len());
+        self.state.ops.insert(op);
         if is_held && partly_covered {
             // The covered waits of an operation that stays held matter to it only if their timeline fails.
             self.listen_for_failures(key, |_| true);
@@ -270,25 +261,24 @@ impl<B: Backend> Turn<'_, B> {
         records
     }
 
-    /// Classifies each wait of an operation that is being admitted as `key`, and registers those that are not reached.
+    /// Classifies each wait of an operation that is being admitted as `key`, and registers those that are not reached. One that
+    /// has failed fails the operation.
     #[inline]
     fn record_waits<W: TimelineValues<B::Timeline> + ?Sized>(
         &mut self,
-        waits: &W,
-        kind: ActionKind,
+        op: &mut Op<B>,
         key: Key,
+        waits: &W,
         foreign: SmallVec<[Standing; 1]>,
-    ) -> RecordedWaits {
+    ) -> WaitCounts {
         let mut counts = WaitCounts::default();
-        let mut failure = self.device.lost();
-        let mut records = self.spare_waits(waits.len());
         let mut foreign = foreign.into_iter();
         for (timeline, value) in iter(waits) {
-            let number = u32::try_from(records.len()).unwrap_or(u32::MAX);
+            let number = u32::try_from(op.waits.len()).unwrap_or(u32::MAX);
             let classified = match self.shared.own(timeline) {
                 Some(slot) => match self.shared.foreign_counted(|| timeline.failed_before()) {
                     Ok(Some(failure)) | Err(failure) => Classified::Failed(failure),
-                    Ok(None) => self.classify(slot, value, kind, key, number),
+                    Ok(None) => self.classify(slot, value, op.kind, key, number),
                 },
                 None => match foreign.next() {
                     Some(Standing::Reached) => Classified::Reached,
@@ -299,11 +289,11 @@ impl<B: Backend> Turn<'_, B> {
             let class = match classified {
                 Classified::Reached => WaitClass::Reached,
                 Classified::Failed(cause) => {
-                    failure.get_or_insert(cause);
+                    op.failure.get_or_insert(cause);
                     continue;
                 }
                 Classified::Recorded(record, class) => {
-                    records.push(record);
+                    op.waits.push(record);
                     class
                 }
             };
@@ -316,7 +306,8 @@ impl<B: Backend> Turn<'_, B> {
         }
         self.state.stats.reached += u64::from(counts.reached);
         self.state.stats.held += u64::from(counts.held);
-        RecordedWaits { waits: records, counts, failure }
+        op.remaining = counts.held;
+        counts
     }
 
     fn spare_signals(&mut self, count: usize) -> SmallVec<[SignalRecord<B::Timeline>; 1]> {

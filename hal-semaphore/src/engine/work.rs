@@ -180,10 +180,6 @@ struct Late<B: Backend> {
 }
 
 impl<B: Backend> Late<B> {
-    fn is_empty(&self) -> bool {
-        self.publications.is_empty() && self.reclaims.is_empty() && self.parting.is_none()
-    }
-
     fn perform(self, shared: &Shared<B>) {
         for publication in self.publications {
             shared.tell(publication);
@@ -273,18 +269,12 @@ impl<B: Backend> Shared<B> {
     fn perform(&self, index: u32, effects: &mut Effects<B>, busy: bool, agenda: &mut Agenda) {
         let Effects { publications, letters, parting, transitions, watches, runs, early, reclaims, garbage } =
             effects;
-        let late = Late {
-            publications: self.publish(publications),
-            parting: parting.take().map(|parting| (parting, std::mem::take(letters))),
-            reclaims: self.take_late_reclaims(reclaims, busy || is_submitting()),
-        };
-        if late.is_empty() {
-            // Fast path: nothing may call back.
-        } else if is_submitting() {
-            self.defer(move |shared| late.perform(shared));
-        } else {
-            self.leave(move |shared| late.perform(shared));
-            agenda.tells = true;
+        let publications = self.publish(publications);
+        let reclaims_late = self.take_late_reclaims(reclaims, busy || is_submitting());
+        // Fast path: nothing calls back.
+        if !publications.is_empty() || !reclaims_late.is_empty() || parting.is_some() {
+            let parting = parting.take().map(|parting| (parting, std::mem::take(letters)));
+            self.put_off(Late { publications, parting, reclaims: reclaims_late }, agenda);
         }
         if B::OBSERVES {
             for transition in transitions.drain(..) {
@@ -318,7 +308,19 @@ impl<B: Backend> Shared<B> {
         }
     }
 
+    /// Has what may call the program back done later, by another thread if this one submits.
+    #[cold]
+    fn put_off(&self, late: Late<B>, agenda: &mut Agenda) {
+        if is_submitting() {
+            self.defer(move |shared| late.perform(shared));
+        } else {
+            self.leave(move |shared| late.perform(shared));
+            agenda.tells = true;
+        }
+    }
+
     /// Those whose work may call the program back, where that has to wait.
+    #[inline]
     fn take_late_reclaims(&self, reclaims: &mut Vec<Ended<B::Work>>, waits: bool) -> Vec<Ended<B::Work>> {
         if !waits || reclaims.is_empty() {
             return Vec::new();
