@@ -12,8 +12,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What local-task takes for the 99th of 100 such submissions, in microseconds: measured on two processors by
-/// `cargo xtask bench`, which has local-task beside it.
+/// What local-task takes at best for the 99th of 100 such submissions, in microseconds, on two processors that are its own.
 const LOCAL_TASK_P99: f64 = 19.0;
 
 pub(crate) fn table(report: &mut Report, plan: &Plan) {
@@ -27,9 +26,10 @@ pub(crate) fn table(report: &mut Report, plan: &Plan) {
         }
     }
     report.section("one barrier with a signal, beside two threads that submit chains flat out");
-    report.note("the goal is what local-task takes; the side-by-side benchmark has local-task itself");
-    beside(report, plan, "on the same queue", 0);
-    beside(report, plan, "on a queue of its own", 1);
+    report.note("on the same queue it is the machine's scheduler that is measured: `cargo xtask bench --only beside` compares");
+    report.note("with local-task in the same minute");
+    beside(report, plan, "on the same queue", 0, None);
+    beside(report, plan, "on a queue of its own", 1, Some(LOCAL_TASK_P99));
 }
 
 /// Threads with a queue each: of one engine, and of an engine for each thread.
@@ -85,7 +85,7 @@ fn round(engines: &[&Engine<Noop>], place: impl Fn(usize) -> (usize, usize), n: 
 }
 
 /// How long single submissions take, while two threads keep queue 0 busy.
-fn beside(report: &mut Report, plan: &Plan, name: &str, queue: usize) {
+fn beside(report: &mut Report, plan: &Plan, name: &str, queue: usize, goal: Option<f64>) {
     let engine = Engine::new(Noop::immediate(2)).unwrap();
     let stop = AtomicBool::new(false);
     let (mut times, mut most) = (Vec::new(), Duration::ZERO);
@@ -117,7 +117,11 @@ fn beside(report: &mut Report, plan: &Plan, name: &str, queue: usize) {
     });
     let n = plan.pings;
     report.row(&format!("barrier {name}, p50"), n, quantile(&times, 0.5), "us");
-    report.judged(&format!("barrier {name}, p99"), n, quantile(&times, 0.99), "us", LOCAL_TASK_P99);
+    let (case, p99) = (format!("barrier {name}, p99"), quantile(&times, 0.99));
+    match goal {
+        Some(goal) => report.judged(&case, n, p99, "us", goal),
+        None => report.row(&case, n, p99, "us"),
+    }
     report.row(&format!("barrier {name}, max"), n, quantile(&times, 1.0), "us");
     // What is left is the engine's: work done for others, and sleep until they give up a lock.
     let most = milliseconds(most) * 1e3;
