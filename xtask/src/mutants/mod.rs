@@ -6,8 +6,9 @@
 //! `target/mutants/`, and runs the engine's tests on it. A mutant that no test notices is a line that no test needs: it
 //! wants a test, or a reason in `hal-semaphore/mutants.toml`.
 //!
-//! `catalog.rs` makes the list of mutants from the engine's text as it is, with `tokens.rs` and `operators.rs`; `suite.rs`
-//! has the copy and says which tests run and in which order; `process.rs` runs them; `report.rs` and `accepted.rs` tell.
+//! `catalog.rs` makes the list of mutants from the engine's text as it is, with `tokens.rs` and `operators.rs`; `together.rs`
+//! puts as many as it can into one build, `suite.rs` has the copy and says which tests run and in which order; `process.rs`
+//! runs them; `report.rs` and `accepted.rs` tell.
 
 mod accepted;
 mod catalog;
@@ -15,6 +16,7 @@ mod operators;
 mod process;
 mod report;
 mod suite;
+mod together;
 mod tokens;
 
 use crate::workspace;
@@ -23,8 +25,8 @@ use catalog::{Files, Mutant};
 use process::Verdict;
 use report::Progress;
 use std::cell::OnceCell;
-use std::collections::VecDeque;
-use std::path::Path;
+use std::collections::{HashSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use suite::{CRATE, Copy, Stage};
@@ -58,6 +60,9 @@ pub(crate) struct Options {
     /// Those that the list accepts as survivors too, which are left out otherwise
     #[arg(long)]
     accepted: bool,
+    /// Each in a build of its own, as are those with --loom and those that can be built no other way
+    #[arg(long)]
+    apart: bool,
     /// How many are tried at a time, each in a copy of its own [default: one for every two cores]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -126,33 +131,84 @@ fn choose(mut mutants: Vec<Mutant>, options: &Options) -> Vec<Mutant> {
     mutants
 }
 
-/// Tries the mutants, several at a time.
+/// Tries the mutants, several at a time: first those that are in one build, then the others.
 fn try_all(files: &Files, mutants: Vec<Mutant>, options: &Options) -> Result<Vec<Tried>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = options.jobs.unwrap_or(cores / 2).clamp(1, mutants.len());
     let folder = workspace::target()?.join("mutants");
     println!("{} mutants, {jobs} at a time; building the tests in {}", mutants.len(), folder.display());
     let progress = Mutex::new(Progress::new(mutants.len()));
-    let waiting = Mutex::new(VecDeque::from(mutants));
-    let work = |job: usize| {
-        let worker = Worker::new(files, &folder.join(job.to_string()), (cores / jobs).max(1), options)?;
-        held(&progress).begin();
-        loop {
-            // In a statement of its own, so that the lock is not held while the mutant is tried.
-            let next = held(&waiting).pop_front();
-            let Some(mutant) = next else { return Ok(()) };
-            let tried = worker.attempt(mutant)?;
-            held(&progress).add(tried)?;
+    let threads = (cores / jobs).max(1);
+    let copies: Vec<Copy> =
+        (1..=jobs).map(|job| Copy::new(&folder.join(job.to_string()), threads)).collect::<Result<_>>()?;
+    let (mut together, mut texts) = (HashSet::new(), files.clone());
+    if let Some(copy) = copies.first().filter(|_| !options.loom && !options.apart) {
+        (together, texts) = put_together(copy, files, &mutants)?;
+        println!("{} of them are in one build", together.len());
+    }
+    let (first, second): (Vec<_>, Vec<_>) =
+        mutants.into_iter().enumerate().partition(|(number, _)| together.contains(number));
+    for (mutants, texts, in_one) in [(first, &texts, true), (second, files, false)] {
+        let waiting = Mutex::new(VecDeque::from(mutants));
+        if held(&waiting).is_empty() {
+            continue;
         }
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..=jobs).map(|job| scope.spawn(move || work(job))).collect();
-        threads.into_iter().try_for_each(|thread| match thread.join() {
-            Ok(result) => result,
-            Err(_) => bail!("a thread that tried mutants panicked"),
-        })
-    })?;
+        let work = |copy: &Copy| {
+            let worker = Worker::new(texts, copy, options)?;
+            held(&progress).begin();
+            loop {
+                // In a statement of its own, so that the lock is not held while the mutant is tried.
+                let next = held(&waiting).pop_front();
+                let Some((number, mutant)) = next else { return Ok(()) };
+                let tried = worker.attempt(mutant, in_one.then_some(number))?;
+                held(&progress).add(tried)?;
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = copies.iter().map(|copy| scope.spawn(move || work(copy))).collect();
+            threads.into_iter().try_for_each(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(_) => bail!("a thread that tried mutants panicked"),
+            })
+        })?;
+    }
     Ok(progress.into_inner().unwrap_or_else(PoisonError::into_inner).tried)
+}
+
+/// The numbers of the mutants that can be in one build, and the files with them.
+fn put_together(copy: &Copy, files: &Files, mutants: &[Mutant]) -> Result<(HashSet<usize>, Files)> {
+    let mut left_out = HashSet::new();
+    loop {
+        let (mut inside, mut texts, mut rendered) = (HashSet::new(), Files::new(), Vec::new());
+        for (file, text) in files {
+            let of_file = mutants.iter().enumerate().filter(|(_, mutant)| mutant.file == *file);
+            let numbered: Vec<_> = of_file
+                .filter(|(number, _)| !left_out.contains(number))
+                .map(|(number, mutant)| (number, &mutant.mutation))
+                .collect();
+            let made = together::render(text, &numbered).with_context(|| file.clone())?;
+            let switch = if file == "src/lib.rs" { together::SWITCH } else { "" };
+            let text = format!("{}{switch}", made.text);
+            copy.write(file, &text)?;
+            texts.insert(file.clone(), text);
+            inside.extend(made.mutants.iter().copied());
+            rendered.push((file, made));
+        }
+        let objections = copy.objections()?;
+        if objections.is_empty() {
+            return Ok((inside, texts));
+        }
+        let before = left_out.len();
+        for (file, at) in &objections {
+            if let Some((_, made)) = rendered.iter().find(|(name, _)| *name == file) {
+                left_out.extend(made.blamed(*at));
+            }
+        }
+        if left_out.len() == before {
+            bail!("the compiler objects to mutants where there are none: {objections:?}");
+        }
+        println!("{} mutants have to be built on their own", left_out.len());
+    }
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -161,23 +217,27 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What one thread tries mutants with.
 struct Worker<'a> {
+    /// The crate with nothing wrong that is not asked for.
     files: &'a Files,
-    copy: Copy,
-    /// What is run, and how long it may take, once that is known.
-    stages: Vec<(Stage, OnceCell<Duration>)>,
+    copy: &'a Copy,
+    /// What is run, how long it may take, and the program with every wrong line in it, once these are known.
+    stages: Vec<(Stage, OnceCell<Duration>, OnceCell<PathBuf>)>,
     seed: u64,
     /// How long a stage may take, if that was said.
     limit: Option<Duration>,
 }
 
 impl<'a> Worker<'a> {
-    /// Makes the copy and runs the first tests with nothing wrong.
-    fn new(files: &'a Files, folder: &Path, threads: usize, options: &Options) -> Result<Self> {
-        let copy = Copy::new(folder, threads)?;
-        let stages = suite::stages(options.loom).into_iter().map(|stage| (stage, OnceCell::new())).collect();
+    /// Brings the copy up to date and runs the first tests with nothing wrong.
+    fn new(files: &'a Files, copy: &'a Copy, options: &Options) -> Result<Self> {
+        for (file, text) in files {
+            copy.write(file, text)?;
+        }
+        let stages = suite::stages(options.loom).into_iter();
+        let stages = stages.map(|stage| (stage, OnceCell::new(), OnceCell::new())).collect();
         let limit = options.timeout.map(Duration::from_secs);
         let worker = Self { files, copy, stages, seed: options.seed, limit };
-        if let Some((stage, limit)) = worker.stages.first() {
+        if let Some((stage, limit, _)) = worker.stages.first() {
             let _ = limit.set(worker.measure(stage)?);
         }
         Ok(worker)
@@ -193,35 +253,72 @@ impl<'a> Worker<'a> {
         Ok(limit)
     }
 
-    /// Makes the line wrong, runs the tests until one notices, and makes it right again.
-    fn attempt(&self, mutant: Mutant) -> Result<Tried> {
+    /// Runs the tests with the line wrong until one notices. A mutant with a number is in the build.
+    fn attempt(&self, mutant: Mutant, number: Option<usize>) -> Result<Tried> {
         let begin = Instant::now();
-        let right = self.files.get(&mutant.file).context("a mutant of no file")?;
-        let fate = self.fate(&mutant, right);
-        self.copy.write(&mutant.file, right)?;
+        let fate = match number {
+            Some(number) => self.fate_in_build(number),
+            None => {
+                let right = self.files.get(&mutant.file).context("a mutant of no file")?;
+                let fate = self.fate(&mutant, right);
+                self.copy.write(&mutant.file, right)?;
+                fate
+            }
+        };
         Ok(Tried { mutant, fate: fate?, took: begin.elapsed() })
+    }
+
+    /// How long a stage may take. Most samples never come to the later ones, so what it takes is found out when one does.
+    fn limit(&self, stage: &Stage, known: &OnceCell<Duration>) -> Result<Duration> {
+        match known.get() {
+            Some(limit) => Ok(*limit),
+            None => {
+                let measured = self.measure(stage)?;
+                Ok(*known.get_or_init(|| measured))
+            }
+        }
+    }
+
+    fn fate_in_build(&self, number: usize) -> Result<Fate> {
+        for (stage, limit, program) in &self.stages {
+            let limit = self.limit(stage, limit)?;
+            let program = match program.get() {
+                Some(program) => program,
+                None => {
+                    let built = self.copy.program(stage)?;
+                    program.get_or_init(|| built)
+                }
+            };
+            let verdict = self.copy.test(stage, program, self.seed, limit, Some(number))?;
+            if let Some(fate) = noticed(stage, verdict) {
+                return Ok(fate);
+            }
+        }
+        Ok(Fate::Survived)
     }
 
     fn fate(&self, mutant: &Mutant, right: &str) -> Result<Fate> {
         let wrong = mutant.mutation.apply(right);
-        for (stage, limit) in &self.stages {
-            let limit = match limit.get() {
-                Some(limit) => *limit,
-                None => {
-                    // No mutant has come so far yet. Most samples never do, so what it costs is found out here.
-                    self.copy.write(&mutant.file, right)?;
-                    let measured = self.measure(stage)?;
-                    *limit.get_or_init(|| measured)
-                }
-            };
+        for (stage, limit, _) in &self.stages {
+            self.copy.write(&mutant.file, right)?;
+            let limit = self.limit(stage, limit)?;
             self.copy.write(&mutant.file, &wrong)?;
-            match self.copy.run(stage, self.seed, limit)? {
-                None => return Ok(Fate::NotCompiled),
-                Some(Verdict::Passed) => {}
-                Some(Verdict::Failed(test)) => return Ok(Fate::Noticed(stage.name, test)),
-                Some(Verdict::TimedOut) => return Ok(Fate::TimedOut(stage.name)),
+            let Some(verdict) = self.copy.run(stage, self.seed, limit)? else {
+                return Ok(Fate::NotCompiled);
+            };
+            if let Some(fate) = noticed(stage, verdict) {
+                return Ok(fate);
             }
         }
         Ok(Fate::Survived)
+    }
+}
+
+/// What becomes of a mutant that a stage has met; nothing if it goes on.
+fn noticed(stage: &Stage, verdict: Verdict) -> Option<Fate> {
+    match verdict {
+        Verdict::Passed => None,
+        Verdict::Failed(test) => Some(Fate::Noticed(stage.name, test)),
+        Verdict::TimedOut => Some(Fate::TimedOut(stage.name)),
     }
 }

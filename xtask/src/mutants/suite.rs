@@ -6,11 +6,12 @@
 //! costs stands at [`stages`].
 
 use super::process::{self, Verdict};
+use super::together;
 use crate::workspace;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The crate whose lines are made wrong.
@@ -140,18 +141,38 @@ impl Copy {
     pub(super) fn run(&self, stage: &Stage, seed: u64, limit: Duration) -> Result<Option<Verdict>> {
         match self.build(stage)? {
             Built::Not(_) => Ok(None),
-            Built::Program(program) => Ok(Some(self.test(stage, &program, seed, limit)?)),
+            Built::Program(program) => Ok(Some(self.test(stage, &program, seed, limit, None)?)),
         }
+    }
+
+    /// Builds the tests of a stage, which must compile.
+    pub(super) fn program(&self, stage: &Stage) -> Result<PathBuf> {
+        match self.build(stage)? {
+            Built::Program(program) => Ok(program),
+            Built::Not(why) => bail!("the engine does not build with nothing wrong in it:\n{why}"),
+        }
+    }
+
+    /// Where the compiler objects to the copy: files of the crate, and bytes of them.
+    pub(super) fn objections(&self) -> Result<Vec<(String, usize)>> {
+        let mut command = self.cargo("check", "");
+        let output = command
+            .args(["--lib", "--message-format=json"])
+            .env("CARGO_TARGET_DIR", self.folder.join("target").join("check"))
+            .output()
+            .context("starting cargo")?;
+        let objections = objections(&String::from_utf8_lossy(&output.stdout));
+        if objections.is_empty() && !output.status.success() {
+            bail!("the engine cannot be checked:\n{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(objections)
     }
 
     /// Runs a stage with nothing wrong; how long the tests take.
     pub(super) fn baseline(&self, stage: &Stage, seed: u64) -> Result<Duration> {
-        let program = match self.build(stage)? {
-            Built::Program(program) => program,
-            Built::Not(why) => bail!("the engine does not build with nothing wrong in it:\n{why}"),
-        };
+        let program = self.program(stage)?;
         let begin = Instant::now();
-        match self.test(stage, &program, seed, Duration::from_secs(600))? {
+        match self.test(stage, &program, seed, Duration::from_secs(600), None)? {
             Verdict::Passed => Ok(begin.elapsed()),
             verdict => {
                 bail!("with nothing wrong in the engine, the {} tests do not pass: {verdict}", stage.name)
@@ -159,21 +180,30 @@ impl Copy {
         }
     }
 
-    fn build(&self, stage: &Stage) -> Result<Built> {
+    /// Cargo at work on the copy, in a configuration.
+    fn cargo(&self, what: &str, configuration: &str) -> Command {
         let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
         flags.push_str(" --cap-lints=allow");
-        if !stage.configuration.is_empty() {
+        if !configuration.is_empty() {
             flags.push_str(" --cfg ");
-            flags.push_str(stage.configuration);
+            flags.push_str(configuration);
         }
-        let output = workspace::cargo()
-            .args(["test", "--quiet", "--no-run", "--offline", "--all-features", "--package", CRATE])
+        let mut command = workspace::cargo();
+        command
+            .args([what, "--quiet", "--offline", "--all-features", "--package", CRATE])
+            .env("RUSTFLAGS", flags)
+            .env("CARGO_TARGET_DIR", self.folder.join("target").join(configuration))
+            .current_dir(&self.folder)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn build(&self, stage: &Stage) -> Result<Built> {
+        let output = self
+            .cargo("test", stage.configuration)
+            .arg("--no-run")
             .args(stage.target)
             .arg("--message-format=json-render-diagnostics")
-            .env("RUSTFLAGS", flags)
-            .env("CARGO_TARGET_DIR", self.folder.join("target").join(stage.configuration))
-            .current_dir(&self.folder)
-            .stdin(Stdio::null())
             .output()
             .context("starting cargo")?;
         if !output.status.success() {
@@ -186,12 +216,21 @@ impl Copy {
             .context("cargo does not say where it put the tests")
     }
 
-    fn test(&self, stage: &Stage, program: &Path, seed: u64, limit: Duration) -> Result<Verdict> {
+    /// Runs the tests of a stage; if they have wrong lines in them, with the one of this number.
+    pub(super) fn test(
+        &self,
+        stage: &Stage,
+        program: &Path,
+        seed: u64,
+        limit: Duration,
+        wrong_line: Option<usize>,
+    ) -> Result<Verdict> {
         let mut command = process::limited(program, limit);
         command.arg(format!("--test-threads={}", self.threads));
         command.args(stage.only);
         command.args(UNSTEADY.iter().chain(stage.skipped).flat_map(|skipped| ["--skip", skipped]));
         command.envs(stage.environment.iter().copied());
+        command.envs(wrong_line.map(|number| (together::VARIABLE, number.to_string())));
         command.env("PROPTEST_RNG_SEED", seed.to_string()).env("RUST_BACKTRACE", "0");
         command.current_dir(self.folder.join(CRATE));
         process::run(command, limit)
@@ -231,6 +270,26 @@ fn without_shrinking(text: &str) -> String {
         let rest = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '_');
         format!("{text}max_shrink_iters: 0{rest}")
     })
+}
+
+/// Where the compiler's messages about errors point, in the crate's own files.
+fn objections(messages: &str) -> Vec<(String, usize)> {
+    let mut found = Vec::new();
+    for message in messages.lines().filter(|line| line.contains("\"level\":\"error\"")) {
+        // The spans of the error itself; what is said in its notes is another matter.
+        let spans = message.split("\"spans\":[").skip(1).map(|spans| spans.split("\"children\":").next());
+        let spans = spans.flatten().flat_map(|spans| spans.split("\"byte_end\":").skip(1));
+        for span in spans.filter(|span| span.contains("\"is_primary\":true")) {
+            let value = |key: &str| span.split(key).nth(1).and_then(|rest| rest.split([',', '"']).next());
+            let (file, at) = (value("\"file_name\":\""), value("\"byte_start\":"));
+            if let (Some(file), Some(Ok(at))) = (file, at.map(str::parse))
+                && let Some(file) = file.strip_prefix(CRATE).and_then(|file| file.strip_prefix('/'))
+            {
+                found.push((file.to_owned(), at));
+            }
+        }
+    }
+    found
 }
 
 fn read_folder(from: &Path, to: &Path, files: &mut BTreeMap<PathBuf, String>) -> Result<()> {
