@@ -23,7 +23,8 @@
 //! - Ownership is a type: a retained reference releases itself, an out-parameter is written once and only on success, a
 //!   status is consumed exactly once.
 //! - An error that is returned has changed nothing, and the operation's signals are as they were. What goes wrong after
-//!   an operation was accepted is told through its signals, with the code and message of the first cause.
+//!   an operation was accepted is told through its signals, with the code and message of the first cause. A lost device is
+//!   such a thing: a submission to it is accepted, and its signals fail.
 //! - Our objects are recognised by the address of a `static` table, and everything else is foreign: never cast, always
 //!   used through IREE's own interface.
 //! - No slot of a queue blocks, and none starts a thread for one operation.

@@ -266,6 +266,8 @@ impl<D: Device> Backend for EngineBackend<D> {
                     break;
                 }
                 Ok(Err(Rejected::Lost(failure))) => {
+                    // How many were accepted no longer matters: the engine ends them all, and the backend keeps what they use
+                    // as long as the hardware may touch it.
                     stop = Some(Submitted::lost(failure));
                     break;
                 }

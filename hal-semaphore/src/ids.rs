@@ -8,7 +8,7 @@ use std::fmt;
 /// The largest value a timeline can reach: IREE's own limit, 2³¹ − 2. Anything above reads as a failure there.
 pub const MAX_VALUE: u64 = (1 << 31) - 2;
 
-/// One hardware queue of one device.
+/// One queue of one device, as programs see it. What hardware stands behind it is the backend's affair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueId {
     pub(crate) index: u32,

@@ -72,7 +72,7 @@ fn run<B: Backend>(shared: &Arc<Shared<B>>, stopped: &OwnedFd) {
         };
         if let Some(errno) = seen {
             for (device, _) in watched {
-                shared.lose_device(device, gone(format!("waiting for its descriptor failed: {errno}")));
+                shared.post_loss(device, gone(format!("waiting for its descriptor failed: {errno}")));
             }
             return;
         }
@@ -90,7 +90,7 @@ fn run<B: Backend>(shared: &Arc<Shared<B>>, stopped: &OwnedFd) {
             // A descriptor that is broken says so for ever, and never anything else.
             let broken = events.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
             if broken {
-                shared.lose_device(device, gone(format!("its descriptor hung up: {events:?}")));
+                shared.post_loss(device, gone(format!("its descriptor hung up: {events:?}")));
             }
             !broken
         });

@@ -81,8 +81,9 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// the timeline refuses (it is there already, or has failed) is dropped. Called without a lock held, never on a
     /// thread that is submitting something, and for each timeline by one thread at a time, in the order in which the
     /// engine's operations have ended. So a program that another driver calls back from in here holds up the next step of
-    /// this timeline, and waits for ever if that is what it waits for. Where the timeline is registered with an engine of
-    /// this crate, this is the step alone; callbacks come when the next step may be told.
+    /// this timeline, and waits for ever if that is what it waits for. Where the timeline belongs to another engine of this
+    /// crate, only its value or failure changes in here. What that releases is done later by the same thread, when it no
+    /// longer attends this timeline's letters, because a callback may wait for the next of them.
     fn deliver(&self, state: Result<u64, &Failure>);
 
     /// Calls `watcher` once, on any thread and possibly before this returns, when `value` is reached or the timeline
@@ -148,12 +149,12 @@ impl<T> TimelineValues<T> for (&[T], &[u64]) {
 }
 
 pub(crate) fn iter<'a, T, P: TimelineValues<T> + ?Sized>(
-    points: &'a P,
+    values: &'a P,
 ) -> impl Iterator<Item = (&'a T, u64)> + 'a
 where
     T: 'a,
 {
-    (0..points.len()).filter_map(|index| points.get(index))
+    (0..values.len()).filter_map(|index| values.get(index))
 }
 
 /// A timeline's place in its engine, and the truth about it. Dropping it tells the engine that no handle is left to

@@ -94,7 +94,8 @@ pub enum Rejected<D: Device> {
     Full(Box<Job<D>>),
     /// This job cannot be run at all; nothing of it has begun. Others can.
     Failed(Failure),
-    /// The device is gone.
+    /// The device is gone. The engine fails everything at once, perhaps while the hardware still works: what it may touch
+    /// stays with the backend until it no longer can.
     Lost(Failure),
 }
 

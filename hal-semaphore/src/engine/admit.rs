@@ -4,8 +4,8 @@
 //!
 //! # What a wait costs
 //!
-//! Each wait that is not reached falls into the cheapest class that is correct (rule S6); [`Turn::coverage`] goes through
-//! them in this order:
+//! Each wait that is not reached falls into the cheapest class that is correct (rule S6). [`Turn::any_coverage`] looks at
+//! them in this order: the queue's own work ([`Turn::own_coverage`]), then that of others ([`Turn::coverage`]).
 //!
 //! | class | when | what it costs |
 //! |---|---|---|
@@ -174,8 +174,8 @@ impl<B: Backend> Shared<B> {
         placed
     }
 
-    /// How waits for other drivers' timelines stand, in their order. Asking is foreign code, and done without a lock; a driver
-    /// that panics has failed.
+    /// How waits for other drivers' timelines stand, in their order. Asking is foreign code, and done without a lock; a
+    /// driver that panics has failed.
     fn foreign_standings<W: TimelineValues<B::Timeline> + ?Sized>(
         &self,
         waits: &W,
@@ -224,7 +224,7 @@ impl<B: Backend> Turn<'_, B> {
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load + 1, Ordering::Relaxed);
         let mut op = Op {
-            state: OpState::Held,
+            state: OpState::Unplaced,
             kind,
             done: false,
             remaining: 0,
@@ -261,8 +261,8 @@ impl<B: Backend> Turn<'_, B> {
         records
     }
 
-    /// Classifies each wait of an operation that is being admitted as `key`, and registers those that are not reached. One that
-    /// has failed fails the operation.
+    /// Classifies each wait of an operation that is being admitted as `key`, and registers those that are not reached.
+    /// One that has failed fails the operation.
     #[inline]
     fn record_waits<W: TimelineValues<B::Timeline> + ?Sized>(
         &mut self,
@@ -373,7 +373,7 @@ impl<B: Backend> Turn<'_, B> {
         let via = if for_host {
             Via::Host(slot.park(&mut state, HOST, value, target))
         } else {
-            Via::Parked(slot.park(&mut state, self.index, value, target))
+            Via::Coverable(slot.park(&mut state, self.index, value, target))
         };
         if state.becomes_large() {
             self.shared.remember_large(slot);
@@ -381,8 +381,8 @@ impl<B: Backend> Turn<'_, B> {
         Classified::Recorded(record(via), WaitClass::Held)
     }
 
-    /// What covers a wait, in the queue itself or in another one. Where nothing does, the slot counts one more listener, whom
-    /// the next promise is told to; so it does while others are looked at, which then see each other or are seen.
+    /// What covers a wait, in the queue itself or in another one. Where nothing does, the slot counts one more listener,
+    /// whom the next promise is told to; so it does while others are looked at, which then see each other or are seen.
     fn any_coverage(&self, slot: &Slot, state: &SlotState, value: u64) -> Option<(WaitClass, Cover)> {
         self.own_coverage(state, value).or_else(|| {
             if !sabotaged(Defect::ListenerLooksFirst) {
@@ -505,7 +505,7 @@ impl<B: Backend> Turn<'_, B> {
             self.end(key, Some(failure), None);
             return;
         }
-        if op.state != OpState::Held || op.remaining > 0 {
+        if op.state != OpState::Unplaced || op.remaining > 0 {
             return;
         }
         let kind = op.kind;
@@ -573,7 +573,7 @@ impl<B: Backend> Turn<'_, B> {
             let target = Target::Op { queue: index, key, wait: number };
             record.via = Via::Host(record.slot.park(&mut state, HOST, record.value, target));
         }
-        op.state = OpState::Held;
+        op.state = OpState::Unplaced;
         op.done = done;
         op.kind = if done { ActionKind::Barrier } else { ActionKind::Host };
         op.remaining = held;
@@ -628,7 +628,7 @@ impl<B: Backend> Turn<'_, B> {
     /// A wait of a held operation is covered now.
     pub(super) fn cover(&mut self, key: Key, number: u32, cover: Cover) {
         let record = self.state.ops.get_mut(key).and_then(|op| op.waits.get_mut(number as usize));
-        let Some(record) = record.filter(|record| matches!(record.via, Via::Parked(_))) else {
+        let Some(record) = record.filter(|record| matches!(record.via, Via::Coverable(_))) else {
             self.release_event(cover.queue, cover.event);
             return;
         };
@@ -649,7 +649,7 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn reach(&mut self, key: Key, number: u32) {
         let Some(op) = self.op(key) else { return };
         let Some(record) = op.waits.get_mut(number as usize) else { return };
-        if matches!(record.via, Via::Parked(_) | Via::Host(_)) {
+        if matches!(record.via, Via::Coverable(_) | Via::Host(_)) {
             record.via = Via::Reached;
             self.count_down(key);
         }
@@ -658,7 +658,10 @@ impl<B: Backend> Turn<'_, B> {
     /// One wait less; after the last the operation can go.
     fn count_down(&mut self, key: Key) {
         let op = self.live(key);
-        debug_assert!(op.remaining > 0, "only a parked wait is counted down, and once");
+        debug_assert!(
+            op.remaining > 0,
+            "only a wait that is coverable or the host's is counted down, and once"
+        );
         op.remaining -= 1;
         if op.remaining == 0 && op.failure.is_none() {
             self.state.runnable.push_back(key);
@@ -668,7 +671,7 @@ impl<B: Backend> Turn<'_, B> {
     /// The operation is to end with this failure, unless its device or the host has it already. Returns whether it is.
     pub(super) fn fail_unbegun(&mut self, key: Key, failure: &Failure) -> bool {
         let Some(op) = self.op(key) else { return false };
-        let begun = !matches!(op.state, OpState::Held | OpState::Ordered);
+        let begun = !matches!(op.state, OpState::Unplaced | OpState::Ordered);
         if begun && !sabotaged(Defect::CancelIgnoresState) {
             return false;
         }

@@ -237,8 +237,8 @@ impl Drop for Entry<'_> {
     }
 }
 
-/// While it is there, calls into any engine on this thread make their steps and leave what follows from them, as calls do that
-/// are nested too deep. The caller that had it sees to it that [it is done](do_what_was_left).
+/// While it is there, calls into any engine on this thread make their steps and leave what follows from them, as calls do
+/// that are nested too deep. The caller that had it sees to it that [it is done](do_what_was_left).
 pub(super) struct Leaving(());
 
 impl Leaving {
@@ -254,7 +254,8 @@ impl Drop for Leaving {
     }
 }
 
-/// Does what was left beside a [`Leaving`], unless this is nested too deep itself: then it is left to the call around this one.
+/// Does what was left beside a [`Leaving`], unless this is nested too deep itself: then it is left to the call around
+/// this one.
 pub(super) fn do_what_was_left() {
     if is_nested() {
         return;

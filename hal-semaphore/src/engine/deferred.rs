@@ -2,10 +2,10 @@
 
 //! Callbacks for another thread than the one on which they became due.
 //!
-//! A thread that submits may hold a lock of its program's, which a callback may want: it must not call back. What becomes due
-//! on such a thread, because its operation ends at once or its device reports from inside `submit`, is handed to the
-//! backend as a [`Deferred`] ([`Backend::defer`](crate::Backend::defer)). A backend with threads of its own runs it there; for
-//! the others this module keeps a few.
+//! A thread that submits may hold a lock of its program's, which a callback may want: it must not call back. What becomes
+//! due on such a thread, because its operation ends at once or its device reports from inside `submit`, is handed to the
+//! backend as a [`Deferred`] ([`Backend::defer`](crate::Backend::defer)). A backend with threads of its own runs it
+//! there; for the others this module keeps a few.
 //!
 //! # How many threads
 //!

@@ -18,13 +18,13 @@
 //!
 //! # A full device
 //!
-//! A queue that was told "full" sleeps until something of its device is reported. The report may come between the answer and
-//! the moment when the queue is known to sleep, so reports are counted: the queue lays itself down, looks at
-//! the count again, and gets up if it has moved; a thread that reports counts first and then looks for sleepers. Counting
+//! A queue that was told "full" sleeps until something of its device is reported. The report may come between the answer
+//! and the moment when the queue is known to sleep, so reports are counted: the queue lays itself down, looks at the
+//! count again, and gets up if it has moved; a thread that reports counts first and then looks for sleepers. Counting
 //! begins with the first time that the device is full, and that time the queue asks once more.
 
 use super::agenda::Cover;
-use super::queue::{ActionKind, Frontier, InFlight, OpState, Queue, Scratch, Turn};
+use super::queue::{ActionKind, InFlight, Known, OpState, Queue, Scratch, Turn};
 use super::room::BATCH;
 use super::slot::{Promise, Standing};
 use super::{Device, Shared};
@@ -49,8 +49,8 @@ fn records_events<B: Backend>(queue: &Queue<B>, device: &Device) -> bool {
 }
 
 /// What a promise says from the beginning about how to wait for it natively. Work of the device is waited for by its own
-/// epoch, as soon as the device has accepted it. Where that takes an event, and for what may be coalesced, it is known when the
-/// operation goes to the device.
+/// epoch, as soon as the device has accepted it. Where that takes an event, and for what may be coalesced, it is known
+/// when the operation goes to the device.
 pub(super) fn foreseen_cover<B: Backend>(
     queue: &Queue<B>,
     device: &Device,
@@ -113,8 +113,8 @@ impl<B: Backend> Turn<'_, B> {
         self
     }
 
-    /// Reports of the device are counted from now on: a thread that holds a queue of it later knows, and what was done before
-    /// is known here. Others may have gone to sleep meanwhile: they look again.
+    /// Reports of the device are counted from now on: a thread that holds a queue of it later knows, and what was done
+    /// before is known here. Others may have gone to sleep meanwhile: they look again.
     fn make_count_known(self) -> Self {
         let device = self.device;
         let step = |shared: &super::Shared<B>, agenda: &mut super::Agenda| {
@@ -231,7 +231,7 @@ impl<B: Backend> Turn<'_, B> {
         let cover = if self.records_events() && number.is_none() { 0 } else { epoch };
         scratch.items.push(Item { op: key, epoch, work, event, waits, coalesced: false });
         self.state.last_native = epoch;
-        self.fly(key, InFlight { op: key, epoch, native: true, cover, event: number, failure: None });
+        self.fly(key, InFlight { op: key, epoch, on_device: true, cover, event: number, failure: None });
     }
 
     /// The operation is in flight from now on.
@@ -268,7 +268,7 @@ impl<B: Backend> Turn<'_, B> {
         if let Some(event) = event {
             self.queue.events.lock().retain(event);
         }
-        self.fly(key, InFlight { op: key, epoch, native: false, cover, event, failure: None });
+        self.fly(key, InFlight { op: key, epoch, on_device: false, cover, event, failure: None });
     }
 
     /// Settles what each wait of an operation costs, now that it goes to its device. Returns whether all are reached.
@@ -356,8 +356,8 @@ impl<B: Backend> Turn<'_, B> {
         self.publish_issued();
     }
 
-    /// The device was lost while it was asked: whatever it took, the sweep of this queue ends it; what it refused for a reason
-    /// fails with that.
+    /// The device was lost while it was asked: whatever it took, the sweep of this queue ends it; what it refused for a
+    /// reason fails with that.
     fn settle_lost(&mut self, refused: Option<u64>, stop: Option<Stop>) {
         if let (Some(refused), Some(Stop::Failed(failure))) = (refused, stop) {
             let at = self.state.in_flight.partition_point(|entry| entry.epoch < refused);
@@ -419,7 +419,7 @@ impl<B: Backend> Turn<'_, B> {
             self.release_event(self.index, entry.event);
             let fails = entry.epoch == refused && fails;
             let op = self.live(entry.op);
-            op.state = if fails { OpState::Held } else { OpState::Ordered };
+            op.state = if fails { OpState::Unplaced } else { OpState::Ordered };
             op.event = None;
             if fails {
                 failed = Some(entry.op);
@@ -428,7 +428,7 @@ impl<B: Backend> Turn<'_, B> {
             self.state.ready.push_front(entry.op);
             self.listen_for_failures_elsewhere(entry.op);
         }
-        let native = self.state.in_flight.iter().rev().find(|entry| entry.native);
+        let native = self.state.in_flight.iter().rev().find(|entry| entry.on_device);
         self.state.last_native = native.map_or(last_native, |entry| entry.epoch);
         failed
     }
@@ -542,14 +542,9 @@ impl<B: Backend> Turn<'_, B> {
     }
 }
 
-/// Whether a queue that knows so much, or the batch that is being made for it, waits for the cover or for what comes after it
-/// already.
-fn is_dominated<B: Backend>(
-    shared: &Shared<B>,
-    known: &Frontier,
-    cover: Cover,
-    scratch: &Scratch<B>,
-) -> bool {
+/// Whether a queue that knows so much, or the batch that is being made for it, waits for the cover or for what comes
+/// after it already.
+fn is_dominated<B: Backend>(shared: &Shared<B>, known: &Known, cover: Cover, scratch: &Scratch<B>) -> bool {
     // Where events are recorded a wait without one was dominated when it was classified, and stays so, though the queue
     // may have forgotten what dominates it.
     let was = cover.event.is_none() && shared.device_of(cover.queue).native_waits == NativeWaits::Events;

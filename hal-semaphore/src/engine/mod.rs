@@ -326,7 +326,7 @@ impl Device {
     }
 
     /// The device is lost, with the first cause that anybody has.
-    fn lose(&self, failure: Failure) -> Failure {
+    fn record_loss(&self, failure: Failure) -> Failure {
         let cause = self.lost.lock().get_or_insert(failure).clone();
         self.is_lost.store(1, Ordering::Release);
         cause

@@ -61,11 +61,13 @@ use std::sync::{Arc, Weak};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpState {
-    /// Some wait is neither reached nor covered.
-    Held,
+    /// It has no place in its queue: some wait is neither reached nor covered, or it was not routed yet. One that was
+    /// taken off `ready` to be ended is in this state as well, and keeps its epoch.
+    Unplaced,
     /// It has its place in its queue; the backend has not seen it.
     Ordered,
-    /// It was handed to the backend, or is coalesced with something that was.
+    /// In flight: in a batch that is with the backend or was accepted by it, or coalesced with such work. Only when its
+    /// epoch is at most [`QueueState::issued`] has the submission returned.
     Issued,
     /// The host is at it.
     Running,
@@ -85,8 +87,8 @@ pub(super) enum ActionKind {
 ///
 /// # Invariants
 ///
-/// A wait that is parked is one of those that its operation counts in [`remaining`](Op::remaining); no other is. The event
-/// of a cover is held for the wait until [`Turn::end`] lets it go.
+/// A wait that is `Coverable` or the `Host`'s is one of those that its operation counts in [`remaining`](Op::remaining); no
+/// other is. The event of a cover is counted for the wait until [`Turn::end`] lets it go.
 #[derive(Clone, Debug)]
 pub(super) struct WaitRecord {
     pub(super) slot: Arc<Slot>,
@@ -100,7 +102,7 @@ pub(super) struct WaitRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Via {
     /// Nothing that the queue could wait for yet: it is in the slot's list for the operation's queue, under this number.
-    Parked(u32),
+    Coverable(u32),
     /// The host: it is in the slot's list for the host, under this number.
     Host(u32),
     /// Work that a queue has been given.
@@ -153,8 +155,8 @@ pub(super) struct Op<B: Backend> {
 pub(super) struct InFlight {
     pub(super) op: Key,
     pub(super) epoch: u64,
-    /// Whether the backend knows of it. A barrier behind earlier work of its queue is coalesced instead.
-    pub(super) native: bool,
+    /// Whether it is work of the device, which reports it. What is coalesced is not, though the backend is shown a marker.
+    pub(super) on_device: bool,
     /// What another queue waits for in order to wait for this: its own epoch, or for one that rides along that of the last
     /// work which the device was given; zero where it cannot be waited for natively.
     pub(super) cover: u64,
@@ -165,7 +167,7 @@ pub(super) struct InFlight {
 impl InFlight {
     /// Whether the device is done with it, having completed so much of the queue.
     pub(super) fn has_ended(&self, completed: u64) -> bool {
-        self.epoch <= completed || self.failure.is_some() || !self.native
+        self.epoch <= completed || self.failure.is_some() || !self.on_device
     }
 }
 
@@ -309,7 +311,7 @@ pub(super) struct QueueState<B: Backend> {
     /// The last epoch that is work of the device.
     pub(super) last_native: u64,
     /// For other queues, the latest epoch that this one waits for natively.
-    pub(super) known: Frontier,
+    pub(super) known: Known,
     /// A batch is with the backend, or being made.
     pub(super) issuing: bool,
     /// The oldest operation in flight waits for what it waited for to retire.
@@ -345,7 +347,7 @@ impl<B: Backend> QueueState<B> {
             issued: 0,
             completed: 0,
             last_native: 0,
-            known: Frontier::default(),
+            known: Known::default(),
             issuing: false,
             gated: false,
             eventless: false,
@@ -395,12 +397,12 @@ impl<B: Backend> QueueState<B> {
 
 /// The latest epochs of some queues, by queue: a few of them, since forgetting one costs a native wait and no more.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Frontier(SmallVec<[(u32, u64); 4]>);
+pub(super) struct Known(SmallVec<[(u32, u64); 4]>);
 
 /// How many queues a frontier remembers.
 const REMEMBERED: usize = 64;
 
-impl Frontier {
+impl Known {
     pub(super) fn get(&self, queue: u32) -> u64 {
         self.0
             .binary_search_by_key(&queue, |&(queue, _)| queue)
@@ -462,7 +464,7 @@ pub(super) struct Queue<B: Backend> {
     completing: AtomicU64,
     /// As in the state, for those who do not have the lock.
     pub(super) issued: AtomicU64,
-    /// The last epoch that has ended here.
+    /// The last epoch that has retired in order. What the sweep of a lost device ends does not move it.
     pub(super) retired: AtomicU64,
     /// Operations that have not ended.
     pub(super) load: AtomicU64,

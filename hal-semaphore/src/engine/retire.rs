@@ -154,7 +154,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     fn leave_queue(&mut self, entry: &InFlight) {
-        if entry.native {
+        if entry.on_device {
             self.give_room(1);
         }
     }
@@ -215,7 +215,7 @@ impl<B: Backend> Turn<'_, B> {
         match op.state {
             OpState::Running => self.state.running -= 1,
             OpState::Ordered => self.leave_gap(),
-            OpState::Held | OpState::Issued => {}
+            OpState::Unplaced | OpState::Issued => {}
         }
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load.saturating_sub(1), Ordering::Relaxed);
@@ -252,7 +252,7 @@ impl<B: Backend> Turn<'_, B> {
             return;
         }
         match record.via {
-            Via::Parked(order) => record.slot.unpark(self.index, record.value, order),
+            Via::Coverable(order) => record.slot.unpark(self.index, record.value, order),
             Via::Host(order) => record.slot.unpark(HOST, record.value, order),
             Via::Cover(_) | Via::Reached => {}
         }
@@ -264,7 +264,7 @@ impl<B: Backend> Turn<'_, B> {
     /// What was taken off the ready ones is like one that has no place in the queue yet.
     pub(super) fn leave_ready(&mut self, key: Key) {
         match self.op(key) {
-            Some(op) => op.state = OpState::Held,
+            Some(op) => op.state = OpState::Unplaced,
             None => self.state.ready_ended = self.state.ready_ended.saturating_sub(1),
         }
     }
@@ -280,7 +280,8 @@ impl<B: Backend> Turn<'_, B> {
         }
     }
 
-    /// Makes all signals of an operation, in their order, or fails them. Returns whether another driver is to be told of any.
+    /// Makes all signals of an operation, in their order, or fails them. Returns whether another driver is to be told of
+    /// any.
     pub(super) fn make_signals(
         &mut self,
         signals: &mut SmallVec<[SignalRecord<B::Timeline>; 1]>,

@@ -229,8 +229,8 @@ impl Slot {
         Ok(())
     }
 
-    /// Raises the timeline for an operation that has ended. A value that is reached, or a failure, stays as it is.
-    /// `show` runs in the same step, and says if it knows of a failure: then the timeline fails. Returns whether anything has
+    /// Raises the timeline for an operation that has ended. A value that is reached, or a failure, stays as it is. `show`
+    /// runs in the same step, and says if it knows of a failure: then the timeline fails. Returns whether anything has
     /// changed.
     pub(crate) fn reach(
         self: &Arc<Self>,

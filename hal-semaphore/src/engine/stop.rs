@@ -34,13 +34,13 @@ pub(super) fn shutdown_failure() -> Failure {
 impl<B: Backend> Turn<'_, B> {
     /// The device of this queue is gone. The others of its queues hear of it through the agenda.
     pub(super) fn lose_device(&mut self, failure: Failure) {
-        let cause = self.device.lose(failure);
-        self.lose(&cause);
+        let cause = self.device.record_loss(failure);
+        self.mark_lost(&cause);
         self.agenda.losses.push((self.queue.id.device(), cause));
     }
 
     /// The queue's device is gone.
-    fn lose(&mut self, failure: &Failure) {
+    fn mark_lost(&mut self, failure: &Failure) {
         if self.state.lost.is_none() {
             self.state.lost = Some(failure.clone());
             self.state.window.resume(true);
@@ -94,7 +94,7 @@ impl<B: Backend> Turn<'_, B> {
             match op.state {
                 OpState::Issued => unfinished.in_flight += 1,
                 OpState::Running => unfinished.host += 1,
-                OpState::Held | OpState::Ordered => continue,
+                OpState::Unplaced | OpState::Ordered => continue,
             }
             let mut signals = std::mem::take(&mut op.signals);
             self.make_signals(&mut signals, Some(failure), None);
@@ -119,12 +119,12 @@ impl<B: Backend> Shared<B> {
     }
 
     /// The device is gone: everything on it ends with this failure, and everything that comes later.
-    pub(super) fn lose_now(&self, device: usize, failure: Failure, agenda: &mut super::Agenda) {
+    pub(super) fn spread_loss(&self, device: usize, failure: Failure, agenda: &mut super::Agenda) {
         let Some(spec) = self.devices.get(device) else { return };
         // The first cause is everybody's.
-        let failure = spec.lose(failure);
+        let failure = spec.record_loss(failure);
         for index in spec.first_queue..spec.first_queue + spec.queues {
-            Turn::begin(self, index, agenda).lose(&failure);
+            Turn::begin(self, index, agenda).mark_lost(&failure);
             agenda.visit(index);
         }
     }

@@ -24,33 +24,33 @@ impl<B: Backend> Shared<B> {
     pub(super) fn wait<P>(
         &self,
         mode: WaitMode,
-        points: &P,
+        values: &P,
         clock: &dyn Clock,
         until: Option<Time>,
     ) -> Result<usize, WaitError>
     where
         P: TimelineValues<B::Timeline> + ?Sized,
     {
-        if points.is_empty() {
+        if values.is_empty() {
             return if mode == WaitMode::All { Ok(0) } else { Err(WaitError::Empty) };
         }
-        if let Some((_, value)) = iter(points).find(|&(_, value)| value > MAX_VALUE) {
+        if let Some((_, value)) = iter(values).find(|&(_, value)| value > MAX_VALUE) {
             return Err(WaitError::ValueTooLarge { value });
         }
-        if let Some(result) = self.seen(mode, points) {
+        if let Some(result) = self.seen(mode, values) {
             return result;
         }
         let outcome = if until.is_some_and(|until| until <= clock.now()) {
             self.ask_devices(&mut Entry::submitting(self));
             None
         } else {
-            self.wait_registered(mode, points, clock, until)
+            self.wait_registered(mode, values, clock, until)
         };
         match outcome {
             Some(HostOutcome::Reached(index)) => Ok(index),
             Some(HostOutcome::Failed(index, failure)) => Err(WaitError::Failed { index, failure }),
             // It may have come while the wake-up was on its way.
-            None => self.seen(mode, points).unwrap_or(Err(WaitError::DeadlineExceeded)),
+            None => self.seen(mode, values).unwrap_or(Err(WaitError::DeadlineExceeded)),
         }
     }
 
@@ -58,7 +58,7 @@ impl<B: Backend> Shared<B> {
     fn wait_registered<P>(
         &self,
         mode: WaitMode,
-        points: &P,
+        values: &P,
         clock: &dyn Clock,
         until: Option<Time>,
     ) -> Option<HostOutcome>
@@ -66,10 +66,10 @@ impl<B: Backend> Shared<B> {
         P: TimelineValues<B::Timeline> + ?Sized,
     {
         let pending = self.notifications.lock().acquire();
-        let wait = Arc::new(HostWait::new(mode == WaitMode::Any, points.len(), pending.clone()));
+        let wait = Arc::new(HostWait::new(mode == WaitMode::Any, values.len(), pending.clone()));
         self.host_waits.fetch_add(1, Ordering::Relaxed);
         let mut entry = Entry::submitting(self);
-        let places = self.register_wait(points, &wait);
+        let places = self.register_wait(values, &wait);
         // What calls around this one have put off may be what is waited for.
         entry.flush();
         self.sleep(&pending, &mut entry, clock, until);
@@ -89,12 +89,12 @@ impl<B: Backend> Shared<B> {
         wait.outcome()
     }
 
-    fn register_wait<P>(&self, points: &P, wait: &Arc<HostWait>) -> Places
+    fn register_wait<P>(&self, values: &P, wait: &Arc<HostWait>) -> Places
     where
         P: TimelineValues<B::Timeline> + ?Sized,
     {
         let mut places = Places::new();
-        for (index, (timeline, value)) in iter(points).enumerate() {
+        for (index, (timeline, value)) in iter(values).enumerate() {
             let number = u32::try_from(index).unwrap_or(u32::MAX);
             let target = Target::Wait(wait.clone(), number);
             let foreign = match self.own(timeline) {
@@ -160,14 +160,14 @@ impl<B: Backend> Shared<B> {
     }
 
     /// The outcome of a wait as the timelines themselves show it; nothing while it is open.
-    fn seen<P>(&self, mode: WaitMode, points: &P) -> Option<Result<usize, WaitError>>
+    fn seen<P>(&self, mode: WaitMode, values: &P) -> Option<Result<usize, WaitError>>
     where
         P: TimelineValues<B::Timeline> + ?Sized,
     {
         let mut failed: Option<(usize, Failure)> = None;
         let mut last = 0;
         let mut all = true;
-        for (index, (timeline, value)) in iter(points).enumerate() {
+        for (index, (timeline, value)) in iter(values).enumerate() {
             let state = match self.own(timeline) {
                 Some(slot) => slot.query(),
                 None => match timeline.failure() {

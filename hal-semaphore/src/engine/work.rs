@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Working off what there is: a thread's agenda, and a queue's turn.
+//!
+//! Two loops feed each other. [`Turn::work`] has a queue's lock and goes round: route what is runnable, retire what has
+//! ended, take releases for this queue off the agenda, let the lock go to perform effects, issue a batch; it ends when
+//! nothing is left or a successor is there. [`run`](EngineEvents::run) has no lock and works the agenda off, in this
+//! order: releases, losses, queues to visit (each of which is a turn), covers, the rest of long drains, and callbacks
+//! last. A turn puts what concerns other queues on the agenda; the agenda begins turns.
 
 use super::agenda::{Agenda, Covering, Due, Entry, Release, is_submitting};
 use super::deferred::Deferred;
@@ -541,10 +547,10 @@ impl<B: Backend> Shared<B> {
     /// The backend panicked while it was at this device: what it had done is unknown.
     pub(super) fn lose_panicked(&self, device: usize, failure: Failure) {
         self.panics.fetch_add(1, Ordering::Relaxed);
-        self.lose_device(device, failure);
+        self.post_loss(device, failure);
     }
 
-    pub(crate) fn lose_device(&self, device: usize, failure: Failure) {
+    pub(crate) fn post_loss(&self, device: usize, failure: Failure) {
         let mut entry = Entry::new(self);
         entry.agenda().losses.push((device, failure));
     }
@@ -573,7 +579,7 @@ impl<B: Backend> EngineEvents for Shared<B> {
                 // Behind the queues for which something was released.
                 agenda.visit(index);
             } else if let Some((device, failure)) = agenda.losses.pop() {
-                self.lose_now(device, failure, agenda);
+                self.spread_loss(device, failure, agenda);
             } else if let Some(index) = take_first(&mut agenda.queues) {
                 Turn::begin(self, index, agenda).work();
             } else if let Some(covering) = take_first(&mut agenda.covers) {
@@ -677,7 +683,7 @@ impl<B: Backend> EngineEvents for Shared<B> {
         if device >= devices {
             return Err(CompletionError::UnknownDevice { device, devices });
         }
-        self.lose_device(device, failure);
+        self.post_loss(device, failure);
         Ok(())
     }
 
