@@ -167,7 +167,7 @@ fn whoever_waits_is_told_though_all_the_others_have_let_go() {
 }
 
 fn request(id: &[u8], rank: u32, count: u32, owner: usize) -> Request<'_> {
-    Request { id, name: "joined", rank, count, owner, timeout: LONG }
+    Request { id, name: "joined", rank, count, owner, terms: LONG.into() }
 }
 
 #[test]

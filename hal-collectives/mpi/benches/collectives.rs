@@ -204,9 +204,9 @@ fn within(ranks: u32) {
     std::thread::scope(|scope| {
         for rank in 0..ranks {
             scope.spawn(move || {
-                let (id, timeout) = (ranks.to_le_bytes(), Duration::from_secs(60));
+                let (id, terms) = (ranks.to_le_bytes(), Duration::from_secs(60).into());
                 let request =
-                    Request { id: &id, name: "bench", rank, count: ranks, owner: rank as usize, timeout };
+                    Request { id: &id, name: "bench", rank, count: ranks, owner: rank as usize, terms };
                 // Nobody can look: the last one that comes does the work.
                 measure(&*join(&request).unwrap(), "process", Wait::Sleeps);
             });

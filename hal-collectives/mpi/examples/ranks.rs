@@ -8,7 +8,7 @@
 )]
 
 use hal_backend::HostRange;
-use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction, Result};
+use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction, Result, Terms};
 use hal_semaphore::{Code, Failure};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -90,6 +90,22 @@ fn kinds(group: &dyn Communicator) {
         assert!(run(group, nobody, count, &own, words).unwrap() == vec![0; words]);
     }
     floats(group);
+}
+
+/// The same in pieces of sizes that divide nothing, and ranks that do not divide in the same way.
+fn pieces() {
+    for piece in [1000, 4097, 100_003] {
+        let terms = Terms { timeout: Duration::from_secs(30), piece };
+        kinds(&*hal_collectives_mpi::join(&piece.to_le_bytes(), "pieces", terms).unwrap());
+    }
+    let timeout = Duration::from_secs(30);
+    let (rank, ranks) = hal_collectives_mpi::place().unwrap();
+    let piece = if rank + 1 == ranks { 100 } else { 200 };
+    let group = hal_collectives_mpi::join(b"unlike", "unlike", Terms { timeout, piece }).unwrap();
+    let sum = run(&*group, Kind::AllReduce(SUM), 1000, &vec![1; 1000], 1000);
+    if ranks > 1 {
+        fails(sum, Code::InvalidArgument, &["collective_piece"]);
+    }
 }
 
 /// Sums whose bits depend on the order of the ranks.
@@ -309,6 +325,7 @@ fn main() {
         "kinds" => kinds(&*group),
         "orders" => orders(&*group),
         "groups" => groups(&*group),
+        "pieces" => pieces(),
         "again" => again(),
         "faults" => faults(&*group),
         "misfits" => misfits(&*group),

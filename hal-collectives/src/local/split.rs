@@ -40,7 +40,7 @@ impl Split {
             members.sort_by_key(|&(key, rank, _)| (key, rank));
             let name = format!("{} split {number} color {color}", group.name());
             let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
-            let part = Group::new(name, count, group.timeout());
+            let part = Group::new(name, count, group.terms());
             for (rank, (_, _, pending)) in (0..).zip(members) {
                 // Nobody else knows of it, so nobody else is that rank.
                 pending.set(Member::claim(&part, rank, rank as usize));
@@ -57,7 +57,7 @@ pub(super) fn call(
     pending: &Arc<Pending>,
 ) -> Result {
     let (mut state, number) = group.next_split(rank)?;
-    pending.patience(group.timeout());
+    pending.patience(group.terms().timeout);
     let split =
         state.splits.entry(number).or_insert_with(|| Split { calls: BTreeMap::new(), since: Instant::now() });
     split.calls.insert(rank, (color, key, pending.clone()));

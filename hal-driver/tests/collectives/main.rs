@@ -14,6 +14,7 @@ mod common;
 mod channels;
 mod endings;
 mod kinds;
+mod pieces;
 mod programs;
 mod rig;
 mod steps;

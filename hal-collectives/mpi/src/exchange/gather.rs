@@ -4,7 +4,7 @@
 
 use super::{Plan, SCATTERED, STRAIGHT, Schedule, Scratch, Step, copy, part, shifted, steps};
 use hal_backend::HostRange;
-use hal_collectives::Result;
+use hal_collectives::{Parts, Result};
 
 /// The distances 1, 2, 4 and so on below a number of ranks.
 fn doublings(ranks: u32) -> impl Iterator<Item = u32> {
@@ -16,11 +16,11 @@ impl Plan {
     pub(super) fn all_gather(
         &self,
         send: &HostRange,
-        recv: &HostRange,
+        recv: &Parts,
         scratch: &mut Scratch,
     ) -> Result<Schedule> {
         let bytes = self.bytes();
-        let own = part(recv, u64::from(self.rank) * bytes, bytes);
+        let own = recv.of(self.rank);
         if self.ranks > 2 && bytes < STRAIGHT {
             return self.all_gather_doubling(send, recv, scratch);
         }
@@ -34,28 +34,22 @@ impl Plan {
         };
         if self.ranks > 1 {
             first.send(self.ahead(1), Some(send));
-            first.receive(self.behind(1), Some(part(&recv, u64::from(self.behind(1)) * bytes, bytes)));
+            first.receive(self.behind(1), Some(recv.of(self.behind(1))));
         }
-        let rest = (1..self.ranks.saturating_sub(1)).map(move |turn| plan.around(turn, &recv, bytes));
+        let rest = (1..self.ranks.saturating_sub(1)).map(move |turn| plan.around(turn, &recv));
         Ok(Box::new(std::iter::once(first).chain(rest)))
     }
 
     /// A turn of a ring: what came in the turn before goes on.
-    fn around(&self, turn: u32, all: &HostRange, bytes: u64) -> Step {
-        let of = |rank: u32| Some(part(all, u64::from(rank) * bytes, bytes));
+    fn around(&self, turn: u32, all: &Parts) -> Step {
         let mut step = Step::default();
-        step.send(self.ahead(1), of(self.behind(turn)));
-        step.receive(self.behind(1), of(self.behind(turn + 1)));
+        step.send(self.ahead(1), Some(all.of(self.behind(turn))));
+        step.receive(self.behind(1), Some(all.of(self.behind(turn + 1))));
         step
     }
 
     /// In each step everything that is here goes to a rank twice as far away.
-    fn all_gather_doubling(
-        &self,
-        send: &HostRange,
-        recv: &HostRange,
-        scratch: &mut Scratch,
-    ) -> Result<Schedule> {
+    fn all_gather_doubling(&self, send: &HostRange, recv: &Parts, scratch: &mut Scratch) -> Result<Schedule> {
         let bytes = self.bytes();
         // From this rank's on, around the ring.
         let turned = scratch.take(bytes * u64::from(self.ranks))?;
@@ -68,11 +62,11 @@ impl Plan {
             step.receive(self.ahead(distance), Some(part(&turned, u64::from(distance) * bytes, length)));
             schedule.push(step);
         }
-        let (recv, split) = (recv.clone(), u64::from(self.ranks - self.rank) * bytes);
-        let front = u64::from(self.rank) * bytes;
+        let (recv, plan) = (recv.clone(), self.clone());
         schedule.push(Step::default().after(move || {
-            copy(&part(&turned, 0, split), &part(&recv, front, split));
-            copy(&part(&turned, split, front), &part(&recv, 0, front));
+            for place in 0..plan.ranks {
+                copy(&part(&turned, u64::from(place) * bytes, bytes), &recv.of(plan.ahead(place)));
+            }
         }));
         Ok(steps(schedule))
     }
@@ -140,26 +134,20 @@ impl Plan {
     }
 
     /// Everybody gets the part that each rank has for it.
-    pub(super) fn all_to_all(
-        &self,
-        send: &HostRange,
-        recv: &HostRange,
-        scratch: &mut Scratch,
-    ) -> Result<Schedule> {
+    pub(super) fn all_to_all(&self, send: &Parts, recv: &Parts, scratch: &mut Scratch) -> Result<Schedule> {
         let bytes = self.bytes() / u64::from(self.ranks);
         if self.ranks > 3 && bytes < STRAIGHT {
             return self.all_to_all_collected(send, recv, bytes, scratch);
         }
         let (plan, send, recv) = (self.clone(), send.clone(), recv.clone());
         Ok(Box::new((0..self.ranks).map(move |distance| {
-            let of = |range: &HostRange, rank: u32| part(range, u64::from(rank) * bytes, bytes);
             let (to, from) = (plan.ahead(distance), plan.behind(distance));
             let mut step = Step::default();
             if distance == 0 {
-                copy(&of(&send, plan.rank), &of(&recv, plan.rank));
+                copy(&send.of(plan.rank), &recv.of(plan.rank));
             } else {
-                step.send(to, Some(of(&send, to)));
-                step.receive(from, Some(of(&recv, from)));
+                step.send(to, Some(send.of(to)));
+                step.receive(from, Some(recv.of(from)));
             }
             step
         })))
@@ -168,16 +156,15 @@ impl Plan {
     /// In the step of distance d, what has a way with that bit before it goes so far, together.
     fn all_to_all_collected(
         &self,
-        send: &HostRange,
-        recv: &HostRange,
+        send: &Parts,
+        recv: &Parts,
         bytes: u64,
         scratch: &mut Scratch,
     ) -> Result<Schedule> {
-        let at = |range: &HostRange, place: u32| part(range, u64::from(place) * bytes, bytes);
         // By how far they have to go, and later by how far they came.
         let parts = scratch.take(bytes * u64::from(self.ranks))?;
         for way in 0..self.ranks {
-            copy(&at(send, self.ahead(way)), &at(&parts, way));
+            copy(&send.of(self.ahead(way)), &part(&parts, u64::from(way) * bytes, bytes));
         }
         let mut schedule = Vec::new();
         for distance in doublings(self.ranks) {
@@ -203,8 +190,7 @@ impl Plan {
         let (plan, recv) = (self.clone(), recv.clone());
         schedule.push(Step::default().after(move || {
             for way in 0..plan.ranks {
-                let from = u64::from(plan.behind(way)) * bytes;
-                copy(&part(&parts, u64::from(way) * bytes, bytes), &part(&recv, from, bytes));
+                copy(&part(&parts, u64::from(way) * bytes, bytes), &recv.of(plan.behind(way)));
             }
         }));
         Ok(steps(schedule))

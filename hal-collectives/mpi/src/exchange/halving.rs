@@ -8,7 +8,7 @@
 
 use super::{DIVIDED, Plan, Schedule, Scratch, Step, part, steps};
 use hal_backend::HostRange;
-use hal_collectives::{Folding, Reduction, Result, Tree};
+use hal_collectives::{Folding, Parts, Reduction, Result, Tree};
 use std::ops::Range;
 
 /// What a rank is in a leaf.
@@ -403,13 +403,13 @@ impl Plan {
     pub(super) fn reduce_scatter(
         &self,
         reduction: Reduction,
-        send: &HostRange,
+        send: &Parts,
         recv: &HostRange,
         scratch: &mut Scratch,
     ) -> Result<Schedule> {
         let folding = self.folding(reduction);
         if self.ranks == 1 {
-            return self.alone(folding, send, recv, scratch);
+            return self.alone(folding, &send.whole(), recv, scratch);
         }
         let tree = Tree::new(self.ranks);
         let mut bounds = vec![0];
@@ -420,10 +420,7 @@ impl Plan {
             // Reversing bits is its own inverse.
             let leaf = u32::try_from(Shares::of_leaf(tree, share)).unwrap_or_default();
             for rank in tree.ranks_of(leaf) {
-                folding.open(
-                    &part(send, u64::from(rank) * bytes, bytes),
-                    &part(&packed, at * width, count * width),
-                );
+                folding.open(&send.of(rank), &part(&packed, at * width, count * width));
                 at += count;
             }
             bounds.push(at);

@@ -8,7 +8,7 @@
 )]
 
 use super::*;
-use hal_collectives::{Element, Reduction, reduce};
+use hal_collectives::{Buffers, Element, Memory, PieceBuffers, Pieces, Reduction, reduce};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A rank and where it is in its steps.
@@ -41,8 +41,12 @@ fn run(operation: Operation, buffers: &[Buffers]) -> Traffic {
     let mut ranks: Vec<Rank> = (0..count)
         .zip(&mut scratches)
         .map(|(rank, scratch)| {
-            let cut = buffers[rank as usize].cut(&operation, (rank, count)).unwrap();
-            let steps = schedule(operation, (rank, count), cut, scratch).unwrap();
+            let whole = buffers[rank as usize].cut(&operation, (rank, count)).unwrap();
+            let memory =
+                PieceBuffers { send: whole.send.map(Memory::Whole), recv: whole.recv.map(Memory::Whole) };
+            let piece = Pieces::new(operation, count, u64::MAX).get(0);
+            let memory = piece.cut(&memory, (rank, count)).unwrap();
+            let steps = schedule(operation, (rank, count), memory, scratch).unwrap();
             Rank { steps, waits: Vec::new(), after: None, is_done: false }
         })
         .collect();
