@@ -8,9 +8,9 @@
 //! |---|---|---|
 //! | all-reduce | in each of log n steps all of it with one other rank | halves, quarters, … are reduced, and gathered the same way back |
 //! | reduce-scatter | halves, quarters, … | the same |
-//! | reduce | along the tree to the root | halves, quarters, …, and each share to the root |
+//! | reduce | along the tree to the root | halves, quarters, …, and back along the same tree to the root |
 //! | all-gather | in log n steps twice as much each | around a ring |
-//! | broadcast | along a tree from the root | a share to each, and around a ring |
+//! | broadcast | along a tree from the root | shares along a tree, and gathered in log n steps |
 //! | all-to-all | in log n steps half of it each | a message to each |
 //!
 //! That is for each [piece](hal_collectives::Pieces) of an operation by itself; a few pieces are under way at once.

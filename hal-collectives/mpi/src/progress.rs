@@ -237,6 +237,11 @@ impl Engine {
     fn serve(&self) {
         let mut moved = Instant::now();
         loop {
+            if self.is_looked_at() {
+                // Two that look would wait for each other.
+                self.news.wait_for(&mut self.commands.lock(), NAP);
+                continue;
+            }
             let look = self.look();
             if look.has_ended {
                 return;
@@ -244,19 +249,15 @@ impl Engine {
             let now = Instant::now();
             if look.moved {
                 moved = now;
-                if !self.is_looked_at() {
-                    continue;
-                }
+                continue;
             }
-            if look.waits && now - moved < EAGER && !self.is_looked_at() {
+            if look.waits && now - moved < EAGER {
                 std::thread::yield_now();
                 continue;
             }
             let mut commands = self.commands.lock();
             if commands.is_empty() {
-                let _ = self
-                    .news
-                    .wait_for(&mut commands, if look.waits || self.is_looked_at() { NAP } else { IDLE });
+                self.news.wait_for(&mut commands, if look.waits { NAP } else { IDLE });
             }
         }
     }

@@ -96,41 +96,55 @@ impl Plan {
         steps(schedule)
     }
 
-    /// The root sends a share to each rank, and the shares go around a ring that ends before the root.
+    /// The root's memory in a share for each rank, which go along a tree from the root; then all gather the shares, in log n steps.
     fn broadcast_scattered(&self, root: u32, all: &HostRange) -> Schedule {
         let (ranks, length) = (self.ranks, all.length());
+        // Counted from the root.
         let place = shifted(self.rank, ranks - root, ranks);
-        let share = {
-            let all = all.clone();
-            move |place: u32| {
-                let bound = |place: u32| {
-                    let at = u128::from(length) * u128::from(place) / u128::from(ranks);
-                    u64::try_from(at).unwrap_or(u64::MAX)
-                };
-                Some(part(&all, bound(place), bound(place + 1) - bound(place)))
-            }
+        let rank = |place: u32| shifted(place, root, ranks);
+        let shares = |from: u32, to: u32| {
+            let bound = |place: u32| {
+                let at = u128::from(length) * u128::from(place) / u128::from(ranks);
+                u64::try_from(at).unwrap_or(u64::MAX)
+            };
+            Some(part(all, bound(from), bound(to) - bound(from)))
         };
-        let mut first = Step::default();
-        if place == 0 {
-            for other in 1..ranks {
-                first.send(shifted(other, root, ranks), share(other));
-            }
-        } else {
-            first.receive(root, share(place));
+        let mut schedule = Vec::new();
+        let lowest = if place == 0 { ranks.next_power_of_two() } else { place & place.wrapping_neg() };
+        if place != 0 {
+            let mut step = Step::default();
+            step.receive(rank(place - lowest), shares(place, ranks.min(place + lowest)));
+            schedule.push(step);
         }
-        let (next, previous) = (self.ahead(1), self.behind(1));
-        let turns = (0..ranks - 1).map(move |turn| {
+        let mut step = Step::default();
+        for distance in doublings(lowest).collect::<Vec<_>>().into_iter().rev() {
+            if distance < ranks - place {
+                let first = place + distance;
+                step.send(rank(first), shares(first, ranks.min(first + distance)));
+            }
+        }
+        schedule.push(step);
+        // So many shares from a place on, around the ring.
+        let around = |first: u32, count: u32| {
+            let end = u64::from(first) + u64::from(count);
+            let behind = u32::try_from(end.saturating_sub(ranks.into())).unwrap_or_default();
+            [(first, first + (count - behind)), (0, behind)].map(|(from, to)| shares(from, to))
+        };
+        for distance in doublings(ranks) {
+            let count = distance.min(ranks - distance);
             let mut step = Step::default();
             // The root has everything, and nobody sends it what it has.
-            if place + 1 < ranks {
-                step.send(next, share(shifted(place, ranks - turn, ranks)));
+            let to = shifted(place, ranks - distance, ranks);
+            if to != 0 {
+                around(place, count).into_iter().for_each(|range| step.send(rank(to), range));
             }
             if place != 0 {
-                step.receive(previous, share(shifted(place, ranks - turn - 1, ranks)));
+                let from = shifted(place, distance, ranks);
+                around(from, count).into_iter().for_each(|range| step.receive(rank(from), range));
             }
-            step
-        });
-        Box::new(std::iter::once(first).chain(turns))
+            schedule.push(step);
+        }
+        steps(schedule)
     }
 
     /// Everybody gets the part that each rank has for it.
