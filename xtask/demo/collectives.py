@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import tempfile
+import time
 
 import numpy as np
 from rig import COMPILER, LLVM_CPU, LOCAL, OUT, TOOLS, Failed, attempt, check, compile_model, note, text
@@ -120,7 +121,6 @@ def case(number, name, source, given, expected):
 
 def job(command, folder=None, timeout=120):
     """Runs a line as a person types it; what it printed, and how long it took."""
-    import time
     begin = time.perf_counter()
     done = subprocess.run(["sh", "-ec", command], capture_output=True, text=True, timeout=timeout, cwd=folder,
                           env=environment())

@@ -13,6 +13,7 @@ import sys
 
 import networks
 import numpy as np
+import collectives
 import sharded
 import training
 from rig import CARDS, DEVICES, EXAMPLES, GIVEN, LLVM_CPU, LOCAL, MODELS, OURS, OUT, QUICK, RISCV32, SUPERVISOR, TILES, TOOLS, VMVX
@@ -96,8 +97,10 @@ def main():
     simple("transformer", [block], transformer, LLVM_CPU)
     if not GIVEN and not SUPERVISOR:
         # Of devices of several kinds, and of processes with a machine each.
+        collectives.run_all()
         sharded.run_all(block, transformer(*block))
         training.run_all(random)
+        sharded.say_commands()
 
     weights, bias, x = random((256, 128), (128,), (8, 256), scale=0.2)
     file = OUT / "model.safetensors"

@@ -326,7 +326,7 @@ fn table(kind: Kind, is_large: bool, ranks: u32, bytes: u64) -> (u64, u64) {
         (Kind::AllGather, true) => (n - 1, (n - 1) * bytes),
         (Kind::Broadcast { .. }, false) => (up, up * bytes),
         (Kind::Broadcast { .. }, true) => (3 * up, 2 * bytes),
-        (Kind::AllToAll, false) => (up, bytes * up / 2 + bytes),
+        (Kind::AllToAll, false) => (up, bytes * up / 2),
         (_, _) => (n - 1, bytes),
     }
 }
