@@ -11,9 +11,9 @@ import os
 import struct
 import sys
 
+import collectives
 import networks
 import numpy as np
-import collectives
 import sharded
 import training
 from rig import CARDS, DEVICES, EXAMPLES, GIVEN, LLVM_CPU, LOCAL, MODELS, OURS, OUT, QUICK, RISCV32, SUPERVISOR, TILES, TOOLS, VMVX

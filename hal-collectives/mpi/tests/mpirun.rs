@@ -128,6 +128,12 @@ fn each_rank_that_gives_up_at_each_step_ends_the_group_for_all() {
 }
 
 #[test]
+fn mpi_that_the_program_has_begun_is_used_and_left_to_it() {
+    ends_well(2, "program");
+    ends_well_by(MPICH, 2, "program", &[]);
+}
+
+#[test]
 fn groups_are_split() {
     ends_well(4, "split");
 }

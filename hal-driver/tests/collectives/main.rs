@@ -15,6 +15,7 @@ mod channels;
 mod endings;
 mod kinds;
 mod pieces;
+mod profiles;
 mod programs;
 mod rig;
 mod steps;
