@@ -227,6 +227,19 @@ fn a_group_is_split_by_color_and_ordered_by_key() {
 }
 
 #[test]
+fn a_split_is_for_all_though_each_rank_has_let_go_of_the_group() {
+    // As compiled modules do: the channel that is split is made for that alone.
+    let parts: Vec<_> = (0..3)
+        .map(|rank| {
+            let member = join(&request(b"let go", rank, 3, rank as usize)).unwrap();
+            member.split(Some(rank % 2), 0).unwrap().unwrap()
+        })
+        .collect();
+    let places: Vec<_> = parts.iter().map(|part| part.place().unwrap()).collect();
+    assert_eq!(places, [(0, 2), (0, 1), (1, 2)]);
+}
+
+#[test]
 fn parts_of_a_group_work_beside_each_other_and_beside_the_whole() {
     let members = group(4, LONG);
     let parts: Vec<Arc<dyn Communicator>> = members

@@ -54,10 +54,13 @@ def all_reduce(shape, groups):
 
 
 def all_to_all(shape, result, groups):
-    return f"""func.func @main(%x: {tensor(shape)}) -> {tensor(result)} {{
-  %y = "stablehlo.all_to_all"(%x) {{split_dimension = 0 : i64, concat_dimension = 1 : i64,
-    split_count = {len(groups[0])} : i64, {attributes(groups)}}} : ({tensor(shape)}) -> {tensor(result)}
-  return %y : {tensor(result)}
+    """Rows go to the ranks of the group, and those that come are beside each other in the result."""
+    one, two = tensor(shape), tensor(result)
+    return f"""func.func @main(%x: {one}) -> {two} {{
+  %y = "stablehlo.all_to_all"(%x) {{split_dimension = 0 : i64, concat_dimension = 0 : i64,
+    split_count = {len(groups[0])} : i64, {attributes(groups)}}} : ({one}) -> {one}
+  %z = stablehlo.reshape %y : ({one}) -> {two}
+  return %z : {two}
 }}
 """
 

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Split {
     calls: BTreeMap<u32, (Option<u32>, i32, Arc<Pending>)>,
     pub(super) since: Instant,
+    /// The group is there for those who have not called, whoever else has let go of it.
+    _group: Arc<Group>,
 }
 
 impl Split {
@@ -58,8 +60,11 @@ pub(super) fn call(
 ) -> Result {
     let (mut state, number) = group.next_split(rank)?;
     pending.patience(group.terms().timeout);
-    let split =
-        state.splits.entry(number).or_insert_with(|| Split { calls: BTreeMap::new(), since: Instant::now() });
+    let split = state.splits.entry(number).or_insert_with(|| Split {
+        calls: BTreeMap::new(),
+        since: Instant::now(),
+        _group: group.clone(),
+    });
     split.calls.insert(rank, (color, key, pending.clone()));
     if split.calls.len() < group.count() as usize {
         group.keep_time(&mut state);
