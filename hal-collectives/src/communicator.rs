@@ -4,6 +4,7 @@
 
 use crate::Result;
 use crate::operation::{Kind, Operation};
+use crate::piece::{Piece, PieceBuffers, Pieces};
 use hal_backend::HostRange;
 use hal_semaphore::{Code, Failure};
 
@@ -68,24 +69,32 @@ fn check_overlap(
     recv: Option<&HostRange>,
 ) -> Result {
     let (Some(send), Some(recv)) = (send, recv) else { return Ok(()) };
-    let [sent, got] = [send, recv].map(|range| range.address() as u64);
-    if sent >= got + recv.length() || got >= sent + send.length() {
-        return Ok(());
+    let [sent, got] = [send, recv].map(|range| (range.address() as u64, range.length()));
+    operation.check_places(rank, sent, got)
+}
+
+impl Operation {
+    /// Refuses memory of a rank that is sent and received into, each where it begins and how long it is, but for the places where
+    /// the kind can work.
+    pub fn check_places(&self, rank: u32, (sent, from): (u64, u64), (got, to): (u64, u64)) -> Result {
+        if sent >= got + to || got >= sent + from {
+            return Ok(());
+        }
+        let own = self.count * self.element.size() * u64::from(rank);
+        let in_place = match self.kind {
+            Kind::AllGather => sent == got + own,
+            Kind::ReduceScatter(_) => got == sent + own,
+            Kind::AllReduce(_) | Kind::Reduce { .. } => sent == got,
+            _ => false,
+        };
+        if in_place {
+            return Ok(());
+        }
+        let message = format!(
+            "{self} of rank {rank} sends from memory that it receives into, and not in a place where that can be done"
+        );
+        Err(Failure::new(Code::InvalidArgument, message))
     }
-    let own = operation.count * operation.element.size() * u64::from(rank);
-    let in_place = match operation.kind {
-        Kind::AllGather => sent == got + own,
-        Kind::ReduceScatter(_) => got == sent + own,
-        Kind::AllReduce(_) | Kind::Reduce { .. } => sent == got,
-        _ => false,
-    };
-    if in_place {
-        return Ok(());
-    }
-    let message = format!(
-        "{operation} of rank {rank} sends from memory that it receives into, and not in a place where that can be done"
-    );
-    Err(Failure::new(Code::InvalidArgument, message))
 }
 
 /// Is told how an operation went for one rank, once. The memory is not touched any more then.
@@ -101,5 +110,25 @@ pub trait Entry: Send {
     fn start(self: Box<Self>, buffers: Buffers, done: Done) -> Option<Job>;
 
     /// The rank cannot take part, for this reason, and nobody else waits for it.
+    fn give_up(self: Box<Self>, why: &Failure);
+
+    /// How it is divided; nothing where it was started or given up.
+    fn pieces(&self) -> Option<Pieces>;
+
+    /// Each piece by itself, for memory that is not ready as a whole. They are started in their order, or a few at a time, each when
+    /// one before it has ended. What one rank divides others may start as a whole.
+    fn divide(self: Box<Self>) -> Vec<Box<dyn PieceEntry>>;
+}
+
+/// A rank's place in a piece of an operation. Dropped without having been started or given up, it was given up, and the operation
+/// with it.
+pub trait PieceEntry: Send {
+    /// Which piece.
+    fn piece(&self) -> Piece;
+
+    /// The memory of the piece is ready. As [`Entry::start`] for the piece.
+    fn start(self: Box<Self>, memory: PieceBuffers, done: Done) -> Option<Job>;
+
+    /// As [`Entry::give_up`].
     fn give_up(self: Box<Self>, why: &Failure);
 }

@@ -17,20 +17,24 @@
 //! | element types and reductions, to the bit, and the order in which ranks are folded | [`Element`], [`Reduction`], [`Tree`], [`Folding`] |
 //! | the nine kinds, what each rank sends and receives | [`Operation`] |
 //! | what a driver sees of a group | [`Communicator`], [`Entry`] |
+//! | what a large operation is divided into | [`Pieces`], [`PieceEntry`] |
 //! | groups within this process | [`local`] |
 
 #![forbid(unsafe_code)]
 
 mod communicator;
 mod element;
+mod jobs;
 pub mod local;
 mod operation;
+mod piece;
 mod reduce;
 mod tree;
 
-pub use communicator::{Buffers, Communicator, Done, Entry, Job};
+pub use communicator::{Buffers, Communicator, Done, Entry, Job, PieceEntry};
 pub use element::{Element, Reduction};
 pub use operation::{ENCODED, Kind, Line, Operation, Places, RECEIVER, SENDER, Side};
+pub use piece::{Entered, Memory, PIECE, Parts, Piece, PieceBuffers, Pieces, Portions, Seat, Terms, WINDOW};
 pub use reduce::{Folding, reduce};
 pub use tree::Tree;
 

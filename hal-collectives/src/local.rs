@@ -18,14 +18,13 @@ mod perform;
 mod split;
 mod watch;
 
-use crate::{Communicator, Result};
+use crate::{Communicator, Result, Terms};
 use group::Group;
 use hal_semaphore::{Code, Failure};
 use member::Member;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 /// The groups that there are, by what their members call them.
 static GROUPS: Mutex<BTreeMap<Vec<u8>, Weak<Group>>> = Mutex::new(BTreeMap::new());
@@ -43,8 +42,8 @@ pub struct Request<'a> {
     pub count: u32,
     /// Who speaks for the rank. Somebody else cannot at the same time.
     pub owner: usize,
-    /// How long an operation waits for ranks that do not come.
-    pub timeout: Duration,
+    /// What all ranks agree on.
+    pub terms: Terms,
 }
 
 /// Joins a group of this process, which begins with the first one that does and ends with the last one that lets go of it.
@@ -66,9 +65,18 @@ pub fn join(request: &Request<'_>) -> Result<Box<dyn Communicator>> {
             );
             return Err(Failure::new(Code::InvalidArgument, message));
         }
+        Some(group) if group.terms().piece != request.terms.piece => {
+            let message = format!(
+                "rank {rank} asks for the group {name:?} with pieces of {} bytes, and others have joined it with {} \
+                 (collective_piece)",
+                request.terms.piece,
+                group.terms().piece
+            );
+            return Err(Failure::new(Code::InvalidArgument, message));
+        }
         Some(group) => group,
         None => {
-            let group = Group::new(name.to_owned(), count, request.timeout);
+            let group = Group::new(name.to_owned(), count, request.terms);
             groups.insert(request.id.to_vec(), Arc::downgrade(&group));
             group
         }

@@ -167,7 +167,7 @@ fn whoever_waits_is_told_though_all_the_others_have_let_go() {
 }
 
 fn request(id: &[u8], rank: u32, count: u32, owner: usize) -> Request<'_> {
-    Request { id, name: "joined", rank, count, owner, timeout: LONG }
+    Request { id, name: "joined", rank, count, owner, terms: LONG.into() }
 }
 
 #[test]
@@ -224,6 +224,19 @@ fn a_group_is_split_by_color_and_ordered_by_key() {
     assert_eq!(places, [Some((2, 3)), Some((0, 2)), Some((1, 3)), Some((1, 2)), Some((0, 3))]);
     let places = split(&[red(0), red(0), red(0), (None, 0), red(0)]);
     assert_eq!(places, [Some((0, 4)), Some((1, 4)), Some((2, 4)), None, Some((3, 4))]);
+}
+
+#[test]
+fn a_split_is_for_all_though_each_rank_has_let_go_of_the_group() {
+    // As compiled modules do: the channel that is split is made for that alone.
+    let parts: Vec<_> = (0..3)
+        .map(|rank| {
+            let member = join(&request(b"let go", rank, 3, rank as usize)).unwrap();
+            member.split(Some(rank % 2), 0).unwrap().unwrap()
+        })
+        .collect();
+    let places: Vec<_> = parts.iter().map(|part| part.place().unwrap()).collect();
+    assert_eq!(places, [(0, 2), (0, 1), (1, 2)]);
 }
 
 #[test]

@@ -23,8 +23,8 @@ use crate::executable::{DeviceIdentity, is_same_device};
 use crate::object::{HostAllocator, Lent, Out, allocate, free, resource, slice};
 use crate::status::{Result, check, guard, guard_or, invalid, text};
 use hal_backend::Parameters;
-use hal_collectives::Communicator;
 use hal_collectives::local::{Request, join};
+use hal_collectives::{Communicator, Terms};
 use hal_sys as sys;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -33,6 +33,10 @@ use std::time::Duration;
 
 /// How long an operation waits for ranks that do not come, unless the URI says something else.
 const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// How many bytes a piece of an operation has, unless the URI says something else.
+#[expect(clippy::cast_possible_truncation, reason = "a small number")]
+const PIECE: u32 = hal_collectives::PIECE as u32;
 
 /// IREE's `IREE_HAL_CHANNEL_NO_COLOR`: the rank is in no part of the group.
 const NO_COLOR: i32 = -1;
@@ -47,7 +51,7 @@ const ID_BYTES: usize = 128;
 #[derive(Clone)]
 pub(crate) struct Membership {
     place: Option<(u32, u32)>,
-    timeout: Duration,
+    terms: Terms,
 }
 
 impl Membership {
@@ -76,7 +80,9 @@ impl Membership {
                 parameters.refuse("collective_timeout", &why)
             })
         });
-        Ok(Self { place, timeout: timeout.transpose()?.unwrap_or(TIMEOUT) })
+        let piece = parameters.number("collective_piece", PIECE, 1, 1 << 30)?;
+        let terms = Terms { timeout: timeout.transpose()?.unwrap_or(TIMEOUT), piece: piece.into() };
+        Ok(Self { place, terms })
     }
 }
 
@@ -155,9 +161,9 @@ impl Ranks {
         let (id, name) = unsafe { (slice(params.id.data, params.id.data_length)?, text(params.group)) };
         let mut place = self.place(provider, device, id, (params.rank, params.count))?;
         place.id.extend_from_slice(name.as_bytes());
-        let timeout = self.membership.timeout;
+        let terms = self.membership.terms;
         if place.is_job && hal_collectives_mpi::place()? == (place.rank, place.count) {
-            let communicator = hal_collectives_mpi::join(&place.id, name, timeout)?;
+            let communicator = hal_collectives_mpi::join(&place.id, name, terms)?;
             return Channel::create(Arc::from(communicator), device.clone(), allocator);
         }
         let request = Request {
@@ -166,7 +172,7 @@ impl Ranks {
             rank: place.rank,
             count: place.count,
             owner: Arc::as_ptr(device).addr(),
-            timeout,
+            terms,
         };
         Channel::create(Arc::from(join(&request)?), device.clone(), allocator)
     }

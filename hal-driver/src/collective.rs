@@ -8,13 +8,17 @@
 
 use crate::buffer::Slice;
 use crate::channel::Channel;
-use crate::constants::{ACCESS_READ, ACCESS_WRITE};
+use crate::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::executable::DeviceIdentity;
 use crate::host_pool::HostPool;
 use crate::object::extent;
 use crate::record::{Reference, Use};
 use crate::status::{Result, invalid};
-use hal_collectives::{Buffers, Communicator, Element, Entry, Kind, Operation, Reduction};
+use hal_backend::HostRange;
+use hal_collectives::{
+    Buffers, Communicator, Done, Element, Entry, Job, Kind, Memory, Operation, PieceBuffers, PieceEntry,
+    Reduction,
+};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -192,25 +196,106 @@ unsafe fn cut(
     }))
 }
 
-/// A collective that its rank has entered, with memory that the host can see.
-pub(crate) struct Entered {
-    pub(crate) communicator: Arc<dyn Communicator>,
-    pub(crate) entry: Box<dyn Entry>,
-    pub(crate) send: Option<Slice>,
-    pub(crate) recv: Option<Slice>,
+/// Memory that is mapped when the first piece of an operation that uses it starts, and until the last one has ended.
+pub(crate) struct Mapped {
+    slice: Slice,
+    access: Access,
+    range: Mutex<Option<HostRange>>,
 }
 
-impl Entered {
-    fn buffers(&self) -> Result<Buffers> {
-        Ok(Buffers {
-            send: self.send.as_ref().map(|slice| slice.map(ACCESS_READ)).transpose()?,
-            recv: self.recv.as_ref().map(|slice| slice.map(ACCESS_WRITE)).transpose()?,
+impl Mapped {
+    pub(crate) fn new(slice: Slice, access: Access) -> Arc<Self> {
+        Arc::new(Self { slice, access, range: Mutex::default() })
+    }
+
+    fn map(&self) -> Result<HostRange> {
+        if let Some(range) = &*self.range.lock() {
+            return Ok(range.clone());
+        }
+        // Without the lock, as a buffer may be another driver's. Two pieces that start at once may both map it.
+        let range = self.slice.map(self.access)?;
+        Ok(self.range.lock().get_or_insert(range).clone())
+    }
+}
+
+/// Host memory for a piece.
+pub(crate) enum Near {
+    /// That of the whole operation, and how many bytes of it the piece uses.
+    Whole(Arc<Mapped>, u64),
+    /// What stands for the piece's.
+    Staging(Slice),
+}
+
+impl Near {
+    fn length(&self) -> u64 {
+        match self {
+            Near::Whole(_, length) => *length,
+            Near::Staging(slice) => slice.length,
+        }
+    }
+
+    fn map(&self, access: Access) -> Result<Memory> {
+        Ok(match self {
+            Near::Whole(mapped, _) => Memory::Whole(mapped.map()?),
+            Near::Staging(slice) => Memory::Alone(slice.map(access)?),
         })
     }
 }
 
+/// A collective that its rank has entered, or a piece of one, with memory that the host can see.
+pub(crate) enum Entered {
+    Whole { entry: Box<dyn Entry>, send: Option<Slice>, recv: Option<Slice> },
+    Piece { entry: Box<dyn PieceEntry>, send: Option<Near>, recv: Option<Near> },
+}
+
+impl Entered {
+    fn length(&self) -> u64 {
+        let lengths = match self {
+            Entered::Whole { send, recv, .. } => {
+                [send, recv].map(|slice| slice.as_ref().map(|slice| slice.length))
+            }
+            Entered::Piece { send, recv, .. } => [send, recv].map(|near| near.as_ref().map(Near::length)),
+        };
+        lengths.into_iter().flatten().sum()
+    }
+
+    fn give_up(self, why: &Failure) {
+        match self {
+            Entered::Whole { entry, .. } => entry.give_up(why),
+            Entered::Piece { entry, .. } => entry.give_up(why),
+        }
+    }
+
+    fn start(self, done: Done) -> std::result::Result<Option<Job>, (Failure, Done)> {
+        match self {
+            Entered::Whole { entry, send, recv } => {
+                let map = |slice: &Option<Slice>, access| {
+                    slice.as_ref().map(|slice: &Slice| slice.map(access)).transpose()
+                };
+                match (map(&send, ACCESS_READ), map(&recv, ACCESS_WRITE)) {
+                    (Ok(send), Ok(recv)) => Ok(entry.start(Buffers { send, recv }, done)),
+                    (Err(failure), _) | (_, Err(failure)) => {
+                        entry.give_up(&failure);
+                        Err((failure, done))
+                    }
+                }
+            }
+            Entered::Piece { entry, send, recv } => {
+                let map = |near: Option<Near>, access| near.map(|near| near.map(access)).transpose();
+                match (map(send, ACCESS_READ), map(recv, ACCESS_WRITE)) {
+                    (Ok(send), Ok(recv)) => Ok(entry.start(PieceBuffers { send, recv }, done)),
+                    (Err(failure), _) | (_, Err(failure)) => {
+                        entry.give_up(&failure);
+                        Err((failure, done))
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Collectives of one step, which nothing orders against each other: they start together and end together.
-pub(crate) struct Collectives(pub(crate) Vec<Entered>);
+pub(crate) struct Collectives(pub(crate) Vec<(Arc<dyn Communicator>, Entered)>);
 
 impl Collectives {
     /// How many.
@@ -220,8 +305,7 @@ impl Collectives {
 
     /// How many bytes they receive and send.
     pub(crate) fn payload(&self) -> u64 {
-        let slices = self.0.iter().flat_map(|entered| [&entered.send, &entered.recv]);
-        slices.flatten().map(|slice| slice.length).sum()
+        self.0.iter().map(|(_, entered)| entered.length()).sum()
     }
 
     /// Starts all of them. What there is to do for the group is done by a thread of the pool.
@@ -231,8 +315,7 @@ impl Collectives {
         waiting: &Arc<Waiting>,
         done: impl FnOnce(Result) + Send + 'static,
     ) {
-        let number = match waiting.enter(self.0.iter().map(|entered| entered.communicator.clone()).collect())
-        {
+        let number = match waiting.enter(self.0.iter().map(|(group, _)| group.clone()).collect()) {
             Ok(number) => number,
             Err(why) => {
                 self.give_up(&why);
@@ -246,26 +329,20 @@ impl Collectives {
                 waiting.leave(number);
             })
         };
-        for entered in self.0 {
-            let buffers = match entered.buffers() {
-                Ok(buffers) => buffers,
-                Err(failure) => {
-                    entered.entry.give_up(&failure);
-                    over.end(Err(failure));
-                    continue;
-                }
-            };
-            let over = over.clone();
-            if let Some(job) = entered.entry.start(buffers, Box::new(move |outcome| over.end(outcome))) {
-                pool.run(job);
+        for (_, entered) in self.0 {
+            let told = over.clone();
+            match entered.start(Box::new(move |outcome| told.end(outcome))) {
+                Ok(Some(job)) => pool.run(job),
+                Ok(None) => {}
+                Err((failure, done)) => done(Err(failure)),
             }
         }
     }
 
     /// Tells the groups that this rank does not take part.
     pub(crate) fn give_up(self, why: &Failure) {
-        for entered in self.0 {
-            entered.entry.give_up(why);
+        for (_, entered) in self.0 {
+            entered.give_up(why);
         }
     }
 }

@@ -139,41 +139,59 @@ impl Lending {
     }
 
     /// Has the owner copy these bytes back by one command buffer.
-    fn execute_copies(&self, ranges: &[Range<u64>], mut waits: OwnedList, mut signals: OwnedList) -> Result {
-        let mut commands = std::ptr::null_mut();
-        let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT | sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED;
-        let reference = |slice: &Slice, range: &Range<u64>| sys::iree_hal_buffer_ref_t {
-            buffer: slice.buffer.get(),
-            offset: narrow(slice.offset + range.start),
-            length: narrow(range.end - range.start),
-            ..Default::default()
+    fn execute_copies(&self, ranges: &[Range<u64>], waits: OwnedList, signals: OwnedList) -> Result {
+        let pair = |range: &Range<u64>| {
+            let length = range.end - range.start;
+            Ok((self.staging.part(range.start, length)?, self.original.part(range.start, length)?))
         };
-        // SAFETY: the owner is retained; the lists live through the call.
-        unsafe {
-            check(sys::iree_hal_command_buffer_create(
-                self.owner.get(),
-                mode,
-                sys::IREE_HAL_COMMAND_CATEGORY_TRANSFER,
-                u64::MAX,
-                0,
-                &raw mut commands,
-            ))?;
-            let commands = Retained::adopt(commands).ok_or_else(|| invalid("there is no command buffer"))?;
-            check(sys::iree_hal_command_buffer_begin(commands.get()))?;
-            for range in ranges {
-                let (source, target) = (reference(&self.staging, range), reference(&self.original, range));
-                check(sys::iree_hal_command_buffer_copy_buffer(commands.get(), source, target, 0))?;
-            }
-            check(sys::iree_hal_command_buffer_end(commands.get()))?;
-            check(sys::iree_hal_device_queue_execute(
-                self.owner.get(),
-                u64::MAX,
-                waits.raw(),
-                signals.raw(),
-                commands.get(),
-                sys::iree_hal_buffer_binding_table_t::default(),
-                0,
-            ))
+        let pairs = ranges.iter().map(pair).collect::<Result<Vec<_>>>()?;
+        copy_all_by(&self.owner, &pairs, waits, signals)
+    }
+}
+
+/// Has a device copy the first of each pair to the second, in one operation.
+pub(crate) fn copy_all_by(
+    device: &Owner,
+    pairs: &[(Slice, Slice)],
+    mut waits: OwnedList,
+    mut signals: OwnedList,
+) -> Result {
+    if let [(source, target)] = pairs {
+        return copy_by(device, (source, target), &waits.borrow(), &signals.borrow());
+    }
+    let mut commands = std::ptr::null_mut();
+    let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT | sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED;
+    let reference = |slice: &Slice| sys::iree_hal_buffer_ref_t {
+        buffer: slice.buffer.get(),
+        offset: narrow(slice.offset),
+        length: narrow(slice.length),
+        ..Default::default()
+    };
+    // SAFETY: the device is retained; the lists live through the call.
+    unsafe {
+        check(sys::iree_hal_command_buffer_create(
+            device.get(),
+            mode,
+            sys::IREE_HAL_COMMAND_CATEGORY_TRANSFER,
+            u64::MAX,
+            0,
+            &raw mut commands,
+        ))?;
+        let commands = Retained::adopt(commands).ok_or_else(|| invalid("there is no command buffer"))?;
+        check(sys::iree_hal_command_buffer_begin(commands.get()))?;
+        for (source, target) in pairs {
+            let (source, target) = (reference(source), reference(target));
+            check(sys::iree_hal_command_buffer_copy_buffer(commands.get(), source, target, 0))?;
         }
+        check(sys::iree_hal_command_buffer_end(commands.get()))?;
+        check(sys::iree_hal_device_queue_execute(
+            device.get(),
+            u64::MAX,
+            waits.raw(),
+            signals.raw(),
+            commands.get(),
+            sys::iree_hal_buffer_binding_table_t::default(),
+            0,
+        ))
     }
 }

@@ -11,6 +11,7 @@ import os
 import struct
 import sys
 
+import collectives
 import networks
 import numpy as np
 import sharded
@@ -96,8 +97,10 @@ def main():
     simple("transformer", [block], transformer, LLVM_CPU)
     if not GIVEN and not SUPERVISOR:
         # Of devices of several kinds, and of processes with a machine each.
+        collectives.run_all()
         sharded.run_all(block, transformer(*block))
         training.run_all(random)
+        sharded.say_commands()
 
     weights, bias, x = random((256, 128), (128,), (8, 256), scale=0.2)
     file = OUT / "model.safetensors"

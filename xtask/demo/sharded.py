@@ -6,11 +6,17 @@ Two sums over all ranks make the shares whole again, as in any tensor-parallel m
 the undivided block, which numpy works out.
 """
 
+import os
 import re
+import shlex
 import shutil
 
 import numpy as np
-from rig import LLVM_CPU, LOCAL, OUT, TOOLS, Failed, attempt, check, compile_model, run, text
+from collectives import job
+from rig import LLVM_CPU, LOCAL, OUT, TOOLS, Failed, attempt, check, compile_model, text
+
+# What jobs were run with, and what for.
+COMMANDS = []
 
 ROWS, WIDTH, HEADS, HEAD, HIDDEN = 32, 64, 4, 16, 256
 
@@ -120,16 +126,23 @@ def everywhere(model, ranks, module, names, expected):
         def apart(device=device):
             if not shutil.which("mpirun"):
                 raise Failed("mpirun is missing: apt-get install openmpi-bin libopenmpi-dev")
-            arguments = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
-            for rank in range(ranks):
-                own = [name.replace("{rank}", str(rank)) for name in names]
-                arguments += [":"] if rank else []
-                arguments += ["-n", "1", TOOLS / "iree-run-module", f"--device={device}", f"--module={module}",
-                              "--function=main", *[f"--input=@{name}" for name in own],
-                              f"--output=@{OUT / f'sharded-result-{rank}.npy'}"]
-            took = run(arguments)
+            # What is run is what is printed, for a person to copy.
+            program = shlex.join([str(TOOLS / "iree-run-module"), f"--device={device}", f"--module={module}",
+                                  "--function=main"])
+            own = [f"--input=@{name}" for name in names] + [f"--output=@{OUT / 'sharded-result-{rank}.npy'}"]
+            program += "".join(f" {value}" for value in own).replace("{rank}", "$OMPI_COMM_WORLD_RANK")
+            root = "--allow-run-as-root " if os.getuid() == 0 else ""
+            command = f"mpirun {root}--oversubscribe -n {ranks} sh -c {shlex.quote(program)}"
+            COMMANDS.append((f"{model}, {device}", command))
+            took = job(command)[1]
             for rank in range(ranks):
                 result = np.load(OUT / f"sharded-result-{rank}.npy")
                 check(model, f"{device} by mpirun", result, took, expected)
 
         attempt(model, f"{device} by mpirun", apart)
+
+
+def say_commands():
+    """What was run in a process for each rank, for a person to copy."""
+    for what, command in COMMANDS:
+        print(f"\n# {what}\n{command}")

@@ -13,10 +13,12 @@
 
 use hal_backend::HostRange;
 use hal_collectives::local::{Request, join};
-use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction};
+use hal_collectives::{Buffers, Communicator, Element, Job, Kind, Operation, Reduction};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Bytes that a rank sends.
@@ -30,7 +32,7 @@ const ROUND: Duration = Duration::from_millis(20);
 /// How a rank waits.
 #[derive(Clone, Copy)]
 enum Wait {
-    /// Looks itself, as a plain MPI call does.
+    /// Looks itself, as a plain MPI call does: for messages, or where there are none for the end.
     Looks,
     /// Is woken.
     Sleeps,
@@ -41,6 +43,8 @@ struct Case<'a> {
     group: &'a dyn Communicator,
     operation: Operation,
     buffers: Buffers,
+    /// There are more ranks than processors.
+    shares: bool,
 }
 
 impl<'a> Case<'a> {
@@ -52,10 +56,26 @@ impl<'a> Case<'a> {
         let buffers = Buffers { send: memory(places.send), recv: memory(places.recv) };
         // Pages are there before anything is measured.
         buffers.send.iter().chain(&buffers.recv).for_each(|range| assert!(range.fill(&[1])));
-        Self { group, operation, buffers }
+        Self { group, operation, buffers, shares: shares(ranks) }
     }
 
     fn begin(&self) -> Arc<AtomicBool> {
+        let (over, job) = self.start();
+        if let Some(job) = job {
+            job();
+        }
+        over
+    }
+
+    fn begin_on(&self, worker: &Worker) -> Arc<AtomicBool> {
+        let (over, job) = self.start();
+        if let Some(job) = job {
+            worker.0.send(job).unwrap();
+        }
+        over
+    }
+
+    fn start(&self) -> (Arc<AtomicBool>, Option<Job>) {
         let over = Arc::new(AtomicBool::new(false));
         let (told, waiter) = (over.clone(), std::thread::current());
         let done = Box::new(move |outcome: hal_collectives::Result| {
@@ -63,10 +83,8 @@ impl<'a> Case<'a> {
             told.store(true, Ordering::Release);
             waiter.unpark();
         });
-        if let Some(job) = self.group.enter(self.operation).unwrap().start(self.buffers.clone(), done) {
-            job();
-        }
-        over
+        let job = self.group.enter(self.operation).unwrap().start(self.buffers.clone(), done);
+        (over, job)
     }
 
     fn once(&self, wait: Wait) {
@@ -76,7 +94,10 @@ impl<'a> Case<'a> {
                 Wait::Looks => {
                     hal_collectives_mpi::poll();
                     spin_loop();
-                    std::thread::yield_now();
+                    // As a plain MPI call does where ranks share processors.
+                    if self.shares {
+                        std::thread::yield_now();
+                    }
                 }
                 Wait::Sleeps => std::thread::park(),
             }
@@ -85,14 +106,15 @@ impl<'a> Case<'a> {
 
     /// The number of operations that the first rank would do in a round, for all.
     fn agree(&self, wanted: u128) -> u64 {
-        let (rank, _) = self.group.place().unwrap();
+        let (rank, ranks) = self.group.place().unwrap();
         let memory = HostRange::allocate(8, 8).unwrap();
         let wanted = u64::try_from(wanted.clamp(1, 500)).unwrap();
         assert!(memory.write(0, &wanted.to_le_bytes()));
         let operation = Operation { kind: Kind::Broadcast { root: 0 }, element: Element::U64, count: 1 };
         let (send, recv) =
             if rank == 0 { (Some(memory.clone()), None) } else { (None, Some(memory.clone())) };
-        Case { group: self.group, operation, buffers: Buffers { send, recv } }.once(Wait::Sleeps);
+        let buffers = Buffers { send, recv };
+        Case { group: self.group, operation, buffers, shares: shares(ranks) }.once(Wait::Sleeps);
         let mut count = [0; 8];
         assert!(memory.read(0, &mut count));
         u64::from_le_bytes(count)
@@ -114,19 +136,14 @@ impl<'a> Case<'a> {
     }
 }
 
+/// Whether so many ranks have less than a processor each.
+fn shares(ranks: u32) -> bool {
+    std::thread::available_parallelism().map_or(1, usize::from) < ranks as usize
+}
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
-}
-
-/// Processor time of this process so far, in microseconds.
-fn processor_time() -> f64 {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let of = |path: std::path::PathBuf| {
-        let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<f64>().ok()
-    };
-    tasks.filter_map(|task| of(task.ok()?.path())).sum::<f64>() / 1e3
 }
 
 /// Arithmetic that stays in registers.
@@ -138,88 +155,156 @@ fn compute(units: u64) {
     black_box(value);
 }
 
-fn timed(work: impl FnOnce()) -> (f64, f64) {
-    let (begin, before) = (Instant::now(), processor_time());
+/// Microseconds that some work takes.
+fn timed(work: impl FnOnce()) -> f64 {
+    let begin = Instant::now();
     work();
-    (begin.elapsed().as_secs_f64() * 1e6, processor_time() - before)
+    begin.elapsed().as_secs_f64() * 1e6
 }
 
-/// How long arithmetic and an all-reduce of 4 MiB take one after the other and beside each other, and the least that they could.
-fn overlap(group: &dyn Communicator, say: &dyn Fn(&str, u64, f64)) {
+/// Has this thread run on some processors alone, and the threads that it starts.
+fn stay_on(processors: impl IntoIterator<Item = usize>) {
+    let mut set = CpuSet::new();
+    processors.into_iter().for_each(|processor| set.set(processor));
+    sched_setaffinity(None, &set).unwrap();
+}
+
+/// Processors that this process may use.
+fn processors() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap();
+    (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
+}
+
+/// Does jobs on a thread of its own, as the driver has them done.
+struct Worker(Sender<Job>);
+
+impl Worker {
+    fn new() -> Self {
+        let (send, jobs) = channel::<Job>();
+        std::thread::spawn(move || jobs.into_iter().for_each(|job| job()));
+        Self(send)
+    }
+}
+
+/// How long arithmetic and an all-reduce of 4 MiB take one after the other and beside each other. The first processor computes, for rank
+/// 0, as a device would; everything else has the others, in each of the three. So the ideal is the longer of both, and what is
+/// missing is what computing and moving wait for each other.
+fn overlap(group: &dyn Communicator, all: &[usize], say: &dyn Fn(&str, u64, f64)) {
+    const TRANSFERS: u32 = 8;
+    let Some((&first, others)) = all.split_first().filter(|(_, others)| !others.is_empty()) else { return };
+    let (rank, _) = group.place().unwrap();
+    let worker = Worker::new();
     let case = Case::new(group, Kind::AllReduce(Reduction::Sum), 4 << 20);
-    case.once(Wait::Sleeps);
-    let transfers = 8_u64;
-    let mean = |value: f64| value / 8.0;
-    let (alone, processor) = timed(|| (0..transfers).for_each(|_| case.once(Wait::Sleeps)));
-    let (moves, moving) = (mean(alone), mean(processor));
+    let round = |work: &dyn Fn()| {
+        let mean = || {
+            timed(|| {
+                for _ in 0..TRANSFERS {
+                    let over = case.begin_on(&worker);
+                    work();
+                    while !over.load(Ordering::Acquire) {
+                        std::thread::park();
+                    }
+                }
+            }) / f64::from(TRANSFERS)
+        };
+        mean();
+        median((0..ROUNDS).map(|_| mean()).collect())
+    };
+    let moves = round(&|| ());
+    if rank == 0 {
+        stay_on([first]);
+    }
     // As much arithmetic as takes as long.
-    let (unit, _) = timed(|| compute(1_000_000));
+    let unit = median((0..ROUNDS).map(|_| timed(|| compute(1_000_000))).collect());
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a positive number of rounds"
     )]
-    let units = (moves / unit * 1e6) as u64;
-    let (alone, processor) = timed(|| (0..transfers).for_each(|_| compute(units)));
-    let (computes, computing) = (mean(alone), mean(processor));
-    let (both, _) = timed(|| {
-        for _ in 0..transfers {
-            let over = case.begin();
-            compute(units);
-            while !over.load(Ordering::Acquire) {
-                std::thread::park();
-            }
-        }
-    });
+    let units = if rank == 0 { (moves / unit * 1e6) as u64 } else { 0 };
+    let computes = median((0..ROUNDS).map(|_| timed(|| compute(units))).collect());
+    let both = round(&|| compute(units));
+    stay_on(others.iter().copied());
     say("overlap_moves", 4 << 20, moves);
     say("overlap_computes", 4 << 20, computes);
-    say("overlap_processor", 4 << 20, moving + computing);
-    say("overlap_both", 4 << 20, mean(both));
+    say("overlap_both", 4 << 20, both);
 }
 
-fn measure(group: &dyn Communicator, way: &str, wait: Wait) {
+fn measure(group: &dyn Communicator, way: &str) {
     let (rank, ranks) = group.place().unwrap();
     let say = |case: &str, bytes: u64, microseconds: f64| {
         if rank == 0 {
             println!("{way} {case} {ranks} {bytes} {microseconds:.3}");
         }
     };
+    // For a look at something small alone.
+    let largest = std::env::var("COLLECTIVES_LARGEST").map_or(u64::MAX, |bytes| bytes.parse().unwrap());
     for (name, kind) in [("all_reduce", Kind::AllReduce(Reduction::Sum)), ("all_gather", Kind::AllGather)] {
-        for bytes in SIZES {
+        for bytes in SIZES.into_iter().filter(|&bytes| bytes <= largest) {
             // What all ranks get of an all-gather is as large as what is reduced.
             let bytes =
                 if name == "all_gather" { (bytes / u64::from(ranks)).next_multiple_of(4) } else { bytes };
             let case = Case::new(group, kind, bytes);
-            say(name, bytes, case.measure(wait));
-            if bytes <= 8 && matches!(wait, Wait::Looks) {
+            say(name, bytes, case.measure(Wait::Looks));
+            if bytes <= 8 {
                 say(&format!("{name}_sleeps"), bytes, case.measure(Wait::Sleeps));
             }
         }
     }
-    overlap(group, &say);
 }
 
-/// Groups of threads.
-fn within(ranks: u32) {
-    std::thread::scope(|scope| {
-        for rank in 0..ranks {
-            scope.spawn(move || {
-                let (id, timeout) = (ranks.to_le_bytes(), Duration::from_secs(60));
-                let request =
-                    Request { id: &id, name: "bench", rank, count: ranks, owner: rank as usize, timeout };
-                // Nobody can look: the last one that comes does the work.
-                measure(&*join(&request).unwrap(), "process", Wait::Sleeps);
-            });
+/// The same beside arithmetic, in a group whose threads keep off the first processor.
+fn measure_overlap(group: &dyn Communicator, way: &str, all: &[usize]) {
+    let (rank, ranks) = group.place().unwrap();
+    overlap(group, all, &|case, bytes, microseconds| {
+        if rank == 0 {
+            println!("{way} {case} {ranks} {bytes} {microseconds:.3}");
         }
     });
 }
 
+/// Groups of threads.
+fn within(ranks: u32, overlaps: bool) {
+    let all = processors();
+    if overlaps && all.len() > 1 {
+        stay_on(all.iter().copied().skip(1));
+    }
+    std::thread::scope(|scope| {
+        for rank in 0..ranks {
+            let all = &all;
+            scope.spawn(move || {
+                let (id, terms) = (ranks.to_le_bytes(), Duration::from_secs(60).into());
+                let request =
+                    Request { id: &id, name: "bench", rank, count: ranks, owner: rank as usize, terms };
+                let group = join(&request).unwrap();
+                if overlaps {
+                    measure_overlap(&*group, "process", all);
+                } else {
+                    measure(&*group, "process");
+                }
+            });
+        }
+    });
+    stay_on(all);
+}
+
+/// Alone, everything within a process; with COLLECTIVES_OVERLAP, what is done beside arithmetic.
 fn main() {
-    if hal_collectives_mpi::is_launched() {
-        let way = std::env::var("COLLECTIVES_WAY").unwrap_or_else(|_| "mpi".into());
-        let group = hal_collectives_mpi::join(b"bench", "bench", Duration::from_secs(60)).unwrap();
-        measure(&*group, &way, Wait::Looks);
+    let overlaps = std::env::var_os("COLLECTIVES_OVERLAP").is_some();
+    if !hal_collectives_mpi::is_launched() {
+        [2, 4, 8].into_iter().for_each(|ranks| within(ranks, overlaps));
+        return;
+    }
+    let way = std::env::var("COLLECTIVES_WAY").unwrap_or_else(|_| "mpi".into());
+    let all = processors();
+    if overlaps && all.len() > 1 {
+        // Before anything starts a thread.
+        stay_on(all.iter().copied().skip(1));
+    }
+    let group = hal_collectives_mpi::join(b"bench", "bench", Duration::from_secs(60)).unwrap();
+    if overlaps {
+        measure_overlap(&*group, &way, &all);
     } else {
-        [2, 4, 8].into_iter().for_each(within);
+        measure(&*group, &way);
     }
 }

@@ -6,9 +6,10 @@
     clippy::indexing_slicing,
     reason = "a check stops where something is not as it should be"
 )]
+#![allow(unsafe_code, reason = "a program that begins MPI itself calls it")]
 
 use hal_backend::HostRange;
-use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction, Result};
+use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction, Result, Terms};
 use hal_semaphore::{Code, Failure};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -90,6 +91,22 @@ fn kinds(group: &dyn Communicator) {
         assert!(run(group, nobody, count, &own, words).unwrap() == vec![0; words]);
     }
     floats(group);
+}
+
+/// The same in pieces of sizes that divide nothing, and ranks that do not divide in the same way.
+fn pieces() {
+    for piece in [1000, 4097, 100_003] {
+        let terms = Terms { timeout: Duration::from_secs(30), piece };
+        kinds(&*hal_collectives_mpi::join(&piece.to_le_bytes(), "pieces", terms).unwrap());
+    }
+    let timeout = Duration::from_secs(30);
+    let (rank, ranks) = hal_collectives_mpi::place().unwrap();
+    let piece = if rank + 1 == ranks { 100 } else { 200 };
+    let group = hal_collectives_mpi::join(b"unlike", "unlike", Terms { timeout, piece }).unwrap();
+    let sum = run(&*group, Kind::AllReduce(SUM), 1000, &vec![1; 1000], 1000);
+    if ranks > 1 {
+        fails(sum, Code::InvalidArgument, &["collective_piece"]);
+    }
 }
 
 /// Sums whose bits depend on the order of the ranks.
@@ -277,6 +294,43 @@ fn split(group: &dyn Communicator) {
     assert_eq!(none.is_some(), rank > 0);
 }
 
+/// A function of the MPI that launched this process, as a program that is linked with it calls it.
+fn mpi(name: &std::ffi::CStr) -> *mut libc::c_void {
+    let is_open = std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some();
+    let library = if is_open { c"libmpi.so.40" } else { c"libmpich.so.12" };
+    // SAFETY: names; what a library does when it is loaded is its own.
+    let function = unsafe {
+        libc::dlsym(libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL), name.as_ptr())
+    };
+    assert!(!function.is_null());
+    function
+}
+
+/// The program has begun MPI itself, and ends it when it has let go of its groups.
+fn program() {
+    let group = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).unwrap();
+    kinds(&*group);
+    drop(group);
+    hal_collectives_mpi::rest();
+    // SAFETY: `int MPI_Finalize(void)`.
+    let ended =
+        unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> i32>(mpi(c"MPI_Finalize"))() };
+    assert_eq!(ended, 0);
+}
+
+/// Begins MPI as a program does that has no threads.
+fn begin() {
+    type Init = extern "C" fn(*mut i32, *mut libc::c_void) -> i32;
+    // SAFETY: `int MPI_Init(int*, char***)`, which takes nothing for both.
+    let begun = unsafe {
+        std::mem::transmute::<*mut libc::c_void, Init>(mpi(c"MPI_Init"))(
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+        )
+    };
+    assert_eq!(begun, 0);
+}
+
 fn fails(outcome: Result<Vec<u32>>, code: Code, says: &[&str]) {
     let failure: Failure = outcome.unwrap_err();
     eprintln!("{failure}");
@@ -289,6 +343,12 @@ fn fails(outcome: Result<Vec<u32>>, code: Code, says: &[&str]) {
 fn main() {
     let scenario = std::env::args().nth(1).unwrap_or_default();
     let timeout = if scenario == "late" || scenario == "killed" { 1500 } else { 30_000 };
+    if scenario == "program" {
+        begin();
+        program();
+        println!("a rank: program ok");
+        return;
+    }
     let group = hal_collectives_mpi::join(b"test", "job", Duration::from_millis(timeout));
     if scenario == "wrong" {
         let failure = group.err().unwrap();
@@ -309,6 +369,7 @@ fn main() {
         "kinds" => kinds(&*group),
         "orders" => orders(&*group),
         "groups" => groups(&*group),
+        "pieces" => pieces(),
         "again" => again(),
         "faults" => faults(&*group),
         "misfits" => misfits(&*group),

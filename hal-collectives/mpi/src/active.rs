@@ -43,7 +43,9 @@ pub(crate) struct Active {
 
 impl Active {
     pub(crate) fn new(started: Started, steps: Schedule, deadline: Instant) -> Self {
-        Self { started, steps, deadline, expects: Vec::new(), in_flight: 0, after: None, is_announced: false }
+        // With the first piece, the next rank knows of all.
+        let is_announced = started.piece.number > 0;
+        Self { started, steps, deadline, expects: Vec::new(), in_flight: 0, after: None, is_announced }
     }
 
     fn header(&self, content: Content) -> Result<Header> {
@@ -52,7 +54,13 @@ impl Active {
         let meeting =
             meeting.ok_or_else(|| Failure::new(Code::Internal, "an operation with messages has no place"))?;
         let source = group.engine.rank;
-        Ok(Header { meeting, from: group.rank, source, operation: Some(self.started.operation), content })
+        Ok(Header {
+            meeting,
+            from: group.rank,
+            source,
+            asked: Some(group.ask(self.started.operation)),
+            content,
+        })
     }
 
     /// Sends what a step sends, and the first time that this rank is there.
@@ -148,7 +156,7 @@ impl Active {
             group.name,
             self.started.operation,
             group.rank,
-            group.timeout
+            group.terms.timeout
         );
         Failure::new(Code::DeadlineExceeded, message)
     }

@@ -8,10 +8,12 @@
 //! |---|---|---|
 //! | all-reduce | in each of log n steps all of it with one other rank | halves, quarters, … are reduced, and gathered the same way back |
 //! | reduce-scatter | halves, quarters, … | the same |
-//! | reduce | along the tree to the root | halves, quarters, …, and each share to the root |
+//! | reduce | along the tree to the root | halves, quarters, …, and back along the same tree to the root |
 //! | all-gather | in log n steps twice as much each | around a ring |
-//! | broadcast | along a tree from the root | a share to each, and around a ring |
+//! | broadcast | along a tree from the root | shares along a tree, and gathered in log n steps |
 //! | all-to-all | in log n steps half of it each | a message to each |
+//!
+//! That is for each [piece](hal_collectives::Pieces) of an operation by itself; a few pieces are under way at once.
 //!
 //! Reductions keep to the order of [`Tree`](hal_collectives::Tree): the ranks that exchange in a step are the two sides of a node of it.
 
@@ -20,7 +22,7 @@ mod halving;
 mod scratch;
 
 use hal_backend::HostRange;
-use hal_collectives::{Buffers, Kind, Operation, Result};
+use hal_collectives::{Kind, Operation, Portions, Result};
 pub(crate) use scratch::Scratch;
 
 /// From how many bytes on an all-reduce or a reduce is divided over the ranks.
@@ -125,32 +127,34 @@ struct Plan {
     ranks: u32,
 }
 
-/// The steps of an operation, whose buffers are as long as its places say.
+/// The steps of a piece of an operation with its memory.
 pub(crate) fn schedule(
     operation: Operation,
     (rank, ranks): (u32, u32),
-    buffers: Buffers,
+    memory: Portions,
     scratch: &mut Scratch,
 ) -> Result<Schedule> {
     let plan = Plan { operation, rank, ranks };
-    let Buffers { send, recv } = buffers;
+    let Portions { send, recv } = memory;
     Ok(match (operation.kind, send, recv) {
         (Kind::Send { .. } | Kind::Recv { .. } | Kind::SendRecv { .. }, send, recv) => {
-            plan.transfers(send, recv)
+            plan.transfers(send.map(|send| send.whole()), recv.map(|recv| recv.whole()))
         }
         // Without any elements there is nothing to exchange but that everybody is there.
         (_, None, None) => steps(vec![Step::default()]),
-        (Kind::AllReduce(how), Some(send), Some(recv)) => plan.all_reduce(how, &send, &recv, scratch)?,
+        (Kind::AllReduce(how), Some(send), Some(recv)) => {
+            plan.all_reduce(how, &send.whole(), &recv.whole(), scratch)?
+        }
         (Kind::Reduce { reduction, root }, Some(send), recv) => {
-            plan.reduce(reduction, root, &send, recv.as_ref(), scratch)?
+            plan.reduce(reduction, root, &send.whole(), recv.map(|recv| recv.whole()).as_ref(), scratch)?
         }
         (Kind::ReduceScatter(how), Some(send), Some(recv)) => {
-            plan.reduce_scatter(how, &send, &recv, scratch)?
+            plan.reduce_scatter(how, &send, &recv.whole(), scratch)?
         }
-        (Kind::AllGather, Some(send), Some(recv)) => plan.all_gather(&send, &recv, scratch)?,
+        (Kind::AllGather, Some(send), Some(recv)) => plan.all_gather(&send.whole(), &recv, scratch)?,
         (Kind::AllToAll, Some(send), Some(recv)) => plan.all_to_all(&send, &recv, scratch)?,
         (Kind::Broadcast { root }, Some(all), None) | (Kind::Broadcast { root }, None, Some(all)) => {
-            plan.broadcast(root, &all)
+            plan.broadcast(root, &all.whole())
         }
         (_, _, _) => {
             let message = format!("{operation} of rank {rank} has not the memory that it needs");

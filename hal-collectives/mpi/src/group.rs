@@ -3,10 +3,11 @@
 //! A rank's end of a group, and what it has entered.
 
 use crate::progress::{Command, Engine, Started, engine};
-use crate::wire::Meeting;
+use crate::wire::{Asked, Meeting};
 use hal_backend::HostRange;
 use hal_collectives::{
-    Buffers, Communicator, Done, Element, Entry, Job, Kind, Line, Operation, RECEIVER, Result, Side,
+    Buffers, Communicator, Done, Element, Entered, Entry, Job, Kind, Line, Operation, Piece, Pieces,
+    Portions, RECEIVER, Result, Seat, Side, Terms,
 };
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex};
@@ -73,7 +74,7 @@ pub(crate) fn addressee(id: Generation) -> Addressee {
 pub(crate) fn hear_early(
     meeting: Meeting,
     peer: u32,
-    theirs: Option<Operation>,
+    theirs: Option<Asked>,
 ) -> Option<(Arc<Group>, Failure)> {
     let (id, mut failed) = (meeting.group, None);
     let before = id
@@ -110,7 +111,7 @@ pub(crate) struct Group {
     /// The rank of each in the job.
     pub(crate) members: Vec<u32>,
     pub(crate) rank: u32,
-    pub(crate) timeout: Duration,
+    pub(crate) terms: Terms,
     /// Nobody joins it again when it is gone.
     is_part: bool,
     state: Arc<Mutex<State>>,
@@ -120,7 +121,7 @@ pub(crate) struct Group {
 type Place = (Line, bool, u64);
 
 /// What other ranks ask for.
-type Heard = SmallVec<[(u32, Operation); 1]>;
+type Heard = SmallVec<[(u32, Asked); 1]>;
 
 fn place(line: Line, side: Side, number: u64) -> Place {
     (line, line != Line::Everyone && side == RECEIVER, number)
@@ -132,7 +133,7 @@ struct State {
     /// How many operations each side of each line has entered.
     entered: BTreeMap<(Line, Side), u64>,
     /// What this rank has asked for, and what others have that it has not come to: the first of those that fit each other.
-    asked: BTreeMap<Place, Operation>,
+    asked: BTreeMap<Place, Asked>,
     heard: BTreeMap<Place, Heard>,
     splits: u32,
 }
@@ -160,20 +161,25 @@ fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xCBF2_9CE4_8422_2325, add)
 }
 
-pub(crate) fn join(id: &[u8], name: &str, timeout: Duration) -> Result<Box<dyn Communicator>> {
+/// Whether two ranks that meet in a line mean the same.
+fn fits(one: Asked, other: Asked, line: Line) -> bool {
+    one.operation.fits(&other.operation, line) && one.pieces == other.pieces
+}
+
+pub(crate) fn join(id: &[u8], name: &str, terms: Terms) -> Result<Box<dyn Communicator>> {
     let engine = engine()?;
     let members = (0..engine.size).collect();
     let rank = engine.rank;
     let number = hash(id.iter().copied());
-    Ok(Box::new(Member(Group::get(engine, number, name.to_owned(), (members, rank), timeout, false))))
+    Ok(Box::new(Member(Group::get(engine, number, name.to_owned(), (members, rank), terms, false))))
 }
 
 impl State {
     /// Remembers what another rank asks for, until this one does.
-    fn hear(&mut self, meeting: Meeting, peer: u32, theirs: Option<Operation>) {
+    fn hear(&mut self, meeting: Meeting, peer: u32, theirs: Option<Asked>) {
         let Some(theirs) = theirs else { return };
         let heard = self.heard.entry(place(meeting.line, RECEIVER, meeting.number)).or_default();
-        if !heard.iter().any(|(_, known)| known.fits(&theirs, meeting.line)) {
+        if !heard.iter().any(|(_, known)| fits(*known, theirs, meeting.line)) {
             heard.push((peer, theirs));
         }
     }
@@ -186,7 +192,7 @@ impl Group {
         number: u64,
         name: String,
         (members, rank): (Vec<u32>, u32),
-        timeout: Duration,
+        terms: Terms,
         is_part: bool,
     ) -> Arc<Self> {
         // The end of a group looks at the table too, so that none ends under its lock: this is dropped behind the lock.
@@ -199,7 +205,7 @@ impl Group {
         }
         let id = Generation { number, generation: known.generation };
         let state = known.state.clone();
-        let group = Arc::new(Self { engine, id, name, members, rank, timeout, is_part, state });
+        let group = Arc::new(Self { engine, id, name, members, rank, terms, is_part, state });
         known.group = Arc::downgrade(&group);
         drop(groups);
         group.engine.send(Command::Listen);
@@ -229,6 +235,11 @@ impl Group {
         u32::try_from(self.members.len()).unwrap_or(u32::MAX)
     }
 
+    /// What a rank of this group asks for with an operation.
+    pub(crate) fn ask(&self, operation: Operation) -> Asked {
+        Asked { operation, pieces: Pieces::new(operation, self.count(), self.terms.piece).count() }
+    }
+
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.state.lock().failed.clone()
     }
@@ -251,27 +262,27 @@ impl Group {
         let entered = state.entered.entry((line, side)).or_default();
         let number = *entered;
         *entered += 1;
-        let slot = Slot { line, side, number };
-        state.asked.insert(place(line, side, number), operation);
+        let (slot, own) = (Slot { line, side, number }, self.ask(operation));
+        state.asked.insert(place(line, side, number), own);
         if let Some(old) = number.checked_sub(REMEMBERED) {
             state.asked.remove(&place(line, side, old));
         }
         let heard = state.heard.remove(&place(line, side, number)).unwrap_or_default();
-        match heard.into_iter().find(|(_, theirs)| !operation.fits(theirs, line)) {
-            Some((peer, theirs)) => Err(self.misfit(slot, (self.rank, operation), (peer, Some(theirs)))),
+        match heard.into_iter().find(|&(_, theirs)| !fits(own, theirs, line)) {
+            Some((peer, theirs)) => Err(self.misfit(slot, (self.rank, own), (peer, Some(theirs)))),
             None => Ok(slot),
         }
     }
 
     /// Another rank is in an operation: compares it with what this one asks for there, or else with what was heard first.
-    pub(crate) fn hear(&self, meeting: Meeting, peer: u32, theirs: Option<Operation>) -> Result {
+    pub(crate) fn hear(&self, meeting: Meeting, peer: u32, theirs: Option<Asked>) -> Result {
         let Meeting { line, number, .. } = meeting;
         let side = if line == Line::Everyone { self.rank } else { RECEIVER };
         let mut state = self.state.lock();
         let own = state.asked.get(&place(line, side, number)).map(|&own| (self.rank, own));
         let known = own.or_else(|| state.heard.get(&place(line, side, number))?.first().copied());
         match (known, theirs) {
-            (Some((_, known)), Some(theirs)) if known.fits(&theirs, line) => Ok(()),
+            (Some((_, known)), Some(theirs)) if fits(known, theirs, line) => Ok(()),
             (Some(known), theirs) => Err(self.misfit(Slot { line, side, number }, known, (peer, theirs))),
             (None, theirs) => {
                 let is_over = state.entered.get(&(line, side)).is_some_and(|&entered| number < entered);
@@ -283,13 +294,17 @@ impl Group {
         }
     }
 
-    fn misfit(
-        &self,
-        slot: Slot,
-        (rank, operation): (u32, Operation),
-        (peer, theirs): (u32, Option<Operation>),
-    ) -> Failure {
-        let theirs = theirs.map_or("something unknown".to_owned(), |theirs| theirs.to_string());
+    fn misfit(&self, slot: Slot, (rank, own): (u32, Asked), (peer, theirs): (u32, Option<Asked>)) -> Failure {
+        let operation = own.operation;
+        if let Some(theirs) = theirs.filter(|theirs| operation.fits(&theirs.operation, slot.line)) {
+            let message = format!(
+                "{slot} of the group {:?} is not divided in the same way by all: rank {rank} has {} pieces of {operation}, rank \
+                 {peer} has {}; give every rank the same collective_piece",
+                self.name, own.pieces, theirs.pieces
+            );
+            return Failure::new(Code::InvalidArgument, message);
+        }
+        let theirs = theirs.map_or("something unknown".to_owned(), |theirs| theirs.operation.to_string());
         let message = format!(
             "{slot} of the group {:?} is not the same for all: rank {rank} asks for {operation}, rank {peer} for {theirs}; \
              every rank has to ask for the same operations in the same order",
@@ -331,7 +346,7 @@ impl Communicator for Member {
         let slots = lines.into_iter().map(|line| self.0.enter(line, operation)).collect::<Result<_>>();
         // What does not fit ends the group for all.
         let slots = slots.inspect_err(|failure| self.0.fail(failure))?;
-        Ok(Box::new(Entered { group: self.0.clone(), operation, slots, ended: false }))
+        Ok(Box::new(Entered::new(Places { group: self.0.clone(), operation, slots })))
     }
 
     fn end(&self, why: &Failure) {
@@ -346,8 +361,11 @@ impl Communicator for Member {
             state.splits += 1;
             state.splits
         };
-        let pending =
-            Arc::new(Pending { outcome: Mutex::new(None), known: Condvar::new(), timeout: self.0.timeout });
+        let pending = Arc::new(Pending {
+            outcome: Mutex::new(None),
+            known: Condvar::new(),
+            timeout: self.0.terms.timeout,
+        });
         let all = HostRange::allocate(u64::from(self.0.count()) * CALL, 64)?;
         let own = HostRange::allocate(CALL, 64)?;
         let _ = own.write(0, &color.map_or(-1, i64::from).to_le_bytes());
@@ -391,7 +409,7 @@ fn part_of(group: &Arc<Group>, split: u32, color: Option<u32>, all: &HostRange) 
     let words = words.chain([generation, split].map(u32::to_le_bytes).into_iter().flatten());
     let members = members.into_iter().map(|(_, _, member)| member).collect();
     let rank = u32::try_from(own).unwrap_or_default();
-    Ok(Group::get(group.engine.clone(), hash(words), name, (members, rank), group.timeout, true))
+    Ok(Group::get(group.engine.clone(), hash(words), name, (members, rank), group.terms, true))
 }
 
 /// A rank's end of a group that is being agreed on.
@@ -443,17 +461,16 @@ impl Communicator for Part {
 }
 
 /// A rank's places in an operation.
-struct Entered {
+#[derive(Clone)]
+struct Places {
     group: Arc<Group>,
     operation: Operation,
     slots: SmallVec<[Slot; 2]>,
-    /// Started or given up.
-    ended: bool,
 }
 
-impl Entered {
+impl Places {
     /// Ends the group; what everybody is told then.
-    fn fail(&self, why: &Failure) -> Failure {
+    fn end(&self, why: &Failure) -> Failure {
         let message = format!(
             "rank {} of the group {:?} could not take part in {}: {}",
             self.group.rank,
@@ -467,27 +484,28 @@ impl Entered {
     }
 }
 
-impl Entry for Entered {
-    fn start(mut self: Box<Self>, buffers: Buffers, done: Done) -> Option<Job> {
-        self.ended = true;
-        let place = (self.group.rank, self.group.count());
-        let buffers = buffers.cut(&self.operation, place).map_err(|failure| self.fail(&failure));
-        let slots = self.slots.clone();
-        let started = Started { group: self.group.clone(), operation: self.operation, slots, buffers, done };
+impl Seat for Places {
+    fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    fn place(&self) -> (u32, u32) {
+        (self.group.rank, self.group.count())
+    }
+
+    fn piece_size(&self) -> u64 {
+        self.group.terms.piece
+    }
+
+    fn start(&self, piece: Piece, memory: Result<Portions>, done: Done) -> Option<Job> {
+        let memory = memory.map_err(|failure| self.end(&failure));
+        let (group, slots) = (self.group.clone(), self.slots.clone());
+        let started = Started { group, operation: self.operation, piece, slots, memory, done };
         self.group.engine.send(Command::Start(Box::new(started)));
         None
     }
 
-    fn give_up(mut self: Box<Self>, why: &Failure) {
-        self.ended = true;
-        self.fail(why);
-    }
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        if !self.ended {
-            self.fail(&Failure::new(Code::Cancelled, "it was cancelled"));
-        }
+    fn fail(&self, why: &Failure) {
+        self.end(why);
     }
 }

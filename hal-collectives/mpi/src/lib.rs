@@ -25,8 +25,7 @@ mod mail;
 mod progress;
 mod wire;
 
-use hal_collectives::{Communicator, Result};
-use std::time::Duration;
+use hal_collectives::{Communicator, Result, Terms};
 
 /// Whether a launcher of MPI programs started this process beside others.
 pub fn is_launched() -> bool {
@@ -39,9 +38,9 @@ pub fn place() -> Result<(u32, u32)> {
     Ok((engine.rank, engine.size))
 }
 
-/// The whole job as a group: the same `id` and count on all ranks. Does not wait for the others.
-pub fn join(id: &[u8], name: &str, timeout: Duration) -> Result<Box<dyn Communicator>> {
-    group::join(id, name, timeout)
+/// The whole job as a group: the same `id` and terms on all ranks. Does not wait for the others.
+pub fn join(id: &[u8], name: &str, terms: impl Into<Terms>) -> Result<Box<dyn Communicator>> {
+    group::join(id, name, terms.into())
 }
 
 /// Looks once, on this thread, whether anything has moved: for a thread that has nothing better to do than to wait for an

@@ -136,9 +136,9 @@ impl Mail {
         let text = text_of(failure);
         let Ok(carried) = HostRange::allocate(text.len() as u64, 1) else { return };
         let _ = carried.write(0, &text);
-        let meeting = Meeting { group, line: Line::Everyone, number: 0 };
+        let meeting = Meeting { group, line: Line::Everyone, number: 0, piece: 0 };
         let content = Content::Ending { code: failure.code(), length: text.len() as u64 };
-        let header = Header { meeting, from: 0, source: 0, operation: None, content };
+        let header = Header { meeting, from: 0, source: 0, asked: None, content };
         for peer in peers {
             let _ = self.send(library, peer, &header, Some(&carried));
         }

@@ -15,7 +15,7 @@ use crate::group::{Addressee, Group, Slot, addressee, hear_early, remember_failu
 use crate::library::{Library, at_exit};
 use crate::mail::{Letter, Mail};
 use crate::wire::{Content, Meeting};
-use hal_collectives::{Buffers, Done, Line, Operation, RECEIVER, Result, SENDER};
+use hal_collectives::{Done, Line, Operation, Piece, Portions, RECEIVER, Result, SENDER};
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
@@ -85,19 +85,20 @@ thread_local! {
     static LOOKS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// An operation that a rank has started.
+/// A piece of an operation that a rank has started.
 pub(crate) struct Started {
     pub(crate) group: Arc<Group>,
     pub(crate) operation: Operation,
+    pub(crate) piece: Piece,
     pub(crate) slots: SmallVec<[Slot; 2]>,
-    /// As long as the operation says, unless they are not long enough.
-    pub(crate) buffers: Result<Buffers>,
+    /// As long as the piece needs, unless it is not long enough.
+    pub(crate) memory: Result<Portions>,
     pub(crate) done: Done,
 }
 
 impl Started {
     fn meeting(&self, slot: Slot) -> Meeting {
-        Meeting { group: self.group.id, line: slot.line, number: slot.number }
+        Meeting { group: self.group.id, line: slot.line, number: slot.number, piece: self.piece.number }
     }
 
     /// Where its letters go.
@@ -236,6 +237,11 @@ impl Engine {
     fn serve(&self) {
         let mut moved = Instant::now();
         loop {
+            if self.is_looked_at() {
+                // Two that look would wait for each other.
+                self.news.wait_for(&mut self.commands.lock(), NAP);
+                continue;
+            }
             let look = self.look();
             if look.has_ended {
                 return;
@@ -243,19 +249,15 @@ impl Engine {
             let now = Instant::now();
             if look.moved {
                 moved = now;
-                if !self.is_looked_at() {
-                    continue;
-                }
+                continue;
             }
-            if look.waits && now - moved < EAGER && !self.is_looked_at() {
+            if look.waits && now - moved < EAGER {
                 std::thread::yield_now();
                 continue;
             }
             let mut commands = self.commands.lock();
             if commands.is_empty() {
-                let _ = self
-                    .news
-                    .wait_for(&mut commands, if look.waits || self.is_looked_at() { NAP } else { IDLE });
+                self.news.wait_for(&mut commands, if look.waits { NAP } else { IDLE });
             }
         }
     }
@@ -331,10 +333,10 @@ impl Progress {
     }
 
     fn start(&mut self, started: Started) {
-        let buffers = started.group.failure().map_or_else(|| started.buffers.clone(), Err);
+        let memory = started.group.failure().map_or_else(|| started.memory.clone(), Err);
         let place = (started.group.rank, started.group.count());
         let steps =
-            buffers.and_then(|buffers| schedule(started.operation, place, buffers, &mut self.scratch));
+            memory.and_then(|memory| schedule(started.piece.operation, place, memory, &mut self.scratch));
         let steps = match steps {
             Ok(steps) => steps,
             Err(failure) => {
@@ -345,7 +347,7 @@ impl Progress {
         };
         let (id, now) = (self.next, Instant::now());
         self.next += 1;
-        let deadline = now.checked_add(started.group.timeout).unwrap_or(now);
+        let deadline = now.checked_add(started.group.terms.timeout).unwrap_or(now);
         self.deadlines.insert((deadline, id));
         if let Some(meeting) = started.incoming() {
             self.expected.insert(meeting, id);
@@ -411,12 +413,12 @@ impl Progress {
             return;
         }
         match addressee(id) {
-            Addressee::Member(group) => match group.hear(header.meeting, header.from, header.operation) {
+            Addressee::Member(group) => match group.hear(header.meeting, header.from, header.asked) {
                 Ok(()) => self.hand_over(letter),
                 Err(failure) => self.end(&group, &failure),
             },
             Addressee::Later => {
-                let failed = hear_early(header.meeting, header.from, header.operation);
+                let failed = hear_early(header.meeting, header.from, header.asked);
                 self.hand_over(letter);
                 if let Some((group, failure)) = failed {
                     self.end(&group, &failure);
@@ -516,9 +518,9 @@ impl Progress {
             self.expected.remove(&meeting);
             self.early.remove(&meeting);
         }
-        let Active { started: Started { done, buffers, group, .. }, steps, after, expects, .. } = active;
+        let Active { started: Started { done, memory, group, .. }, steps, after, expects, .. } = active;
         // Memory is let go, and with it written back where it has to be, before anybody is told.
-        drop((buffers, steps, after, expects));
+        drop((memory, steps, after, expects));
         self.told.push(Told { done, outcome, group });
     }
 

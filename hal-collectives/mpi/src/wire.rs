@@ -20,7 +20,7 @@ pub(crate) const FIRST_TAG: i32 = 16;
 pub(crate) const TAGS: u32 = 32_000;
 
 /// How many bytes a header has.
-pub(crate) const HEADER: usize = 80;
+pub(crate) const HEADER: usize = 88;
 
 /// How many bytes a letter carries at most.
 pub(crate) const CARRIED: u64 = 8 << 10;
@@ -28,12 +28,20 @@ pub(crate) const CARRIED: u64 = 8 << 10;
 /// How many bytes of a message a notice carries.
 pub(crate) const TEXT: usize = 1024;
 
-/// An operation of a group, the same on all of its ranks.
+/// A piece of an operation of a group, the same on all of its ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Meeting {
     pub(crate) group: Generation,
     pub(crate) line: Line,
     pub(crate) number: u64,
+    pub(crate) piece: u32,
+}
+
+/// What a rank asks for, and into how many pieces it divides that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) operation: Operation,
+    pub(crate) pieces: u32,
 }
 
 /// What a letter is.
@@ -54,8 +62,8 @@ pub(crate) struct Header {
     /// The rank of the sender in the group, and in the job.
     pub(crate) from: u32,
     pub(crate) source: u32,
-    /// What the sender is in; none in a notice.
-    pub(crate) operation: Option<Operation>,
+    /// What the sender is in, and into how many pieces it divides that; none in a notice.
+    pub(crate) asked: Option<Asked>,
     pub(crate) content: Content,
 }
 
@@ -77,7 +85,8 @@ impl Header {
             Line::Everyone => (0_u32, 0, 0),
             Line::Pair { from, to } => (1, from, to),
         };
-        let operation = self.operation.map_or([u8::MAX; ENCODED], |operation| operation.to_bytes());
+        let operation = self.asked.map_or([u8::MAX; ENCODED], |asked| asked.operation.to_bytes());
+        let pieces = self.asked.map_or(0, |asked| asked.pieces);
         let mut bytes = [0; HEADER];
         let parts = [kind, pair, first, second, self.from, self.source, self.meeting.group.generation]
             .into_iter()
@@ -86,6 +95,8 @@ impl Header {
             .chain(self.meeting.group.number.to_le_bytes())
             .chain(self.meeting.number.to_le_bytes())
             .chain(number.to_le_bytes())
+            .chain(self.meeting.piece.to_le_bytes())
+            .chain(pieces.to_le_bytes())
             .chain(operation);
         bytes.iter_mut().zip(parts).for_each(|(byte, part)| *byte = part);
         bytes
@@ -100,7 +111,8 @@ impl Header {
         let tag = i32::from_le_bytes(word(bytes)?);
         let mut large = || word(bytes).map(u64::from_le_bytes);
         let (group, number, length) = (large()?, large()?, large()?);
-        let operation = Operation::from_bytes(&word(bytes)?);
+        let (piece, pieces) = (u32::from_le_bytes(word(bytes)?), u32::from_le_bytes(word(bytes)?));
+        let asked = Operation::from_bytes(&word(bytes)?).map(|operation| Asked { operation, pieces });
         let content = match kind {
             0 => Content::Part { length, tag: (tag != 0).then_some(tag) },
             1 => Content::Presence,
@@ -109,7 +121,7 @@ impl Header {
         };
         let line = if pair == 0 { Line::Everyone } else { Line::Pair { from: first, to: second } };
         let group = Generation { number: group, generation };
-        Some(Self { meeting: Meeting { group, line, number }, from, source, operation, content })
+        Some(Self { meeting: Meeting { group, line, number, piece }, from, source, asked, content })
     }
 }
 
@@ -136,10 +148,11 @@ mod tests {
                 Content::Ending { code: Code::DataLoss, length: 5 },
             ] {
                 let group = Generation { number: u64::MAX - 3, generation: 9 };
-                let meeting = Meeting { group, line, number: 1 << 50 };
-                let header = Header { meeting, from: 1, source: 2, operation: Some(operation), content };
+                let meeting = Meeting { group, line, number: 1 << 50, piece: 70_001 };
+                let asked = Some(Asked { operation, pieces: 80_000 });
+                let header = Header { meeting, from: 1, source: 2, asked, content };
                 assert_eq!(Header::from_bytes(&header.to_bytes()), Some(header));
-                let notice = Header { operation: None, ..header };
+                let notice = Header { asked: None, ..header };
                 assert_eq!(Header::from_bytes(&notice.to_bytes()), Some(notice));
             }
         }

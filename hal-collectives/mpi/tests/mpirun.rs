@@ -71,6 +71,7 @@ fn mpich_carries_the_same() {
         (3, "kinds"),
         (3, "orders"),
         (3, "groups"),
+        (2, "pieces"),
         (3, "again"),
         (4, "split"),
         (3, "misfits"),
@@ -91,6 +92,13 @@ fn the_library_of_another_mpi_is_refused() {
 fn every_kind_works_between_processes() {
     for ranks in [1, 2, 3, 4, 5] {
         ends_well(ranks, "kinds");
+    }
+}
+
+#[test]
+fn every_kind_works_in_pieces() {
+    for ranks in [1, 2, 3] {
+        ends_well(ranks, "pieces");
     }
 }
 
@@ -117,6 +125,12 @@ fn whatever_does_not_fit_is_noticed_whoever_it_is() {
 #[test]
 fn each_rank_that_gives_up_at_each_step_ends_the_group_for_all() {
     ends_well(3, "faults");
+}
+
+#[test]
+fn mpi_that_the_program_has_begun_is_used_and_left_to_it() {
+    ends_well(2, "program");
+    ends_well_by(MPICH, 2, "program", &[]);
 }
 
 #[test]

@@ -6,18 +6,18 @@ use super::meeting::{Arrival, Meeting, Slot, ranks};
 use super::split::Split;
 use super::watch;
 use crate::operation::{Line, Side};
-use crate::{Job, Operation, Result};
+use crate::{Job, Operation, Result, Terms};
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The ranks that talk to each other.
 pub(super) struct Group {
     name: String,
     count: u32,
-    timeout: Duration,
+    terms: Terms,
     state: Mutex<State>,
 }
 
@@ -31,7 +31,8 @@ pub(super) struct State {
     claims: BTreeMap<u32, (usize, usize)>,
     /// How many operations each side of each line has entered.
     entered: BTreeMap<(Line, Side), u64>,
-    meetings: BTreeMap<Slot, Meeting>,
+    /// Of each piece.
+    meetings: BTreeMap<(Slot, u32), Meeting>,
     /// How often each rank has split the group.
     splits_of: BTreeMap<u32, u64>,
     pub(super) splits: BTreeMap<u64, Split>,
@@ -40,8 +41,8 @@ pub(super) struct State {
 }
 
 impl Group {
-    pub(super) fn new(name: String, count: u32, timeout: Duration) -> Arc<Self> {
-        Arc::new(Self { name, count, timeout, state: Mutex::default() })
+    pub(super) fn new(name: String, count: u32, terms: Terms) -> Arc<Self> {
+        Arc::new(Self { name, count, terms, state: Mutex::default() })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -52,8 +53,8 @@ impl Group {
         self.count
     }
 
-    pub(super) fn timeout(&self) -> Duration {
-        self.timeout
+    pub(super) fn terms(&self) -> Terms {
+        self.terms
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -98,7 +99,7 @@ impl Group {
         let entered = state.entered.entry((line, side)).or_default();
         let slot = Slot { line, number: *entered };
         *entered += 1;
-        let meeting = state.meetings.entry(slot).or_insert_with(|| Meeting::new(line, self.count));
+        let meeting = state.meetings.entry((slot, 0)).or_insert_with(|| Meeting::new(line, self.count));
         let Some((other, theirs)) = meeting.misfit(&operation, line) else {
             meeting.enter(side, rank, operation);
             return Ok(slot);
@@ -122,10 +123,11 @@ impl Group {
             return None;
         }
         let group = arrival.group.clone();
-        let meeting = state.meetings.get_mut(&slot)?;
+        let key = (slot, arrival.piece.number);
+        let meeting = state.meetings.entry(key).or_insert_with(|| Meeting::new(slot.line, self.count));
         meeting.arrive(side, arrival);
         if meeting.is_complete() {
-            let meeting = state.meetings.remove(&slot);
+            let meeting = state.meetings.remove(&key);
             drop(state);
             return meeting.map(|meeting| meeting.into_job(slot.line));
         }
@@ -177,23 +179,28 @@ impl Group {
     /// kept any more.
     pub(super) fn look(&self, now: Instant) -> Option<Instant> {
         let mut state = self.state.lock();
-        let meetings = state.meetings.iter().filter_map(|(slot, meeting)| Some((meeting.since?, Some(slot))));
+        let meetings = state.meetings.iter().filter_map(|(key, meeting)| Some((meeting.since?, Some(key))));
         let splits = state.splits.values().map(|split| (split.since, None));
-        let Some((since, slot)) = meetings.chain(splits).min_by_key(|(since, _)| *since) else {
+        let Some((since, key)) = meetings.chain(splits).min_by_key(|(since, _)| *since) else {
             state.watched = false;
             return None;
         };
-        let deadline = since + self.timeout;
+        let deadline = since + self.terms.timeout;
         if deadline > now {
             return Some(deadline);
         }
-        let what = match slot.and_then(|slot| Some((slot, state.meetings.get(slot)?))) {
+        let what = match key.and_then(|key| Some((key.0, state.meetings.get(key)?))) {
             Some((slot, meeting)) => {
-                format!("{slot} of the group {:?}: {}", self.name, meeting.who_is_there(slot.line))
+                let has_entered = |side| {
+                    state.entered.get(&(slot.line, side)).is_some_and(|&entered| entered > slot.number)
+                };
+                let who = meeting.who_is_there(slot.line, has_entered);
+                format!("{slot} of the group {:?}: {who}", self.name)
             }
             None => format!("a split of the group {:?}: {}", self.name, state.who_has_split(self.count)),
         };
-        let message = format!("{what}; that is how it is after {:?} (collective_timeout)", self.timeout);
+        let message =
+            format!("{what}; that is how it is after {:?} (collective_timeout)", self.terms.timeout);
         state.watched = false;
         self.end(state, &Failure::new(Code::DeadlineExceeded, message));
         None

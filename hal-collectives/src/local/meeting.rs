@@ -5,7 +5,7 @@
 use super::group::Group;
 use super::perform::{Everyone, transfer};
 use crate::operation::{Line, SENDER, Side};
-use crate::{Buffers, Done, Job, Operation, Result};
+use crate::{Done, Job, Operation, Piece, Portions, Result};
 use hal_semaphore::Failure;
 use parking_lot::Mutex;
 use std::fmt;
@@ -70,29 +70,29 @@ pub(super) struct Arrival {
     /// It is there as long as somebody waits in it, whoever else has let go of it.
     pub(super) group: Arc<Group>,
     pub(super) operation: Operation,
-    /// As long as the operation says.
-    pub(super) buffers: Buffers,
+    pub(super) piece: Piece,
+    pub(super) memory: Portions,
     pub(super) part: Part,
 }
 
 /// How far one side is.
 enum End {
     Absent,
-    Entered(u32, Operation),
-    Here(u32, Arrival),
+    Entered(Operation),
+    Here(Arrival),
 }
 
 impl End {
-    fn asks(&self) -> Option<(u32, &Operation)> {
+    fn asks(&self) -> Option<&Operation> {
         match self {
             End::Absent => None,
-            End::Entered(rank, operation) => Some((*rank, operation)),
-            End::Here(rank, arrival) => Some((*rank, &arrival.operation)),
+            End::Entered(operation) => Some(operation),
+            End::Here(arrival) => Some(&arrival.operation),
         }
     }
 }
 
-/// An operation that not everybody has started.
+/// A piece of an operation that not everybody has started. Ranks enter the first one.
 pub(super) struct Meeting {
     ends: Vec<End>,
     /// What the first rank asks for that entered. All of those that are there fit each other.
@@ -116,15 +116,13 @@ impl Meeting {
     pub(super) fn enter(&mut self, side: Side, rank: u32, operation: Operation) {
         self.asked.get_or_insert((rank, operation));
         if let Some(end) = self.ends.get_mut(side as usize) {
-            *end = End::Entered(rank, operation);
+            *end = End::Entered(operation);
         }
     }
 
     pub(super) fn arrive(&mut self, side: Side, arrival: Arrival) {
-        if let Some(end) = self.ends.get_mut(side as usize)
-            && let End::Entered(rank, _) = end
-        {
-            *end = End::Here(*rank, arrival);
+        if let Some(end) = self.ends.get_mut(side as usize) {
+            *end = End::Here(arrival);
             self.here += 1;
         }
     }
@@ -134,7 +132,7 @@ impl Meeting {
     }
 
     fn into_arrivals(self) -> Vec<Arrival> {
-        let here = |end| if let End::Here(_, arrival) = end { Some(arrival) } else { None };
+        let here = |end| if let End::Here(arrival) = end { Some(arrival) } else { None };
         self.ends.into_iter().filter_map(here).collect()
     }
 
@@ -149,19 +147,19 @@ impl Meeting {
         Box::new(move || {
             match (line, arrivals.as_slice()) {
                 (Line::Everyone, arrivals) => Everyone(arrivals).perform(),
-                (Line::Pair { .. }, [sender, receiver]) => transfer(&sender.buffers, &receiver.buffers),
+                (Line::Pair { .. }, [sender, receiver]) => transfer(&sender.memory, &receiver.memory),
                 (Line::Pair { .. }, _) => debug_assert!(false, "a pair has two ends"),
             }
-            for Arrival { buffers, part, group, .. } in arrivals {
+            for Arrival { memory, part, group, .. } in arrivals {
                 // Memory is let go, and with it written back where it has to be, before anybody is told.
-                drop((buffers, group));
+                drop((memory, group));
                 part.end(Ok(()));
             }
         })
     }
 
     /// Who has come how far, in words.
-    pub(super) fn who_is_there(&self, line: Line) -> String {
+    pub(super) fn who_is_there(&self, line: Line, has_entered: impl Fn(Side) -> bool) -> String {
         let (mut here, mut entered, mut absent) = (Vec::new(), Vec::new(), Vec::new());
         let mut asked = Vec::new();
         for (side, end) in (0..).zip(&self.ends) {
@@ -178,9 +176,11 @@ impl Meeting {
             match end {
                 End::Here(..) => here.push(rank),
                 End::Entered(..) => entered.push(rank),
+                // Of a piece behind the first one.
+                End::Absent if has_entered(side) => entered.push(rank),
                 End::Absent => absent.push(rank),
             }
-            asked.extend(end.asks().map(|(_, operation)| operation.to_string()));
+            asked.extend(end.asks().map(Operation::to_string));
         }
         asked.dedup();
         let mut text = format!("{}; {} in it", asked.join(", "), ranks(&here, "waits", "wait"));

@@ -7,8 +7,8 @@ use super::meeting::{Arrival, Part, Parts, Slot};
 use super::split::Pending;
 use super::watch;
 use crate::operation::{Kind, Side};
-use crate::{Buffers, Communicator, Done, Entry, Job, Operation, Result};
-use hal_semaphore::{Code, Failure};
+use crate::{Communicator, Done, Entered, Entry, Job, Operation, Piece, Portions, Result, Seat};
+use hal_semaphore::Failure;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -40,19 +40,11 @@ impl Communicator for Member {
     fn enter(&self, operation: Operation) -> Result<Box<dyn Entry>> {
         operation.check(self.group.count())?;
         let rank = self.rank;
-        let mut entered =
-            Entered { group: self.group.clone(), rank, operation, slots: SmallVec::new(), ended: false };
+        let mut slots = SmallVec::new();
         for (line, side) in operation.lines(rank) {
-            match self.group.enter((line, side), (rank, operation)) {
-                Ok(slot) => entered.slots.push((slot, side)),
-                Err(failure) => {
-                    // The group has failed, and there is nothing to give up.
-                    entered.ended = true;
-                    return Err(failure);
-                }
-            }
+            slots.push((self.group.enter((line, side), (rank, operation))?, side));
         }
-        Ok(Box::new(entered))
+        Ok(Box::new(Entered::new(Place { group: self.group.clone(), rank, operation, slots })))
     }
 
     fn end(&self, why: &Failure) {
@@ -69,18 +61,17 @@ impl Communicator for Member {
 }
 
 /// A rank's places in an operation.
-struct Entered {
+#[derive(Clone)]
+struct Place {
     group: Arc<Group>,
     rank: u32,
     operation: Operation,
     slots: SmallVec<[(Slot, Side); 2]>,
-    /// Started or given up.
-    ended: bool,
 }
 
-impl Entered {
+impl Place {
     /// Ends the group; what everybody is told then.
-    fn fail(&self, failure: &Failure) -> Failure {
+    fn end(&self, failure: &Failure) -> Failure {
         let message = format!(
             "rank {} of the group {:?} could not take part in {}: {}",
             self.rank,
@@ -94,50 +85,56 @@ impl Entered {
     }
 }
 
-impl Entry for Entered {
-    fn start(mut self: Box<Self>, buffers: Buffers, done: Done) -> Option<Job> {
-        self.ended = true;
+impl Seat for Place {
+    fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    fn place(&self) -> (u32, u32) {
+        (self.rank, self.group.count())
+    }
+
+    fn piece_size(&self) -> u64 {
+        self.group.terms().piece
+    }
+
+    fn start(&self, piece: Piece, memory: Result<Portions>, done: Done) -> Option<Job> {
         let alone = matches!(self.operation.kind, Kind::SendRecv { from: None, .. });
         let part: Part = Parts::new(self.slots.len() + usize::from(alone), done);
-        let buffers = match buffers.cut(&self.operation, (self.rank, self.group.count())) {
-            Ok(buffers) => buffers,
+        let memory = match memory {
+            Ok(memory) => memory,
             Err(failure) => {
-                let failure = self.fail(&failure);
+                let failure = self.end(&failure);
                 let parts = std::iter::repeat_n(part, self.slots.len() + usize::from(alone));
                 watch::tell(parts.collect(), &failure);
                 return None;
             }
         };
         let mut jobs: SmallVec<[Job; 2]> = SmallVec::new();
-        let arrival = Arrival { group: self.group.clone(), operation: self.operation, buffers, part };
+        let (group, operation) = (self.group.clone(), self.operation);
+        let arrival = Arrival { group, operation, piece, memory, part };
         for (slot, side) in &self.slots {
             jobs.extend(self.group.arrive(*slot, *side, arrival.clone()));
         }
         if alone {
             jobs.push(Box::new(move || {
-                if let Some(recv) = &arrival.buffers.recv {
-                    let filled = recv.fill(&[0]);
+                if let Some(recv) = &arrival.memory.recv {
+                    let filled = recv.whole().fill(&[0]);
                     debug_assert!(filled, "one byte divides everything");
                 }
-                arrival.part.end(Ok(()));
+                let Arrival { memory, part, .. } = arrival;
+                drop(memory);
+                part.end(Ok(()));
             }));
         }
         match jobs.len() {
             0 => None,
+            1 => jobs.pop(),
             _ => Some(Box::new(move || jobs.into_iter().for_each(|job| job()))),
         }
     }
 
-    fn give_up(mut self: Box<Self>, why: &Failure) {
-        self.ended = true;
-        self.fail(why);
-    }
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        if !self.ended {
-            self.fail(&Failure::new(Code::Cancelled, "it was cancelled"));
-        }
+    fn fail(&self, why: &Failure) {
+        self.end(why);
     }
 }

@@ -4,7 +4,7 @@
 
 use super::meeting::Arrival;
 use crate::operation::Kind;
-use crate::{Buffers, Element, Reduction, reduce};
+use crate::{Element, Parts, Portions, Reduction, reduce};
 use hal_backend::HostRange;
 
 /// Everybody's memory for one operation, in the order of the ranks.
@@ -17,41 +17,37 @@ fn copy(source: &HostRange, target: &HostRange) {
 }
 
 /// What one rank sends another.
-pub(super) fn transfer(sender: &Buffers, receiver: &Buffers) {
+pub(super) fn transfer(sender: &Portions, receiver: &Portions) {
     if let (Some(source), Some(target)) = (&sender.send, &receiver.recv) {
-        copy(source, target);
+        copy(&source.whole(), &target.whole());
     }
 }
 
 impl Everyone<'_> {
     pub(super) fn perform(&self) {
-        let Some(operation) = self.0.first().map(|first| first.operation) else { return };
-        let bytes = operation.count * operation.element.size();
+        let Some(operation) = self.0.first().map(|first| first.piece.operation) else { return };
         match operation.kind {
-            Kind::AllGather => self.for_each_pair(|from, to, source, target| {
-                let _ = to;
-                self.part(source, target, (0, from * bytes, bytes));
-            }),
+            Kind::AllGather => {
+                self.for_each_pair(|from, _, source, target| copy(&source.whole(), &target.of(from)));
+            }
             Kind::AllToAll => {
-                let part = bytes / self.0.len().max(1) as u64;
-                self.for_each_pair(|from, to, source, target| {
-                    self.part(source, target, (to * part, from * part, part));
-                });
+                self.for_each_pair(|from, to, source, target| copy(&source.of(to), &target.of(from)));
             }
             Kind::Broadcast { root } => {
                 let Some(root) = self.0.get(root as usize) else { return };
                 for other in self.0 {
-                    transfer(&root.buffers, &other.buffers);
+                    transfer(&root.memory, &other.memory);
                 }
             }
             Kind::AllReduce(reduction) | Kind::Reduce { reduction, .. } => {
-                let targets: Vec<_> = self.0.iter().filter_map(|rank| rank.buffers.recv.as_ref()).collect();
-                self.reduce((operation.element, reduction), (0, bytes), &targets);
+                let targets: Vec<_> =
+                    self.0.iter().filter_map(|rank| Some(rank.memory.recv.as_ref()?.whole())).collect();
+                self.reduce((operation.element, reduction), 0, &targets);
             }
             Kind::ReduceScatter(reduction) => {
-                for (rank, arrival) in (0_u64..).zip(self.0) {
-                    let targets: Vec<_> = arrival.buffers.recv.iter().collect();
-                    self.reduce((operation.element, reduction), (rank * bytes, bytes), &targets);
+                for (rank, arrival) in (0..).zip(self.0) {
+                    let target = arrival.memory.recv.as_ref().map(Parts::whole);
+                    self.reduce((operation.element, reduction), rank, target.as_slice());
                 }
             }
             Kind::Send { .. } | Kind::Recv { .. } | Kind::SendRecv { .. } => {
@@ -61,27 +57,22 @@ impl Everyone<'_> {
     }
 
     /// Does something with what each rank sends and where each gets it.
-    fn for_each_pair(&self, mut each: impl FnMut(u64, u64, &HostRange, &HostRange)) {
+    fn for_each_pair(&self, mut each: impl FnMut(u32, u32, &Parts, &Parts)) {
         for (from, sender) in (0..).zip(self.0) {
             for (to, receiver) in (0..).zip(self.0) {
-                if let (Some(source), Some(target)) = (&sender.buffers.send, &receiver.buffers.recv) {
+                if let (Some(source), Some(target)) = (&sender.memory.send, &receiver.memory.recv) {
                     each(from, to, source, target);
                 }
             }
         }
     }
 
-    fn part(&self, source: &HostRange, target: &HostRange, (from, to, bytes): (u64, u64, u64)) {
-        if let (Some(source), Some(target)) = (source.slice(from, bytes), target.slice(to, bytes)) {
-            copy(&source, &target);
-        }
-    }
-
-    /// Reduces some bytes of what everybody sends, and puts the result at the beginning of each target.
-    fn reduce(&self, how: (Element, Reduction), span: (u64, u64), targets: &[&HostRange]) {
+    /// Reduces a part of what everybody sends, and puts the result into each target.
+    fn reduce(&self, how: (Element, Reduction), part: u32, targets: &[HostRange]) {
         let sources: Vec<HostRange> =
-            self.0.iter().filter_map(|arrival| arrival.buffers.send.clone()).collect();
-        reduce(how.0, how.1, &sources, span, &mut |at, bytes| {
+            self.0.iter().filter_map(|arrival| Some(arrival.memory.send.as_ref()?.of(part))).collect();
+        let Some(length) = sources.first().map(HostRange::length) else { return };
+        reduce(how.0, how.1, &sources, (0, length), &mut |at, bytes| {
             for target in targets {
                 let fits = target.write(at, bytes);
                 debug_assert!(fits, "a target is as long as the operation says");

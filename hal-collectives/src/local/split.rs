@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Split {
     calls: BTreeMap<u32, (Option<u32>, i32, Arc<Pending>)>,
     pub(super) since: Instant,
+    /// The group is there for those who have not called, whoever else has let go of it.
+    _group: Arc<Group>,
 }
 
 impl Split {
@@ -40,7 +42,7 @@ impl Split {
             members.sort_by_key(|&(key, rank, _)| (key, rank));
             let name = format!("{} split {number} color {color}", group.name());
             let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
-            let part = Group::new(name, count, group.timeout());
+            let part = Group::new(name, count, group.terms());
             for (rank, (_, _, pending)) in (0..).zip(members) {
                 // Nobody else knows of it, so nobody else is that rank.
                 pending.set(Member::claim(&part, rank, rank as usize));
@@ -57,9 +59,12 @@ pub(super) fn call(
     pending: &Arc<Pending>,
 ) -> Result {
     let (mut state, number) = group.next_split(rank)?;
-    pending.patience(group.timeout());
-    let split =
-        state.splits.entry(number).or_insert_with(|| Split { calls: BTreeMap::new(), since: Instant::now() });
+    pending.patience(group.terms().timeout);
+    let split = state.splits.entry(number).or_insert_with(|| Split {
+        calls: BTreeMap::new(),
+        since: Instant::now(),
+        _group: group.clone(),
+    });
     split.calls.insert(rank, (color, key, pending.clone()));
     if split.calls.len() < group.count() as usize {
         group.keep_time(&mut state);

@@ -10,7 +10,7 @@
 
 use hal_backend::HostRange;
 use hal_collectives::local::{Request, join};
-use hal_collectives::{Buffers, Communicator, Element, Job, Operation, Result};
+use hal_collectives::{Buffers, Communicator, Element, Job, Operation, Result, Terms};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -21,10 +21,16 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A group of its own for each call.
 pub(crate) fn group(count: u32, timeout: Duration) -> Vec<Arc<dyn Communicator>> {
+    group_in_pieces(count, timeout, hal_collectives::PIECE)
+}
+
+/// One whose operations are divided into pieces of so many bytes.
+pub(crate) fn group_in_pieces(count: u32, timeout: Duration, piece: u64) -> Vec<Arc<dyn Communicator>> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let id = NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+    let terms = Terms { timeout, piece };
     let member = |rank| {
-        let request = Request { id: &id, name: "test", rank, count, owner: rank as usize, timeout };
+        let request = Request { id: &id, name: "test", rank, count, owner: rank as usize, terms };
         Arc::from(join(&request).unwrap())
     };
     (0..count).map(member).collect()

@@ -6,44 +6,88 @@
 //! before. Two timelines of our own order them. The last barrier is submitted first, as it alone has the program's signals:
 //! if they are refused, nothing has begun, and whatever goes wrong later reaches them along the chain.
 //!
-//! Memory that the host can map is used where it is, whoever's it is. Other memory is brought into host memory before and
-//! taken back after, by its owner's queue, as for any [loan](super::loan).
+//! # Memory
+//!
+//! What the host can map is used where it is, whoever's it is. Other memory goes through host memory in the
+//! [pieces](hal_collectives::Pieces) that the operation is divided into: its owner's queue brings a piece, the piece is an operation of
+//! the host, and the owner's queue takes back what was received. A *lane* is host memory for one piece, and a timeline that orders what
+//! is done with it: every n-th piece, one after the other. Nothing else orders pieces, so a card copies one while others are on
+//! their way between the ranks, and an operation of any size needs host memory for as many pieces as it has lanes.
 
 use super::State;
 use super::queue::{SemaphoreLists, Side};
 use crate::buffer::Slice;
-use crate::collective::{CollectiveRecord, Collectives, Entered};
+use crate::collective::{CollectiveRecord, Collectives, Entered, Mapped, Near};
 use crate::command_buffer::{Recorded, Step};
-use crate::lending::Lending;
+use crate::constants::{ACCESS_READ, ACCESS_WRITE};
+use crate::lending::{Owner, copy_all_by};
 use crate::record::{Reference, Use};
 use crate::semaphore::{IreeTimeline, List, OwnedList};
 use crate::status::{Result, invalid};
 use crate::work::Operation;
 use hal_backend::Device;
-use hal_collectives::Entry;
+use hal_collectives::{Entry, Piece, PieceEntry, Pieces, WINDOW};
 use hal_semaphore::{Affinity, Failure};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Where a collective finds the bytes of a buffer.
-struct Route {
-    /// What the host can map: the bytes themselves, or what stands for them.
-    near: Slice,
-    /// Whose they are otherwise, and what says that they were copied.
-    far: Option<(Lending, IreeTimeline)>,
+enum Place {
+    /// The host can map them.
+    Here(Slice),
+    /// Only their owner can use them.
+    There(Owner, Slice),
+}
+
+/// What is done with the memory of a lane, in this order, for each piece.
+const FETCHED: u64 = 1;
+const MOVED: u64 = 2;
+const RETURNED: u64 = 3;
+
+/// Host memory for one piece at a time.
+struct Lane {
+    send: Option<Slice>,
+    recv: Option<Slice>,
+    /// At three times the number of its pieces before, and as far as it is with the next one.
+    order: IreeTimeline,
 }
 
 /// The memory of one collective.
-#[derive(Default)]
-struct Routes {
-    send: Option<Route>,
-    recv: Option<Route>,
+struct Route {
+    send: Option<Place>,
+    recv: Option<Place>,
+    /// None where all of it is here.
+    lanes: Vec<Lane>,
+    /// How many pieces go through them.
+    pieces: u64,
+}
+
+impl Route {
+    /// What says that it has ended, if it has lanes.
+    fn ends(&self) -> impl Iterator<Item = (&IreeTimeline, u64)> {
+        let lanes = self.lanes.len() as u64;
+        (0..).zip(&self.lanes).map(move |(lane, Lane { order, .. })| {
+            let turns = (self.pieces + lanes - 1 - lane) / lanes;
+            (order, turns * RETURNED)
+        })
+    }
+}
+
+/// Which bytes of a buffer a piece uses, and where they are in memory for the piece alone.
+fn copies(piece: &Piece, ranks: u32, all: &Slice, alone: &Slice, bytes: u64) -> Result<Vec<(Slice, Slice)>> {
+    let length = piece.part(ranks).max(1);
+    let parts = u32::try_from(bytes / length).unwrap_or(u32::MAX);
+    let pair = |rank: u32| {
+        Ok((all.part(piece.offset_of(rank), length)?, alone.part(u64::from(rank) * length, length)?))
+    };
+    (0..parts).map(pair).collect()
 }
 
 /// What orders the steps of one execution.
 struct Chain<'a> {
     steps: &'a [Step],
     /// The memory of each step's collectives.
-    routes: Vec<Vec<Routes>>,
+    routes: Vec<Vec<Route>>,
     /// Each at the number of a step, from 1, when that part of it has ended.
     commands: IreeTimeline,
     collectives: IreeTimeline,
@@ -59,11 +103,11 @@ impl Chain<'_> {
         if !step.records.is_empty() {
             list.push(self.commands.clone(), number as u64 + 1);
         }
-        if !step.collectives.is_empty() {
+        if routes.iter().any(|route| route.lanes.is_empty()) {
             list.push(self.collectives.clone(), number as u64 + 1);
         }
-        for (_, copied) in routes.iter().filter_map(|routes| routes.recv.as_ref()?.far.as_ref()) {
-            list.push(copied.clone(), 1);
+        for (order, end) in routes.iter().flat_map(Route::ends) {
+            list.push(order.clone(), end);
         }
         list
     }
@@ -86,29 +130,20 @@ impl<D: Device> State<D> {
         bindings: &[Option<Slice>],
     ) -> Result {
         let steps = commands.steps();
-        let routes = steps.iter().map(|step| {
-            step.collectives.iter().map(|record| self.routes(record, bindings)).collect::<Result<Vec<_>>>()
-        });
-        let chain = Chain {
-            steps,
-            routes: routes.collect::<Result<_>>()?,
-            commands: self.timeline()?,
-            collectives: self.timeline()?,
-        };
         let mut entries = Entries::new();
-        let outcome = steps.iter().flat_map(|step| &step.collectives).try_for_each(|record| {
-            entries.push_back(record.communicator.enter(record.operation)?);
-            Ok(())
+        let outcome = self.enter_steps(steps, bindings, &mut entries).and_then(|chain| {
+            let over = chain.end_of(steps.len() - 1);
+            let last = SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() };
+            self.barrier(affinity, &last)?;
+            Ok((chain, over))
         });
-        let last = steps.len() - 1;
-        let over = chain.end_of(last);
-        let outcome = outcome.and_then(|()| {
-            self.barrier(affinity, &SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() })
-        });
-        if let Err(failure) = outcome {
-            give_up(entries, &failure);
-            return Err(failure);
-        }
+        let (chain, over) = match outcome {
+            Ok(entered) => entered,
+            Err(failure) => {
+                give_up(entries, &failure);
+                return Err(failure);
+            }
+        };
         // From here on it was accepted: what goes wrong is told through the signals, and not by a thread that submits.
         for number in 0..steps.len() {
             let waits = chain.waits(number, &lists.waits);
@@ -124,21 +159,73 @@ impl<D: Device> State<D> {
         Ok(())
     }
 
-    /// Where the bytes of a collective are.
-    fn routes(&self, record: &CollectiveRecord, bindings: &[Option<Slice>]) -> Result<Routes> {
-        let route = |reference: &Option<Reference>, way: Use| {
-            let Some(reference) = reference else { return Ok(None) };
-            let slice = reference.bytes(bindings)?.into_owned();
+    /// Enters all collectives in their order, and finds their memory.
+    fn enter_steps<'a>(
+        &self,
+        steps: &'a [Step],
+        bindings: &[Option<Slice>],
+        entries: &mut Entries,
+    ) -> Result<Chain<'a>> {
+        let mut routes = Vec::with_capacity(steps.len());
+        for record in steps.iter().flat_map(|step| &step.collectives) {
+            entries.push_back(record.communicator.enter(record.operation)?);
+        }
+        let mut entered = entries.iter();
+        for step in steps {
+            let route =
+                |record| self.route(record, entered.next().and_then(|entry| entry.pieces()), bindings);
+            routes.push(step.collectives.iter().map(route).collect::<Result<Vec<_>>>()?);
+        }
+        Ok(Chain { steps, routes, commands: self.timeline()?, collectives: self.timeline()? })
+    }
+
+    /// Where the bytes of a collective are, and what stands for them.
+    fn route(
+        &self,
+        record: &CollectiveRecord,
+        pieces: Option<Pieces>,
+        bindings: &[Option<Slice>],
+    ) -> Result<Route> {
+        let bytes = |reference: &Option<Reference>| {
+            reference
+                .as_ref()
+                .map(|reference| Ok::<_, Failure>(reference.bytes(bindings)?.into_owned()))
+                .transpose()
+        };
+        let (send, recv) = (bytes(&record.send)?, bytes(&record.recv)?);
+        let (rank, ranks) = record.communicator.place()?;
+        if let (Some(send), Some(recv)) = (&send, &recv) {
+            let ((buffer, sent), (other, got)) = (send.place(), recv.place());
+            if buffer == other {
+                record.operation.check_places(rank, (sent, send.length), (got, recv.length))?;
+            }
+        }
+        let place = |slice: Option<Slice>, way: Use| {
+            let Some(slice) = slice else { return Ok(None) };
             if slice.sole_user().is_none() {
-                return Ok(Some(Route { near: slice, far: None }));
+                return Ok(Some(Place::Here(slice)));
             }
             way.check(&slice)?;
-            let owner = slice.owner()?;
-            let near = self.staging_with(&owner, slice.length)?;
-            let far = Some((Lending::new(owner, slice, near.clone()), self.timeline()?));
-            Ok::<_, Failure>(Some(Route { near, far }))
+            Ok::<_, Failure>(Some(Place::There(slice.owner()?, slice)))
         };
-        Ok(Routes { send: route(&record.send, Use::Source)?, recv: route(&record.recv, Use::Target)? })
+        let (send, recv) = (place(send, Use::Source)?, place(recv, Use::Target)?);
+        let mut route = Route { send, recv, lanes: Vec::new(), pieces: 0 };
+        let far = |place: &Option<Place>| matches!(place, Some(Place::There(..)));
+        let Some(pieces) = pieces.filter(|_| far(&route.send) || far(&route.recv)) else { return Ok(route) };
+        route.pieces = pieces.count().into();
+        // None is larger than the first one.
+        let largest = pieces.get(0).operation.places(rank, ranks);
+        let staging = |place: &Option<Place>, bytes: Option<u64>| match place {
+            Some(Place::There(owner, _)) => {
+                Ok::<_, Failure>(Some(self.staging_with(owner, bytes.unwrap_or_default())?))
+            }
+            _ => Ok(None),
+        };
+        for _ in 0..route.pieces.min(WINDOW) {
+            let (send, recv) = (staging(&route.send, largest.send)?, staging(&route.recv, largest.recv)?);
+            route.lanes.push(Lane { send, recv, order: self.timeline()? });
+        }
+        Ok(route)
     }
 
     /// Submits what a step has for the queue.
@@ -168,7 +255,7 @@ impl<D: Device> State<D> {
         })
     }
 
-    /// Submits a step's collectives, between the copies of the memory that the host cannot map.
+    /// Submits a step's collectives: together those whose memory is here, and the others by themselves.
     fn step_collectives(
         &self,
         affinity: Affinity,
@@ -180,30 +267,83 @@ impl<D: Device> State<D> {
         let (Some(step), Some(routes)) = (chain.steps.get(number), chain.routes.get(number)) else {
             return Ok(());
         };
-        if step.collectives.is_empty() {
+        let mut here = Vec::new();
+        for (record, route) in step.collectives.iter().zip(routes) {
+            let entry = entries.pop_front().ok_or_else(|| invalid("a collective was not entered"))?;
+            if !route.lanes.is_empty() {
+                self.pieces(affinity, waits, record, route, entry.divide())?;
+                continue;
+            }
+            let slice = |place: &Option<Place>| match place {
+                Some(Place::Here(slice)) => Some(slice.clone()),
+                _ => None,
+            };
+            let (send, recv) = (slice(&route.send), slice(&route.recv));
+            here.push((record.communicator.clone(), Entered::Whole { entry, send, recv }));
+        }
+        if here.is_empty() {
             return Ok(());
-        }
-        let mut ready = waits.borrow().to_owned();
-        for (lending, copied) in routes.iter().filter_map(|routes| routes.send.as_ref()?.far.as_ref()) {
-            lending.fetch(&waits.borrow(), (copied, 1))?;
-            ready.push(copied.clone(), 1);
-        }
-        let mut entered = Vec::with_capacity(routes.len());
-        for (record, routes) in step.collectives.iter().zip(routes) {
-            let near = |route: &Option<Route>| route.as_ref().map(|route| route.near.clone());
-            entered.push(Entered {
-                communicator: record.communicator.clone(),
-                entry: entries.pop_front().ok_or_else(|| invalid("a collective was not entered"))?,
-                send: near(&routes.send),
-                recv: near(&routes.recv),
-            });
         }
         let mut moved = OwnedList::default();
         moved.push(chain.collectives.clone(), number as u64 + 1);
-        let lists = SemaphoreLists { waits: ready.borrow(), signals: moved.borrow() };
-        self.submit(affinity, &lists, Side::Host, Operation::Collectives(Box::new(Collectives(entered))))?;
-        for (lending, copied) in routes.iter().filter_map(|routes| routes.recv.as_ref()?.far.as_ref()) {
-            lending.copy((&lending.staging, &lending.original), &moved.borrow(), (copied, 1))?;
+        let lists = SemaphoreLists { waits: waits.borrow(), signals: moved.borrow() };
+        self.submit(affinity, &lists, Side::Host, Operation::Collectives(Box::new(Collectives(here))))
+    }
+
+    /// Submits the pieces of a collective, each to the next lane.
+    fn pieces(
+        &self,
+        affinity: Affinity,
+        waits: &OwnedList,
+        record: &CollectiveRecord,
+        route: &Route,
+        pieces: Vec<Box<dyn PieceEntry>>,
+    ) -> Result {
+        let (rank, ranks) = record.communicator.place()?;
+        let mapped = |place: &Option<Place>, access| match place {
+            Some(Place::Here(slice)) => Some(Mapped::new(slice.clone(), access)),
+            _ => None,
+        };
+        let (send_here, recv_here) = (mapped(&route.send, ACCESS_READ), mapped(&route.recv, ACCESS_WRITE));
+        let turns = (0..).flat_map(|turn: u64| route.lanes.iter().map(move |lane| (turn, lane)));
+        for (entry, (turn, lane)) in pieces.into_iter().zip(turns) {
+            let piece = entry.piece();
+            let places = piece.operation.places(rank, ranks);
+            let at = |step: u64| {
+                let mut list = OwnedList::default();
+                list.push(lane.order.clone(), turn * RETURNED + step);
+                list
+            };
+            let mut ready = if turn == 0 { waits.borrow().to_owned() } else { at(0) };
+            let copies = |place: &Option<Place>, alone: &Option<Slice>, bytes: Option<u64>| {
+                let (Some(Place::There(owner, all)), Some(alone)) = (place, alone) else { return Ok(None) };
+                let bytes = bytes.unwrap_or_default();
+                let alone = alone.part(0, bytes)?;
+                Ok::<_, Failure>(Some((owner.clone(), copies(&piece, ranks, all, &alone, bytes)?, alone)))
+            };
+            let near =
+                |here: &Option<Arc<Mapped>>, alone: Option<Slice>, bytes: Option<u64>| match (here, alone) {
+                    (_, Some(alone)) => Some(Near::Staging(alone)),
+                    (Some(here), None) => Some(Near::Whole(here.clone(), bytes.unwrap_or_default())),
+                    (None, None) => None,
+                };
+            let mut sent = None;
+            if let Some((owner, pairs, alone)) = copies(&route.send, &lane.send, places.send)? {
+                copy_all_by(&owner, &pairs, ready, at(FETCHED))?;
+                (ready, sent) = (at(FETCHED), Some(alone));
+            }
+            let returning = copies(&route.recv, &lane.recv, places.recv)?;
+            let moved = at(if returning.is_some() { MOVED } else { RETURNED });
+            let got = returning.as_ref().map(|(_, _, alone)| alone.clone());
+            let (send, recv) = (near(&send_here, sent, places.send), near(&recv_here, got, places.recv));
+            let entered = vec![(record.communicator.clone(), Entered::Piece { entry, send, recv })];
+            let lists = SemaphoreLists { waits: ready.borrow(), signals: moved.borrow() };
+            let collectives = Operation::Collectives(Box::new(Collectives(entered)));
+            self.submit(affinity, &lists, Side::Host, collectives)?;
+            if let Some((owner, pairs, _)) = returning {
+                let pairs: Vec<_> = pairs.into_iter().map(|(all, alone)| (alone, all)).collect();
+                copy_all_by(&owner, &pairs, moved, at(RETURNED))?;
+            }
         }
         Ok(())
     }

@@ -52,27 +52,41 @@ fn run(
 #[test]
 fn every_kind_works_among_devices_of_any_drivers() {
     for uris in GROUPS {
-        let ranks = ranks(uris);
-        let n = ranks.len();
-        run(&ranks, ALL_REDUCE, 0, COUNT, (COUNT, COUNT), &|_| Some(sums(n, COUNT)));
-        let gathered: Vec<u32> = (0..n).flat_map(|rank| sent(rank, COUNT)).collect();
-        run(&ranks, ALL_GATHER, 0, COUNT, (COUNT, n * COUNT), &|_| Some(gathered.clone()));
-        // What compiled modules say: as many as everybody receives.
-        run(&ranks, ALL_GATHER, 0, n * COUNT, (COUNT, n * COUNT), &|_| Some(gathered.clone()));
-        let part = |from: usize, to: usize| sent(from, n * COUNT)[to * COUNT..][..COUNT].to_vec();
-        run(&ranks, ALL_TO_ALL, 0, n * COUNT, (n * COUNT, n * COUNT), &|to| {
-            Some((0..n).flat_map(|from| part(from, to)).collect())
-        });
-        let last = u32::try_from(n - 1).unwrap();
-        run(&ranks, BROADCAST, last, COUNT, (COUNT, COUNT), &|rank| {
-            (rank != n - 1).then(|| sent(n - 1, COUNT))
-        });
-        run(&ranks, REDUCE, last, COUNT, (COUNT, COUNT), &|rank| (rank == n - 1).then(|| sums(n, COUNT)));
-        let whole = sums(n, n * COUNT);
-        run(&ranks, REDUCE_SCATTER, 0, COUNT, (n * COUNT, COUNT), &|rank| {
-            Some(whole[rank * COUNT..][..COUNT].to_vec())
-        });
+        every_kind(&ranks(uris));
     }
+}
+
+#[test]
+fn every_kind_comes_to_the_same_in_pieces_of_any_size() {
+    for (uris, bytes) in [
+        (&["mock://?heaps=2&", "mock://?heaps=2&"][..], 4096),
+        (&["mock://?heaps=2&", "template://?", "gaudi://emulated?"], 1001),
+        (&["gaudi://emulated?", "mock://?", "gaudi://emulated?generation=gaudi2&", "mock://?heaps=2&"], 333),
+        (&["mock://?", "mock://?"], 37),
+    ] {
+        let uris: Vec<String> = uris.iter().map(|uri| format!("{uri}collective_piece={bytes}")).collect();
+        every_kind(&ranks(&uris.iter().map(String::as_str).collect::<Vec<_>>()));
+    }
+}
+
+fn every_kind(ranks: &[Rank]) {
+    let n = ranks.len();
+    run(ranks, ALL_REDUCE, 0, COUNT, (COUNT, COUNT), &|_| Some(sums(n, COUNT)));
+    let gathered: Vec<u32> = (0..n).flat_map(|rank| sent(rank, COUNT)).collect();
+    run(ranks, ALL_GATHER, 0, COUNT, (COUNT, n * COUNT), &|_| Some(gathered.clone()));
+    // What compiled modules say: as many as everybody receives.
+    run(ranks, ALL_GATHER, 0, n * COUNT, (COUNT, n * COUNT), &|_| Some(gathered.clone()));
+    let part = |from: usize, to: usize| sent(from, n * COUNT)[to * COUNT..][..COUNT].to_vec();
+    run(ranks, ALL_TO_ALL, 0, n * COUNT, (n * COUNT, n * COUNT), &|to| {
+        Some((0..n).flat_map(|from| part(from, to)).collect())
+    });
+    let last = u32::try_from(n - 1).unwrap();
+    run(ranks, BROADCAST, last, COUNT, (COUNT, COUNT), &|rank| (rank != n - 1).then(|| sent(n - 1, COUNT)));
+    run(ranks, REDUCE, last, COUNT, (COUNT, COUNT), &|rank| (rank == n - 1).then(|| sums(n, COUNT)));
+    let whole = sums(n, n * COUNT);
+    run(ranks, REDUCE_SCATTER, 0, COUNT, (n * COUNT, COUNT), &|rank| {
+        Some(whole[rank * COUNT..][..COUNT].to_vec())
+    });
 }
 
 #[test]

@@ -14,6 +14,8 @@ mod common;
 mod channels;
 mod endings;
 mod kinds;
+mod pieces;
+mod profiles;
 mod programs;
 mod rig;
 mod steps;

@@ -4,7 +4,7 @@
 
 use super::{Plan, SCATTERED, STRAIGHT, Schedule, Scratch, Step, copy, part, shifted, steps};
 use hal_backend::HostRange;
-use hal_collectives::Result;
+use hal_collectives::{Parts, Result};
 
 /// The distances 1, 2, 4 and so on below a number of ranks.
 fn doublings(ranks: u32) -> impl Iterator<Item = u32> {
@@ -16,11 +16,11 @@ impl Plan {
     pub(super) fn all_gather(
         &self,
         send: &HostRange,
-        recv: &HostRange,
+        recv: &Parts,
         scratch: &mut Scratch,
     ) -> Result<Schedule> {
         let bytes = self.bytes();
-        let own = part(recv, u64::from(self.rank) * bytes, bytes);
+        let own = recv.of(self.rank);
         if self.ranks > 2 && bytes < STRAIGHT {
             return self.all_gather_doubling(send, recv, scratch);
         }
@@ -34,28 +34,22 @@ impl Plan {
         };
         if self.ranks > 1 {
             first.send(self.ahead(1), Some(send));
-            first.receive(self.behind(1), Some(part(&recv, u64::from(self.behind(1)) * bytes, bytes)));
+            first.receive(self.behind(1), Some(recv.of(self.behind(1))));
         }
-        let rest = (1..self.ranks.saturating_sub(1)).map(move |turn| plan.around(turn, &recv, bytes));
+        let rest = (1..self.ranks.saturating_sub(1)).map(move |turn| plan.around(turn, &recv));
         Ok(Box::new(std::iter::once(first).chain(rest)))
     }
 
     /// A turn of a ring: what came in the turn before goes on.
-    fn around(&self, turn: u32, all: &HostRange, bytes: u64) -> Step {
-        let of = |rank: u32| Some(part(all, u64::from(rank) * bytes, bytes));
+    fn around(&self, turn: u32, all: &Parts) -> Step {
         let mut step = Step::default();
-        step.send(self.ahead(1), of(self.behind(turn)));
-        step.receive(self.behind(1), of(self.behind(turn + 1)));
+        step.send(self.ahead(1), Some(all.of(self.behind(turn))));
+        step.receive(self.behind(1), Some(all.of(self.behind(turn + 1))));
         step
     }
 
     /// In each step everything that is here goes to a rank twice as far away.
-    fn all_gather_doubling(
-        &self,
-        send: &HostRange,
-        recv: &HostRange,
-        scratch: &mut Scratch,
-    ) -> Result<Schedule> {
+    fn all_gather_doubling(&self, send: &HostRange, recv: &Parts, scratch: &mut Scratch) -> Result<Schedule> {
         let bytes = self.bytes();
         // From this rank's on, around the ring.
         let turned = scratch.take(bytes * u64::from(self.ranks))?;
@@ -68,11 +62,11 @@ impl Plan {
             step.receive(self.ahead(distance), Some(part(&turned, u64::from(distance) * bytes, length)));
             schedule.push(step);
         }
-        let (recv, split) = (recv.clone(), u64::from(self.ranks - self.rank) * bytes);
-        let front = u64::from(self.rank) * bytes;
+        let (recv, plan) = (recv.clone(), self.clone());
         schedule.push(Step::default().after(move || {
-            copy(&part(&turned, 0, split), &part(&recv, front, split));
-            copy(&part(&turned, split, front), &part(&recv, 0, front));
+            for place in 0..plan.ranks {
+                copy(&part(&turned, u64::from(place) * bytes, bytes), &recv.of(plan.ahead(place)));
+            }
         }));
         Ok(steps(schedule))
     }
@@ -102,64 +96,72 @@ impl Plan {
         steps(schedule)
     }
 
-    /// The root sends a share to each rank, and the shares go around a ring that ends before the root.
+    /// The root's memory in a share for each rank, which go along a tree from the root; then all gather the shares, in log n steps.
     fn broadcast_scattered(&self, root: u32, all: &HostRange) -> Schedule {
         let (ranks, length) = (self.ranks, all.length());
+        // Counted from the root.
         let place = shifted(self.rank, ranks - root, ranks);
-        let share = {
-            let all = all.clone();
-            move |place: u32| {
-                let bound = |place: u32| {
-                    let at = u128::from(length) * u128::from(place) / u128::from(ranks);
-                    u64::try_from(at).unwrap_or(u64::MAX)
-                };
-                Some(part(&all, bound(place), bound(place + 1) - bound(place)))
-            }
+        let rank = |place: u32| shifted(place, root, ranks);
+        let shares = |from: u32, to: u32| {
+            let bound = |place: u32| {
+                let at = u128::from(length) * u128::from(place) / u128::from(ranks);
+                u64::try_from(at).unwrap_or(u64::MAX)
+            };
+            Some(part(all, bound(from), bound(to) - bound(from)))
         };
-        let mut first = Step::default();
-        if place == 0 {
-            for other in 1..ranks {
-                first.send(shifted(other, root, ranks), share(other));
-            }
-        } else {
-            first.receive(root, share(place));
+        let mut schedule = Vec::new();
+        let lowest = if place == 0 { ranks.next_power_of_two() } else { place & place.wrapping_neg() };
+        if place != 0 {
+            let mut step = Step::default();
+            step.receive(rank(place - lowest), shares(place, ranks.min(place + lowest)));
+            schedule.push(step);
         }
-        let (next, previous) = (self.ahead(1), self.behind(1));
-        let turns = (0..ranks - 1).map(move |turn| {
+        let mut step = Step::default();
+        for distance in doublings(lowest).collect::<Vec<_>>().into_iter().rev() {
+            if distance < ranks - place {
+                let first = place + distance;
+                step.send(rank(first), shares(first, ranks.min(first + distance)));
+            }
+        }
+        schedule.push(step);
+        // So many shares from a place on, around the ring.
+        let around = |first: u32, count: u32| {
+            let end = u64::from(first) + u64::from(count);
+            let behind = u32::try_from(end.saturating_sub(ranks.into())).unwrap_or_default();
+            [(first, first + (count - behind)), (0, behind)].map(|(from, to)| shares(from, to))
+        };
+        for distance in doublings(ranks) {
+            let count = distance.min(ranks - distance);
             let mut step = Step::default();
             // The root has everything, and nobody sends it what it has.
-            if place + 1 < ranks {
-                step.send(next, share(shifted(place, ranks - turn, ranks)));
+            let to = shifted(place, ranks - distance, ranks);
+            if to != 0 {
+                around(place, count).into_iter().for_each(|range| step.send(rank(to), range));
             }
             if place != 0 {
-                step.receive(previous, share(shifted(place, ranks - turn - 1, ranks)));
+                let from = shifted(place, distance, ranks);
+                around(from, count).into_iter().for_each(|range| step.receive(rank(from), range));
             }
-            step
-        });
-        Box::new(std::iter::once(first).chain(turns))
+            schedule.push(step);
+        }
+        steps(schedule)
     }
 
     /// Everybody gets the part that each rank has for it.
-    pub(super) fn all_to_all(
-        &self,
-        send: &HostRange,
-        recv: &HostRange,
-        scratch: &mut Scratch,
-    ) -> Result<Schedule> {
+    pub(super) fn all_to_all(&self, send: &Parts, recv: &Parts, scratch: &mut Scratch) -> Result<Schedule> {
         let bytes = self.bytes() / u64::from(self.ranks);
         if self.ranks > 3 && bytes < STRAIGHT {
             return self.all_to_all_collected(send, recv, bytes, scratch);
         }
         let (plan, send, recv) = (self.clone(), send.clone(), recv.clone());
         Ok(Box::new((0..self.ranks).map(move |distance| {
-            let of = |range: &HostRange, rank: u32| part(range, u64::from(rank) * bytes, bytes);
             let (to, from) = (plan.ahead(distance), plan.behind(distance));
             let mut step = Step::default();
             if distance == 0 {
-                copy(&of(&send, plan.rank), &of(&recv, plan.rank));
+                copy(&send.of(plan.rank), &recv.of(plan.rank));
             } else {
-                step.send(to, Some(of(&send, to)));
-                step.receive(from, Some(of(&recv, from)));
+                step.send(to, Some(send.of(to)));
+                step.receive(from, Some(recv.of(from)));
             }
             step
         })))
@@ -168,16 +170,15 @@ impl Plan {
     /// In the step of distance d, what has a way with that bit before it goes so far, together.
     fn all_to_all_collected(
         &self,
-        send: &HostRange,
-        recv: &HostRange,
+        send: &Parts,
+        recv: &Parts,
         bytes: u64,
         scratch: &mut Scratch,
     ) -> Result<Schedule> {
-        let at = |range: &HostRange, place: u32| part(range, u64::from(place) * bytes, bytes);
         // By how far they have to go, and later by how far they came.
         let parts = scratch.take(bytes * u64::from(self.ranks))?;
         for way in 0..self.ranks {
-            copy(&at(send, self.ahead(way)), &at(&parts, way));
+            copy(&send.of(self.ahead(way)), &part(&parts, u64::from(way) * bytes, bytes));
         }
         let mut schedule = Vec::new();
         for distance in doublings(self.ranks) {
@@ -203,8 +204,7 @@ impl Plan {
         let (plan, recv) = (self.clone(), recv.clone());
         schedule.push(Step::default().after(move || {
             for way in 0..plan.ranks {
-                let from = u64::from(plan.behind(way)) * bytes;
-                copy(&part(&parts, u64::from(way) * bytes, bytes), &part(&recv, from, bytes));
+                copy(&part(&parts, u64::from(way) * bytes, bytes), &recv.of(plan.behind(way)));
             }
         }));
         Ok(steps(schedule))

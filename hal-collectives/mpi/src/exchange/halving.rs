@@ -8,7 +8,7 @@
 
 use super::{DIVIDED, Plan, Schedule, Scratch, Step, part, steps};
 use hal_backend::HostRange;
-use hal_collectives::{Folding, Reduction, Result, Tree};
+use hal_collectives::{Folding, Parts, Reduction, Result, Tree};
 use std::ops::Range;
 
 /// What a rank is in a leaf.
@@ -105,8 +105,8 @@ impl Shares {
         }
     }
 
-    /// The same way back: each leader's share, of elements, goes to all.
-    fn gather(&self, leaf: u32, elements: &HostRange, size: u64, schedule: &mut Vec<Step>) {
+    /// The same way back: each leader's share, of elements, goes to all, or only to one leader.
+    fn gather(&self, leaf: u32, to: Option<u32>, elements: &HostRange, size: u64, schedule: &mut Vec<Step>) {
         let own = Self::of_leaf(self.tree, leaf);
         let mut shares = own..own + 1;
         let cut = |shares: &Range<usize>| {
@@ -121,10 +121,19 @@ impl Shares {
             } else {
                 shares.start - shares.len()..shares.start
             };
+            // On the side of the leader that gets everything, the other side's is received; there, that was all.
+            let here = to.is_none_or(|to| to >> bit & 1 == leaf >> bit & 1);
             let mut step = Step::default();
-            step.send(peer, Some(cut(&shares)));
-            step.receive(peer, Some(cut(&other)));
+            if to.is_none() || !here {
+                step.send(peer, Some(cut(&shares)));
+            }
+            if here {
+                step.receive(peer, Some(cut(&other)));
+            }
             schedule.push(step);
+            if !here {
+                return;
+            }
             shares = shares.start.min(other.start)..shares.end.max(other.end);
         }
     }
@@ -216,7 +225,7 @@ impl Plan {
                 }
                 shares.reduce(leaf, &mut schedule);
                 self.close_share(&shares, leaf, recv, &mut schedule);
-                shares.gather(leaf, recv, size, &mut schedule);
+                shares.gather(leaf, None, recv, size, &mut schedule);
                 schedule.extend(follower.map(|follower| self::send(follower, recv)));
             }
         }
@@ -319,11 +328,15 @@ impl Plan {
             Some(recv) => recv.clone(),
             None => scratch.take(self.bytes())?,
         };
+        let size = self.operation.element.size();
+        let to = tree.leaf_of(root);
         let mut schedule = Vec::new();
-        let mut last = Step::default();
         match role(tree, self.rank) {
             Role::Follower { leader } => {
                 schedule.push(self::send(leader, &self.opened(folding, send, scratch)?));
+                if self.rank == root {
+                    schedule.push(receive(leader, &elements));
+                }
             }
             Role::Leader { leaf, follower } => {
                 let mut shares = self.shares(folding, send, Some(&elements), scratch)?;
@@ -332,27 +345,13 @@ impl Plan {
                 }
                 shares.reduce(leaf, &mut schedule);
                 self.close_share(&shares, leaf, &elements, &mut schedule);
-                if self.rank != root {
-                    last.send(root, Some(self.element_share(tree, leaf, &elements)));
+                shares.gather(leaf, Some(to), &elements, size, &mut schedule);
+                if leaf == to && follower == Some(root) {
+                    schedule.push(self::send(root, &elements));
                 }
             }
         }
-        if self.rank == root {
-            for leaf in (0..tree.leaves()).filter(|&leaf| tree.leader_of(leaf) != root) {
-                last.receive(tree.leader_of(leaf), Some(self.element_share(tree, leaf, &elements)));
-            }
-        }
-        schedule.push(last);
         Ok(steps(schedule))
-    }
-
-    /// The elements of a leader's share.
-    fn element_share(&self, tree: Tree, leaf: u32, elements: &HostRange) -> HostRange {
-        let (count, leaves) = (u128::from(self.operation.count), u128::from(tree.leaves()));
-        let bound = |share: usize| u64::try_from(count * share as u128 / leaves).unwrap_or(u64::MAX);
-        let own = Shares::of_leaf(tree, leaf);
-        let size = self.operation.element.size();
-        part(elements, bound(own) * size, (bound(own + 1) - bound(own)) * size)
     }
 
     /// Along the tree: each block of ranks is represented by the root if it is in it, and otherwise by its first rank.
@@ -403,13 +402,13 @@ impl Plan {
     pub(super) fn reduce_scatter(
         &self,
         reduction: Reduction,
-        send: &HostRange,
+        send: &Parts,
         recv: &HostRange,
         scratch: &mut Scratch,
     ) -> Result<Schedule> {
         let folding = self.folding(reduction);
         if self.ranks == 1 {
-            return self.alone(folding, send, recv, scratch);
+            return self.alone(folding, &send.whole(), recv, scratch);
         }
         let tree = Tree::new(self.ranks);
         let mut bounds = vec![0];
@@ -420,10 +419,7 @@ impl Plan {
             // Reversing bits is its own inverse.
             let leaf = u32::try_from(Shares::of_leaf(tree, share)).unwrap_or_default();
             for rank in tree.ranks_of(leaf) {
-                folding.open(
-                    &part(send, u64::from(rank) * bytes, bytes),
-                    &part(&packed, at * width, count * width),
-                );
+                folding.open(&send.of(rank), &part(&packed, at * width, count * width));
                 at += count;
             }
             bounds.push(at);

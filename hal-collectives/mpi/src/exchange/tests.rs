@@ -8,7 +8,7 @@
 )]
 
 use super::*;
-use hal_collectives::{Element, Reduction, reduce};
+use hal_collectives::{Buffers, Element, Memory, PieceBuffers, Pieces, Reduction, reduce};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A rank and where it is in its steps.
@@ -41,8 +41,12 @@ fn run(operation: Operation, buffers: &[Buffers]) -> Traffic {
     let mut ranks: Vec<Rank> = (0..count)
         .zip(&mut scratches)
         .map(|(rank, scratch)| {
-            let cut = buffers[rank as usize].cut(&operation, (rank, count)).unwrap();
-            let steps = schedule(operation, (rank, count), cut, scratch).unwrap();
+            let whole = buffers[rank as usize].cut(&operation, (rank, count)).unwrap();
+            let memory =
+                PieceBuffers { send: whole.send.map(Memory::Whole), recv: whole.recv.map(Memory::Whole) };
+            let piece = Pieces::new(operation, count, u64::MAX).get(0);
+            let memory = piece.cut(&memory, (rank, count)).unwrap();
+            let steps = schedule(operation, (rank, count), memory, scratch).unwrap();
             Rank { steps, waits: Vec::new(), after: None, is_done: false }
         })
         .collect();
@@ -276,5 +280,112 @@ fn bytes_of_a_rank_do_not_grow_with_the_ranks() {
             Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::F32, count: 16 << 10 };
         let traffic = check(operation, ranks, false);
         assert!(traffic.bytes <= 3 * (64 << 10), "{ranks} ranks: {} bytes", traffic.bytes);
+    }
+}
+
+/// What one rank sends for a piece: messages and bytes. Nothing goes anywhere, so that there may be any number of ranks.
+fn sends(operation: Operation, ranks: u32, rank: u32) -> (u64, u64) {
+    let places = operation.places(rank, ranks);
+    let own =
+        |length: Option<u64>| length.map(|length| Memory::Whole(HostRange::allocate(length, 64).unwrap()));
+    let piece = Pieces::new(operation, ranks, u64::MAX).get(0);
+    let memory = PieceBuffers { send: own(places.send), recv: own(places.recv) };
+    let memory = piece.cut(&memory, (rank, ranks)).unwrap();
+    let all = schedule(operation, (rank, ranks), memory, &mut Scratch::default()).unwrap();
+    all.flat_map(|step| step.sends)
+        .fold((0, 0), |(messages, bytes), (_, range)| (messages + 1, bytes + range.length()))
+}
+
+/// The most that any of these ranks sends.
+fn most(operation: Operation, ranks: u32, of: impl Iterator<Item = u32>) -> (u64, u64) {
+    of.map(|rank| sends(operation, ranks, rank))
+        .fold((0, 0), |most, one| (most.0.max(one.0), most.1.max(one.1)))
+}
+
+const ROOT: u32 = 1;
+
+fn modelled() -> [Kind; 6] {
+    let sum = Reduction::Sum;
+    let reduce = Kind::Reduce { reduction: sum, root: ROOT };
+    let broadcast = Kind::Broadcast { root: ROOT };
+    [Kind::AllReduce(sum), Kind::ReduceScatter(sum), reduce, Kind::AllGather, broadcast, Kind::AllToAll]
+}
+
+/// The table of `docs/collectives.md`: what one rank sends at most, where each rank has so many bytes.
+fn table(kind: Kind, is_large: bool, ranks: u32, bytes: u64) -> (u64, u64) {
+    let n = u64::from(ranks);
+    let (log, up) = (u64::from(ranks.ilog2()), u64::from(ranks.next_power_of_two().ilog2()));
+    let pairs = u64::from(!ranks.is_power_of_two());
+    match (kind, is_large) {
+        (Kind::AllReduce(_), false) => (log + pairs, bytes * (log + pairs)),
+        (Kind::AllReduce(_), true) => (2 * log + pairs, (2 + pairs) * bytes),
+        (Kind::ReduceScatter(_), _) => (log + pairs, (n + pairs) * bytes),
+        (Kind::Reduce { .. }, false) => (1, bytes),
+        (Kind::Reduce { .. }, true) => (log + 1, 2 * bytes),
+        (Kind::AllGather, false) => (up, (n - 1) * bytes),
+        (Kind::AllGather, true) => (n - 1, (n - 1) * bytes),
+        (Kind::Broadcast { .. }, false) => (up, up * bytes),
+        (Kind::Broadcast { .. }, true) => (3 * up, 2 * bytes),
+        (Kind::AllToAll, false) => (up, bytes * up / 2),
+        (_, _) => (n - 1, bytes),
+    }
+}
+
+#[test]
+fn messages_and_bytes_are_those_of_the_table_from_two_to_eight_ranks() {
+    for (ranks, kind) in (2..=8).flat_map(|ranks| modelled().map(|kind| (ranks, kind))) {
+        for is_large in [false, true] {
+            // A message is not divided into segments.
+            let (bytes, of_all): (u64, u64) = match kind {
+                _ if !is_large => (64, 64 * u64::from(ranks)),
+                Kind::AllGather | Kind::ReduceScatter(_) => (56 << 10, (56 << 10) * u64::from(ranks)),
+                _ => (430_080, 430_080),
+            };
+            let count = bytes / 4 / 840 * 840;
+            let count = if is_large { count } else { bytes / 4 };
+            let count = if kind == Kind::AllToAll { count.next_multiple_of(ranks.into()) } else { count };
+            let operation = Operation { kind, element: Element::F32, count };
+            assert!(of_all <= SEGMENT);
+            let (messages, sent) = most(operation, ranks, 0..ranks);
+            // Among few ranks everything is sent straight.
+            let is_straight = is_large || kind == Kind::AllToAll && ranks < 4;
+            let (most_messages, most_bytes) = table(kind, is_straight, ranks, count * 4);
+            assert!(
+                messages <= most_messages,
+                "{operation} of {ranks}: {messages} messages, {most_messages} by the table"
+            );
+            assert!(sent <= most_bytes, "{operation} of {ranks}: {sent} bytes, {most_bytes} by the table");
+            // The table does not say more than is so, either.
+            assert!(
+                2 * sent >= most_bytes,
+                "{operation} of {ranks}: {sent} bytes, {most_bytes} by the table"
+            );
+        }
+    }
+}
+
+/// Pieces of the largest size, among more ranks than any machine here could run: every rank sends a logarithmic number of messages, so nothing
+/// that all ranks do grows with the square of their number.
+#[test]
+fn no_rank_of_a_thousand_or_a_hundred_thousand_sends_more_than_a_few_messages_for_a_piece() {
+    for ranks in [1_000_u32, 1_024, 100_000] {
+        // Those that have something of their own to do, and some others.
+        let some = [0, ROOT, 2, 3, ranks / 2, ranks - 1];
+        for kind in modelled() {
+            let element = Element::F32;
+            let whole = Operation {
+                kind,
+                element,
+                count: (4 << 20) * if kind == Kind::AllToAll { ranks.into() } else { 1 },
+            };
+            let pieces = Pieces::new(whole, ranks, hal_collectives::PIECE);
+            let operation = pieces.get(0).operation;
+            let (messages, bytes) = most(operation, ranks, some.into_iter());
+            let log = u64::from(ranks.next_power_of_two().ilog2());
+            let most = hal_collectives::PIECE.max(u64::from(ranks) * 4) * (log / 2 + 1);
+            assert!(bytes <= most.max(3 * hal_collectives::PIECE), "{operation} of {ranks}: {bytes} bytes");
+            let segments = bytes / SEGMENT;
+            assert!(messages <= 3 * log + segments + 2, "{operation} of {ranks}: {messages} messages");
+        }
     }
 }

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Jobs that the end of a job brings: they are done one after the other, and not one inside the other, as an operation may have
+//! any number of pieces and a stack has an end.
+
+use crate::communicator::Job;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+thread_local! {
+    /// What is to be done by this thread when it has done what it does; nothing where it does no job.
+    static LATER: RefCell<Option<VecDeque<Job>>> = const { RefCell::new(None) };
+}
+
+/// Does a job, and then those that it has brought; within a job of this thread, soon.
+pub(crate) fn run(job: Job) {
+    let job = LATER.with_borrow_mut(|later| match later {
+        Some(later) => {
+            later.push_back(job);
+            None
+        }
+        None => {
+            *later = Some(VecDeque::new());
+            Some(job)
+        }
+    });
+    let mut next = job;
+    while let Some(job) = next {
+        job();
+        next = LATER.with_borrow_mut(|later| {
+            let job = later.as_mut().and_then(VecDeque::pop_front);
+            if job.is_none() {
+                *later = None;
+            }
+            job
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    fn chain(left: u32, count: Arc<AtomicU32>) -> Job {
+        Box::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            if left > 0 {
+                run(chain(left - 1, count));
+            }
+        })
+    }
+
+    #[test]
+    fn a_million_jobs_that_bring_each_other_need_no_stack() {
+        let count = Arc::new(AtomicU32::new(0));
+        run(chain(1_000_000, count.clone()));
+        assert_eq!(count.load(Ordering::Relaxed), 1_000_001);
+    }
+}

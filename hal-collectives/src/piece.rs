@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What a large operation is divided into.
+//!
+//! A *piece* is an operation of the same kind on some of the elements: of every rank's part, where the memory has a part for
+//! each rank. The operation and its group alone decide how it is divided, so all ranks divide it in the same way, whatever memory
+//! each of them has. A rank whose memory the host cannot see then needs host memory for a few pieces only, and copies one while
+//! others are under way; and what a rank keeps of partial results does not grow with the operation.
+//!
+//! Pieces use different bytes. They may be done in any order and at the same time, also where an operation works in place.
+
+use crate::Result;
+use crate::communicator::{Buffers, Done, Entry, Job, PieceEntry};
+use crate::jobs::run;
+use crate::operation::{Kind, Operation};
+use hal_backend::HostRange;
+use hal_semaphore::{Code, Failure};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many bytes of a rank's memory a piece uses, of what is sent and of what is received: at most so many, or one element of each
+/// rank's part.
+pub const PIECE: u64 = 2 << 20;
+
+/// How many pieces of an operation a rank has under way.
+pub const WINDOW: u64 = 3;
+
+/// What the ranks of a group agree on beside who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// How long an operation waits for ranks that do not come.
+    pub timeout: Duration,
+    /// How many bytes a piece has at most, the same for all ranks.
+    pub piece: u64,
+}
+
+impl From<Duration> for Terms {
+    fn from(timeout: Duration) -> Self {
+        Self { timeout, piece: PIECE }
+    }
+}
+
+/// Some of the elements of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which one, from 0.
+    pub number: u32,
+    /// What is done with its elements.
+    pub operation: Operation,
+    /// Where in each part its elements begin, and how long the parts are.
+    first: u64,
+    stride: u64,
+}
+
+/// How an operation is divided among a number of ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct Pieces {
+    operation: Operation,
+    ranks: u64,
+    /// Elements of a part, and those that a piece has of it.
+    part: u64,
+    each: u64,
+}
+
+impl Pieces {
+    /// An operation of so many ranks in pieces of at most so many bytes.
+    pub fn new(operation: Operation, ranks: u32, most: u64) -> Self {
+        let ranks = u64::from(ranks.max(1));
+        let (parts, part) = match operation.kind {
+            Kind::AllToAll => (ranks, operation.count / ranks),
+            Kind::AllGather | Kind::ReduceScatter(_) => (ranks, operation.count),
+            _ => (1, operation.count),
+        };
+        let column = operation.element.size().saturating_mul(parts);
+        // As many pieces as there are numbers for, at most.
+        let each = (most / column).max(1).max(part.div_ceil(u64::from(u32::MAX)));
+        Self { operation, ranks, part, each }
+    }
+
+    /// How many there are, at least one.
+    pub fn count(self) -> u32 {
+        u32::try_from(self.part.div_ceil(self.each)).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// One of them.
+    pub fn get(self, number: u32) -> Piece {
+        let first = u64::from(number) * self.each;
+        let elements = self.part.saturating_sub(first).min(self.each);
+        let size = self.operation.element.size();
+        let count = if self.operation.kind == Kind::AllToAll { elements * self.ranks } else { elements };
+        let operation = Operation { count, ..self.operation };
+        Piece { number, operation, first: first * size, stride: self.part * size }
+    }
+}
+
+/// The bytes of a piece in a rank's memory: a part for each rank, or one.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    memory: HostRange,
+    first: u64,
+    stride: u64,
+    length: u64,
+}
+
+impl Parts {
+    /// The part of a rank, or the only one.
+    pub fn of(&self, rank: u32) -> HostRange {
+        let part = self.memory.slice(self.first + u64::from(rank) * self.stride, self.length);
+        debug_assert!(part.is_some(), "memory is as long as its operation says");
+        part.unwrap_or_else(|| self.memory.clone())
+    }
+
+    /// The only part.
+    pub fn whole(&self) -> HostRange {
+        self.of(0)
+    }
+}
+
+/// Memory that a piece is started with.
+#[derive(Clone)]
+pub enum Memory {
+    /// That of the whole operation, of which the piece uses its elements.
+    Whole(HostRange),
+    /// That of the piece alone: its parts, one behind the other.
+    Alone(HostRange),
+}
+
+/// The memory of a rank for one piece.
+#[derive(Clone, Default)]
+pub struct PieceBuffers {
+    /// What is sent.
+    pub send: Option<Memory>,
+    /// Where it is received.
+    pub recv: Option<Memory>,
+}
+
+/// The same, checked: each as long as the piece needs it, and absent where it needs none.
+#[derive(Clone, Default)]
+pub struct Portions {
+    /// What is sent.
+    pub send: Option<Parts>,
+    /// Where it is received.
+    pub recv: Option<Parts>,
+}
+
+impl Piece {
+    /// How many bytes it has of each part.
+    pub fn part(&self, ranks: u32) -> u64 {
+        let bytes = self.operation.count * self.operation.element.size();
+        if self.operation.kind == Kind::AllToAll { bytes / u64::from(ranks.max(1)) } else { bytes }
+    }
+
+    /// Where its bytes of a rank's part, or of the only one, begin in the memory of the whole operation.
+    pub fn offset_of(&self, rank: u32) -> u64 {
+        self.first + u64::from(rank) * self.stride
+    }
+
+    /// The memory that a rank of so many uses. Refused if it is not there.
+    pub fn cut(&self, buffers: &PieceBuffers, (rank, ranks): (u32, u32)) -> Result<Portions> {
+        let places = self.operation.places(rank, ranks);
+        let length = self.part(ranks);
+        let cut = |memory: &Option<Memory>, bytes: Option<u64>, does: &str| {
+            let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else { return Ok(None) };
+            let last = (bytes / length.max(1)).max(1) - 1;
+            let parts = memory.as_ref().map(|memory| match memory {
+                Memory::Whole(memory) => {
+                    Parts { memory: memory.clone(), first: self.first, stride: self.stride, length }
+                }
+                Memory::Alone(memory) => Parts { memory: memory.clone(), first: 0, stride: length, length },
+            });
+            parts
+                .filter(|parts| {
+                    let end = parts.first + last * parts.stride + length;
+                    end <= parts.memory.length()
+                })
+                .map(Some)
+                .ok_or_else(|| {
+                    let message =
+                        format!("{} {does} {bytes} bytes, and has no memory for them", self.operation);
+                    Failure::new(Code::OutOfRange, message)
+                })
+        };
+        Ok(Portions {
+            send: cut(&buffers.send, places.send, "sends")?,
+            recv: cut(&buffers.recv, places.recv, "receives")?,
+        })
+    }
+}
+
+/// A rank's place in an operation, as an engine has it. Clones are the same place.
+pub trait Seat: Clone + Send + Sync + 'static {
+    /// What was entered, by which rank of how many, and how it is divided.
+    fn operation(&self) -> Operation;
+    /// The rank and how many there are.
+    fn place(&self) -> (u32, u32);
+    /// How many bytes a piece has at most.
+    fn piece_size(&self) -> u64;
+    /// Starts a piece with its memory, or without any, for a reason that ends the group.
+    fn start(&self, piece: Piece, memory: Result<Portions>, done: Done) -> Option<Job>;
+    /// Ends the group, as this rank cannot take part.
+    fn fail(&self, why: &Failure);
+
+    /// Its pieces.
+    fn pieces(&self) -> Pieces {
+        Pieces::new(self.operation(), self.place().1, self.piece_size())
+    }
+}
+
+/// Gives up unless it was started or given up.
+struct Guard<S: Seat>(Option<S>);
+
+impl<S: Seat> Guard<S> {
+    fn give_up(mut self, why: &Failure) {
+        if let Some(seat) = self.0.take() {
+            seat.fail(why);
+        }
+    }
+}
+
+impl<S: Seat> Drop for Guard<S> {
+    fn drop(&mut self) {
+        if let Some(seat) = self.0.take() {
+            seat.fail(&Failure::new(Code::Cancelled, "it was cancelled"));
+        }
+    }
+}
+
+/// What an engine hands out for an operation that a rank has entered.
+pub struct Entered<S: Seat>(Guard<S>);
+
+impl<S: Seat> Entered<S> {
+    /// All of it.
+    pub fn new(seat: S) -> Self {
+        Self(Guard(Some(seat)))
+    }
+}
+
+impl<S: Seat> Entry for Entered<S> {
+    fn start(mut self: Box<Self>, buffers: Buffers, done: Done) -> Option<Job> {
+        let seat = self.0.0.take()?;
+        let pieces = seat.pieces();
+        let buffers = match buffers.cut(&seat.operation(), seat.place()) {
+            Ok(buffers) => buffers,
+            Err(failure) => return seat.start(pieces.get(0), Err(failure), done),
+        };
+        let memory =
+            PieceBuffers { send: buffers.send.map(Memory::Whole), recv: buffers.recv.map(Memory::Whole) };
+        if pieces.count() == 1 {
+            let (piece, place) = (pieces.get(0), seat.place());
+            return seat.start(piece, piece.cut(&memory, place), done);
+        }
+        let cars = Cars { next: 0, under_way: 0, memory, outcome: Ok(()), done: Some(done) };
+        let train = Arc::new(Train { seat, pieces, cars: Mutex::new(cars) });
+        let jobs: Vec<Job> = (0..WINDOW).filter_map(|_| train.start_next()).collect();
+        if jobs.is_empty() {
+            return None;
+        }
+        Some(Box::new(move || jobs.into_iter().for_each(run)))
+    }
+
+    fn give_up(self: Box<Self>, why: &Failure) {
+        self.0.give_up(why);
+    }
+
+    fn divide(mut self: Box<Self>) -> Vec<Box<dyn PieceEntry>> {
+        let Some(seat) = self.0.0.take() else { return Vec::new() };
+        let pieces = seat.pieces();
+        let piece = |number| -> Box<dyn PieceEntry> {
+            Box::new(EnteredPiece { piece: pieces.get(number), seat: Guard(Some(seat.clone())) })
+        };
+        (0..pieces.count()).map(piece).collect()
+    }
+
+    fn pieces(&self) -> Option<Pieces> {
+        self.0.0.as_ref().map(Seat::pieces)
+    }
+}
+
+/// One piece of it.
+struct EnteredPiece<S: Seat> {
+    piece: Piece,
+    seat: Guard<S>,
+}
+
+impl<S: Seat> PieceEntry for EnteredPiece<S> {
+    fn piece(&self) -> Piece {
+        self.piece
+    }
+
+    fn start(mut self: Box<Self>, memory: PieceBuffers, done: Done) -> Option<Job> {
+        let seat = self.seat.0.take()?;
+        let memory = self.piece.cut(&memory, seat.place());
+        seat.start(self.piece, memory, done)
+    }
+
+    fn give_up(self: Box<Self>, why: &Failure) {
+        self.seat.give_up(why);
+    }
+}
+
+/// An operation whose memory is ready as a whole: the end of a piece starts the one that is a window behind it.
+struct Train<S: Seat> {
+    seat: S,
+    pieces: Pieces,
+    cars: Mutex<Cars>,
+}
+
+struct Cars {
+    next: u32,
+    under_way: u32,
+    memory: PieceBuffers,
+    outcome: Result,
+    done: Option<Done>,
+}
+
+impl<S: Seat> Train<S> {
+    fn start_next(self: &Arc<Self>) -> Option<Job> {
+        let mut cars = self.cars.lock();
+        if cars.next == self.pieces.count() || cars.outcome.is_err() {
+            return None;
+        }
+        let piece = self.pieces.get(cars.next);
+        cars.next += 1;
+        cars.under_way += 1;
+        let memory = piece.cut(&cars.memory, self.seat.place());
+        drop(cars);
+        let train = self.clone();
+        self.seat.start(piece, memory, Box::new(move |outcome| train.ended(outcome)))
+    }
+
+    fn ended(self: Arc<Self>, outcome: Result) {
+        {
+            let mut cars = self.cars.lock();
+            cars.under_way -= 1;
+            if cars.outcome.is_ok() {
+                cars.outcome = outcome;
+            }
+        }
+        if let Some(job) = self.start_next() {
+            run(job);
+        }
+        let mut cars = self.cars.lock();
+        let is_over = cars.outcome.is_err() || cars.next == self.pieces.count();
+        if cars.under_way > 0 || !is_over {
+            return;
+        }
+        let Some(done) = cars.done.take() else { return };
+        let (memory, outcome) = (std::mem::take(&mut cars.memory), cars.outcome.clone());
+        drop(cars);
+        // Memory is let go, and with it written back where it has to be, before anybody is told.
+        drop(memory);
+        done(outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Element, Reduction};
+
+    #[test]
+    fn pieces_have_each_element_once_and_are_not_larger_than_they_may_be() {
+        let kinds = [
+            Kind::AllGather,
+            Kind::AllReduce(Reduction::Sum),
+            Kind::AllToAll,
+            Kind::Broadcast { root: 0 },
+            Kind::Reduce { reduction: Reduction::Sum, root: 0 },
+            Kind::ReduceScatter(Reduction::Sum),
+            Kind::SendRecv { to: Some(0), from: None },
+        ];
+        for (kind, ranks) in kinds.into_iter().flat_map(|kind| [1, 2, 3, 8].map(|ranks| (kind, ranks))) {
+            for (part, most) in [(0, 64), (1, 1), (1000, 7), (1000, 64), (1000, 1 << 20), (999, 999)] {
+                let count = if kind == Kind::AllToAll { part * u64::from(ranks) } else { part };
+                let operation = Operation { kind, element: Element::U16, count };
+                let pieces = Pieces::new(operation, ranks, most);
+                let mut at = 0;
+                for number in 0..pieces.count() {
+                    let piece = pieces.get(number);
+                    assert_eq!((piece.number, piece.offset_of(0)), (number, at));
+                    assert_eq!(piece.offset_of(1) - piece.offset_of(0), 2 * part);
+                    let places = piece.operation.places(0, ranks);
+                    let bytes = places.send.max(places.recv).unwrap_or_default();
+                    assert!(bytes <= most.max(2 * u64::from(ranks)), "{operation} in {most}");
+                    assert!(piece.operation.check(ranks).is_ok());
+                    at += piece.part(ranks);
+                }
+                assert_eq!(at, 2 * part, "{operation} in {most}");
+            }
+        }
+    }
+
+    #[test]
+    fn there_are_not_more_pieces_than_numbers() {
+        let operation = Operation { kind: Kind::Broadcast { root: 0 }, element: Element::U8, count: 1 << 40 };
+        let pieces = Pieces::new(operation, 2, 1);
+        let last = pieces.get(pieces.count() - 1);
+        assert_eq!(last.offset_of(0) + last.part(2), 1 << 40);
+    }
+}

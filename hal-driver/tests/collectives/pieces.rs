@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Memory that the host cannot see: pieces of it are copied while others are on their way.
+
+use crate::common::{Buffer, List, Result, Semaphore, check, reference};
+use crate::rig::*;
+use hal_semaphore::Code;
+use hal_sys as sys;
+use std::time::{Duration, Instant};
+
+/// Words of a piece, and pieces of an operation.
+const WORDS: usize = 64;
+const PIECES: usize = 8;
+
+/// Pieces that a rank has under way.
+const WINDOW: usize = 3;
+
+/// A device whose own memory the host cannot map, on one queue, in pieces of some bytes.
+fn card(bytes: usize, more: &str) -> String {
+    format!("mock://?heaps=2&queues=1&collective_piece={bytes}{more}")
+}
+
+/// Executes a sum on a rank.
+fn sum(rank: &Rank, send: &Buffer, recv: &Buffer, words: usize) -> Semaphore {
+    try_sum(rank, send, recv, words).unwrap()
+}
+
+fn try_sum(rank: &Rank, send: &Buffer, recv: &Buffer, words: usize) -> Result<Semaphore> {
+    let done = rank.device.semaphore(0);
+    let commands = rank.commands(ALL_REDUCE, 0, (send, recv), words)?;
+    rank.device.execute(u64::MAX, &List::none(), &done.at(1), &commands, &[]).map(|()| done)
+}
+
+/// What is overwritten behind the copies that have begun shows which those are. No transfer can have ended, as the other rank has not
+/// come: so the copies of the first pieces overlap with the transfer of the first one, and no other piece has taken any host memory.
+#[test]
+fn pieces_are_copied_while_the_one_before_is_on_its_way_and_no_more_than_a_few() {
+    let uri = card(WORDS * 4, "");
+    let ranks = ranks(&[&uri, &format!("mock://?collective_piece={}", WORDS * 4)]);
+    let words = WORDS * PIECES;
+    let (send, recv) = (ranks[0].words(&vec![1; words]), ranks[0].words(&vec![0; words]));
+    let first = sum(&ranks[0], &send, &recv, words);
+    let later = ranks[0].device.semaphore(0);
+    ranks[0].device.fill(&List::none(), &later.at(1), &send, (0, words * 4), &100_u32.to_le_bytes()).unwrap();
+    later.wait(1).unwrap();
+    assert_eq!(first.value().unwrap(), 0);
+    let (theirs, got) = (ranks[1].words(&vec![0; words]), ranks[1].words(&vec![0; words]));
+    let second = sum(&ranks[1], &theirs, &got, words);
+    first.wait(1).unwrap();
+    second.wait(1).unwrap();
+    let copied = WORDS * WINDOW;
+    let expected = [vec![1; copied], vec![100; words - copied]].concat();
+    assert_eq!(ranks[1].read(&got), expected);
+    assert_eq!(ranks[0].read(&recv), expected);
+}
+
+/// Each copy of the operation fails once, of what is sent and of what is received.
+#[test]
+fn a_copy_that_fails_in_the_middle_ends_the_operation_for_all() {
+    let words = WORDS * PIECES;
+    let piece = WORDS * 4 - 5;
+    for copy in 1..=2 * PIECES {
+        let faulty = card(piece, &format!("&fault=fail:copy:{copy}"));
+        let ranks = ranks(&[&faulty, &card(piece, ""), &format!("mock://?collective_piece={piece}")]);
+        let begin = Instant::now();
+        let memory: Vec<(Buffer, Buffer)> =
+            ranks.iter().map(|rank| (rank.words(&vec![1; words]), rank.words(&vec![0; words]))).collect();
+        let first = sum(&ranks[0], &memory[0].0, &memory[0].1, words);
+        // Who comes when it is known already is refused.
+        let waits: Vec<Result<Semaphore>> = ranks
+            .iter()
+            .zip(&memory)
+            .skip(1)
+            .map(|(rank, (send, recv))| try_sum(rank, send, recv, words))
+            .collect();
+        assert!(first.wait(1).is_err(), "copy {copy}");
+        assert_eq!(first.value().unwrap_err().code, Code::DataLoss, "copy {copy}");
+        for (number, done) in (1..).zip(waits) {
+            let outcome = done.and_then(|done| done.wait(1).or_else(|_| done.value().map(drop)));
+            match outcome {
+                // Who has got everything before does not hear of it.
+                Ok(()) => assert_eq!(ranks[number].read(&memory[number].1), vec![3; words], "copy {copy}"),
+                Err(error) => {
+                    assert_eq!(error.code, Code::DataLoss, "copy {copy}: {}", error.text);
+                    assert!(error.text.contains("rank 0"), "copy {copy}: {}", error.text);
+                }
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn a_device_that_goes_between_two_pieces_ends_soon_and_tells_the_others() {
+    let words = WORDS * PIECES;
+    let mut ranks = ranks(&[&card(WORDS * 4, ""), &card(WORDS * 4, "")]);
+    let (send, recv) = (ranks[0].words(&vec![1; words]), ranks[0].words(&vec![0; words]));
+    let first = sum(&ranks[0], &send, &recv, words);
+    let begin = Instant::now();
+    drop((send, recv));
+    drop(ranks.remove(0));
+    assert!(begin.elapsed() < Duration::from_secs(8));
+    assert!(first.wait(1).is_err());
+    let (send, recv) = (ranks[0].words(&vec![1; words]), ranks[0].words(&vec![0; words]));
+    let commands = ranks[0].commands(ALL_REDUCE, 0, (&send, &recv), words).unwrap();
+    let refused = ranks[0].execute(&commands, 1).unwrap_err();
+    assert!(refused.text.contains("rank 0"), "{}", refused.text);
+}
+
+#[test]
+fn ranks_that_divide_in_different_ways_are_refused() {
+    let id = fresh_id();
+    let devices = [7, 8].map(|bytes| crate::common::Device::open(&card(bytes, "")).unwrap());
+    let first = devices[0].channel(&id, "", (0, 2)).unwrap();
+    let refused = devices[1].channel(&id, "", (1, 2)).err().unwrap();
+    assert_eq!(refused.code, Code::InvalidArgument);
+    assert!(refused.text.contains("collective_piece"), "{}", refused.text);
+    drop(first);
+}
+
+/// Each kind where the header says that what is sent may be where it is received, and what overlaps otherwise.
+#[test]
+fn in_place_works_in_pieces_and_other_overlaps_are_refused() {
+    let uri = card(WORDS * 4 - 7, "");
+    let ranks = ranks(&[&uri, &uri, &uri]);
+    let words = 3 * 331;
+    let part = |buffer: &Buffer, at: usize, count: usize| sys::iree_hal_buffer_ref_t {
+        offset: at * 4,
+        length: count * 4,
+        ..reference(buffer)
+    };
+    let whole: Vec<Vec<u32>> =
+        (0..3).map(|rank: u32| (0..993).map(|at| rank * 10_000 + at).collect()).collect();
+    let sum = |at: usize| whole.iter().map(|words| words[at]).sum::<u32>();
+    for (value, kind) in (1..).zip([ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER]) {
+        let memory: Vec<Buffer> = ranks.iter().zip(&whole).map(|(rank, words)| rank.words(words)).collect();
+        for (number, (rank, buffer)) in ranks.iter().zip(&memory).enumerate() {
+            let (all, own) = (part(buffer, 0, words), part(buffer, number * 331, 331));
+            let (send, recv, count) = match kind {
+                ALL_REDUCE => (all, all, words),
+                ALL_GATHER => (own, all, 331),
+                _ => (all, own, 331),
+            };
+            let commands = rank
+                .device
+                .record(0, |commands| unsafe {
+                    check(sys::iree_hal_command_buffer_collective(
+                        commands,
+                        rank.channel.0,
+                        op(kind),
+                        0,
+                        send,
+                        recv,
+                        count,
+                    ))
+                })
+                .unwrap();
+            rank.execute(&commands, value).unwrap();
+        }
+        for (number, (rank, buffer)) in ranks.iter().zip(&memory).enumerate() {
+            rank.done.wait(value).unwrap();
+            let own = number * 331..(number + 1) * 331;
+            let expected: Vec<u32> = match kind {
+                ALL_REDUCE => (0..words).map(sum).collect(),
+                ALL_GATHER => (0..words).map(|at| whole[at / 331][at]).collect(),
+                _ => {
+                    (0..words).map(|at| if own.contains(&at) { sum(at) } else { whole[number][at] }).collect()
+                }
+            };
+            assert!(rank.read(buffer) == expected, "kind {kind} on rank {number}");
+        }
+    }
+    let buffer = ranks[0].words(&vec![0; words]);
+    let commands = ranks[0].device.record(0, |commands| unsafe {
+        let (send, recv) = (part(&buffer, 0, 500), part(&buffer, 1, 500));
+        check(sys::iree_hal_command_buffer_collective(
+            commands,
+            ranks[0].channel.0,
+            op(ALL_REDUCE),
+            0,
+            send,
+            recv,
+            500,
+        ))
+    });
+    let refused = ranks[0].execute(&commands.unwrap(), 9).unwrap_err();
+    assert!(refused.text.contains("sends from memory that it receives into"), "{}", refused.text);
+}
