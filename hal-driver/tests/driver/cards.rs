@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Cards of three drivers, whose own memory only they can reach, and which run the one function that tests need.
-#![allow(dead_code, reason = "each test uses its part")]
 
 use crate::common::{Device, Executable, check, registry};
 use hal_backend::{
