@@ -79,6 +79,7 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
             check(hal_driver::iree_hal_gaudi_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_qaic_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_template_driver_module_register(registry)).unwrap();
+            check(hal_driver::iree_hal_tenstorrent_driver_module_register(registry)).unwrap();
             check(iree_hal_local_task_driver_module_register(registry)).unwrap();
             check(iree_hal_local_sync_driver_module_register(registry)).unwrap();
         });

@@ -650,6 +650,31 @@ fn what_is_mapped_goes_back_before_a_semaphore_is_signalled_on_its_thread() {
     assert!(read(&owner, &kept) == before);
 }
 
+/// What the owner does while such a mapping is there stays when another one begins, as does what was written in the first one, and
+/// when they end.
+#[test]
+fn mapping_that_begins_or_ends_undoes_nothing_of_others() {
+    let owner = card(0);
+    for others in [0, 1] {
+        let (buffer, done) = (filled(&owner, LENGTH, 1), owner.semaphore(0));
+        let mut first = map_as_a_driver(&buffer, 0, 64).unwrap();
+        unsafe { first.contents.data.add(3).write(5) };
+        owner.fill(&List::none(), &done.at(1), &buffer, (2048, 4), &[8]).unwrap();
+        done.wait(1).unwrap();
+        for _ in 0..others {
+            let mut second = map_as_a_driver(&buffer, 2048, 64).unwrap();
+            assert_eq!(unsafe { second.contents.data.read() }, 8, "what is mapped is what is there");
+            assert_eq!(unsafe { first.contents.data.add(3).read() }, 5);
+            unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut second)).unwrap() };
+        }
+        unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut first)).unwrap() };
+        let mut expected = vec![1; LENGTH];
+        expected[3] = 5;
+        expected[2048..2052].fill(8);
+        assert!(read(&owner, &buffer) == expected, "beside {others} other mappings");
+    }
+}
+
 #[test]
 fn thread_that_brings_completions_is_not_made_to_wait_for_one() {
     let owner = card(0);
