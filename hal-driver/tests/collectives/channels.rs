@@ -278,18 +278,14 @@ fn a_collective_reads_and_writes_only_what_the_program_allowed() {
     let unwritten = allowing(sys::IREE_HAL_MEMORY_ACCESS_READ);
     for (buffers, says) in [((&unread, &any), "ACCESS_READ"), ((&any, &unwritten), "ACCESS_WRITE")] {
         let slots = rank.device.record(2, |commands| {
-            let [send, recv] = [0, 1].map(|slot| unsafe { sys::iree_hal_make_indirect_buffer_ref(slot, 0, 16) });
+            let [send, recv] =
+                [0, 1].map(|slot| unsafe { sys::iree_hal_make_indirect_buffer_ref(slot, 0, 16) });
             let (channel, op) = (rank.channel.0, op(ALL_REDUCE));
             unsafe { check(sys::iree_hal_command_buffer_collective(commands, channel, op, 0, send, recv, 4)) }
         });
         let signals = rank.done.at(1);
-        let executed = rank.device.execute(
-            u64::MAX,
-            &List::none(),
-            &signals,
-            &slots.unwrap(),
-            &[buffers.0, buffers.1],
-        );
+        let executed =
+            rank.device.execute(u64::MAX, &List::none(), &signals, &slots.unwrap(), &[buffers.0, buffers.1]);
         for refused in [rank.commands(ALL_REDUCE, 0, buffers, 4).map(drop), executed] {
             let refused = refused.unwrap_err();
             assert_eq!(refused.code, Code::PermissionDenied, "{}", refused.text);

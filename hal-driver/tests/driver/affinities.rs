@@ -109,7 +109,8 @@ fn affinity_of_no_queue_here_is_folded_into_one_that_is() {
     const LATENCY: Duration = Duration::from_millis(500);
     let device = Device::open("mock://?queues=3&workers=3&latency=500ms").unwrap();
     let took = |affinities: [u64; 3]| {
-        let (buffers, done) = (affinities.map(|_| device.buffer(LENGTH)), affinities.map(|_| device.semaphore(0)));
+        let (buffers, done) =
+            (affinities.map(|_| device.buffer(LENGTH)), affinities.map(|_| device.semaphore(0)));
         let begin = Instant::now();
         for ((buffer, done), affinity) in buffers.iter().zip(&done).zip(affinities) {
             device.fill_on(affinity, &List::none(), &done.at(1), buffer, (0, LENGTH), &[1]).unwrap();

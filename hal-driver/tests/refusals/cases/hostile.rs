@@ -123,12 +123,12 @@ fn inferred(bench: &Bench, bytes: &[u8], room: usize) -> String {
 }
 
 fn prepared(bench: &Bench, constants: &[u32], count: usize) -> String {
-    let bytes = common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
+    let bytes = bench.function();
     cache(bench, |cache| unsafe {
         let params = sys::iree_hal_executable_params_t {
             queue_affinity: u64::MAX,
             caching_mode: 0,
-            executable_format: view("vmvx-bytecode-fb"),
+            executable_format: view(bench.format()),
             executable_data: span(bytes.as_ptr(), bytes.len()),
             constant_count: count,
             constants: if constants.is_empty() { null() } else { constants.as_ptr() },
@@ -508,7 +508,7 @@ pub(crate) const CASES: &[Case] = &[
         Dispatch { flags, ..Dispatch::of(bench) }.run(bench)
     }),
     case("What executables are asked", "no bytes at all", SILENT, |bench| {
-        answer(bench.device.load("vmvx-bytecode-fb", &[]))
+        answer(bench.device.load(bench.format(), &[]))
     }),
     case("What executables are asked", "a constant where none is taken", SILENT, |bench| {
         prepared(bench, &[7], 1)
@@ -552,7 +552,7 @@ pub(crate) const CASES: &[Case] = &[
         |bench| inferred(bench, b"nothing that anybody knows", 64),
     ),
     case("What executables are asked", "the format's name, where is no room for it", SILENT, |bench| {
-        let bytes = common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
+        let bytes = bench.function();
         inferred(bench, &bytes, 3)
     }),
     case("Memory of others", "import of no kind", "allocator.h: UNAVAILABLE", |bench| {
