@@ -31,6 +31,7 @@ mod faults;
 mod gaudi;
 mod groups;
 mod interop;
+mod lifetimes;
 mod loans;
 mod orphans;
 mod pools;
