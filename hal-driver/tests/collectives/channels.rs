@@ -297,3 +297,16 @@ fn a_collective_reads_and_writes_only_what_the_program_allowed() {
     rank.execute(&rank.commands(ALL_REDUCE, 0, (&unwritten, &unread), 4).unwrap(), 1).unwrap();
     rank.done.wait(1).unwrap();
 }
+
+/// Its rank is the other device's.
+#[test]
+fn a_command_buffer_with_collectives_is_executed_by_its_own_device() {
+    let ranks = mocks(1);
+    let (rank, other) = (&ranks[0], Device::open("mock").unwrap());
+    let (send, recv, done) = (rank.words(&[5; 4]), rank.words(&[0; 4]), other.semaphore(0));
+    let commands = rank.commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
+    let refused = other.execute(u64::MAX, &List::none(), &done.at(1), &commands, &[]).unwrap_err();
+    assert_eq!(refused.code, Code::InvalidArgument, "{}", refused.text);
+    assert!(refused.text.contains("recorded for another device"), "{}", refused.text);
+    assert_eq!(done.value().unwrap(), 0);
+}

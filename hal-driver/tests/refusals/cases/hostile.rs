@@ -302,6 +302,11 @@ pub(crate) const CASES: &[Case] = &[
         let none = sys::iree_hal_buffer_ref_list_t { count: 2, values: null() };
         dispatch_of(bench, executable.0, span(words.as_ptr().cast(), 8), none)
     }),
+    case("Nothing where something has to be", "the handle of a file", THERE, |bench| unsafe {
+        let (access, mut file) = (u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_READ).unwrap(), null_mut());
+        let device = bench.device.0;
+        answer(check(sys::iree_hal_file_import(device, u64::MAX, access, null_mut(), 0, &raw mut file)))
+    }),
     case("Nothing where something has to be", "a binding table", THERE, |bench| {
         let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED;
         let commands = bench.record(mode, 1, |commands| filled(commands, slot(0, 16))).unwrap();
