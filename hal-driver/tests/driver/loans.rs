@@ -2,10 +2,11 @@
 
 //! Memory of one card in operations of another device, which can only have it by way of the host.
 
-use crate::cards::{Step, card, constants, steps};
+use crate::cards::{HELD, HOLDS, Step, card, constants, steps};
 use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, check};
 use hal_semaphore::Code;
 use hal_sys as sys;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const LENGTH: usize = 4096;
@@ -673,6 +674,33 @@ fn mapping_that_begins_or_ends_undoes_nothing_of_others() {
         expected[2048..2052].fill(8);
         assert!(read(&owner, &buffer) == expected, "beside {others} other mappings");
     }
+}
+
+/// The owner's memory is its own business, and another one's too.
+#[test]
+fn mapping_waits_for_no_other_card() {
+    let (slow, owner) = (card(HOLDS), card(0));
+    let (waited, buffer) = (slow.local_buffer(LENGTH), filled(&owner, LENGTH, 1));
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let held = HELD.0.lock().unwrap();
+        let before = HELD.1.load(Ordering::SeqCst);
+        let map = |buffer: &Buffer| {
+            let mut mapping = map_as_a_driver(buffer, 0, 64).unwrap();
+            unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap() };
+        };
+        scope.spawn(move || map(&waited));
+        while HELD.1.load(Ordering::SeqCst) == before {
+            std::thread::yield_now();
+        }
+        scope.spawn(move || {
+            map(&buffer);
+            tell.send(()).unwrap();
+        });
+        let is_mapped = told.recv_timeout(Duration::from_secs(5));
+        drop(held);
+        is_mapped.expect("it waits for memory of another card");
+    });
 }
 
 #[test]
