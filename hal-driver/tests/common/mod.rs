@@ -679,7 +679,7 @@ impl File {
         Self { file, handle, access: access.try_into().unwrap() }
     }
 
-    fn import(&self, device: &Device) -> *mut sys::iree_hal_file_t {
+    pub(crate) fn import(&self, device: &Device) -> *mut sys::iree_hal_file_t {
         let access = self.access;
         let mut file = null_mut();
         unsafe {

@@ -33,6 +33,7 @@ mod groups;
 mod interop;
 mod lifetimes;
 mod loans;
+mod odd;
 mod orphans;
 mod pools;
 mod profiles;
