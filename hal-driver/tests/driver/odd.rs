@@ -225,7 +225,6 @@ impl Scene {
             workgroup_count: [1; 3],
             workgroup_count_ref: self.reference(),
             dynamic_workgroup_local_memory: self.dice.flags32(),
-            ..Default::default()
         };
         let list = sys::iree_hal_buffer_ref_list_t { count: references.len(), values: references.as_ptr() };
         let function = sys::iree_hal_executable_function_t { value: self.dice.flags() };
@@ -250,7 +249,8 @@ impl Scene {
     /// A recording, which is kept if it could be made.
     fn record(&mut self) -> Result {
         let mut commands = null_mut();
-        let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED | self.dice.below(2) as u32;
+        let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED
+            | *self.dice.one_of(&[0, sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT]);
         let (affinity, slots) = (self.dice.flags(), *self.dice.one_of(&[0, 1, 3, 1 << 25, usize::MAX]));
         let device = self.device.0;
         unsafe {
