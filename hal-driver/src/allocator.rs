@@ -66,6 +66,11 @@ pub(crate) fn usage(heap: &Heap) -> Usage {
     TRANSFER | DISPATCH | SHARING | if heap.host_visible { MAPPING } else { 0 }
 }
 
+/// What a buffer is to begin on; nothing, if there is no such alignment.
+fn alignment(params: &sys::iree_hal_buffer_params_t) -> Option<u64> {
+    Some(wide(params.min_alignment).max(1)).filter(|alignment| alignment.is_power_of_two())
+}
+
 /// The heap for a buffer. Whoever is told that something can be allocated, allocates it, or queues its allocation asks here.
 fn find_heap<'a>(
     properties: &'a Properties,
@@ -74,10 +79,7 @@ fn find_heap<'a>(
     let must_map =
         params.type_ & HOST_VISIBLE != 0 || (params.usage & MAPPING != 0 && params.usage & OPTIONAL == 0);
     let wants_host = params.type_ & HOST_LOCAL == HOST_LOCAL;
-    let alignment = wide(params.min_alignment).max(1);
-    if !alignment.is_power_of_two() {
-        return None;
-    }
+    let alignment = alignment(params)?;
     let fits = |heap: &Heap| (heap.host_visible || !must_map) && heap.alignment >= alignment;
     let mut candidates = properties.heaps.iter().enumerate().filter(|(_, heap)| fits(heap));
     let first = candidates.next()?;
@@ -101,16 +103,19 @@ pub(crate) fn place(
 /// Why no heap fits.
 #[cold]
 fn misplaced(properties: &Properties, params: &sys::iree_hal_buffer_params_t) -> Failure {
-    let alignment = wide(params.min_alignment);
+    let Some(alignment) = alignment(params) else { return crooked(params) };
     let most = properties.heaps.iter().map(|heap| heap.alignment).max().unwrap_or(1);
-    invalid(if alignment > 0 && !alignment.is_power_of_two() {
-        format!("an alignment is a power of two, not {alignment}")
-    } else if alignment > most {
+    invalid(if alignment > most {
         format!("no memory of this device is aligned to {alignment}, but to {most} at most")
     } else {
         "no memory of this device is what the buffer asks for: the host cannot map it, or it is aligned to less"
             .to_owned()
     })
+}
+
+#[cold]
+fn crooked(params: &sys::iree_hal_buffer_params_t) -> Failure {
+    invalid(format!("an alignment is a power of two, not {}", params.min_alignment))
 }
 
 /// What a buffer of a heap really has, of what was asked for and beyond.
@@ -147,6 +152,7 @@ fn find_import_heap<'a>(
     properties: &'a Properties,
     params: &sys::iree_hal_buffer_params_t,
 ) -> Option<(&'a Heap, u64)> {
+    alignment(params)?;
     let taking = || properties.heaps.iter().filter_map(|heap| Some((heap, heap.import_alignment?)));
     let taken = taking().find(|(heap, _)| !heap.device_local).or_else(|| taking().next())?;
     let wants_device = params.type_ & DEVICE_LOCAL == DEVICE_LOCAL;
@@ -411,6 +417,9 @@ impl<D: Device> Memory<D> {
             }
         };
         let (heap, alignment) = find_import_heap(&self.properties, params).ok_or_else(|| {
+            if alignment(params).is_none() {
+                return crooked(params);
+            }
             let takes_any = self.properties.heaps.iter().any(|heap| heap.import_alignment.is_some());
             let message = if takes_any {
                 "host memory is not this device's own and does not become it; import it without DEVICE_LOCAL, or allocate a \

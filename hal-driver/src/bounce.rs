@@ -90,15 +90,21 @@ impl Bounce {
 
     /// The copy of a buffer that others may have as well.
     fn of(owner: Owner, original: &Slice) -> Result<Arc<Self>> {
-        let mut bounces = BOUNCES.lock();
         let address = original.buffer.get().addr();
-        if let Some(bounce) = bounces.get(&address).and_then(Weak::upgrade) {
+        let there = |bounces: &BTreeMap<usize, Weak<Self>>| bounces.get(&address).and_then(Weak::upgrade);
+        if let Some(bounce) = there(&BOUNCES.lock()) {
             return Ok(bounce);
         }
-        let bounce = Arc::new(Self::new(owner, original)?);
+        // The owner's memory is asked for without the lock. Two may do so at once; then the second one's goes again.
+        let made = Arc::new(Self::new(owner, original)?);
+        let mut bounces = BOUNCES.lock();
+        if let Some(bounce) = there(&bounces) {
+            drop(bounces);
+            return Ok(bounce);
+        }
         bounces.retain(|_, bounce| bounce.strong_count() > 0);
-        bounces.insert(address, Arc::downgrade(&bounce));
-        Ok(bounce)
+        bounces.insert(address, Arc::downgrade(&made));
+        Ok(made)
     }
 
     /// A semaphore of the owner's.

@@ -603,9 +603,9 @@ impl Allocated<'_> {
 
     /// The bytes as host memory, mapped as long as anybody has the range.
     fn map(&self, access: Access) -> Result<HostRange> {
-        let buffer = self.buffer().retain();
+        let buffer = self.buffer();
         let mut mapping = sys::iree_hal_buffer_mapping_t::default();
-        // SAFETY: the buffer is retained; the mapping is ours, and valid until it is unmapped, which its owner does.
+        // SAFETY: the buffer is lent, and the mapping keeps it; that is ours, and valid until it is unmapped, which its owner does.
         unsafe {
             check(sys::iree_hal_buffer_map_range(
                 buffer.get(),
@@ -617,7 +617,7 @@ impl Allocated<'_> {
             ))?;
             let (start, length) = (mapping.contents.data, mapping.contents.data_length);
             let (mapping, source) = (mapping.into(), self.slice.buffer.clone());
-            let owner = Arc::new(Mapping { mapping, _memory: buffer, _source: source });
+            let owner = Arc::new(Mapping { mapping, _source: source });
             Ok(HostRange::from_raw(start, length, Some(owner)))
         }
     }
@@ -650,10 +650,9 @@ fn of_device<'a, D: Device>(
     Arc::ptr_eq(&memory.device, device).then_some((buffer, memory))
 }
 
-/// A mapping that ends when its last range is dropped.
+/// A mapping that ends when its last range is dropped. It is scoped, so IREE keeps the memory's buffer as long.
 struct Mapping {
     mapping: UnsafeCell<sys::iree_hal_buffer_mapping_t>,
-    _memory: Retained<sys::iree_hal_buffer_t>,
     /// A stream-ordered buffer keeps the pool that its memory is from.
     _source: Retained<sys::iree_hal_buffer_t>,
 }

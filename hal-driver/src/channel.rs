@@ -20,8 +20,8 @@
 //! The ranks of any other provider exchange an id first, as IREE's interface has it.
 
 use crate::executable::{DeviceIdentity, is_same_device};
-use crate::object::{HostAllocator, Lent, Out, allocate, free, resource, slice};
-use crate::status::{Result, check, guard, guard_or, invalid, text};
+use crate::object::{HostAllocator, Lent, Out, allocate, free, named, resource, slice};
+use crate::status::{Result, check, guard, guard_or, invalid};
 use hal_backend::Parameters;
 use hal_collectives::local::{Request, join};
 use hal_collectives::{Communicator, Terms};
@@ -158,7 +158,10 @@ impl Ranks {
             return Err(invalid(format!("a channel does not know the flags {:#x}", params.flags)));
         }
         // SAFETY: valid for the call, as the caller promises.
-        let (id, name) = unsafe { (slice(params.id.data, params.id.data_length)?, text(params.group)) };
+        let (id, name) = unsafe {
+            let name = named(params.group, "the name of a channel's group")?;
+            (slice(params.id.data, params.id.data_length)?, name)
+        };
         let mut place = self.place(provider, device, id, (params.rank, params.count))?;
         place.id.extend_from_slice(name.as_bytes());
         let terms = self.membership.terms;

@@ -175,8 +175,10 @@ impl Recorded {
         let recorded = Self { buffer };
         // SAFETY: ours, and alive.
         let made_by = unsafe { &(*recorded.buffer.get().cast::<CommandBuffer>()).device };
-        if recorded.recording().dispatches && !is_same_device(made_by, device) {
-            let message = "the command buffer has dispatches, and was recorded for another device";
+        let is_bound = recorded.recording().dispatches || recorded.has_collectives();
+        if is_bound && !is_same_device(made_by, device) {
+            let message =
+                "the command buffer has dispatches or collectives, and was recorded for another device";
             return Err(invalid(message));
         }
         if recorded.recording().state != State::Closed {

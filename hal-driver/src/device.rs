@@ -559,11 +559,12 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let state = HalDevice::<D>::of(device);
+                let handle = Lent::required(handle, "a file is imported by its handle")?;
                 check(sys::iree_hal_file_from_handle(
                     state.device_allocator().get(),
                     affinity,
                     access,
-                    handle,
+                    handle.get(),
                     state.proactor.get(),
                     state.allocator.raw(),
                     out,

@@ -6,7 +6,7 @@ use crate::channel::Membership;
 use crate::device::HalDevice;
 use crate::executable::Reflection;
 use crate::launch::expand;
-use crate::object::{HostAllocator, Lent, Out, allocate, free, required, resource, slice};
+use crate::object::{HostAllocator, Lent, Out, allocate, free, named, required, resource, slice};
 use crate::status::{Result, check, guard, guard_or, invalid, text, view};
 use hal_backend::{DeviceInfo, Driver, Parameters};
 use hal_semaphore::{Code, Failure};
@@ -44,12 +44,15 @@ impl<R: Driver> HalDriver<R> {
         params: &sys::iree_hal_device_create_params_t,
         allocator: HostAllocator,
     ) -> Result<*mut sys::iree_hal_device_t> {
-        // SAFETY: the text is valid for the call, as the caller promises, and every reading of the union is a pair of text.
-        let pairs = pairs
-            .iter()
-            .map(|pair| unsafe { (text(pair.__bindgen_anon_1.first), text(pair.__bindgen_anon_2.second)) })
-            .map(|(key, value)| Ok((key, expand(value)?)))
-            .collect::<Result<Vec<_>>>()?;
+        let expanded = |pair: &sys::iree_string_pair_t| {
+            // SAFETY: the text is valid for the call, as the caller promises, and every reading of the union is a pair of text.
+            let (key, value) = unsafe {
+                let key = named(pair.__bindgen_anon_1.first, "the name of a device's parameter")?;
+                (key, named(pair.__bindgen_anon_2.second, "the value of a device's parameter")?)
+            };
+            Ok((key, expand(value)?))
+        };
+        let pairs = pairs.iter().map(expanded).collect::<Result<Vec<_>>>()?;
         let pairs = pairs.iter().map(|(key, value)| (*key, &**value));
         let mut parameters = Parameters::new(R::NAME, pairs);
         let reflection = Reflection::take(&mut parameters)?;
@@ -228,7 +231,7 @@ impl<R: Driver> Table<R> {
             unsafe {
                 let (driver, allocator) = (HalDriver::<R>::of(driver), HostAllocator::new(allocator));
                 let device = driver.open(
-                    text(path),
+                    named(path, "the path of a device")?,
                     slice(params, param_count)?,
                     required(create_params, CREATION)?,
                     allocator,

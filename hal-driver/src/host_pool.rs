@@ -5,7 +5,8 @@
 //! Threads come when there is work and nobody idle, and go when they have been idle for a while. A program's call may
 //! block, for as long as it takes another call to release it, so no number of threads is always enough; a thread for
 //! each call would be worse. So there are few as long as that goes: where all are busy, one thread more *watches*, and
-//! starts others only if for a while nobody took anything from the queue.
+//! starts others only if for a while nobody took anything from the queue. Callbacks that are put off have threads of the engine's
+//! ([ADR 30](../../docs/adr/0030-callbacks-and-calls-that-block-have-threads-of-their-own.md) says why).
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;

@@ -302,6 +302,18 @@ fn at_no_address(count: usize) -> Failure {
     invalid(format!("{count} of something were passed at no address (a null pointer)"))
 }
 
+/// Text that C lends us for one call, by which something is named. What is not UTF-8 is refused: to take it for nothing would be to
+/// take what nothing names, such as the default device.
+///
+/// # Safety
+///
+/// The view is valid as long as the result is used.
+pub(crate) unsafe fn named<'a>(view: sys::iree_string_view_t, what: &str) -> Result<&'a str> {
+    // SAFETY: valid as long as the result is used, as the caller promises.
+    let bytes = unsafe { slice(view.data.cast::<u8>(), view.size)? };
+    std::str::from_utf8(bytes).map_err(|error| invalid(format!("{what} is not UTF-8: {error}")))
+}
+
 /// What C lends us for one call, and must; otherwise what it is to be.
 ///
 /// # Safety

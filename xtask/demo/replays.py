@@ -11,12 +11,19 @@ import sys
 
 import numpy as np
 from demo import random, safetensors
-from rig import LLVM_CPU, LOCAL, MODELS, OUT, TOOLS
+from rig import LLVM_CPU, LOCAL, MODELS, OUT, RISCV32, TOOLS
 from rig import Failed, attempt, compile_model, note, run, summary
 
 # IREE's local drivers tell of no parameters of functions, and its replay takes two executables for different ones if they
 # tell of different parameters.
-RECORDED = ["local-task", "mock://?reflection=none", "gaudi://emulated?generation=gaudi2&reflection=none"]
+RECORDED = [
+    "local-task",
+    "mock://?reflection=none",
+    "template://?reflection=none",
+    "gaudi://emulated?generation=gaudi1&reflection=none",
+    "gaudi://emulated?generation=gaudi2&reflection=none",
+    "qaic://emulated?reflection=none",
+]
 
 REPLAYED = [
     "local-sync",
@@ -26,7 +33,11 @@ REPLAYED = [
     "template://?reflection=none",
     "gaudi://emulated?generation=gaudi1&reflection=none",
     "gaudi://emulated?generation=gaudi2&reflection=none",
+    "qaic://emulated?reflection=none",
 ]
+
+# Devices with cores of their own run modules that are compiled for those, and so replay each other's recordings.
+TILES = ["tenstorrent://emulated?reflection=none", "tenstorrent://emulated?board=p100a&reflection=none"]
 
 # A device that fails, and the code that a replay ends with.
 FAULTS = [
@@ -111,6 +122,12 @@ def main():
                 fails(what, recording, device, code)
             if (name, number) == ("elementwise", 0):
                 differs(recording)
+
+    module = compile_model(MODELS / "elementwise.mlir", "elementwise.riscv32", LOCAL + RISCV32)
+    for number, origin in enumerate(TILES):
+        recording = record(f"tiles-{number}", module, [origin], random((4, 8), (4, 8), (4, 8)))
+        for device in TILES:
+            passes(f"elementwise of {origin}", recording, [device])
 
     ordinals = [f"--iree-hal-target-device={name}=local[{at}]" for at, name in enumerate(("first", "second", "third"))]
     module = compile_model(MODELS / "devices.mlir", "devices", ordinals + LLVM_CPU)

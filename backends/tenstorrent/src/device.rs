@@ -145,6 +145,13 @@ impl Device for TenstorrentDevice {
             );
             return Err(Failure::new(Code::Incompatible, message));
         }
+        if !request.constants.is_empty() {
+            let count = request.constants.len();
+            let message = format!(
+                "an executable here takes no constants, and was given {count}; give them to its dispatches"
+            );
+            return Err(Failure::new(Code::InvalidArgument, message));
+        }
         let executable = self.shared.board.tiles.load(request, self.shared.settings);
         let executable = executable.map_err(|error| error.failure(self.shared.board.card.name()))?;
         let functions = executable.functions();

@@ -4,6 +4,8 @@
 
 use super::{HalDevice, State};
 use crate::alloca::Dealloca;
+use crate::buffer::Slice;
+use crate::constants::ACCESS_READ;
 use crate::object::{Lent, Retained};
 use crate::semaphore::IreeTimeline;
 use crate::status::check;
@@ -15,6 +17,7 @@ use hal_semaphore::timeline::Timeline;
 use hal_semaphore::{Code, Point};
 use hal_sys as sys;
 use std::ptr::null_mut;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -107,4 +110,20 @@ fn device_whose_count_reaches_zero_again_is_not_torn_down_twice() {
         drop(held);
         is_over.expect("there is nothing to do for the second one");
     });
+}
+
+/// A backend may have the bytes of another device's stream-ordered buffer longer than anybody has the buffer or that device. Their
+/// buffer is its pool's, and goes back to it.
+#[test]
+fn bytes_that_are_mapped_keep_the_pool_that_they_are_from() {
+    let device = testing::device("mock");
+    // SAFETY: a device of the mock's, and retained.
+    let pools = unsafe { Arc::downgrade(&HalDevice::<Mocked>::of(device.get()).pools) };
+    let (buffer, there) = alloca(&device, 4096);
+    there.wait(1).unwrap();
+    let bytes = Slice::new(buffer, 0, 4096).unwrap().map(ACCESS_READ).unwrap();
+    drop((there, device));
+    assert!(pools.strong_count() > 0, "the memory's buffer has no pool to go back to");
+    drop(bytes);
+    assert_eq!(pools.strong_count(), 0);
 }

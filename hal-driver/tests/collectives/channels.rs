@@ -2,7 +2,7 @@
 
 //! Channels: which rank of which group they are, and what is refused.
 
-use crate::common::{Device, Result, Tracker, check, reference};
+use crate::common::{Device, List, Result, Tracker, check, reference};
 use crate::rig::*;
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -265,4 +265,48 @@ fn what_cannot_be_done_is_refused_when_it_is_recorded() {
         rank.execute(&rank.commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap(), 1).unwrap();
     }
     ranks.iter().for_each(|rank| rank.done.wait(1).unwrap());
+}
+
+/// When it is recorded, or when the table comes that has the buffer.
+#[test]
+fn a_collective_reads_and_writes_only_what_the_program_allowed() {
+    let ranks = mocks(1);
+    let rank = &ranks[0];
+    let allowing = |access| rank.device.local_buffer_for(access, 16);
+    let any = rank.words(&[0; 4]);
+    let unread = allowing(sys::IREE_HAL_MEMORY_ACCESS_WRITE);
+    let unwritten = allowing(sys::IREE_HAL_MEMORY_ACCESS_READ);
+    for (buffers, says) in [((&unread, &any), "ACCESS_READ"), ((&any, &unwritten), "ACCESS_WRITE")] {
+        let slots = rank.device.record(2, |commands| {
+            let [send, recv] =
+                [0, 1].map(|slot| unsafe { sys::iree_hal_make_indirect_buffer_ref(slot, 0, 16) });
+            let (channel, op) = (rank.channel.0, op(ALL_REDUCE));
+            unsafe { check(sys::iree_hal_command_buffer_collective(commands, channel, op, 0, send, recv, 4)) }
+        });
+        let signals = rank.done.at(1);
+        let executed =
+            rank.device.execute(u64::MAX, &List::none(), &signals, &slots.unwrap(), &[buffers.0, buffers.1]);
+        for refused in [rank.commands(ALL_REDUCE, 0, buffers, 4).map(drop), executed] {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.code, Code::PermissionDenied, "{}", refused.text);
+            assert!(refused.text.contains(says), "{}", refused.text);
+        }
+        assert_eq!(rank.done.value().unwrap(), 0);
+    }
+    // Nothing was entered: the group works.
+    rank.execute(&rank.commands(ALL_REDUCE, 0, (&unwritten, &unread), 4).unwrap(), 1).unwrap();
+    rank.done.wait(1).unwrap();
+}
+
+/// Its rank is the other device's.
+#[test]
+fn a_command_buffer_with_collectives_is_executed_by_its_own_device() {
+    let ranks = mocks(1);
+    let (rank, other) = (&ranks[0], Device::open("mock").unwrap());
+    let (send, recv, done) = (rank.words(&[5; 4]), rank.words(&[0; 4]), other.semaphore(0));
+    let commands = rank.commands(ALL_REDUCE, 0, (&send, &recv), 4).unwrap();
+    let refused = other.execute(u64::MAX, &List::none(), &done.at(1), &commands, &[]).unwrap_err();
+    assert_eq!(refused.code, Code::InvalidArgument, "{}", refused.text);
+    assert!(refused.text.contains("recorded for another device"), "{}", refused.text);
+    assert_eq!(done.value().unwrap(), 0);
 }

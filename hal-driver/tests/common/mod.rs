@@ -79,6 +79,7 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
             check(hal_driver::iree_hal_gaudi_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_qaic_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_template_driver_module_register(registry)).unwrap();
+            check(hal_driver::iree_hal_tenstorrent_driver_module_register(registry)).unwrap();
             check(iree_hal_local_task_driver_module_register(registry)).unwrap();
             check(iree_hal_local_sync_driver_module_register(registry)).unwrap();
         });
@@ -110,7 +111,7 @@ impl Device {
     pub(crate) fn open_with(uri: &str, allocator: sys::iree_allocator_t) -> Result<(Self, Proactor)> {
         unsafe {
             let (pool, proactor) = new_pool()?;
-            let opened = Self::create(uri, pool, allocator);
+            let opened = Self::create(view(uri), pool, allocator);
             sys::iree_async_proactor_pool_release(pool);
             opened.map(|device| (device, proactor))
         }
@@ -118,11 +119,22 @@ impl Device {
 
     /// A device with a pool of proactors that others may have too.
     pub(crate) fn open_with_pool(uri: &str, pool: *mut sys::iree_async_proactor_pool_t) -> Result<Self> {
-        Self::create(uri, pool, unsafe { sys::iree_allocator_system() })
+        Self::create(view(uri), pool, unsafe { sys::iree_allocator_system() })
+    }
+
+    /// A device by a name that may be anything.
+    pub(crate) fn open_named(uri: &[u8]) -> Result<Self> {
+        let uri = sys::iree_string_view_t { data: uri.as_ptr().cast(), size: uri.len() };
+        unsafe {
+            let (pool, _) = new_pool()?;
+            let opened = Self::create(uri, pool, sys::iree_allocator_system());
+            sys::iree_async_proactor_pool_release(pool);
+            opened
+        }
     }
 
     fn create(
-        uri: &str,
+        uri: sys::iree_string_view_t,
         pool: *mut sys::iree_async_proactor_pool_t,
         allocator: sys::iree_allocator_t,
     ) -> Result<Self> {
@@ -130,7 +142,7 @@ impl Device {
         let (mut device, params) = (null_mut(), &raw const params);
         unsafe {
             let out = &raw mut device;
-            check(sys::iree_hal_create_device(registry(), view(uri), params, allocator, out))?;
+            check(sys::iree_hal_create_device(registry(), uri, params, allocator, out))?;
         }
         Ok(Self(device, null_mut()))
     }
@@ -667,7 +679,7 @@ impl File {
         Self { file, handle, access: access.try_into().unwrap() }
     }
 
-    fn import(&self, device: &Device) -> *mut sys::iree_hal_file_t {
+    pub(crate) fn import(&self, device: &Device) -> *mut sys::iree_hal_file_t {
         let access = self.access;
         let mut file = null_mut();
         unsafe {

@@ -5,6 +5,7 @@
 use crate::common::{Buffer, Device, File, List, check, params, reference};
 use hal_sys as sys;
 use std::ptr::null_mut;
+use std::time::{Duration, Instant};
 
 const DEVICES: [&str; 5] = [
     "mock://?queues=1",
@@ -99,4 +100,25 @@ fn the_same_affinity_is_the_same_queue() {
             assert_eq!(buffer.read(), [20; LENGTH], "{uri} with {affinity:#x}");
         }
     }
+}
+
+/// Each bit of a queue that is not there is one of those that are: bits that follow each other are different queues, and each is
+/// one queue, for whoever comes next too.
+#[test]
+fn affinity_of_no_queue_here_is_folded_into_one_that_is() {
+    const LATENCY: Duration = Duration::from_millis(500);
+    let device = Device::open("mock://?queues=3&workers=3&latency=500ms").unwrap();
+    let took = |affinities: [u64; 3]| {
+        let (buffers, done) =
+            (affinities.map(|_| device.buffer(LENGTH)), affinities.map(|_| device.semaphore(0)));
+        let begin = Instant::now();
+        for ((buffer, done), affinity) in buffers.iter().zip(&done).zip(affinities) {
+            device.fill_on(affinity, &List::none(), &done.at(1), buffer, (0, LENGTH), &[1]).unwrap();
+        }
+        done.iter().for_each(|done| done.wait(1).unwrap());
+        begin.elapsed()
+    };
+    assert!(took([1 << 39, 1 << 40, 1 << 41]) < 3 * LATENCY, "three queues");
+    assert!(took([1 << 40; 3]) >= 3 * LATENCY, "one queue");
+    assert!(took([1 << 1, 1 << 40, 1 << 61]) >= 2 * LATENCY, "two of them are one queue");
 }

@@ -2,7 +2,7 @@
 
 //! What the allocator says of its memory is what it does, on every kind of device.
 
-use crate::common::{Buffer, Device};
+use crate::common::{Buffer, Device, List};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;
@@ -14,6 +14,9 @@ const DEVICES: [&str; 4] = [
     "gaudi://emulated?generation=gaudi1&seed=9001",
     "gaudi://emulated?generation=gaudi2&seed=9002",
 ];
+
+/// Those whose memory is no other than one of these in what most tests look at.
+const FURTHER: [&str; 2] = ["qaic://emulated?seed=9003", "tenstorrent://emulated?seed=9004"];
 
 const PAGE: usize = 4096;
 
@@ -78,7 +81,7 @@ fn access(bits: sys::iree_hal_memory_access_bits_t) -> sys::iree_hal_memory_acce
 
 #[test]
 fn an_import_begins_where_its_heap_asks_it_to() {
-    for uri in DEVICES {
+    for uri in DEVICES.iter().chain(&FURTHER) {
         let device = Device::open(uri).unwrap();
         let mut pages = Pages::new();
         let alignment = import_alignment(&device);
@@ -102,6 +105,11 @@ fn an_import_begins_where_its_heap_asks_it_to() {
         let page = sys::iree_hal_buffer_params_t { min_alignment: PAGE, ..shared() };
         assert_eq!(device.import(page, pages.at(2048), 1024).err().unwrap().code, Code::OutOfRange);
         drop(device.import(page, pages.at(PAGE), 1024).unwrap());
+        let crooked = sys::iree_hal_buffer_params_t { min_alignment: 96, ..shared() };
+        assert_eq!(query(&device, crooked).0, 0, "{uri}");
+        let start = (0..PAGE).step_by(64).find(|&offset| (pages.at(offset) as usize).is_multiple_of(96));
+        let refused = device.import(crooked, pages.at(start.unwrap()), 1024).err().unwrap();
+        assert_eq!(refused.code, Code::InvalidArgument, "{uri}: {}", refused.text);
     }
 }
 
@@ -289,6 +297,29 @@ fn address(buffer: &Buffer) -> usize {
     }
 }
 
+/// Whoever is told that so much can be allocated finds room for so much at once, or later when others have let go.
+#[test]
+fn more_than_one_allocation_can_have_is_not_allocatable() {
+    for uri in DEVICES.iter().chain(&FURTHER) {
+        let device = Device::open(uri).unwrap();
+        let queue = device.semaphore(0);
+        let most = heaps(&device).into_iter().map(|heap| heap.max_allocation_size).max().unwrap();
+        for length in [most + 1, 1 << 60, usize::MAX] {
+            for params in [own(), shared()] {
+                assert_eq!(compatibility(&device, params, length) & ALLOCATABLE, 0, "{uri}: {length}");
+                let refused = [
+                    device.try_buffer_of(params, length),
+                    device.alloca_of(&List::none(), &queue.at(1), params, length),
+                ];
+                for refused in refused.map(|made| made.err().unwrap()) {
+                    assert_eq!(refused.code, Code::ResourceExhausted, "{uri}: {length}: {}", refused.text);
+                }
+            }
+        }
+        assert_eq!(queue.value().unwrap(), 0);
+    }
+}
+
 #[test]
 fn bytes_are_counted_where_they_are() {
     for uri in DEVICES {
@@ -307,6 +338,12 @@ fn bytes_are_counted_where_they_are() {
         let expected = if unified { (host, device_bytes + 1100) } else { (host + 100, device_bytes + 1000) };
         assert_eq!(statistics(), expected, "{uri}");
         drop((own, shared));
+        assert_eq!(statistics(), (host, device_bytes), "{uri}");
+        // What a program brings is its own.
+        let mut pages = Pages::new();
+        let imported = device.import(self::shared(), pages.at(0), PAGE).unwrap();
+        assert_eq!(statistics(), (host, device_bytes), "{uri}");
+        drop(imported);
         assert_eq!(statistics(), (host, device_bytes), "{uri}");
     }
 }

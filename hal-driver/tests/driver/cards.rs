@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Cards of three drivers, whose own memory only they can reach, and which run the one function that tests need.
-#![allow(dead_code, reason = "each test uses its part")]
+//! Cards of several drivers, whose own memory only they can reach, and which run the one function that tests need.
 
 use crate::common::{Device, Executable, check, registry};
 use hal_backend::{
@@ -9,6 +8,7 @@ use hal_backend::{
     HostLoader, HostRange, Job, LoadRequest, Loaded, NativeWaits, Parameters, Place, Properties, Rejected,
     Span,
 };
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, Once, OnceLock};
 use std::time::Duration;
@@ -41,10 +41,16 @@ pub(crate) fn constants(steps: &[Step]) -> Vec<u32> {
     steps.iter().flat_map(|step| step.words()).collect()
 }
 
-const NAMES: [&str; 5] = ["card-a", "card-b", "card-c", "sealed-a", "sealed-b"];
+const NAMES: [&str; 6] = ["card-a", "card-b", "card-c", "sealed-a", "sealed-b", "held"];
 
-/// From this one on cards have no memory at all that the host can map.
-const FIRST_SEALED: usize = 3;
+/// These cards have no memory at all that the host can map.
+const SEALED: std::ops::Range<usize> = 3..5;
+
+/// A card that waits for [`HELD`] where it is asked for memory that the host can map.
+pub(crate) const HOLDS: usize = 5;
+
+/// How many are waiting for it.
+pub(crate) static HELD: (Mutex<()>, AtomicUsize) = (Mutex::new(()), AtomicUsize::new(0));
 
 struct Card<const KIND: usize>;
 
@@ -166,7 +172,7 @@ impl<const KIND: usize> hal_backend::Device for CardDevice<KIND> {
                 peers: Vec::new(),
                 completion: Completion::Callback,
             },
-            heaps: if KIND < FIRST_SEALED { vec![heap(false), heap(true)] } else { vec![heap(false)] },
+            heaps: if SEALED.contains(&KIND) { vec![heap(false)] } else { vec![heap(false), heap(true)] },
             concurrency: 1,
             host_processor: false,
         }
@@ -177,7 +183,12 @@ impl<const KIND: usize> hal_backend::Device for CardDevice<KIND> {
     }
 
     fn allocate(&self, heap: usize, length: u64) -> Result<CardMemory, Failure> {
-        Ok(CardMemory { range: HostRange::allocate(length, 64)?, is_visible: heap == 1 })
+        let is_visible = heap == 1;
+        if KIND == HOLDS && is_visible {
+            HELD.1.fetch_add(1, Ordering::SeqCst);
+            drop(HELD.0.lock().unwrap());
+        }
+        Ok(CardMemory { range: HostRange::allocate(length, 64)?, is_visible })
     }
 
     fn host_view(&self, memory: &CardMemory) -> Option<HostRange> {
@@ -202,7 +213,7 @@ impl<const KIND: usize> hal_backend::Device for CardDevice<KIND> {
 
 static REGISTER: Once = Once::new();
 
-/// A card of this driver: 0 to 2, or 3 and 4 for one that has no memory at all that the host can map.
+/// A card of this driver: 0 to 2; 3 and 4 for one that has no memory at all that the host can map; or the one that [holds](HOLDS).
 pub(crate) fn card(kind: usize) -> Device {
     REGISTER.call_once(|| unsafe {
         check(hal_driver::register::<Card<0>>(registry())).unwrap();
@@ -210,6 +221,7 @@ pub(crate) fn card(kind: usize) -> Device {
         check(hal_driver::register::<Card<2>>(registry())).unwrap();
         check(hal_driver::register::<Card<3>>(registry())).unwrap();
         check(hal_driver::register::<Card<4>>(registry())).unwrap();
+        check(hal_driver::register::<Card<5>>(registry())).unwrap();
     });
     Device::open(&format!("{}://", NAMES[kind])).unwrap()
 }

@@ -2,10 +2,11 @@
 
 //! Memory of one card in operations of another device, which can only have it by way of the host.
 
-use crate::cards::{Step, card, constants, steps};
+use crate::cards::{HELD, HOLDS, Step, card, constants, steps};
 use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, check};
 use hal_semaphore::Code;
 use hal_sys as sys;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const LENGTH: usize = 4096;
@@ -648,6 +649,58 @@ fn what_is_mapped_goes_back_before_a_semaphore_is_signalled_on_its_thread() {
     unsafe { mapping.contents.data.write(before[0].wrapping_add(1)) };
     unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap() };
     assert!(read(&owner, &kept) == before);
+}
+
+/// What the owner does while such a mapping is there stays when another one begins, as does what was written in the first one, and
+/// when they end.
+#[test]
+fn mapping_that_begins_or_ends_undoes_nothing_of_others() {
+    let owner = card(0);
+    for others in [0, 1] {
+        let (buffer, done) = (filled(&owner, LENGTH, 1), owner.semaphore(0));
+        let mut first = map_as_a_driver(&buffer, 0, 64).unwrap();
+        unsafe { first.contents.data.add(3).write(5) };
+        owner.fill(&List::none(), &done.at(1), &buffer, (2048, 4), &[8]).unwrap();
+        done.wait(1).unwrap();
+        for _ in 0..others {
+            let mut second = map_as_a_driver(&buffer, 2048, 64).unwrap();
+            assert_eq!(unsafe { second.contents.data.read() }, 8, "what is mapped is what is there");
+            assert_eq!(unsafe { first.contents.data.add(3).read() }, 5);
+            unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut second)).unwrap() };
+        }
+        unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut first)).unwrap() };
+        let mut expected = vec![1; LENGTH];
+        expected[3] = 5;
+        expected[2048..2052].fill(8);
+        assert!(read(&owner, &buffer) == expected, "beside {others} other mappings");
+    }
+}
+
+/// The owner's memory is its own business, and another one's too.
+#[test]
+fn mapping_waits_for_no_other_card() {
+    let (slow, owner) = (card(HOLDS), card(0));
+    let (waited, buffer) = (slow.local_buffer(LENGTH), filled(&owner, LENGTH, 1));
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let held = HELD.0.lock().unwrap();
+        let before = HELD.1.load(Ordering::SeqCst);
+        let map = |buffer: &Buffer| {
+            let mut mapping = map_as_a_driver(buffer, 0, 64).unwrap();
+            unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap() };
+        };
+        scope.spawn(move || map(&waited));
+        while HELD.1.load(Ordering::SeqCst) == before {
+            std::thread::yield_now();
+        }
+        scope.spawn(move || {
+            map(&buffer);
+            tell.send(()).unwrap();
+        });
+        let is_mapped = told.recv_timeout(Duration::from_secs(5));
+        drop(held);
+        is_mapped.expect("it waits for memory of another card");
+    });
 }
 
 #[test]

@@ -53,3 +53,20 @@ fn a_program_that_polls_is_answered_at_once() {
     let fewest = (0..5).map(|_| (0..1000).filter(|&at: &usize| slow(at)).count()).min();
     assert_eq!(fewest, Some(0));
 }
+
+/// Of devices that nobody has asked before, so that each first answer takes its time. Others share the processors, so the quickest counts.
+#[test]
+fn first_answer_takes_what_it_costs_to_be_woken_at_most() {
+    let first = |_| {
+        let device = Device::open("mock://?latency=100ms").unwrap();
+        let (done, buffer) = (device.semaphore(0), device.buffer(64));
+        device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[3]).unwrap();
+        let begin = Instant::now();
+        let value = done.value().unwrap();
+        let took = begin.elapsed();
+        assert_eq!(value, 0);
+        took
+    };
+    let quickest = (0..10).map(first).min().unwrap();
+    assert!(quickest < Duration::from_micros(150), "{quickest:?}");
+}

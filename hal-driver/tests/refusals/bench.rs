@@ -185,10 +185,31 @@ impl Bench {
         })
     }
 
-    /// The suite's function of two bindings of 16 bytes and two constants.
+    /// The format of executables that the device runs, and where the suite's are.
+    fn executables(&self) -> (&'static str, &'static str) {
+        const EVERYWHERE: (&str, &str) = ("vmvx-bytecode-fb", "vmvx");
+        match self.device.query("hal.executable.format", EVERYWHERE.0) {
+            Ok(1) => EVERYWHERE,
+            _ => ("embedded-elf-riscv_32", "riscv32_plain"),
+        }
+    }
+
+    /// The format of executables that the device runs.
+    pub(crate) fn format(&self) -> &'static str {
+        self.executables().0
+    }
+
+    /// The suite's function of two bindings of 16 bytes and two constants, as the device runs it.
+    pub(crate) fn function(&self) -> Vec<u8> {
+        common::testdata(&format!(
+            "{}/command_buffer_dispatch_constants_bindings_test.bin",
+            self.executables().1
+        ))
+    }
+
+    /// The same, loaded.
     pub(crate) fn executable(&self) -> Executable {
-        let bytes = common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
-        self.device.load("vmvx-bytecode-fb", &bytes).unwrap()
+        self.device.load(self.format(), &self.function()).unwrap()
     }
 }
 

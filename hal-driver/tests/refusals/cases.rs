@@ -533,7 +533,7 @@ const ORDINARY: &[Case] = &[
         |bench| answer(bench.device.load("no-such-format", &[1; 64])),
     ),
     case("Executables", "bytes that are no executable", SILENT, |bench| {
-        answer(bench.device.load("vmvx-bytecode-fb", &[1; 64]))
+        answer(bench.device.load(bench.format(), &[1; 64]))
     }),
     case("Files", "read past the end of the file", SILENT, |bench| bench.read_file(32, 64)),
     case("Files", "read of a range that overflows", SILENT, |bench| bench.read_file(u64::MAX - 3, 8)),

@@ -30,7 +30,13 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-const OURS: [&str; 3] = ["mock", "template", "gaudi://emulated?generation=gaudi2&seed=9700"];
+const OURS: [&str; 5] = [
+    "mock",
+    "template",
+    "gaudi://emulated?generation=gaudi2&seed=9700",
+    "qaic://emulated?seed=9701",
+    "tenstorrent://emulated?seed=9702",
+];
 
 /// Where the process of a device is told which one it is, and with which case it begins.
 const DEVICE: &str = "REFUSALS_DEVICE";
@@ -93,7 +99,10 @@ fn answer_and_exit(uri: &str) -> ! {
 
 /// What all of our devices say, or what each does.
 fn ours() -> Vec<String> {
-    let answers = OURS.map(answers);
+    let answers = std::thread::scope(|scope| {
+        let asked = OURS.map(|uri| scope.spawn(move || answers(uri)));
+        asked.map(|asked| asked.join().unwrap())
+    });
     let together = |case: usize| {
         let first = &answers[0][case];
         if answers.iter().all(|device| device[case] == *first) {
@@ -116,11 +125,12 @@ fn theirs() -> [Vec<String>; 2] {
 fn table([sync, task]: &[Vec<String>; 2], ours: &[String]) -> String {
     let mut text = String::from(
         "# Refusals\n\n\
-         Bad and borderline calls, on IREE's own drivers and on every device here (mock, template, emulated Gaudi 2), and what\n\
+         Bad and borderline calls, on IREE's own drivers and on every kind of device here, all of them software, and what\n\
          in IREE's headers decides. Made by `hal-driver/tests/refusals`, which fails where it is no longer so;\n\
          `REFUSALS_WRITE=1 cargo test -p hal-driver --test refusals` writes it anew.\n\n\
          A code alone was the answer of the call. \"later\" was seen at the semaphores of a call that was accepted, \"recorded\"\n\
-         at the call that records into a command buffer. \"crashes\" ended the process of the program.\n",
+         at the call that records into a command buffer. \"crashes\" ended the process of the program. Devices here that\n\
+         do not agree have their answers each.\n",
     );
     let mut group = "";
     for ((case, ours), (sync, task)) in cases().zip(ours).zip(sync.iter().zip(task)) {

@@ -123,12 +123,12 @@ fn inferred(bench: &Bench, bytes: &[u8], room: usize) -> String {
 }
 
 fn prepared(bench: &Bench, constants: &[u32], count: usize) -> String {
-    let bytes = common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
+    let bytes = bench.function();
     cache(bench, |cache| unsafe {
         let params = sys::iree_hal_executable_params_t {
             queue_affinity: u64::MAX,
             caching_mode: 0,
-            executable_format: view("vmvx-bytecode-fb"),
+            executable_format: view(bench.format()),
             executable_data: span(bytes.as_ptr(), bytes.len()),
             constant_count: count,
             constants: if constants.is_empty() { null() } else { constants.as_ptr() },
@@ -301,6 +301,11 @@ pub(crate) const CASES: &[Case] = &[
         let (executable, words) = (bench.executable(), [1_u32; 2]);
         let none = sys::iree_hal_buffer_ref_list_t { count: 2, values: null() };
         dispatch_of(bench, executable.0, span(words.as_ptr().cast(), 8), none)
+    }),
+    case("Nothing where something has to be", "the handle of a file", THERE, |bench| unsafe {
+        let (access, mut file) = (u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_READ).unwrap(), null_mut());
+        let device = bench.device.0;
+        answer(check(sys::iree_hal_file_import(device, u64::MAX, access, null_mut(), 0, &raw mut file)))
     }),
     case("Nothing where something has to be", "a binding table", THERE, |bench| {
         let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED;
@@ -508,7 +513,7 @@ pub(crate) const CASES: &[Case] = &[
         Dispatch { flags, ..Dispatch::of(bench) }.run(bench)
     }),
     case("What executables are asked", "no bytes at all", SILENT, |bench| {
-        answer(bench.device.load("vmvx-bytecode-fb", &[]))
+        answer(bench.device.load(bench.format(), &[]))
     }),
     case("What executables are asked", "a constant where none is taken", SILENT, |bench| {
         prepared(bench, &[7], 1)
@@ -552,7 +557,7 @@ pub(crate) const CASES: &[Case] = &[
         |bench| inferred(bench, b"nothing that anybody knows", 64),
     ),
     case("What executables are asked", "the format's name, where is no room for it", SILENT, |bench| {
-        let bytes = common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
+        let bytes = bench.function();
         inferred(bench, &bytes, 3)
     }),
     case("Memory of others", "import of no kind", "allocator.h: UNAVAILABLE", |bench| {
