@@ -14,6 +14,7 @@
 //! | `board=p100a\|p150` | p150 | what they are |
 //! | `columns=MASK`, `banks=MASK` | the last ones are missing | which physical columns of tiles and which DRAM banks there are, a bit each |
 //! | `module=2.MINOR` | 2.10 | which module drives them: older ones lack calls |
+//! | `report=FILE` | none | a file to which a line for each card is added when the machine ends: what was done and how often |
 //! | `fault=…` | none | what goes wrong; may be given several times, see below |
 //!
 //! How the machine executes has [parameters of its own](hal_emulation::options): `workers`, `schedule` and `seed`; `speed` and
@@ -62,6 +63,8 @@ use hal_emulation::threads::{Machines, Threads};
 use hal_emulation::{DeviceRange, Errno, Kernel};
 use machine::Machine;
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -107,6 +110,11 @@ impl Emulator {
     /// What became of a card; zeros, if there is none of that number.
     pub fn counts(&self, card: usize) -> Counts {
         self.machine.counts(card)
+    }
+
+    /// What became of the cards, a line for each, for people.
+    pub fn report(&self) -> String {
+        self.machine.report()
     }
 
     /// A core that does not go on until it is reset, and why.
@@ -175,6 +183,13 @@ impl Kernel for Emulator {
 impl Drop for Emulator {
     fn drop(&mut self) {
         self.machine.stop();
+        if let Some(path) = &self.options().report {
+            let file = OpenOptions::new().create(true).append(true).open(path);
+            let written = file.and_then(|mut file| file.write_all(self.report().as_bytes()));
+            if let Err(error) = written {
+                eprintln!("tenstorrent://emulated: report={}: {error}", path.display());
+            }
+        }
         MACHINES.sweep();
     }
 }

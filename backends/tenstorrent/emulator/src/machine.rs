@@ -33,6 +33,8 @@ pub struct Counts {
     pub launches: u64,
     /// Turns that tiles had.
     pub turns: u64,
+    /// What its tiles did, over all resets.
+    pub chip: tenstorrent_chip::Counts,
     /// Bytes that were read through windows.
     pub bytes_read: u64,
     /// Bytes that were written through windows.
@@ -147,6 +149,7 @@ impl Card {
     /// Ends what every mapping shows.
     fn end_board(&mut self) {
         self.settle();
+        self.counts.chip += self.board.chip.counts();
         self.board.gone.store(true, Ordering::Relaxed);
     }
 }
@@ -310,13 +313,42 @@ impl Machine {
         let files = state.open.values().filter(|file| file.card == number).count() as u64;
         let Some(card) = state.cards.get_mut(number) else { return Counts::default() };
         card.settle();
+        let mut chip = card.counts.chip;
+        // What one did that was pulled out was taken over then.
+        if !card.detached {
+            chip += card.board.chip.counts();
+        }
         Counts {
+            chip,
             files,
             windows: card.windows.len() as u64,
             mappings: card.windows.values().map(|owned| owned.mappings).sum(),
             released: card.board.chip.released() as u64,
             ..card.counts
         }
+    }
+
+    /// What became of the cards, a line for each.
+    pub(crate) fn report(&self) -> String {
+        let line = |card| {
+            let counts = self.counts(card);
+            let chip = counts.chip;
+            format!(
+                "card {card}: {} opens, {} resets, {} launches, {} instructions, {} packets with {} bytes read, {} packets with {} \
+                 bytes written, {} bytes read and {} written by the host\n",
+                counts.opens,
+                counts.resets,
+                counts.launches,
+                chip.instructions,
+                chip.packets_read,
+                chip.bytes_read,
+                chip.packets_written,
+                chip.bytes_written,
+                counts.bytes_read,
+                counts.bytes_written,
+            )
+        };
+        (0..self.options.cards).map(line).collect()
     }
 
     pub(crate) fn complaint(&self, number: usize) -> Option<String> {

@@ -6,6 +6,7 @@ use crate::fault;
 use hal_backend::{Failure, Parameters};
 use hal_emulation::fault::Fault;
 use hal_emulation::options::Execution;
+use std::path::PathBuf;
 use tenstorrent_abi::Version;
 use tenstorrent_chip::{Board, Model};
 
@@ -20,6 +21,8 @@ pub struct Options {
     pub module: Version,
     /// How the machine executes.
     pub execution: Execution,
+    /// The file that is told what was done, when the machine ends.
+    pub report: Option<PathBuf>,
     /// What goes wrong.
     pub faults: Vec<Fault>,
 }
@@ -34,6 +37,7 @@ impl Default for Options {
             board: Board::new(Model::P150),
             module: NEWEST,
             execution: Execution::default(),
+            report: None,
             faults: Vec::new(),
         }
     }
@@ -48,6 +52,7 @@ impl Options {
             board: board(parameters)?,
             module: module(parameters)?,
             execution: Execution::read(parameters)?,
+            report: parameters.take("report")?.map(PathBuf::from),
             faults: Fault::read(parameters, fault::ALL)?,
         })
     }
@@ -88,6 +93,7 @@ fn module(parameters: &mut Parameters<'_>) -> Result<Version, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn read(pairs: &[(&'static str, &'static str)]) -> Result<Options, Failure> {
         let mut parameters = Parameters::new("tenstorrent", pairs.iter().copied());
@@ -108,11 +114,13 @@ mod tests {
             ("columns", "0x3ffc"),
             ("banks", "0xdf"),
             ("module", "2.2"),
+            ("report", "/tmp/report"),
             ("fault", "hang:2"),
         ]);
         let options = options.unwrap();
         assert_eq!(options.board, Board::with_masks(Model::P100a, 0x3ffc, 0xdf).unwrap());
         assert_eq!((options.cards, options.module), (2, Version::new(2, 2, 0)));
+        assert_eq!(options.report.as_deref(), Some(Path::new("/tmp/report")));
         assert_eq!(options.faults.len(), 1);
     }
 

@@ -31,8 +31,18 @@ pub(crate) struct Entry {
     /// Where it is.
     pub(crate) pc: u32,
     word: u32,
-    /// Whether it begins a [look-up](Lookup).
-    pub(crate) looks_up: bool,
+    pub(crate) jump: Jump,
+}
+
+/// What a jump comes to, as far as that matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Jump {
+    /// It is none, or one as any other.
+    Plain,
+    /// A [look-up](Lookup).
+    Lookup,
+    /// Itself, with no other effect.
+    Itself,
 }
 
 /// What an access by a table of pages in software begins with, which is executed in one step where the page is there: a jump to
@@ -295,8 +305,8 @@ impl Blocks {
         }
         for start in 0..entries.len() {
             let looks_up = entries.get(start..).is_some_and(Lookup::starts);
-            if let Some(entry) = entries.get_mut(start) {
-                entry.looks_up = looks_up;
+            if let Some(entry) = entries.get_mut(start).filter(|_| looks_up) {
+                entry.jump = Jump::Lookup;
             }
         }
         let left = vec![0; entries.len()].into_boxed_slice();
@@ -307,7 +317,8 @@ impl Blocks {
         let word = bus.fetch(pc).map_err(|fault| Box::new(Cause::Fetch(fault)))?;
         let instruction = decode(word, self.isa);
         let instruction = instruction.map_err(|refusal| Box::new(Cause::Instruction { word, refusal }))?;
-        Ok(Entry { instruction, pc, word, looks_up: false })
+        let stays = (instruction.op, instruction.rd, instruction.imm) == (Op::Jal, 0, 0);
+        Ok(Entry { instruction, pc, word, jump: if stays { Jump::Itself } else { Jump::Plain } })
     }
 }
 

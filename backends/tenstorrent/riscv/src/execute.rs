@@ -4,7 +4,7 @@
 //!
 //! An instruction changes nothing before everything that can be wrong with it has been ruled out.
 
-use crate::block::{Entry, Lookup, Map};
+use crate::block::{Entry, Jump, Lookup, Map};
 use crate::bus::{Bus, Width};
 use crate::decode::{Instruction, Op};
 use crate::float;
@@ -21,6 +21,8 @@ pub(crate) enum Flow {
     On,
     /// The same, and what comes next is a look-up.
     Lookup,
+    /// Not at all: with itself.
+    Stay,
     /// Elsewhere.
     Jump(u32),
     /// Behind it, but not before what is known of code was compared with memory.
@@ -61,8 +63,10 @@ impl Registers {
             [Jal] => {
                 check_target(entry.pc.wrapping_add(immediate))?;
                 self.set_x(rd, entry.pc.wrapping_add(4));
-                if entry.looks_up {
-                    return Ok(Flow::Lookup);
+                match entry.jump {
+                    Jump::Plain => {}
+                    Jump::Lookup => return Ok(Flow::Lookup),
+                    Jump::Itself => return Ok(Flow::Stay),
                 }
             },
             [Jalr] => {

@@ -37,6 +37,9 @@ impl Counts {
 pub enum Outcome {
     /// As many instructions were executed as were allowed.
     Budget,
+    /// A jump to itself, not executed and not counted: the program counter is at it. Nothing interrupts a core, so that goes on until somebody
+    /// else changes memory.
+    Idle,
     /// A store that set something going on the bus, executed: the program counter is behind it. Whoever owns the bus does that before
     /// the core goes on.
     Pause,
@@ -213,6 +216,7 @@ impl Hart {
             Ok(Flow::Jump(target)) => (count + 1, target, Ok(())),
             Err(cause) => not_executed(*cause, block.pc_behind(count), count),
             Ok(Flow::Changed) => (count + 1, block.pc_behind(count + 1), Ok(())),
+            Ok(Flow::Stay) => (count, block.pc_behind(count), Err(Outcome::Idle)),
             Ok(Flow::Call) => (count + 1, block.pc_behind(count + 1), Err(Outcome::Call)),
             Ok(Flow::Break) => (count + 1, block.pc_behind(count + 1), Err(Outcome::Break)),
         };

@@ -343,6 +343,23 @@ fn the_zero_register_stays_zero() {
     assert_eq!((outcome, hart.x(0), hart.x(1)), (Outcome::Break, 0, 0));
 }
 
+#[test]
+fn a_jump_to_itself_is_not_counted_and_ends_when_memory_changes() {
+    let mut ram = Ram::new(0, 0x100);
+    // addi x5, x5, 1; jal x0, 0; ebreak
+    for (address, word) in [(0, 0x0012_8293), (4, 0x6f), (8, 0x0010_0073)] {
+        ram.store(address, Width::Word, word).unwrap();
+    }
+    let mut hart = Hart::new(Isa::Blackhole, 0);
+    for _ in 0..2 {
+        assert_eq!(hart.run(&mut ram, 1000), Outcome::Idle);
+        assert_eq!((hart.pc(), hart.executed(), hart.x(5)), (4, 1, 1));
+    }
+    ram.store(4, Width::Word, 0x0012_8293).unwrap();
+    assert_eq!(hart.run(&mut ram, 1000), Outcome::Break);
+    assert_eq!((hart.executed(), hart.x(5)), (3, 2));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
@@ -360,12 +377,13 @@ proptest! {
             .collect();
         for registers in [registers, small.map(|value| u32::from(value) * 8)] {
             for isa in [Isa::Wormhole, Isa::Blackhole] {
-                let (hart, outcome, _) = run(isa, &words, registers);
+                let (hart, outcome, mut ram) = run(isa, &words, registers);
                 let executed = hart.counts().total();
                 prop_assert!(executed <= 100);
                 match outcome {
                     Outcome::Budget => prop_assert_eq!(executed, 100),
                     Outcome::Trap(trap) => prop_assert_eq!(trap.pc, hart.pc()),
+                    Outcome::Idle => prop_assert_eq!(ram.fetch(hart.pc()), Ok(0x6f)),
                     Outcome::Pause => prop_assert!(false, "plain memory sets nothing going"),
                     Outcome::Call | Outcome::Break => prop_assert!(hart.counts().of(Class::System) > 0),
                 }
