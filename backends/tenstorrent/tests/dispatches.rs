@@ -191,3 +191,23 @@ fn bindings_that_do_not_fit_into_a_tile_are_brought_page_by_page() {
     let expected: Vec<f64> = x.iter().zip(&y).map(|(x, y)| f64::from(*x) * f64::from(*y)).collect();
     assert_near(&found[..done], &expected[..done], 1e-5);
 }
+
+#[test]
+fn a_binding_whose_pages_alone_do_not_fit_is_refused_with_numbers() {
+    const LENGTH: u64 = 512 << 20;
+    let bench = Bench::new(&[("tiles", "1")]);
+    let executable = floats(&bench);
+    let large = Arc::new(bench.device.allocate(0, LENGTH).unwrap());
+    let all = span(&large, 0, LENGTH);
+    let refused =
+        bench.run(call(&executable, MULTIPLY_ADD, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    // Pages of 4 KiB, of which each takes 16 bytes of 1.5 MiB.
+    for part in ["1572864 bytes", "131072 pages", "(2097152)", "its stack (32768)", "bind less"] {
+        assert!(refused.message().contains(part), "{part}: {refused}");
+    }
+    // The queue goes on.
+    let small = bench.memory(&bytes_of(&numbers(1000, 5)));
+    let all = span(&small, 0, 4000);
+    bench.run(call(&executable, MULTIPLY_ADD, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap();
+}
