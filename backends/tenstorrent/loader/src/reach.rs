@@ -8,7 +8,7 @@
 
 use crate::bytes::u32_at;
 use crate::image::Image;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// `jalr x0, 0(ra)`
@@ -17,8 +17,8 @@ const RETURN: u32 = 0x0000_8067;
 /// Some of an image's code.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// The instructions at these places, from the image's beginning.
-    Some(BTreeSet<u32>),
+    /// Some functions: of each, the instructions at these places, from the image's beginning. Functions may share some.
+    Some(Vec<BTreeSet<u32>>),
     /// All of it.
     All,
 }
@@ -69,42 +69,51 @@ impl Reach {
     pub(crate) fn of(image: &Image, start: u32) -> Self {
         let is_code = |at: u32| image.code.iter().any(|range: &Range<u32>| range.contains(&at));
         let word_at = |at: u32| u32_at(&image.bytes, at).unwrap_or(0);
-        let (mut places, mut open) = (BTreeSet::new(), vec![start]);
+        let mut functions: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
         // Jumps by what the instruction before them made, and what is jumped to: between the two, nothing must come.
         let (mut far, mut targets) = (BTreeSet::new(), BTreeSet::from([start]));
-        while let Some(mut at) = open.pop() {
-            while is_code(at) && places.insert(at) {
-                let word = word_at(at);
-                let by_register = || {
-                    let found = far_jump(at, word, word_at(at.checked_sub(4)?));
-                    found.inspect(|_| _ = far.insert(at))
-                };
-                let jump = jump(at, word).or_else(by_register);
-                if let Some(Jump::Maybe(target) | Jump::Call(target) | Jump::Always(target)) = jump {
-                    targets.insert(target);
-                }
-                match jump {
-                    Some(Jump::Maybe(target) | Jump::Call(target)) => open.push(target),
-                    Some(Jump::Always(target)) if is_code(target) => {
-                        at = target;
-                        continue;
-                    }
-                    // What replaces an instruction is no part of the executable's own code, and comes back behind it.
-                    Some(Jump::Always(_)) => {}
-                    // Zeros fill what is between functions.
-                    None if word == RETURN || word == 0 => break,
-                    None if word & 0x7f == 0x67 => return Self::All,
-                    None => {}
-                }
-                at = at.wrapping_add(4);
+        let mut calls = vec![start];
+        while let Some(function) = calls.pop() {
+            if functions.contains_key(&function) {
+                continue;
             }
+            let (mut places, mut open) = (BTreeSet::new(), vec![function]);
+            while let Some(mut at) = open.pop() {
+                while is_code(at) && places.insert(at) {
+                    let word = word_at(at);
+                    let by_register = || {
+                        let found = far_jump(at, word, word_at(at.checked_sub(4)?));
+                        found.inspect(|_| _ = far.insert(at))
+                    };
+                    let jump = jump(at, word).or_else(by_register);
+                    if let Some(Jump::Maybe(target) | Jump::Call(target) | Jump::Always(target)) = jump {
+                        targets.insert(target);
+                    }
+                    match jump {
+                        Some(Jump::Maybe(target)) => open.push(target),
+                        Some(Jump::Call(target)) => calls.push(target),
+                        Some(Jump::Always(target)) if is_code(target) => {
+                            at = target;
+                            continue;
+                        }
+                        // What replaces an instruction is no part of the executable's own code, and comes back behind it.
+                        Some(Jump::Always(_)) => {}
+                        // Zeros fill what is between functions.
+                        None if word == RETURN || word == 0 => break,
+                        None if word & 0x7f == 0x67 => return Self::All,
+                        None => {}
+                    }
+                    at = at.wrapping_add(4);
+                }
+            }
+            functions.insert(function, places);
         }
-        if far.is_disjoint(&targets) { Self::Some(places) } else { Self::All }
+        if far.is_disjoint(&targets) { Self::Some(functions.into_values().collect()) } else { Self::All }
     }
 
     pub(crate) fn has(&self, at: u32) -> bool {
         match self {
-            Self::Some(places) => places.contains(&at),
+            Self::Some(functions) => functions.iter().any(|places| places.contains(&at)),
             Self::All => true,
         }
     }
@@ -120,6 +129,10 @@ mod tests {
         // The last two words are no code of the executable's own.
         let end = u32::try_from(bytes.len()).unwrap() - 8;
         Reach::of(&Image::of_code(bytes, 0..end), start)
+    }
+
+    fn functions<const N: usize>(places: [&[u32]; N]) -> Reach {
+        Reach::Some(places.map(|places| places.iter().copied().collect()).into())
     }
 
     const NOTHING: u32 = addi(Reg::ZERO, Reg::ZERO, 0);
@@ -141,9 +154,9 @@ mod tests {
         asm.bind(replacement);
         asm.emit_all([NOTHING, NOTHING]);
         let words = asm.finish();
-        assert_eq!(reach(&words, 0), Reach::Some(BTreeSet::from([0, 4, 8, 12, 16, 28, 32])));
-        assert_eq!(reach(&words, 20), Reach::Some(BTreeSet::from([20, 24, 28, 32])));
-        assert_eq!(reach(&words, 400), Reach::Some(BTreeSet::new()));
+        assert_eq!(reach(&words, 0), functions([&[0, 4, 8, 12, 16], &[28, 32]]));
+        assert_eq!(reach(&words, 20), functions([&[20, 24, 28, 32]]));
+        assert_eq!(reach(&words, 400), functions([&[]]));
     }
 
     #[test]
@@ -162,10 +175,10 @@ mod tests {
         let end = jalr(Reg::ZERO, Reg::RA, 0);
         // Neither what is between the call and what it calls, nor what comes behind that.
         let words = [first, second, end, NOTHING, NOTHING, end, NOTHING, 0, 0];
-        assert_eq!(reach(&words, 0), Reach::Some(BTreeSet::from([0, 4, 8, 16, 20])));
+        assert_eq!(reach(&words, 0), functions([&[0, 4, 8], &[16, 20]]));
         // The same without coming back, by another register.
         let words = [0x0000_0317, jalr(Reg::ZERO, Reg::T[1], 16), end, NOTHING, NOTHING, end, 0, 0];
-        assert_eq!(reach(&words, 0), Reach::Some(BTreeSet::from([0, 4, 16, 20])));
+        assert_eq!(reach(&words, 0), functions([&[0, 4, 16, 20]]));
         // Made for another register, not right before, or come to from elsewhere.
         for words in [
             [0x0000_0317, second, end, NOTHING, NOTHING, end, 0, 0],
@@ -182,7 +195,7 @@ mod tests {
     #[test]
     fn loops_and_padding_end() {
         let forever = jal(Reg::ZERO, 0).unwrap();
-        assert_eq!(reach(&[NOTHING, forever, 0, 0, 0], 0), Reach::Some(BTreeSet::from([0, 4])));
-        assert_eq!(reach(&[NOTHING, 0, NOTHING, 0, 0], 0), Reach::Some(BTreeSet::from([0, 4])));
+        assert_eq!(reach(&[NOTHING, forever, 0, 0, 0], 0), functions([&[0, 4]]));
+        assert_eq!(reach(&[NOTHING, 0, NOTHING, 0, 0], 0), functions([&[0, 4]]));
     }
 }

@@ -2,7 +2,7 @@
 
 //! A core's state, and the loop that steps it.
 
-use crate::block::{Blocks, Lookup, Map};
+use crate::block::{Blocks, Map};
 use crate::bus::{Bus, BusFault};
 use crate::csr::Scratch;
 use crate::decode::{Class, Isa};
@@ -203,16 +203,17 @@ impl Hart {
             flow = registers.execute(entry, bus, code);
             match flow {
                 Ok(Flow::On) => count += 1,
-                Ok(Flow::Lookup) => {
+                Ok(Flow::Lookup(lookup)) => {
                     let rest = entries.get(count..).unwrap_or_default();
-                    count += if registers.look_up(rest, bus) { Lookup::LENGTH } else { 1 };
+                    // At least the jump to it, which was executed.
+                    count += registers.look_up(lookup, rest, bus).max(1);
                 }
                 _ => break,
             }
         }
         let changed = matches!(flow, Ok(Flow::Changed));
         let (done, next, result) = match flow {
-            Ok(Flow::On | Flow::Lookup) => (count, block.pc_behind(count), Ok(())),
+            Ok(Flow::On | Flow::Lookup(_)) => (count, block.pc_behind(count), Ok(())),
             Ok(Flow::Jump(target)) => (count + 1, target, Ok(())),
             Err(cause) => not_executed(*cause, block.pc_behind(count), count),
             Ok(Flow::Changed) => (count + 1, block.pc_behind(count + 1), Ok(())),
