@@ -16,6 +16,7 @@
 //! | `tenstorrent://0000:01:00.0` | the card at a place on the bus |
 //! | `tenstorrent:///dev/tenstorrent/N` | the card behind a node |
 //! | `tenstorrent://emulated`, `tenstorrent://emulated/N` | an emulated card; never taken unless it is named |
+//! | `tenstorrent://ttsim` | the same, but the chip is in the simulator's library (`libttsim.so`) that the variable `LIBTTSIM` names |
 //!
 //! What `tenstorrent://` stands for can be said otherwise by the environment: `HAL_TENSTORRENT_DEFAULT` is then the path. A card that is
 //! named is that card or an error. It is open for one program at a time, which may have several devices of it.
@@ -31,6 +32,12 @@
 //! | `paging=auto\|always` | auto | whether a dispatch brings pages one by one also where all of them fit into a tile |
 //!
 //! An emulated card takes those of the [emulator](hal_tenstorrent_emulator) as well.
+//!
+//! # A simulator's library
+//!
+//! Such a library ends its process where a rule is broken. So another program has it loaded, `tenstorrent-ttsim`, which this package has: beside the
+//! program that opens the device, where programs are looked for, or where `HAL_TTSIM_SERVER` says. When it ends, the device is lost, and
+//! what the library said is the reason. Its tiles execute when the host looks for their end, on one thread, and nothing is counted.
 //!
 //! # Where things are
 //!
@@ -78,6 +85,10 @@ const DEFAULT: &str = "HAL_TENSTORRENT_DEFAULT";
 
 /// What comes before the number of an emulated card.
 const EMULATED: &str = "emulated";
+
+/// What comes before the number of a card that a library simulates, and what names the library.
+const LIBRARY: &str = "ttsim";
+const LIBRARY_VARIABLE: &str = "LIBTTSIM";
 
 /// More tiles than any card has.
 const MOST_TILES: usize = 256;
@@ -155,6 +166,13 @@ impl Driver for Tenstorrent {
             name: "emulated Tenstorrent Blackhole: a simulated chip behind the kernel driver's interface, no hardware"
                 .to_owned(),
         });
+        if let Some(library) = std::env::var_os(LIBRARY_VARIABLE) {
+            let name = format!(
+                "emulated Tenstorrent Blackhole: the simulator {} behind the kernel driver's interface, no hardware",
+                library.display()
+            );
+            devices.push(DeviceInfo { path: LIBRARY.to_owned(), name });
+        }
         Ok(devices)
     }
 
@@ -162,13 +180,16 @@ impl Driver for Tenstorrent {
         let opening = Opening::read(parameters)?;
         let default = std::env::var(DEFAULT).unwrap_or_default();
         let path = if path.is_empty() { default.as_str() } else { path };
-        let Some(number) = emulated(path)? else {
+        let Some((number, library)) = emulated(path)? else {
             let kernel: Arc<dyn Kernel> = Arc::new(Linux);
             let node = locate(&*kernel, path)?;
             let board = Board::open(kernel, 0, &node, opening.patience, None)?;
             return TenstorrentDevice::new(board, opening.settings(MOST_TILES, stub::CORES));
         };
-        let options = Options::read(parameters)?;
+        let mut options = Options::read(parameters)?;
+        if library {
+            options = options.with_library(named_library()?);
+        }
         // More tiles than threads, or more cores of a tile, would make nothing faster.
         let settings = opening.settings(options.execution.workers, 1);
         let node = Path::new(paths::NODES).join(number.to_string());
@@ -181,27 +202,50 @@ impl Driver for Tenstorrent {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        if info.path == EMULATED {
+        if info.path == EMULATED || info.path == LIBRARY {
             return format!(
                 "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says otherwise, as \
-                 {EMULATED}/0, {EMULATED}/1\n{COMMON}, and the emulator's",
-                info.name
+                 {path}/0, {path}/1\n{COMMON}, and the emulator's",
+                info.name,
+                path = info.path,
             );
         }
         format!("# {}\n- evidence: none on silicon yet\n{COMMON}", info.name)
     }
 }
 
-/// Which emulated card a path names, if it names one.
-fn emulated(path: &str) -> Result<Option<usize>, Failure> {
-    let Some(rest) = path.strip_prefix(EMULATED) else { return Ok(None) };
-    let number =
-        if rest.is_empty() { Some(0) } else { rest.strip_prefix('/').and_then(|text| text.parse().ok()) };
-    number.map(Some).ok_or_else(|| {
+/// Which emulated card a path names, if it names one, and whether a library simulates it.
+fn emulated(path: &str) -> Result<Option<(usize, bool)>, Failure> {
+    for kind in [EMULATED, LIBRARY] {
+        let Some(rest) = path.strip_prefix(kind) else { continue };
+        let number =
+            if rest.is_empty() { Some(0) } else { rest.strip_prefix('/').and_then(|text| text.parse().ok()) };
+        let number = number.ok_or_else(|| {
+            let message =
+                format!("there is no tenstorrent://{path}; such cards are {kind}/0, {kind}/1 and so on");
+            Failure::new(Code::NotFound, message)
+        });
+        return number.map(|number| Some((number, kind == LIBRARY)));
+    }
+    Ok(None)
+}
+
+/// The simulator's library that the environment names.
+fn named_library() -> Result<PathBuf, Failure> {
+    let found = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let wrong = match &found {
+        None => format!("{LIBRARY_VARIABLE} does not name one"),
+        Some(path) if !path.is_file() => {
+            format!("{LIBRARY_VARIABLE} is {}, which is no file", path.display())
+        }
+        Some(_) => String::new(),
+    };
+    found.filter(|_| wrong.is_empty()).ok_or_else(|| {
         let message = format!(
-            "there is no tenstorrent://{path}; the emulated cards are {EMULATED}/0, {EMULATED}/1 and so on"
+            "tenstorrent://{LIBRARY} needs a simulator's library: {wrong}; set it to the path of a libttsim.so for Blackhole, or \
+             ask for tenstorrent://{EMULATED}, which needs none"
         );
-        Failure::new(Code::NotFound, message)
+        Failure::new(Code::FailedPrecondition, message)
     })
 }
 
@@ -255,8 +299,9 @@ mod tests {
     fn an_emulated_card_has_to_be_named() {
         assert_eq!(emulated("").unwrap(), None);
         assert_eq!(emulated("0").unwrap(), None);
-        assert_eq!(emulated("emulated").unwrap(), Some(0));
-        assert_eq!(emulated("emulated/1").unwrap(), Some(1));
+        assert_eq!(emulated("emulated").unwrap(), Some((0, false)));
+        assert_eq!(emulated("emulated/1").unwrap(), Some((1, false)));
+        assert_eq!(emulated("ttsim/2").unwrap(), Some((2, true)));
         assert!(emulated("emulated1").is_err() && emulated("emulated/x").is_err());
     }
 

@@ -211,3 +211,8 @@ fn a_binding_whose_pages_alone_do_not_fit_is_refused_with_numbers() {
     let all = span(&small, 0, 4000);
     bench.run(call(&executable, MULTIPLY_ADD, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap();
 }
+
+#[test]
+fn a_simulators_library_gives_the_same() {
+    support::succeed(support::on_a_library(&["--skip", "a_simulators_library"]));
+}

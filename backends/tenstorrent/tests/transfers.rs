@@ -89,3 +89,8 @@ fn large_transfers_cover_everything_once() {
     let found = bench.read(&memory, 1, 2_999_998);
     assert!(found.iter().zip([1, 2, 3].iter().cycle()).all(|(found, byte)| found == byte));
 }
+
+#[test]
+fn a_simulators_library_gives_the_same() {
+    support::succeed(support::on_a_library(&["--skip", "a_simulators_library"]));
+}

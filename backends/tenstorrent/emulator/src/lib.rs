@@ -41,6 +41,8 @@
 //! | `machine.rs` | the cards of a machine; files; resets; the workers that execute tiles |
 //! | `request.rs` | requests of open files |
 //! | `window.rs` | windows, mapped |
+//! | `silicon.rs` | what is behind the driver: a chip in this process, or |
+//! | `library.rs`, `protocol.rs` | one in a simulator's library, which another process has loaded |
 //! | `fault.rs`, `options.rs` | what a URI asks for |
 //!
 //! # What is not modelled
@@ -50,13 +52,17 @@
 //! `EAGAIN` at once), power and what takes time to come up.
 
 mod fault;
+mod library;
 mod machine;
 mod options;
+pub mod protocol;
 mod request;
+mod silicon;
 mod window;
 
+pub use library::{SERVER, SERVER_VARIABLE};
 pub use machine::Counts;
-pub use options::Options;
+pub use options::{Library, Options};
 
 use hal_backend::{Failure, HostRange};
 use hal_emulation::threads::{Machines, Threads};
@@ -94,7 +100,7 @@ impl Emulator {
     }
 
     fn start(options: Options) -> Result<Arc<Self>, Failure> {
-        let machine = Arc::new(Machine::new(options));
+        let machine = Arc::new(Machine::new(options)?);
         let workers = machine.options.execution.workers;
         let threads = Threads::start("tenstorrent", &machine, workers, Machine::work, Machine::tick);
         // Those that were started hold the machine, and end when it stops.
@@ -173,6 +179,10 @@ impl Kernel for Emulator {
             _ => return Err(Errno::NOENT),
         };
         Ok(self.machine.present().iter().map(|number| format!("{prefix}{number}")).collect())
+    }
+
+    fn cause(&self) -> Option<String> {
+        self.machine.ended()
     }
 
     fn holder(&self, path: &Path) -> Option<String> {

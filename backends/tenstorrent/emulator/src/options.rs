@@ -10,6 +10,15 @@ use std::path::PathBuf;
 use tenstorrent_abi::Version;
 use tenstorrent_chip::{Board, Model};
 
+/// A library with a simulator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Library {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Which board it is asked for, if it is one that can be: of ours, as `TENSTORRENT_SIM` says it.
+    pub board: String,
+}
+
 /// Everything that makes one machine differ from another. [The crate](crate) says what each parameter does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -17,6 +26,8 @@ pub struct Options {
     pub cards: usize,
     /// What each of them is.
     pub board: Board,
+    /// What simulates them, if not this process.
+    pub library: Option<Library>,
     /// Which module drives them.
     pub module: Version,
     /// How the machine executes.
@@ -35,6 +46,7 @@ impl Default for Options {
         Self {
             cards: 1,
             board: Board::new(Model::P150),
+            library: None,
             module: NEWEST,
             execution: Execution::default(),
             report: None,
@@ -50,11 +62,22 @@ impl Options {
         Ok(Self {
             cards: parameters.number("cards", default.cards, 1, 8)?,
             board: board(parameters)?,
+            library: None,
             module: module(parameters)?,
             execution: Execution::read(parameters)?,
             report: parameters.take("report")?.map(PathBuf::from),
             faults: Fault::read(parameters, fault::ALL)?,
         })
+    }
+
+    /// The same, with chips of a library.
+    pub fn with_library(self, path: PathBuf) -> Self {
+        let model = match self.board.model() {
+            Model::P100a => "p100a",
+            Model::P150 => "p150",
+        };
+        let board = format!("{model},columns={:#x},banks={:#x}", self.board.columns(), self.board.banks());
+        Self { library: Some(Library { path, board }), ..self }
     }
 }
 
