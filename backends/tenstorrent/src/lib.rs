@@ -29,6 +29,7 @@
 //! | `dispatch_timeout=SECONDS` | 600 | how long a dispatch may take; then its tiles are stopped, and it fails |
 //! | `tiles=N` | all but one; of an emulated card as many as it has workers | on how many tiles a dispatch runs, at most |
 //! | `cores=N` | 5; of an emulated card 1 | on how many cores of each tile |
+//! | `l1=KIB` | 0 | how much of each tile's memory is for buffers that are small enough: up to 512, in whole pages of 4. Dispatches have the rest |
 //! | `paging=auto\|always` | auto | whether a dispatch brings pages one by one also where all of them fit into a tile |
 //!
 //! An emulated card takes those of the [emulator](hal_tenstorrent_emulator) as well.
@@ -63,7 +64,7 @@ mod tile;
 
 pub use device::TenstorrentDevice;
 pub use executable::{Executable, FORMAT};
-pub use memory::{DramRange, Memory};
+pub use memory::{CardRange, Memory};
 
 use board::Board;
 use dispatch::Settings;
@@ -93,9 +94,13 @@ const LIBRARY_VARIABLE: &str = "LIBTTSIM";
 /// More tiles than any card has.
 const MOST_TILES: usize = 256;
 
+/// How many KiB of a tile's memory buffers can have, and in which steps: pages.
+const MOST_L1: u32 = 512;
+const L1_STEP: u32 = 4;
+
 /// What is true of every device, for `--dump_devices`.
 const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32\n- parameters: \
-                      open_timeout, dispatch_timeout, tiles, cores, paging";
+                      open_timeout, dispatch_timeout, tiles, cores, l1, paging";
 
 /// What the parameters of a URI say.
 #[derive(Debug, PartialEq, Eq)]
@@ -105,11 +110,19 @@ struct Opening {
     tiles: Option<usize>,
     cores: Option<usize>,
     paged: bool,
+    /// In bytes.
+    l1: u32,
 }
 
 impl Opening {
     fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
         let seconds = |number: u64| Duration::from_secs(number);
+        let l1 = parameters.number("l1", 0, 0, MOST_L1)?;
+        if !l1.is_multiple_of(L1_STEP) {
+            return Err(
+                parameters.refuse("l1", &format!("is {l1}; it takes a multiple of {L1_STEP}, in KiB"))
+            );
+        }
         // No number above the most can be given, so that one stands for none.
         let mut optional = |key, most| {
             let number = parameters.number(key, usize::MAX, 1, most)?;
@@ -121,6 +134,7 @@ impl Opening {
             timeout: seconds(parameters.number("dispatch_timeout", 600, 1, 86_400)?),
             tiles,
             cores,
+            l1: l1 << 10,
             paged: parameters.choice("paging", &["auto", "always"])? == Some("always"),
         })
     }
@@ -183,7 +197,7 @@ impl Driver for Tenstorrent {
         let Some((number, library)) = emulated(path)? else {
             let kernel: Arc<dyn Kernel> = Arc::new(Linux);
             let node = locate(&*kernel, path)?;
-            let board = Board::open(kernel, 0, &node, opening.patience, None)?;
+            let board = Board::open(kernel, 0, &node, opening.patience, opening.l1, None)?;
             return TenstorrentDevice::new(board, opening.settings(MOST_TILES, stub::CORES));
         };
         let mut options = Options::read(parameters)?;
@@ -197,7 +211,8 @@ impl Driver for Tenstorrent {
         // No two machines that are there at the same time are at the same address, and a card keeps its own.
         let system = Arc::as_ptr(&emulator).addr();
         let watch = Simulated { emulator: emulator.clone(), card: number };
-        let board = Board::open(emulator, system, &node, opening.patience, Some(Box::new(watch)))?;
+        let board =
+            Board::open(emulator, system, &node, opening.patience, opening.l1, Some(Box::new(watch)))?;
         TenstorrentDevice::new(board, settings)
     }
 
@@ -288,7 +303,14 @@ mod tests {
             settings,
             Settings { tiles: 4, cores: 5, timeout: Duration::from_secs(600), paged: false }
         );
-        for pair in [("tiles", "0"), ("tiles", "257"), ("cores", "6"), ("dispatch_timeout", "0")] {
+        for pair in [
+            ("tiles", "0"),
+            ("tiles", "257"),
+            ("cores", "6"),
+            ("dispatch_timeout", "0"),
+            ("l1", "5"),
+            ("l1", "516"),
+        ] {
             let refused = opening(&[pair]).unwrap_err();
             assert_eq!(refused.code(), Code::InvalidArgument);
             assert!(refused.message().contains(pair.0), "{refused}");
