@@ -10,8 +10,8 @@ use crate::kmd::Card;
 use crate::memory::Pool;
 use crate::tile::Watch;
 use hal_backend::{Code, Failure};
-use hal_emulation::Kernel;
 use hal_emulation::threads::Machines;
+use hal_emulation::{Kernel, clock};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,29 +46,37 @@ impl Board {
         node: &Path,
         patience: Duration,
         reserved: u32,
-        watch: Option<Box<dyn Watch>>,
+        mut watch: Option<Box<dyn Watch>>,
     ) -> Result<Arc<Self>, Failure> {
         let same = |board: &Board| {
             board.system == system && board.node == node && !board.lost.load(Ordering::Relaxed)
         };
-        let board = BOARDS.shared(same, || {
-            let card = Arc::new(Card::open(kernel, node, patience)?);
-            let dram = Pool::dram(&card);
-            let tiles = Tiles::new(&card, &dram, reserved, watch)?;
-            let l1 = Pool::tiles(&card, tiles.places(), reserved);
-            let (node, lost) = (node.to_owned(), AtomicBool::new(false));
-            Ok(Arc::new(Self { card, dram, l1, reserved, tiles, node, system, lost }))
-        })?;
-        if board.reserved == reserved {
-            return Ok(board);
+        let deadline = clock().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        loop {
+            let board = BOARDS.shared(same, || {
+                let card = Arc::new(Card::open(kernel.clone(), node, patience)?);
+                let dram = Pool::dram(&card);
+                let tiles = Tiles::new(&card, &dram, reserved, watch.take())?;
+                let l1 = Pool::tiles(&card, tiles.places(), reserved);
+                let (node, lost) = (node.to_owned(), AtomicBool::new(false));
+                Ok(Arc::new(Self { card, dram, l1, reserved, tiles, node, system, lost }))
+            })?;
+            if board.reserved == reserved {
+                return Ok(board);
+            }
+            let message = format!(
+                "{} is open in this program with l1={}, which all devices of it have in common; {} is another",
+                board.card.name(),
+                board.reserved >> 10,
+                reserved >> 10
+            );
+            // The last device of it may be about to go.
+            drop(board);
+            if clock() >= deadline {
+                return Err(Failure::new(Code::FailedPrecondition, message));
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
-        let message = format!(
-            "{} is open in this program with l1={}, which all devices of it have in common; {} is another",
-            board.card.name(),
-            board.reserved >> 10,
-            reserved >> 10
-        );
-        Err(Failure::new(Code::FailedPrecondition, message))
     }
 
     /// It is gone, and will not be given to anybody else.

@@ -245,7 +245,7 @@ fn small_buffers_are_in_tiles_while_there_is_room_and_others_in_dram() {
     let (again, is_near) = place(4096);
     assert!(is_near, "{again:?}");
     // All devices of a card have it in common.
-    let refused = support::open(&[("l1", "12"), ("seed", "860003")]).unwrap_err();
+    let refused = support::open(&[("l1", "12"), ("seed", "860003"), ("open_timeout", "0")]).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("l1=8") && refused.message().contains("12"), "{refused}");
     assert!(support::open(&parameters).is_ok());
