@@ -201,6 +201,8 @@ impl State {
     fn end(&mut self, path: &Path, error: &Error) -> String {
         // Whatever is wrong with the stream, nothing can be asked over it any more.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        // One that has ended by itself, as where the stream ended, is not touched by this; another one would not be waited for in vain.
+        let _ = self.process.kill();
         let status = self.process.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         let said = self.said.take().and_then(|said| said.join().ok()).unwrap_or_default();
         let said =
@@ -211,8 +213,9 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // The end of the stream is the end of the process.
+        // Whatever it is at: nothing of it is needed any more.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        let _ = self.process.kill();
         let _ = self.process.wait();
         if let Some(said) = self.said.take() {
             let _ = said.join();
