@@ -150,7 +150,14 @@ NETWORKS = [
         "models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
         picture(1, 3, 48, 192),
     ),
-    Network("squeezenet", "onnx", f"{LIGHT}/light_squeezenet.onnx", picture(1, 3, 224, 224), weights=True),
+    Network(
+        "squeezenet",
+        "onnx",
+        f"{LIGHT}/light_squeezenet.onnx",
+        picture(1, 3, 224, 224),
+        weights=True,
+        on_tiles=True,
+    ),
     Network("resnet50", "onnx", f"{LIGHT}/light_resnet50.onnx", picture(1, 3, 224, 224), weights=True),
 ]
 

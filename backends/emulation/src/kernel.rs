@@ -52,6 +52,11 @@ pub trait Kernel: Send + Sync + 'static {
     /// The names of what is in a folder.
     fn list(&self, path: &Path) -> Result<Vec<String>, Errno>;
 
+    /// Why devices of this kernel do not answer any more, for people: nothing, if it knows no more than the errors that it gave.
+    fn cause(&self) -> Option<String> {
+        None
+    }
+
     /// Who has a file open, for people: nothing, if that cannot be found out.
     fn holder(&self, path: &Path) -> Option<String>;
 }

@@ -7,7 +7,7 @@
 
 use crate::device::TenstorrentDevice;
 use crate::kmd::Error;
-use crate::memory::{Dram, DramRange, Memory};
+use crate::memory::{CardRange, Memory, Pool};
 use hal_backend::{Code, Failure, HostRange, Place, Span};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ enum Source {
     /// A buffer of the program's.
     Buffer(Arc<Memory>),
     /// What stands for memory of the host, with what was in it before.
-    Bounce { range: DramRange, members: Vec<(u64, HostRange)>, before: Vec<u8> },
+    Bounce { range: CardRange, members: Vec<(u64, HostRange)>, before: Vec<u8> },
 }
 
 /// Where a binding is: in which of the pieces, and from where there.
@@ -46,7 +46,7 @@ struct Member {
 }
 
 enum Owner {
-    Dram(Arc<Memory>),
+    Card(Arc<Memory>),
     Host(HostRange),
 }
 
@@ -74,10 +74,10 @@ impl Wanted {
             Place::Host(range) => host(range, 0)?,
             Place::Device(memory, offset) => match &**memory {
                 Memory::Host(range) => host(range, *offset)?,
-                Memory::Dram(range) => {
+                Memory::Card(range) => {
                     let end = offset.checked_add(span.length).filter(|&end| end <= range.room());
                     end.ok_or_else(|| outside(span))?;
-                    (Some(range.identity()), *offset, Owner::Dram(memory.clone()))
+                    (Some(range.identity()), *offset, Owner::Card(memory.clone()))
                 }
             },
         };
@@ -98,8 +98,8 @@ impl Wanted {
     }
 
     /// The piece, in DRAM.
-    fn stage(self, dram: &Arc<Dram>) -> Result<Piece, Error> {
-        if let Some(Member { owner: Owner::Dram(memory), .. }) = self.members.first() {
+    fn stage(self, dram: &Arc<Pool>) -> Result<Piece, Error> {
+        if let Some(Member { owner: Owner::Card(memory), .. }) = self.members.first() {
             return Ok(Piece { memory: Source::Buffer(memory.clone()), start: self.start, end: self.end });
         }
         let length = self.end - self.start;
@@ -127,7 +127,7 @@ fn part<'a>(bytes: &'a mut [u8], at: u64, host: &HostRange) -> Option<&'a mut [u
 
 /// The pieces of memory that bindings are in, and where each binding is.
 pub(crate) fn gather(
-    dram: &Arc<Dram>,
+    dram: &Arc<Pool>,
     spans: &[Span<TenstorrentDevice>],
 ) -> Result<(Vec<Piece>, Vec<Binding>), Error> {
     let mut wanted: Vec<Wanted> = Vec::new();
@@ -155,11 +155,11 @@ pub(crate) fn gather(
 
 impl Piece {
     /// Its allocation.
-    pub(crate) fn range(&self) -> Result<&DramRange, Error> {
+    pub(crate) fn range(&self) -> Result<&CardRange, Error> {
         match &self.memory {
             Source::Bounce { range, .. } => Ok(range),
             Source::Buffer(memory) => match &**memory {
-                Memory::Dram(range) => Ok(range),
+                Memory::Card(range) => Ok(range),
                 Memory::Host(_) => {
                     let message = "a buffer of the host was taken for one of the card";
                     Err(Failure::new(Code::Internal, message).into())

@@ -7,11 +7,11 @@
 
 use crate::dispatch::Tiles;
 use crate::kmd::Card;
-use crate::memory::Dram;
+use crate::memory::Pool;
 use crate::tile::Watch;
-use hal_backend::Failure;
-use hal_emulation::Kernel;
+use hal_backend::{Code, Failure};
 use hal_emulation::threads::Machines;
+use hal_emulation::{Kernel, clock};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,11 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Board {
     pub(crate) card: Arc<Card>,
-    pub(crate) dram: Arc<Dram>,
+    pub(crate) dram: Arc<Pool>,
+    /// What its tiles' memory has for buffers.
+    pub(crate) l1: Arc<Pool>,
+    /// How much of each tile's memory that is.
+    reserved: u32,
     pub(crate) tiles: Tiles,
     node: PathBuf,
     /// Which system it was opened on.
@@ -35,24 +39,44 @@ static BOARDS: Machines<Board> = Machines::new();
 
 impl Board {
     /// The card behind a node: the one that is open, or opened now. `system` tells systems apart, of which a program may have several that
-    /// are emulated.
+    /// are emulated. `reserved` is how much of each tile's memory buffers have, of all devices.
     pub(crate) fn open(
         kernel: Arc<dyn Kernel>,
         system: usize,
         node: &Path,
         patience: Duration,
-        watch: Option<Box<dyn Watch>>,
+        reserved: u32,
+        mut watch: Option<Box<dyn Watch>>,
     ) -> Result<Arc<Self>, Failure> {
         let same = |board: &Board| {
             board.system == system && board.node == node && !board.lost.load(Ordering::Relaxed)
         };
-        BOARDS.shared(same, || {
-            let card = Arc::new(Card::open(kernel, node, patience)?);
-            let dram = Dram::new(card.clone());
-            let tiles = Tiles::new(&card, &dram, watch)?;
-            let (node, lost) = (node.to_owned(), AtomicBool::new(false));
-            Ok(Arc::new(Self { card, dram, tiles, node, system, lost }))
-        })
+        let deadline = clock().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        loop {
+            let board = BOARDS.shared(same, || {
+                let card = Arc::new(Card::open(kernel.clone(), node, patience)?);
+                let dram = Pool::dram(&card);
+                let tiles = Tiles::new(&card, &dram, reserved, watch.take())?;
+                let l1 = Pool::tiles(&card, tiles.places(), reserved);
+                let (node, lost) = (node.to_owned(), AtomicBool::new(false));
+                Ok(Arc::new(Self { card, dram, l1, reserved, tiles, node, system, lost }))
+            })?;
+            if board.reserved == reserved {
+                return Ok(board);
+            }
+            let message = format!(
+                "{} is open in this program with l1={}, which all devices of it have in common; {} is another",
+                board.card.name(),
+                board.reserved >> 10,
+                reserved >> 10
+            );
+            // The last device of it may be about to go.
+            drop(board);
+            if clock() >= deadline {
+                return Err(Failure::new(Code::FailedPrecondition, message));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// It is gone, and will not be given to anybody else.

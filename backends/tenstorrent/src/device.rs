@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// The heaps: on the card, and of the host.
-const DRAM: usize = 0;
+const CARD: usize = 0;
 const HOST: usize = 1;
 /// The most that one allocation of host memory can have.
 const LARGEST: u64 = 1 << 36;
@@ -112,7 +112,11 @@ impl Device for TenstorrentDevice {
 
     fn allocate(&self, heap: usize, length: u64) -> Result<Memory, Failure> {
         match heap {
-            DRAM => self.shared.board.dram.allocate(length).map(Memory::Dram),
+            CARD => {
+                let Board { dram, l1, .. } = &*self.shared.board;
+                let near = l1.allocate_row(length);
+                near.map_or_else(|| dram.allocate(length), Ok).map(Memory::Card)
+            }
             HOST => HostRange::allocate(length, 64).map(Memory::Host),
             _ => Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}"))),
         }
@@ -124,7 +128,7 @@ impl Device for TenstorrentDevice {
 
     fn host_view(&self, memory: &Memory) -> Option<HostRange> {
         match memory {
-            Memory::Dram(_) => None,
+            Memory::Card(_) => None,
             Memory::Host(range) => Some(range.clone()),
         }
     }

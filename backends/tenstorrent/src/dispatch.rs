@@ -7,8 +7,8 @@
 use crate::binding::{ALIGNMENT, Binding, Piece, gather};
 use crate::device::TenstorrentDevice;
 use crate::executable::Executable;
-use crate::kmd::{Card, Error};
-use crate::memory::Dram;
+use crate::kmd::{Card, Error, Place};
+use crate::memory::Pool;
 use crate::stub::{CORES, ENVIRONMENT, IMAGE, L1, STACK, STATE, common, core_block, workgroup_state};
 use crate::tile::{Common, Patience, Tile, Watch, wait};
 use hal_backend::{Code, Dispatch, Failure, LoadRequest};
@@ -35,11 +35,13 @@ pub(crate) struct Settings {
 /// Everything that runs.
 #[derive(Debug)]
 pub(crate) struct Tiles {
-    dram: Arc<Dram>,
+    dram: Arc<Pool>,
     /// Those that run dispatches, one dispatch at a time.
     workers: Mutex<Vec<Tile>>,
     /// How many these are.
     count: usize,
+    /// Where what dispatches have of a tile's memory ends.
+    end: u64,
     /// The one that asks executables what they are.
     asker: Mutex<Tile>,
     epoch: AtomicU32,
@@ -49,7 +51,8 @@ pub(crate) struct Tiles {
 impl Tiles {
     pub(crate) fn new(
         card: &Arc<Card>,
-        dram: &Arc<Dram>,
+        dram: &Arc<Pool>,
+        reserved: u32,
         watch: Option<Box<dyn Watch>>,
     ) -> Result<Self, Failure> {
         let mut places = card.grid().tiles().to_vec();
@@ -61,11 +64,17 @@ impl Tiles {
         Ok(Self {
             dram: dram.clone(),
             count: workers.len(),
+            end: u64::from(L1 - reserved),
             workers: Mutex::new(workers),
             asker: Mutex::new(Tile::new(card, last)),
             epoch: AtomicU32::new(0),
             watch,
         })
+    }
+
+    /// Where the tiles are that run dispatches.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        self.workers.lock().iter().map(Tile::place).collect()
     }
 
     /// How many workgroups run at once.
@@ -108,8 +117,8 @@ impl Tiles {
         let tiles: Vec<&Tile> = tiles.collect();
         let share = total.div_ceil(u32::try_from(tiles.len()).unwrap_or(1));
         let cores = settings.cores.min(usize::try_from(share).unwrap_or(CORES));
-        let (tile_count, paged) = (tiles.len(), settings.paged);
-        let plan = Plan { dispatch, function, workgroups, cores, tiles: tile_count, pieces: &pieces, paged };
+        let (count, paged, end) = (tiles.len(), settings.paged, self.end);
+        let plan = Plan { dispatch, function, workgroups, cores, tiles: count, pieces: &pieces, paged, end };
         let layout = plan.layout(&bindings)?;
         let cores = layout.cores;
         let epoch = self.next_epoch();
@@ -173,6 +182,8 @@ struct Plan<'a> {
     tiles: usize,
     pieces: &'a [Piece],
     paged: bool,
+    /// Where the memory of a tile ends, for it.
+    end: u64,
 }
 
 /// What every tile of a dispatch has in its memory.
@@ -250,7 +261,7 @@ impl Plan<'_> {
         let cores = self.cores as u64;
         let local_length = self.local_length();
         let staged: u64 = self.pieces.iter().map(Piece::length).sum();
-        if staged > u64::from(L1) {
+        if staged > self.end {
             return Ok(None);
         }
         let entries: usize = {
@@ -263,7 +274,7 @@ impl Plan<'_> {
         let list_at = cursor.take(16 * entries as u64);
         let pieces_at = cursor.take(staged);
         let copies_at = cursor.take(staged);
-        if cursor.0 > u64::from(L1) {
+        if cursor.0 > self.end {
             return Ok(None);
         }
         let mut list = Vec::new();
@@ -306,7 +317,7 @@ impl Plan<'_> {
         let local_at = cursor.take(local_length);
         let table_at = cursor.take(u64::from(ENTRY) * pages);
         let origins_at = cursor.take(u64::from(ENTRY) * pages);
-        let left = u64::from(L1).saturating_sub(cursor.0 + 2 * ALIGNMENT);
+        let left = self.end.saturating_sub(cursor.0 + 2 * ALIGNMENT);
         let places = left / (PLACE + 4);
         if places < LEAST_PLACES {
             return Err(self.too_large(pages, cursor.0, image.len()));
@@ -376,10 +387,11 @@ impl Plan<'_> {
     /// Why a dispatch does not fit into a tile, not even a few pages at a time.
     fn too_large(&self, pages: u64, needed: u64, code: usize) -> Error {
         let message = format!(
-            "function {:?} does not fit into a tile's {L1} bytes: {needed} are taken before there is a place for a page of its \
+            "function {:?} does not fit into a tile's {} bytes: {needed} are taken before there is a place for a page of its \
              bindings, by its code ({code}), its stack ({STACK}), workgroup-local memory ({}) and the table of the {pages} pages \
              that its bindings have ({}); bind less, or compile for smaller workgroups",
             self.function.name,
+            self.end,
             self.local_length(),
             2 * u64::from(ENTRY) * pages,
         );

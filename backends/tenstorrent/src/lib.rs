@@ -16,6 +16,7 @@
 //! | `tenstorrent://0000:01:00.0` | the card at a place on the bus |
 //! | `tenstorrent:///dev/tenstorrent/N` | the card behind a node |
 //! | `tenstorrent://emulated`, `tenstorrent://emulated/N` | an emulated card; never taken unless it is named |
+//! | `tenstorrent://ttsim` | the same, but the chip is in the simulator's library (`libttsim.so`) that the variable `LIBTTSIM` names |
 //!
 //! What `tenstorrent://` stands for can be said otherwise by the environment: `HAL_TENSTORRENT_DEFAULT` is then the path. A card that is
 //! named is that card or an error. It is open for one program at a time, which may have several devices of it.
@@ -28,9 +29,16 @@
 //! | `dispatch_timeout=SECONDS` | 600 | how long a dispatch may take; then its tiles are stopped, and it fails |
 //! | `tiles=N` | all but one; of an emulated card as many as it has workers | on how many tiles a dispatch runs, at most |
 //! | `cores=N` | 5; of an emulated card 1 | on how many cores of each tile |
+//! | `l1=KIB` | 0 | how much of each tile's memory is for buffers that are small enough: up to 512, in whole pages of 4. Dispatches have the rest |
 //! | `paging=auto\|always` | auto | whether a dispatch brings pages one by one also where all of them fit into a tile |
 //!
 //! An emulated card takes those of the [emulator](hal_tenstorrent_emulator) as well.
+//!
+//! # A simulator's library
+//!
+//! Such a library ends its process where a rule is broken. So another program has it loaded, `tenstorrent-ttsim`, which this package has: beside the
+//! program that opens the device, where programs are looked for, or where `HAL_TTSIM_SERVER` says. When it ends, the device is lost, and
+//! what the library said is the reason. Its tiles execute when the host looks for their end, on one thread, and nothing is counted.
 //!
 //! # Where things are
 //!
@@ -56,7 +64,7 @@ mod tile;
 
 pub use device::TenstorrentDevice;
 pub use executable::{Executable, FORMAT};
-pub use memory::{DramRange, Memory};
+pub use memory::{CardRange, Memory};
 
 use board::Board;
 use dispatch::Settings;
@@ -79,12 +87,20 @@ const DEFAULT: &str = "HAL_TENSTORRENT_DEFAULT";
 /// What comes before the number of an emulated card.
 const EMULATED: &str = "emulated";
 
+/// What comes before the number of a card that a library simulates, and what names the library.
+const LIBRARY: &str = "ttsim";
+const LIBRARY_VARIABLE: &str = "LIBTTSIM";
+
 /// More tiles than any card has.
 const MOST_TILES: usize = 256;
 
+/// How many KiB of a tile's memory buffers can have, and in which steps: pages.
+const MOST_L1: u32 = 512;
+const L1_STEP: u32 = 4;
+
 /// What is true of every device, for `--dump_devices`.
 const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32\n- parameters: \
-                      open_timeout, dispatch_timeout, tiles, cores, paging";
+                      open_timeout, dispatch_timeout, tiles, cores, l1, paging";
 
 /// What the parameters of a URI say.
 #[derive(Debug, PartialEq, Eq)]
@@ -94,11 +110,19 @@ struct Opening {
     tiles: Option<usize>,
     cores: Option<usize>,
     paged: bool,
+    /// In bytes.
+    l1: u32,
 }
 
 impl Opening {
     fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
         let seconds = |number: u64| Duration::from_secs(number);
+        let l1 = parameters.number("l1", 0, 0, MOST_L1)?;
+        if !l1.is_multiple_of(L1_STEP) {
+            return Err(
+                parameters.refuse("l1", &format!("is {l1}; it takes a multiple of {L1_STEP}, in KiB"))
+            );
+        }
         // No number above the most can be given, so that one stands for none.
         let mut optional = |key, most| {
             let number = parameters.number(key, usize::MAX, 1, most)?;
@@ -110,6 +134,7 @@ impl Opening {
             timeout: seconds(parameters.number("dispatch_timeout", 600, 1, 86_400)?),
             tiles,
             cores,
+            l1: l1 << 10,
             paged: parameters.choice("paging", &["auto", "always"])? == Some("always"),
         })
     }
@@ -155,6 +180,13 @@ impl Driver for Tenstorrent {
             name: "emulated Tenstorrent Blackhole: a simulated chip behind the kernel driver's interface, no hardware"
                 .to_owned(),
         });
+        if let Some(library) = std::env::var_os(LIBRARY_VARIABLE) {
+            let name = format!(
+                "emulated Tenstorrent Blackhole: the simulator {} behind the kernel driver's interface, no hardware",
+                library.display()
+            );
+            devices.push(DeviceInfo { path: LIBRARY.to_owned(), name });
+        }
         Ok(devices)
     }
 
@@ -162,13 +194,16 @@ impl Driver for Tenstorrent {
         let opening = Opening::read(parameters)?;
         let default = std::env::var(DEFAULT).unwrap_or_default();
         let path = if path.is_empty() { default.as_str() } else { path };
-        let Some(number) = emulated(path)? else {
+        let Some((number, library)) = emulated(path)? else {
             let kernel: Arc<dyn Kernel> = Arc::new(Linux);
             let node = locate(&*kernel, path)?;
-            let board = Board::open(kernel, 0, &node, opening.patience, None)?;
+            let board = Board::open(kernel, 0, &node, opening.patience, opening.l1, None)?;
             return TenstorrentDevice::new(board, opening.settings(MOST_TILES, stub::CORES));
         };
-        let options = Options::read(parameters)?;
+        let mut options = Options::read(parameters)?;
+        if library {
+            options = options.with_library(named_library()?);
+        }
         // More tiles than threads, or more cores of a tile, would make nothing faster.
         let settings = opening.settings(options.execution.workers, 1);
         let node = Path::new(paths::NODES).join(number.to_string());
@@ -176,32 +211,56 @@ impl Driver for Tenstorrent {
         // No two machines that are there at the same time are at the same address, and a card keeps its own.
         let system = Arc::as_ptr(&emulator).addr();
         let watch = Simulated { emulator: emulator.clone(), card: number };
-        let board = Board::open(emulator, system, &node, opening.patience, Some(Box::new(watch)))?;
+        let board =
+            Board::open(emulator, system, &node, opening.patience, opening.l1, Some(Box::new(watch)))?;
         TenstorrentDevice::new(board, settings)
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        if info.path == EMULATED {
+        if info.path == EMULATED || info.path == LIBRARY {
             return format!(
                 "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says otherwise, as \
-                 {EMULATED}/0, {EMULATED}/1\n{COMMON}, and the emulator's",
-                info.name
+                 {path}/0, {path}/1\n{COMMON}, and the emulator's",
+                info.name,
+                path = info.path,
             );
         }
         format!("# {}\n- evidence: none on silicon yet\n{COMMON}", info.name)
     }
 }
 
-/// Which emulated card a path names, if it names one.
-fn emulated(path: &str) -> Result<Option<usize>, Failure> {
-    let Some(rest) = path.strip_prefix(EMULATED) else { return Ok(None) };
-    let number =
-        if rest.is_empty() { Some(0) } else { rest.strip_prefix('/').and_then(|text| text.parse().ok()) };
-    number.map(Some).ok_or_else(|| {
+/// Which emulated card a path names, if it names one, and whether a library simulates it.
+fn emulated(path: &str) -> Result<Option<(usize, bool)>, Failure> {
+    for kind in [EMULATED, LIBRARY] {
+        let Some(rest) = path.strip_prefix(kind) else { continue };
+        let number =
+            if rest.is_empty() { Some(0) } else { rest.strip_prefix('/').and_then(|text| text.parse().ok()) };
+        let number = number.ok_or_else(|| {
+            let message =
+                format!("there is no tenstorrent://{path}; such cards are {kind}/0, {kind}/1 and so on");
+            Failure::new(Code::NotFound, message)
+        });
+        return number.map(|number| Some((number, kind == LIBRARY)));
+    }
+    Ok(None)
+}
+
+/// The simulator's library that the environment names.
+fn named_library() -> Result<PathBuf, Failure> {
+    let found = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let wrong = match &found {
+        None => format!("{LIBRARY_VARIABLE} does not name one"),
+        Some(path) if !path.is_file() => {
+            format!("{LIBRARY_VARIABLE} is {}, which is no file", path.display())
+        }
+        Some(_) => String::new(),
+    };
+    found.filter(|_| wrong.is_empty()).ok_or_else(|| {
         let message = format!(
-            "there is no tenstorrent://{path}; the emulated cards are {EMULATED}/0, {EMULATED}/1 and so on"
+            "tenstorrent://{LIBRARY} needs a simulator's library: {wrong}; set it to the path of a libttsim.so for Blackhole, or \
+             ask for tenstorrent://{EMULATED}, which needs none"
         );
-        Failure::new(Code::NotFound, message)
+        Failure::new(Code::FailedPrecondition, message)
     })
 }
 
@@ -244,7 +303,14 @@ mod tests {
             settings,
             Settings { tiles: 4, cores: 5, timeout: Duration::from_secs(600), paged: false }
         );
-        for pair in [("tiles", "0"), ("tiles", "257"), ("cores", "6"), ("dispatch_timeout", "0")] {
+        for pair in [
+            ("tiles", "0"),
+            ("tiles", "257"),
+            ("cores", "6"),
+            ("dispatch_timeout", "0"),
+            ("l1", "5"),
+            ("l1", "516"),
+        ] {
             let refused = opening(&[pair]).unwrap_err();
             assert_eq!(refused.code(), Code::InvalidArgument);
             assert!(refused.message().contains(pair.0), "{refused}");
@@ -255,8 +321,9 @@ mod tests {
     fn an_emulated_card_has_to_be_named() {
         assert_eq!(emulated("").unwrap(), None);
         assert_eq!(emulated("0").unwrap(), None);
-        assert_eq!(emulated("emulated").unwrap(), Some(0));
-        assert_eq!(emulated("emulated/1").unwrap(), Some(1));
+        assert_eq!(emulated("emulated").unwrap(), Some((0, false)));
+        assert_eq!(emulated("emulated/1").unwrap(), Some((1, false)));
+        assert_eq!(emulated("ttsim/2").unwrap(), Some((2, true)));
         assert!(emulated("emulated1").is_err() && emulated("emulated/x").is_err());
     }
 

@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory of a device: DRAM, interleaved over its banks, and memory of the host.
+//! Memory of a device: DRAM and tiles' memory (L1), both interleaved, and memory of the host.
 //!
-//! An allocation of DRAM is a number of *rows*: a page in each bank, at the same address in all of them. Its bytes are linear: page after
-//! page, each in the next bank. How many banks there are is the board's own (a p100a has seven), so nothing here is a power of two but the
-//! page.
+//! Both are pools of *banks*: the banks of DRAM, or the tiles, of which each gives the end of its memory. An allocation is a number of
+//! *rows*: a page in each bank, at the same address in all of them. Its bytes are linear: page after page, each in the next bank. How many
+//! banks there are is the board's own (a p100a has seven of DRAM), so nothing here is a power of two but the page.
+//!
+//! # Which pool
+//!
+//! Of L1 there is what the `l1` parameter says. A buffer that the host does not map is there if it is no longer than one row, so that no two of its
+//! pages are in the same tile, and while there is room; what is larger, or finds none, is in DRAM. What passes through the card only on its
+//! way to a tile stays out of L1.
 //!
 //! The host cannot map DRAM, so what a program maps is memory of the host, which a dispatch works on by way of DRAM.
 
 use crate::kmd::{Card, Error, Place};
+use crate::stub::L1;
 use hal_backend::{Code, Failure, HostRange};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -26,27 +33,40 @@ const NAMED: usize = 5;
 /// How much is transferred at once.
 pub(crate) const CHUNK: usize = 256 << 10;
 
-/// The rows of a card's DRAM, and who has which.
+/// The rows of a card's DRAM, or of its tiles' memory, and who has which.
 #[derive(Debug)]
-pub(crate) struct Dram {
+pub(crate) struct Pool {
     card: Arc<Card>,
+    kind: Kind,
+    banks: Vec<Place>,
+    /// Where rows begin in each bank.
+    first: u64,
     rows: Mutex<Rows>,
 }
 
-/// Which rows are taken: by the first, how many there are of it and for how many bytes.
-#[derive(Debug, Default)]
+/// What a pool's banks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Dram,
+    Tiles,
+}
+
+/// How many rows there are, and which are taken: by the first, how many there are of it and for how many bytes.
+#[derive(Debug)]
 struct Rows {
+    count: u64,
     taken: BTreeMap<u64, (u64, u64)>,
 }
 
-/// How many rows a card has.
-const ROWS: u64 = (BANK_BYTES - FIRST) / PAGE;
-
 impl Rows {
+    fn new(count: u64) -> Self {
+        Self { count, taken: BTreeMap::new() }
+    }
+
     /// The free ranges, in order: first row and number of rows.
     fn free(&self) -> impl Iterator<Item = (u64, u64)> {
         let ends = std::iter::once(0).chain(self.taken.iter().map(|(first, (count, _))| first + count));
-        let starts = self.taken.keys().copied().chain(std::iter::once(ROWS));
+        let starts = self.taken.keys().copied().chain(std::iter::once(self.count));
         ends.zip(starts).map(|(end, start)| (end, start - end)).filter(|&(_, count)| count > 0)
     }
 
@@ -59,13 +79,23 @@ impl Rows {
     }
 }
 
-impl Dram {
-    pub(crate) fn new(card: Arc<Card>) -> Arc<Self> {
-        Arc::new(Self { card, rows: Mutex::default() })
+impl Pool {
+    /// A card's DRAM.
+    pub(crate) fn dram(card: &Arc<Card>) -> Arc<Self> {
+        let (card, banks) = (card.clone(), card.grid().banks().to_vec());
+        let rows = Mutex::new(Rows::new((BANK_BYTES - FIRST) / PAGE));
+        Arc::new(Self { card, kind: Kind::Dram, banks, first: FIRST, rows })
+    }
+
+    /// The last bytes of the memory of each of these tiles: whole pages.
+    pub(crate) fn tiles(card: &Arc<Card>, tiles: Vec<Place>, bytes: u32) -> Arc<Self> {
+        let pages = u64::from(bytes) / PAGE;
+        let (first, rows) = (u64::from(L1) - pages * PAGE, Mutex::new(Rows::new(pages)));
+        Arc::new(Self { card: card.clone(), kind: Kind::Tiles, banks: tiles, first, rows })
     }
 
     fn banks(&self) -> &[Place] {
-        self.card.grid().banks()
+        &self.banks
     }
 
     /// How many bytes a row has.
@@ -75,15 +105,22 @@ impl Dram {
 
     /// How many bytes there are.
     pub(crate) fn capacity(&self) -> u64 {
-        ROWS * self.row_bytes()
+        self.rows.lock().count * self.row_bytes()
+    }
+
+    /// Takes a row for bytes of which no two pages are in one bank; none, if they are more, or there is no room.
+    pub(crate) fn allocate_row(self: &Arc<Self>, length: u64) -> Option<CardRange> {
+        let fits = length <= self.row_bytes();
+        let first = fits.then(|| self.rows.lock().take(1, length)).flatten()?;
+        Some(CardRange { pool: self.clone(), first, length })
     }
 
     /// Takes rows for so many bytes.
-    pub(crate) fn allocate(self: &Arc<Self>, length: u64) -> Result<DramRange, Failure> {
+    pub(crate) fn allocate(self: &Arc<Self>, length: u64) -> Result<CardRange, Failure> {
         let count = length.div_ceil(self.row_bytes()).max(1);
         let mut rows = self.rows.lock();
         match rows.take(count, length) {
-            Some(first) => Ok(DramRange { dram: self.clone(), first, length }),
+            Some(first) => Ok(CardRange { pool: self.clone(), first, length }),
             None => Err(self.exhausted(&rows, length)),
         }
     }
@@ -101,7 +138,7 @@ impl Dram {
             "{}: no room for {length} bytes in DRAM: of {} bytes in {} banks {free} are free, {largest} of them together; {} \
              buffers have the rest, of {} bytes{}",
             self.card.name(),
-            self.capacity(),
+            rows.count * row,
             self.banks().len(),
             holders.len(),
             if named.is_empty() { "0".to_owned() } else { named.join(", ") },
@@ -111,29 +148,33 @@ impl Dram {
     }
 }
 
-/// An allocation of DRAM. Its rows are free again when it is dropped.
-pub struct DramRange {
-    dram: Arc<Dram>,
+/// An allocation of the card's memory. Its rows are free again when it is dropped.
+pub struct CardRange {
+    pool: Arc<Pool>,
     first: u64,
     length: u64,
 }
 
-impl fmt::Debug for DramRange {
+impl fmt::Debug for CardRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DramRange(row {}, {} bytes)", self.first, self.length)
+        let kind = match self.pool.kind {
+            Kind::Dram => "DRAM",
+            Kind::Tiles => "L1",
+        };
+        write!(f, "CardRange(row {} of {kind}, {} bytes)", self.first, self.length)
     }
 }
 
-impl Drop for DramRange {
+impl Drop for CardRange {
     fn drop(&mut self) {
-        self.dram.rows.lock().taken.remove(&self.first);
+        self.pool.rows.lock().taken.remove(&self.first);
     }
 }
 
 /// A part of an allocation that is in one bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// A port of the bank.
+    /// A port of the bank, or the tile.
     pub(crate) bank: Place,
     /// Where in the bank it is.
     pub(crate) address: u64,
@@ -143,21 +184,21 @@ pub(crate) struct Piece {
     pub(crate) length: u64,
 }
 
-impl DramRange {
+impl CardRange {
     /// How many bytes there are, in whole rows.
     pub(crate) fn room(&self) -> u64 {
-        let row = self.dram.row_bytes();
+        let row = self.pool.row_bytes();
         self.length.div_ceil(row).max(1) * row
     }
 
     /// A number that no other allocation has while this one lives.
     pub(crate) fn identity(&self) -> u64 {
-        self.first
+        self.first | u64::from(self.pool.kind == Kind::Tiles) << 63
     }
 
     /// Some bytes, page by page. They are inside the rows.
     pub(crate) fn pieces(&self, offset: u64, length: u64) -> impl Iterator<Item = Piece> {
-        let banks = self.dram.banks();
+        let banks = self.pool.banks();
         let end = offset + length;
         let mut at = offset;
         std::iter::from_fn(move || {
@@ -167,7 +208,7 @@ impl DramRange {
             let (page, within) = (at / PAGE, at % PAGE);
             let count = banks.len() as u64;
             let bank = *banks.get(usize::try_from(page % count).ok()?)?;
-            let address = FIRST + (self.first + page / count) * PAGE + within;
+            let address = self.pool.first + (self.first + page / count) * PAGE + within;
             let piece = Piece { bank, address, at: at - offset, length: (PAGE - within).min(end - at) };
             at += piece.length;
             Some(piece)
@@ -179,33 +220,33 @@ impl DramRange {
         for piece in self.pieces(offset, bytes.len() as u64) {
             let part = part(piece);
             let place = bytes.get_mut(part).unwrap_or_default();
-            self.dram.card.read(piece.bank, piece.address, place)?;
+            self.pool.card.read(piece.bank, piece.address, place)?;
         }
         // That is what a card reads as that is lost.
-        if bytes.iter().all(|&byte| byte == 0xff) { self.dram.card.check_alive() } else { Ok(()) }
+        if bytes.iter().all(|&byte| byte == 0xff) { self.pool.card.check_alive() } else { Ok(()) }
     }
 
     /// Writes bytes of it.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         for piece in self.pieces(offset, bytes.len() as u64) {
             let source = bytes.get(part(piece)).unwrap_or_default();
-            self.dram.card.write(piece.bank, piece.address, source)?;
+            self.pool.card.write(piece.bank, piece.address, source)?;
         }
         Ok(())
     }
 
     /// Waits until what was written to some bytes is there: a read of the same bank comes after the writes.
     pub(crate) fn flush(&self, offset: u64, length: u64) -> Result<(), Error> {
-        let banks = self.dram.banks().len() as u64;
+        let banks = self.pool.banks().len() as u64;
         let last = length.min(banks * PAGE);
         let mut byte = [0];
         let mut ones = true;
         for piece in self.pieces(offset + length - last, last) {
-            self.dram.card.read(piece.bank, piece.address, &mut byte)?;
+            self.pool.card.read(piece.bank, piece.address, &mut byte)?;
             ones &= byte == [0xff];
         }
         // Of a card that is lost, nothing was written, and everything reads as ones.
-        if ones { self.dram.card.check_alive() } else { Ok(()) }
+        if ones { self.pool.card.check_alive() } else { Ok(()) }
     }
 }
 
@@ -218,8 +259,8 @@ fn part(piece: Piece) -> std::ops::Range<usize> {
 /// An allocation of a heap.
 #[derive(Debug)]
 pub enum Memory {
-    /// On the card.
-    Dram(DramRange),
+    /// On the card: in DRAM, or in the memory of its tiles.
+    Card(CardRange),
     /// In memory of the host.
     Host(HostRange),
 }
@@ -228,7 +269,7 @@ pub enum Memory {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bytes<'a> {
     /// On the card, from an offset.
-    Dram(&'a DramRange, u64),
+    Card(&'a CardRange, u64),
     /// In memory of the host, from an offset.
     Host(&'a HostRange, u64),
 }
@@ -241,7 +282,7 @@ impl Bytes<'_> {
     /// Reads some from an offset on.
     pub(crate) fn read(self, at: u64, bytes: &mut [u8]) -> Result<(), Error> {
         match self {
-            Bytes::Dram(range, offset) => range.read(offset + at, bytes),
+            Bytes::Card(range, offset) => range.read(offset + at, bytes),
             Bytes::Host(range, offset) => {
                 if range.read(offset + at, bytes) {
                     Ok(())
@@ -255,7 +296,7 @@ impl Bytes<'_> {
     /// Writes some from an offset on.
     pub(crate) fn write(self, at: u64, bytes: &[u8]) -> Result<(), Error> {
         match self {
-            Bytes::Dram(range, offset) => range.write(offset + at, bytes),
+            Bytes::Card(range, offset) => range.write(offset + at, bytes),
             Bytes::Host(range, offset) => {
                 if range.write(offset + at, bytes) {
                     Ok(())
@@ -269,7 +310,7 @@ impl Bytes<'_> {
     /// Waits until what was written is there.
     pub(crate) fn flush(self, length: u64) -> Result<(), Error> {
         match self {
-            Bytes::Dram(range, offset) => range.flush(offset, length),
+            Bytes::Card(range, offset) => range.flush(offset, length),
             Bytes::Host(..) => Ok(()),
         }
     }
@@ -277,7 +318,9 @@ impl Bytes<'_> {
     /// Whether a copy from here to `target` must begin with the last bytes: both are in the same memory, and the target is behind.
     fn runs_into(self, target: Bytes<'_>) -> bool {
         match (self, target) {
-            (Bytes::Dram(one, from), Bytes::Dram(other, to)) => one.first == other.first && from < to,
+            (Bytes::Card(one, from), Bytes::Card(other, to)) => {
+                one.identity() == other.identity() && from < to
+            }
             (Bytes::Host(one, from), Bytes::Host(other, to)) => {
                 let address = |range: &HostRange, at| range.address().addr() as u64 + at;
                 address(one, from) < address(other, to)
@@ -332,7 +375,8 @@ mod tests {
 
     #[test]
     fn rows_are_taken_where_least_is_left_over_and_come_back() {
-        let mut rows = Rows::default();
+        const ROWS: u64 = 1_000_000;
+        let mut rows = Rows::new(ROWS);
         assert_eq!((rows.take(10, 0), rows.take(5, 0), rows.take(20, 0)), (Some(0), Some(10), Some(15)));
         rows.taken.remove(&10);
         assert_eq!(rows.take(5, 0), Some(10), "the hole fits");

@@ -213,7 +213,7 @@ fn bytes(span: &Span<TenstorrentDevice>) -> Result<Bytes<'_>, Error> {
         Place::Host(range) => (Bytes::Host(range, 0), range.length()),
         Place::Device(memory, offset) => match &**memory {
             Memory::Host(range) => (Bytes::Host(range, *offset), range.length().saturating_sub(*offset)),
-            Memory::Dram(range) => (Bytes::Dram(range, *offset), range.room().saturating_sub(*offset)),
+            Memory::Card(range) => (Bytes::Card(range, *offset), range.room().saturating_sub(*offset)),
         },
     };
     if span.length <= room {

@@ -47,22 +47,25 @@ fn workgroups_are_shared_by_tiles_and_cores() {
     let file = compile("shared", "distributed.mlir", &FLOATS);
     let (a, b) = (numbers(128 * 64, 3), numbers(64 * 128, 9));
     let expected = product(&a, &b);
-    for (tiles, cores, paging) in [
-        ("1", "1", "auto"),
-        ("1", "5", "auto"),
-        ("3", "2", "auto"),
-        ("200", "5", "auto"),
-        ("1", "1", "always"),
-        ("3", "1", "always"),
+    for (tiles, cores, paging, l1) in [
+        ("1", "1", "auto", "0"),
+        ("1", "5", "auto", "0"),
+        ("3", "2", "auto", "0"),
+        ("200", "5", "auto", "0"),
+        ("1", "1", "always", "0"),
+        ("3", "1", "always", "0"),
+        // Buffers are in tiles, also in those that run the function.
+        ("3", "2", "auto", "256"),
+        ("3", "1", "always", "256"),
     ] {
-        let bench = Bench::new(&[("tiles", tiles), ("cores", cores), ("paging", paging)]);
+        let bench = Bench::new(&[("tiles", tiles), ("cores", cores), ("paging", paging), ("l1", l1)]);
         let executable = bench.load(&file).unwrap();
         let (left, right) = (bench.memory(&bytes_of(&a)), bench.memory(&bytes_of(&b)));
         let result = bench.memory(&vec![0xff; 128 * 128 * 4]);
         let bindings = [span(&left, 0, 32_768), span(&right, 0, 32_768), span(&result, 0, 65_536)];
         // Eight rows each.
         let outcome = bench.run(call(&executable, 0, [16, 1, 1], &bindings));
-        assert!(outcome.is_ok(), "{tiles} tiles, {cores} cores, paging {paging}: {outcome:?}");
+        assert!(outcome.is_ok(), "{tiles} tiles, {cores} cores, paging {paging}, l1={l1}: {outcome:?}");
         let found = floats_of(&bench.read(&result, 0, 65_536));
         assert_near(&found, &expected, 1e-3);
     }
@@ -190,4 +193,65 @@ fn bindings_that_do_not_fit_into_a_tile_are_brought_page_by_page() {
     assert!(done > 0 && found[done..].iter().all(|value| value.to_bits() == u32::MAX), "{done} elements");
     let expected: Vec<f64> = x.iter().zip(&y).map(|(x, y)| f64::from(*x) * f64::from(*y)).collect();
     assert_near(&found[..done], &expected[..done], 1e-5);
+}
+
+#[test]
+fn a_binding_whose_pages_alone_do_not_fit_is_refused_with_numbers() {
+    const LENGTH: u64 = 512 << 20;
+    let bench = Bench::new(&[("tiles", "1")]);
+    let executable = floats(&bench);
+    let large = Arc::new(bench.device.allocate(0, LENGTH).unwrap());
+    let all = span(&large, 0, LENGTH);
+    let refused =
+        bench.run(call(&executable, MULTIPLY_ADD, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    // Pages of 4 KiB, of which each takes 16 bytes of 1.5 MiB.
+    for part in ["1572864 bytes", "131072 pages", "(2097152)", "its stack (32768)", "bind less"] {
+        assert!(refused.message().contains(part), "{part}: {refused}");
+    }
+    // The queue goes on.
+    let small = bench.memory(&bytes_of(&numbers(1000, 5)));
+    let all = span(&small, 0, 4000);
+    bench.run(call(&executable, MULTIPLY_ADD, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap();
+}
+
+#[test]
+fn small_buffers_are_in_tiles_while_there_is_room_and_others_in_dram() {
+    // Two rows of a page in each of its tiles but the one that asks executables.
+    let parameters = [("l1", "8"), ("seed", "860003")];
+    let bench = Bench::of(support::open(&parameters).unwrap());
+    let row = 4096 * (bench.device.card().grid().tiles().len() as u64 - 1);
+    let place = |length: u64| {
+        let memory = Arc::new(bench.device.allocate(0, length).unwrap());
+        let is_near = format!("{memory:?}").contains("L1");
+        (memory, is_near)
+    };
+    let (first, is_near) = place(row);
+    assert!(is_near, "{first:?}");
+    let (larger, is_near) = place(row + 1);
+    assert!(!is_near, "{larger:?}");
+    let (second, is_near) = place(1);
+    assert!(is_near, "{second:?}");
+    let (third, is_near) = place(1);
+    assert!(!is_near, "{third:?}");
+    // What is in the same row of each pool is not the same memory.
+    for (byte, memory) in (1..).zip([&first, &larger, &second, &third]) {
+        bench.write(memory, 0, &[byte]);
+    }
+    for (byte, memory) in (1..).zip([&first, &larger, &second, &third]) {
+        assert_eq!(bench.read(memory, 0, 1), [byte]);
+    }
+    drop(first);
+    let (again, is_near) = place(4096);
+    assert!(is_near, "{again:?}");
+    // All devices of a card have it in common.
+    let refused = support::open(&[("l1", "12"), ("seed", "860003"), ("open_timeout", "0")]).unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("l1=8") && refused.message().contains("12"), "{refused}");
+    assert!(support::open(&parameters).is_ok());
+}
+
+#[test]
+fn a_simulators_library_gives_the_same() {
+    support::succeed(support::on_a_library(&["--skip", "a_simulators_library"]));
 }

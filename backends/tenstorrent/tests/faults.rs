@@ -209,6 +209,45 @@ fn memory_that_is_not_there_is_said_with_who_has_it() {
 }
 
 #[test]
+fn a_dispatch_is_the_same_instructions_and_packets_on_every_machine() {
+    let file = compile("counts", "distributed.mlir", &FLOATS);
+    let (a, b) = (bytes_of(&numbers(128 * 64, 3)), bytes_of(&numbers(64 * 128, 9)));
+    let counted = |seed, workers, cores, paging| {
+        let machine = [("seed", seed), ("workers", workers), ("report", "/dev/null")];
+        let options = Options::read(&mut Parameters::new("tenstorrent", machine)).unwrap();
+        let emulator = Emulator::get(&options).unwrap();
+        let device = [("tiles", "3"), ("cores", cores), ("paging", paging)];
+        let bench = Bench::of(open(&[&machine[..], &device].concat()).unwrap());
+        let executable = bench.load(&file).unwrap();
+        let (left, right, result) = (bench.memory(&a), bench.memory(&b), bench.memory(&[0; 65_536]));
+        let bindings = [span(&left, 0, 32_768), span(&right, 0, 32_768), span(&result, 0, 65_536)];
+        let before = emulator.counts(0).chip;
+        bench.run(call(&executable, 0, [16, 1, 1], &bindings)).unwrap();
+        let report = emulator.report();
+        let after = emulator.counts(0).chip;
+        assert!(report.contains(&format!("{} instructions", after.instructions)), "{report}");
+        drop(bench);
+        [
+            after.instructions - before.instructions,
+            after.packets_read - before.packets_read,
+            after.bytes_read - before.bytes_read,
+            after.packets_written - before.packets_written,
+            after.bytes_written - before.bytes_written,
+        ]
+    };
+    for (cores, paging) in [("1", "auto"), ("2", "auto"), ("1", "always")] {
+        let first = counted("86001", "1", cores, paging);
+        assert_eq!(first, counted("86002", "3", cores, paging), "{cores} cores, paging {paging}");
+        let [instructions, _, bytes_read, _, bytes_written] = first;
+        assert!(instructions > 1_000_000, "{first:?}");
+        if paging == "auto" {
+            // Each tile has both operands and the result, and writes its own rows back, which are new.
+            assert_eq!((bytes_read, bytes_written), (3 * 2 * 131_072, 65_536), "{first:?}");
+        }
+    }
+}
+
+#[test]
 fn a_queue_that_hangs_does_not_keep_a_device_that_ends() {
     let bench = Bench::new(&[("fault", "hang:2"), ("tiles", "1")]);
     let executable = bench.load(kernels()).unwrap();

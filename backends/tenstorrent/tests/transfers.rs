@@ -20,6 +20,8 @@ fn random_transfers_are_what_they_would_be_in_plain_memory() {
     for pairs in [
         &[("board", "p100a"), ("banks", "0xf7")][..],
         &[("board", "p150")],
+        // In the memory of its tiles.
+        &[("board", "p100a"), ("l1", "64")],
         &[("fault", "no-large-windows"), ("fault", "windows:2")],
     ] {
         let bench = Bench::new(pairs);
@@ -31,6 +33,8 @@ fn random_transfers_are_what_they_would_be_in_plain_memory() {
         let bytes: Vec<u8> = (0..LENGTH).map(|at| u8::try_from(at % 251).unwrap()).collect();
         let mut expected = [bytes.clone(), bytes.iter().rev().copied().collect()];
         let memories = [bench.memory(&expected[0]), bench.memory(&expected[1])];
+        let is_near = pairs.iter().any(|(name, _)| *name == "l1");
+        assert_eq!(format!("{:?}", memories[0]).contains("L1"), is_near, "{:?}", memories[0]);
         for round in 0..300 {
             let length = number(if round % 3 == 0 { 40_000 } else { 70 }) + 1;
             let (from, to) = (number(LENGTH - length), number(LENGTH - length));
@@ -88,4 +92,9 @@ fn large_transfers_cover_everything_once() {
     bench.run(Command::Fill { target: span(&memory, 1, 2_999_998), pattern }).unwrap();
     let found = bench.read(&memory, 1, 2_999_998);
     assert!(found.iter().zip([1, 2, 3].iter().cycle()).all(|(found, byte)| found == byte));
+}
+
+#[test]
+fn a_simulators_library_gives_the_same() {
+    support::succeed(support::on_a_library(&["--skip", "a_simulators_library"]));
 }

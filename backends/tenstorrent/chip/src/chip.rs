@@ -4,6 +4,7 @@
 
 use crate::arc::Arc;
 use crate::board::{BANKS, Board};
+use crate::counts::Counts;
 use crate::grid::{Endpoint, Grid, TENSIX_COLUMNS, TENSIX_ROWS};
 use crate::memory::Sparse;
 use crate::noc::{Tile, Transfer, interface_register};
@@ -244,6 +245,13 @@ impl Chip {
     /// Whether [`Chip::take_started`] would give any.
     pub fn has_started(&self) -> bool {
         !self.started.lock().is_empty()
+    }
+
+    /// What all tiles have done since the chip was switched on.
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        self.tensix.iter().for_each(|tensix| counts += tensix.lock().counts());
+        counts
     }
 
     /// How many cores are not held.

@@ -21,6 +21,7 @@ mod arc;
 mod board;
 mod chip;
 mod core_bus;
+mod counts;
 mod grid;
 mod memory;
 mod noc;
@@ -30,6 +31,7 @@ mod window;
 
 pub use board::{Board, BoardError, Model};
 pub use chip::{BarAddress, Chip, Stopped};
+pub use counts::Counts;
 pub use grid::{Endpoint, Grid, TENSIX_COLUMNS, TENSIX_ROWS};
 pub use noc::{MAX_BURST, NODE_ID, Tile};
 pub use tensix::{Core, L1_BYTES, Stop, register};

@@ -6,6 +6,7 @@
 //! one (the return address), a write takes them from this one (the target) to another (the return address). Transfers are done
 //! in the order in which they were asked for, a little later.
 
+use crate::counts::Counts;
 use crate::tensix::Core;
 use crate::violation::Violation;
 use std::fmt;
@@ -98,6 +99,7 @@ pub(crate) struct Interface {
     pending: Vec<Transfer>,
     writes_acknowledged: u32,
     reads_answered: u32,
+    counts: Counts,
 }
 
 impl Interface {
@@ -171,6 +173,11 @@ impl Interface {
         Ok(())
     }
 
+    /// What was done of them.
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
     /// The transfers to be done, in order.
     pub(crate) fn take(&mut self) -> Vec<Transfer> {
         std::mem::take(&mut self.pending)
@@ -181,6 +188,14 @@ impl Interface {
         if let Some(busy) = self.busy.get_mut(transfer.buffer) {
             *busy = false;
         }
+        let counts = &mut self.counts;
+        let (packets, bytes) = if transfer.write {
+            (&mut counts.packets_written, &mut counts.bytes_written)
+        } else {
+            (&mut counts.packets_read, &mut counts.bytes_read)
+        };
+        *packets += 1;
+        *bytes += u64::from(transfer.length);
         let counter = if transfer.write { &mut self.writes_acknowledged } else { &mut self.reads_answered };
         *counter = counter.wrapping_add(u32::from(transfer.counted));
     }

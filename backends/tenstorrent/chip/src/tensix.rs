@@ -3,6 +3,7 @@
 //! A Tensix tile: its memory, its five cores and the registers that control them.
 
 use crate::core_bus::CoreBus;
+use crate::counts::Counts;
 use crate::noc::{Interface, Tile, interface_register};
 use crate::violation::Violation;
 use tenstorrent_riscv::{Hart, Isa, Outcome, Trap};
@@ -68,9 +69,6 @@ impl Core {
         }
     }
 }
-
-/// `jal x0, 0`
-const JUMP_TO_ITSELF: [u8; 4] = 0x6f_u32.to_le_bytes();
 
 /// All cores held.
 const ALL_HELD: u32 = Core::B.reset_bit()
@@ -155,6 +153,8 @@ pub(crate) struct Tensix {
     cores: [CoreState; 5],
     /// Which core executed last.
     last: Option<Core>,
+    /// How many instructions its cores have executed.
+    instructions: u64,
     pub(crate) control: Control,
     pub(crate) interface: Interface,
 }
@@ -172,6 +172,7 @@ impl Tensix {
             l1: Vec::new(),
             cores: Core::ALL.map(core),
             last: None,
+            instructions: 0,
             control: Control::new(),
             interface: Interface::default(),
         }
@@ -203,6 +204,11 @@ impl Tensix {
     /// Whether a core would execute anything.
     pub(crate) fn is_running(&self) -> bool {
         self.cores.iter().any(|core| core.hart.is_some() && core.stop.is_none() && !core.parked)
+    }
+
+    /// What it has done.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts { instructions: self.instructions, ..self.interface.counts() }
     }
 
     /// How many cores are not held.
@@ -258,10 +264,10 @@ impl Tensix {
         self.last = Some(core);
         let violation = bus.violation;
         let done = hart.executed() - before;
-        let at = self.l1.get(hart.pc() as usize..).and_then(<[u8]>::first_chunk);
-        state.parked = outcome == Outcome::Budget && at == Some(&JUMP_TO_ITSELF);
+        self.instructions += done;
+        state.parked = outcome == Outcome::Idle;
         state.stop = match (outcome, violation) {
-            (Outcome::Budget | Outcome::Pause, _) => None,
+            (Outcome::Budget | Outcome::Pause | Outcome::Idle, _) => None,
             (Outcome::Call | Outcome::Break, _) => Some(Stop::Paused(hart.pc())),
             (Outcome::Trap(trap), Some(violation)) => Some(Stop::Violation(trap.pc, violation)),
             (Outcome::Trap(trap), None) => Some(Stop::Trap(trap)),

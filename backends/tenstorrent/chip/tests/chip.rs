@@ -6,8 +6,8 @@
 
 use proptest::prelude::*;
 use tenstorrent_chip::{
-    BarAddress, Board, CONFIGURATION, Chip, Core, L1_BYTES, MAX_BURST, Model, Stop, Stopped, Tile, Violation,
-    WINDOW, register,
+    BarAddress, Board, CONFIGURATION, Chip, Core, Counts, L1_BYTES, MAX_BURST, Model, Stop, Stopped, Tile,
+    Violation, WINDOW, register,
 };
 use tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
 use tenstorrent_riscv::{Cause, Trap};
@@ -266,6 +266,52 @@ fn a_core_brings_memory_from_a_bank_and_back() {
     assert!((0..200).step_by(4).all(|at| word(&output, at) == word(&input, at) + 1));
     assert_eq!((get(&chip, TILE, 0x780), get(&chip, TILE, 0x784)), (1, 1));
     assert_eq!(get(&chip, TILE, 0x788) & 0xfff, own);
+}
+
+#[test]
+fn what_cores_and_the_network_did_is_counted_exactly() {
+    let program = || {
+        let mut program = Assembler::new();
+        let (bank, own) = (coordinates(BANK), coordinates(TILE));
+        transfer(&mut program, (0x1040, bank), (0x2000, own), 200, READ);
+        transfer(&mut program, (0x1040, bank), (0x3000, own), 64, READ);
+        program.constant(T0, 50);
+        let next = program.here();
+        program.emit(addi(T0, T0, -1));
+        program.branch(When::Ne, T0, ZERO, next);
+        transfer(&mut program, (0x2000, own), (0x8000, bank), 100, WRITE);
+        let here = program.here();
+        program.jump(ZERO, here);
+        program
+    };
+    // Each instruction once, but for the loop's other 49 rounds; the jump at the end never.
+    let instructions = program().finish().len() as u64 + 2 * 49 - 1;
+    assert_eq!(instructions, 169);
+    let once =
+        Counts { instructions, packets_read: 2, bytes_read: 264, packets_written: 1, bytes_written: 100 };
+    // However many instructions are executed at a time.
+    for steps in [1, 7, 10_000] {
+        let chip = chip();
+        assert_eq!(chip.counts(), Counts::default());
+        load(&chip, TILE, 0, program());
+        release(&chip, TILE, Core::B);
+        for _ in 0..10_000 / steps {
+            chip.step(steps);
+        }
+        assert_eq!(chip.counts(), once, "{steps} at a time");
+        // It waits, for however long, and what the host does is not counted.
+        chip.step(10_000);
+        assert_eq!(get(&chip, TILE, 0x2000), 0);
+        chip.step(10_000);
+        assert_eq!(chip.counts(), once, "{steps} at a time");
+        // Another time, on another core.
+        put(&chip, TILE, register::T_START_ENABLE, 1);
+        release(&chip, TILE, Core::T0);
+        chip.step(10_000);
+        let mut twice = once;
+        twice += once;
+        assert_eq!(chip.counts(), twice);
+    }
 }
 
 #[test]

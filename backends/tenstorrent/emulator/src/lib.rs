@@ -14,6 +14,7 @@
 //! | `board=p100a\|p150` | p150 | what they are |
 //! | `columns=MASK`, `banks=MASK` | the last ones are missing | which physical columns of tiles and which DRAM banks there are, a bit each |
 //! | `module=2.MINOR` | 2.10 | which module drives them: older ones lack calls |
+//! | `report=FILE` | none | a file to which a line for each card is added when the machine ends: what was done and how often |
 //! | `fault=…` | none | what goes wrong; may be given several times, see below |
 //!
 //! How the machine executes has [parameters of its own](hal_emulation::options): `workers`, `schedule` and `seed`; `speed` and
@@ -40,6 +41,8 @@
 //! | `machine.rs` | the cards of a machine; files; resets; the workers that execute tiles |
 //! | `request.rs` | requests of open files |
 //! | `window.rs` | windows, mapped |
+//! | `silicon.rs` | what is behind the driver: a chip in this process, or |
+//! | `library.rs`, `protocol.rs` | one in a simulator's library, which another process has loaded |
 //! | `fault.rs`, `options.rs` | what a URI asks for |
 //!
 //! # What is not modelled
@@ -49,19 +52,25 @@
 //! `EAGAIN` at once), power and what takes time to come up.
 
 mod fault;
+mod library;
 mod machine;
 mod options;
+pub mod protocol;
 mod request;
+mod silicon;
 mod window;
 
+pub use library::{SERVER, SERVER_VARIABLE};
 pub use machine::Counts;
-pub use options::Options;
+pub use options::{Library, Options};
 
 use hal_backend::{Failure, HostRange};
 use hal_emulation::threads::{Machines, Threads};
 use hal_emulation::{DeviceRange, Errno, Kernel};
 use machine::Machine;
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -91,7 +100,7 @@ impl Emulator {
     }
 
     fn start(options: Options) -> Result<Arc<Self>, Failure> {
-        let machine = Arc::new(Machine::new(options));
+        let machine = Arc::new(Machine::new(options)?);
         let workers = machine.options.execution.workers;
         let threads = Threads::start("tenstorrent", &machine, workers, Machine::work, Machine::tick);
         // Those that were started hold the machine, and end when it stops.
@@ -107,6 +116,11 @@ impl Emulator {
     /// What became of a card; zeros, if there is none of that number.
     pub fn counts(&self, card: usize) -> Counts {
         self.machine.counts(card)
+    }
+
+    /// What became of the cards, a line for each, for people.
+    pub fn report(&self) -> String {
+        self.machine.report()
     }
 
     /// A core that does not go on until it is reset, and why.
@@ -167,6 +181,10 @@ impl Kernel for Emulator {
         Ok(self.machine.present().iter().map(|number| format!("{prefix}{number}")).collect())
     }
 
+    fn cause(&self) -> Option<String> {
+        self.machine.ended()
+    }
+
     fn holder(&self, path: &Path) -> Option<String> {
         self.machine.is_open(paths::node(path)?).then(|| format!("process {}", std::process::id()))
     }
@@ -175,6 +193,13 @@ impl Kernel for Emulator {
 impl Drop for Emulator {
     fn drop(&mut self) {
         self.machine.stop();
+        if let Some(path) = &self.options().report {
+            let file = OpenOptions::new().create(true).append(true).open(path);
+            let written = file.and_then(|mut file| file.write_all(self.report().as_bytes()));
+            if let Err(error) = written {
+                eprintln!("tenstorrent://emulated: report={}: {error}", path.display());
+            }
+        }
         MACHINES.sweep();
     }
 }

@@ -3,11 +3,13 @@
 //! The cards of a machine behind one lock, their files, and the workers that execute their tiles.
 //!
 //! The lock is about the driver: files, windows, who has what. A chip has locks of its own, and an access through a window takes this
-//! one only where a tile begins to execute. Each tile that does is a unit of work, a [turn](Chip::turn) at a time, so that tiles run on
+//! one only where a tile begins to execute. Each tile that does is a unit of work, a [turn](Silicon::turn) at a time, so that tiles run on
 //! as many threads as there are workers.
 
 use crate::fault;
 use crate::options::Options;
+use crate::silicon::Silicon;
+use hal_backend::Failure;
 use hal_emulation::fault::Faults;
 use hal_emulation::file::{Identity, OpenFiles, Opened};
 use hal_emulation::{Errno, machine};
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tenstorrent_abi::paths;
 use tenstorrent_abi::uapi::{SetNocCleanup, VENDOR, device};
-use tenstorrent_chip::{Chip, Stop, Stopped, Tile, Violation};
+use tenstorrent_chip::Tile;
 
 /// How many instructions each core of a tile executes before another tile has its turn.
 const TURN: u64 = 1 << 15;
@@ -33,6 +35,8 @@ pub struct Counts {
     pub launches: u64,
     /// Turns that tiles had.
     pub turns: u64,
+    /// What its tiles did, over all resets.
+    pub chip: tenstorrent_chip::Counts,
     /// Bytes that were read through windows.
     pub bytes_read: u64,
     /// Bytes that were written through windows.
@@ -50,7 +54,7 @@ pub struct Counts {
 /// What an access through a mapping needs of its card: shared by all mappings that were made since the last reset.
 #[derive(Debug)]
 pub(crate) struct Board {
-    pub(crate) chip: Chip,
+    pub(crate) chip: Silicon,
     /// Set when the card is reset or pulled out: then no mapping shows anything.
     pub(crate) gone: AtomicBool,
     pub(crate) bytes_read: AtomicU64,
@@ -114,20 +118,20 @@ pub(crate) struct Machine {
 }
 
 impl Board {
-    fn new(options: &Options) -> Arc<Self> {
-        Arc::new(Self {
-            chip: Chip::new(options.board),
+    fn new(options: &Options) -> Result<Arc<Self>, Failure> {
+        Ok(Arc::new(Self {
+            chip: Silicon::new(options)?,
             gone: AtomicBool::new(false),
             bytes_read: AtomicU64::new(0),
             bytes_written: AtomicU64::new(0),
-        })
+        }))
     }
 }
 
 impl Card {
-    fn new(options: &Options) -> Self {
-        Self {
-            board: Board::new(options),
+    fn new(options: &Options) -> Result<Self, Failure> {
+        Ok(Self {
+            board: Board::new(options)?,
             windows: BTreeMap::new(),
             locks: BTreeMap::new(),
             faults: Faults::new(&options.faults),
@@ -135,7 +139,7 @@ impl Card {
             complaint: None,
             resets: 0,
             detached: false,
-        }
+        })
     }
 
     /// Takes what was counted by mappings over.
@@ -147,18 +151,20 @@ impl Card {
     /// Ends what every mapping shows.
     fn end_board(&mut self) {
         self.settle();
+        self.counts.chip += self.board.chip.counts();
         self.board.gone.store(true, Ordering::Relaxed);
     }
 }
 
 impl Machine {
-    pub(crate) fn new(options: Options) -> Self {
+    pub(crate) fn new(options: Options) -> Result<Self, Failure> {
+        let cards = std::iter::repeat_with(|| Card::new(&options)).take(options.cards);
         let cards = Cards {
-            cards: std::iter::repeat_with(|| Card::new(&options)).take(options.cards).collect(),
+            cards: cards.collect::<Result<_, _>>()?,
             files: OpenFiles::default(),
             open: BTreeMap::new(),
         };
-        Self { core: machine::Machine::new(options.execution.clone(), 0, cards), options }
+        Ok(Self { core: machine::Machine::new(options.execution.clone(), 0, cards), options })
     }
 
     /// Takes the lock.
@@ -221,7 +227,7 @@ impl Machine {
                 let [a, b, c, d, ..] = data.to_le_bytes();
                 let written = card.board.chip.tile_write(Tile { x, y }, addr, &[a, b, c, d]);
                 if let Err(violation) = written {
-                    card.complaint = Some(violation.to_string());
+                    card.complaint = Some(violation);
                 }
             }
             card.locks.retain(|_, owner| *owner != identity);
@@ -259,7 +265,14 @@ impl Machine {
     /// are dead now are free.
     pub(crate) fn reset(&self, card: &mut Card) {
         card.end_board();
-        card.board = Board::new(&self.options);
+        match Board::new(&self.options) {
+            Ok(board) => card.board = board,
+            // A simulator that was started before is not any more: then the card does not come back.
+            Err(failure) => {
+                card.complaint = Some(failure.message().to_owned());
+                card.detached = true;
+            }
+        }
         card.resets += 1;
         card.counts.resets += 1;
         card.windows.clear();
@@ -281,7 +294,6 @@ impl Machine {
             let board = card.board.clone();
             drop(state);
             let runs = board.chip.turn(tile, TURN);
-            board.chip.pass(TURN);
             state = self.lock();
             let Some(card) = state.cards.get(number) else { continue };
             if !Arc::ptr_eq(&card.board, &board) {
@@ -310,7 +322,13 @@ impl Machine {
         let files = state.open.values().filter(|file| file.card == number).count() as u64;
         let Some(card) = state.cards.get_mut(number) else { return Counts::default() };
         card.settle();
+        let mut chip = card.counts.chip;
+        // What one did that was pulled out was taken over then.
+        if !card.detached {
+            chip += card.board.chip.counts();
+        }
         Counts {
+            chip,
             files,
             windows: card.windows.len() as u64,
             mappings: card.windows.values().map(|owned| owned.mappings).sum(),
@@ -319,27 +337,48 @@ impl Machine {
         }
     }
 
+    /// What became of the cards, a line for each.
+    pub(crate) fn report(&self) -> String {
+        let line = |card| {
+            let counts = self.counts(card);
+            let chip = counts.chip;
+            format!(
+                "card {card}: {} opens, {} resets, {} launches, {} instructions, {} packets with {} bytes read, {} packets with {} \
+                 bytes written, {} bytes read and {} written by the host\n",
+                counts.opens,
+                counts.resets,
+                counts.launches,
+                chip.instructions,
+                chip.packets_read,
+                chip.bytes_read,
+                chip.packets_written,
+                chip.bytes_written,
+                counts.bytes_read,
+                counts.bytes_written,
+            )
+        };
+        (0..self.options.cards).map(line).collect()
+    }
+
+    /// Why nothing answers any more, where a simulator ended.
+    pub(crate) fn ended(&self) -> Option<String> {
+        let state = self.lock();
+        state.cards.iter().find_map(|card| card.board.chip.ended().map(str::to_owned))
+    }
+
     pub(crate) fn complaint(&self, number: usize) -> Option<String> {
         self.lock().cards.get(number)?.complaint.clone()
     }
 
     pub(crate) fn stopped(&self, number: usize) -> Option<String> {
         let board = self.lock().cards.get(number)?.board.clone();
-        let stopped = board.chip.stopped();
-        let Stopped { tile, core, stop } = stopped.first()?;
-        Some(match stop {
-            Stop::Trap(trap) => format!("core {core:?} of tile {tile} at {:#x}: {}", trap.pc, trap.cause),
-            Stop::Paused(pc) => format!("core {core:?} of tile {tile} called a debugger before {pc:#x}"),
-            Stop::Violation(pc, violation) => {
-                format!("core {core:?} of tile {tile} near {pc:#x}: {violation}")
-            }
-        })
+        board.chip.stopped()
     }
 
     /// Remembers a rule that was broken.
-    pub(crate) fn complain(&self, number: usize, violation: &Violation) {
+    pub(crate) fn complain(&self, number: usize, violation: &str) {
         if let Some(card) = self.lock().cards.get_mut(number) {
-            card.complaint.get_or_insert_with(|| violation.to_string());
+            card.complaint.get_or_insert_with(|| violation.to_owned());
         }
     }
 }

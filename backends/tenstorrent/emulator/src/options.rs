@@ -6,8 +6,18 @@ use crate::fault;
 use hal_backend::{Failure, Parameters};
 use hal_emulation::fault::Fault;
 use hal_emulation::options::Execution;
+use std::path::PathBuf;
 use tenstorrent_abi::Version;
 use tenstorrent_chip::{Board, Model};
+
+/// A library with a simulator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Library {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Which board it is asked for, if it is one that can be: of ours, as `TENSTORRENT_SIM` says it.
+    pub board: String,
+}
 
 /// Everything that makes one machine differ from another. [The crate](crate) says what each parameter does.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,10 +26,14 @@ pub struct Options {
     pub cards: usize,
     /// What each of them is.
     pub board: Board,
+    /// What simulates them, if not this process.
+    pub library: Option<Library>,
     /// Which module drives them.
     pub module: Version,
     /// How the machine executes.
     pub execution: Execution,
+    /// The file that is told what was done, when the machine ends.
+    pub report: Option<PathBuf>,
     /// What goes wrong.
     pub faults: Vec<Fault>,
 }
@@ -32,8 +46,10 @@ impl Default for Options {
         Self {
             cards: 1,
             board: Board::new(Model::P150),
+            library: None,
             module: NEWEST,
             execution: Execution::default(),
+            report: None,
             faults: Vec::new(),
         }
     }
@@ -46,10 +62,22 @@ impl Options {
         Ok(Self {
             cards: parameters.number("cards", default.cards, 1, 8)?,
             board: board(parameters)?,
+            library: None,
             module: module(parameters)?,
             execution: Execution::read(parameters)?,
+            report: parameters.take("report")?.map(PathBuf::from),
             faults: Fault::read(parameters, fault::ALL)?,
         })
+    }
+
+    /// The same, with chips of a library.
+    pub fn with_library(self, path: PathBuf) -> Self {
+        let model = match self.board.model() {
+            Model::P100a => "p100a",
+            Model::P150 => "p150",
+        };
+        let board = format!("{model},columns={:#x},banks={:#x}", self.board.columns(), self.board.banks());
+        Self { library: Some(Library { path, board }), ..self }
     }
 }
 
@@ -88,6 +116,7 @@ fn module(parameters: &mut Parameters<'_>) -> Result<Version, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn read(pairs: &[(&'static str, &'static str)]) -> Result<Options, Failure> {
         let mut parameters = Parameters::new("tenstorrent", pairs.iter().copied());
@@ -108,11 +137,13 @@ mod tests {
             ("columns", "0x3ffc"),
             ("banks", "0xdf"),
             ("module", "2.2"),
+            ("report", "/tmp/report"),
             ("fault", "hang:2"),
         ]);
         let options = options.unwrap();
         assert_eq!(options.board, Board::with_masks(Model::P100a, 0x3ffc, 0xdf).unwrap());
         assert_eq!((options.cards, options.module), (2, Version::new(2, 2, 0)));
+        assert_eq!(options.report.as_deref(), Some(Path::new("/tmp/report")));
         assert_eq!(options.faults.len(), 1);
     }
 

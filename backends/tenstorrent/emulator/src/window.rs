@@ -14,7 +14,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tenstorrent_abi::paths;
-use tenstorrent_chip::{BAR0_BYTES, BarAddress, LARGE_WINDOW, Violation, WINDOW, WINDOWS};
+use tenstorrent_chip::{BAR0_BYTES, BarAddress, LARGE_WINDOW, WINDOW, WINDOWS};
 
 /// A mapping of a window.
 struct WindowRange {
@@ -85,11 +85,12 @@ impl WindowRange {
         end.map(|_| BarAddress { offset: self.start.offset + offset, ..self.start }).ok_or(Errno::FAULT)
     }
 
-    fn report(&self, result: Result<(), Violation>) -> bool {
+    /// Whether an access was done. `ENODEV` where nothing is there any more that could do it.
+    fn report(&self, result: Result<(), String>) -> Result<bool, Errno> {
         if let Err(violation) = &result {
             self.machine.complain(self.card, violation);
         }
-        result.is_ok()
+        if self.board.chip.ended().is_some() { Err(Errno::NODEV) } else { Ok(result.is_ok()) }
     }
 
     /// Whether this read is one that goes wrong.
@@ -112,7 +113,7 @@ impl DeviceRange for WindowRange {
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Errno> {
         let place = self.place(offset, bytes.len())?;
-        if !self.report(self.board.chip.read(place, bytes)) {
+        if !self.report(self.board.chip.read(place, bytes))? {
             bytes.fill(0xff);
         }
         if self.is_flipped(bytes.len())
@@ -126,7 +127,7 @@ impl DeviceRange for WindowRange {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let place = self.place(offset, bytes.len())?;
-        self.report(self.board.chip.write(place, bytes));
+        self.report(self.board.chip.write(place, bytes))?;
         self.board.bytes_written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         if self.board.chip.has_started() {
             self.machine.launch(&mut self.machine.lock(), self.card);

@@ -57,13 +57,23 @@ pub struct Image {
     query: u32,
     replaced: usize,
     narrow_stores: bool,
+    /// Where instructions were replaced that give an integer: places from the image's beginning, and the registers.
+    pub(crate) integer_results: Vec<(u32, u32)>,
 }
 
 impl Image {
     /// One of nothing but code, at address 0.
     #[cfg(test)]
     pub(crate) fn of_code(bytes: Vec<u8>, code: Range<u32>) -> Self {
-        Self { bytes, base: 0, code: vec![code], query: 0, replaced: 0, narrow_stores: false }
+        Self {
+            bytes,
+            base: 0,
+            code: vec![code],
+            query: 0,
+            replaced: 0,
+            narrow_stores: false,
+            integer_results: Vec::new(),
+        }
     }
 
     /// What is to be in memory from [`Target::base`] on. Some of it is data that the executable writes.
@@ -132,5 +142,8 @@ pub fn load(file: &[u8], target: Target) -> Result<Image, LoadError> {
         }
     }
     let query = base.wrapping_add(elf.query);
-    Ok(Image { bytes, base, code: code_ranges, query, replaced: sites.len(), narrow_stores })
+    let integers = sites.iter().filter(|site| site.routine.gives_an_integer());
+    let integer_results = integers.map(|site| (site.at, site.rd)).collect();
+    let replaced = sites.len();
+    Ok(Image { bytes, base, code: code_ranges, query, replaced, narrow_stores, integer_results })
 }

@@ -14,6 +14,9 @@
 //! A veneer is four times as long as what it stands for with all that belongs to it, and an executable has all functions of a model. So
 //! only the accesses are replaced that one function [may come to](Image::paged): code for one function, which the others are no part of.
 //!
+//! A function with a large frame has a register for that, `s0`, which is then as good as the stack pointer: where a function writes it
+//! with addresses of its frame alone (and with what it was before, from its frame), accesses by it are left as they are, too.
+//!
 //! A veneer needs two registers. It has `gp` and `tp`, which compilers keep for purposes that such executables do not have; one that
 //! writes either is refused.
 
@@ -23,6 +26,7 @@ use crate::encode::{Assembler, Reg, When, add, addi, jal, lw, slli, srli};
 use crate::image::{Image, LoadError};
 use crate::reach::Reach;
 use crate::scan::Unfit;
+use std::collections::BTreeSet;
 
 /// How many bytes a page has.
 pub const PAGE: u32 = 4096;
@@ -45,6 +49,7 @@ pub const fn first_address(entry: u32) -> u32 {
 const GP: Reg = Reg::numbered(3);
 const TP: Reg = Reg::numbered(4);
 const STACK_POINTER: u32 = 2;
+const FRAME_POINTER: u32 = 8;
 
 /// Who brings a page: the addresses of two routines, which keep every register but the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,13 +98,21 @@ impl Image {
             put_u32(&mut paged.bytes, access.at, jump).ok_or(LoadError::TooFar)?;
             let (register, offset) = access.address();
             let (entry, bringer) = if access.store { (4, bringers.store) } else { (0, bringers.load) };
-            asm.emit_all([addi(GP, register, offset), srli(TP, GP, 12), slli(TP, TP, 3), lw(TP, entry, TP)]);
+            // An address that is in a register as it is need not be added up.
+            let address = if offset == 0 { register } else { GP };
+            if offset != 0 {
+                asm.emit(addi(GP, register, offset));
+            }
+            asm.emit_all([srli(TP, address, 12), slli(TP, TP, 3), lw(TP, entry, TP)]);
             let absent = asm.label();
             asm.branch(When::Lt, Reg::ZERO, TP, absent);
-            asm.emit_all([add(GP, GP, TP), access.by_gp()]);
+            asm.emit_all([add(GP, address, TP), access.by_gp()]);
             let from = here(&asm).map_err(|_| LoadError::TooFar)?;
             asm.emit(jal(Reg::ZERO, distance(from, access.at + 4)).ok_or(LoadError::TooFar)?);
             asm.bind(absent);
+            if offset == 0 {
+                asm.emit(addi(GP, register, 0));
+            }
             let from = here(&asm).map_err(|_| LoadError::TooFar)?.wrapping_add(self.base);
             asm.emit(jal(TP, distance(from, bringer)).ok_or(LoadError::TooFar)?);
         }
@@ -116,6 +129,22 @@ impl Image {
     /// The loads and stores that are not by the stack pointer, of what a function may come to.
     fn accesses(&self, function: u32) -> Result<Vec<Access>, LoadError> {
         let reach = Reach::of(self, function.wrapping_sub(self.base));
+        let frameless: Option<BTreeSet<u32>> = match &reach {
+            Reach::Some(functions) => Some(
+                functions
+                    .iter()
+                    .filter(|places| !self.has_frame_pointer(places))
+                    .flatten()
+                    .copied()
+                    .collect(),
+            ),
+            Reach::All => None,
+        };
+        let in_frame = |at: u32, register| match register {
+            STACK_POINTER => true,
+            FRAME_POINTER => frameless.as_ref().is_some_and(|places| !places.contains(&at)),
+            _ => false,
+        };
         let mut accesses = Vec::new();
         for range in &self.code {
             for at in range.clone().step_by(4).filter(|&at| reach.has(at)) {
@@ -131,13 +160,44 @@ impl Image {
                 if opcode == 0x2f {
                     return Err(unfit("is atomic, which only memory of a tile's own is").into());
                 }
-                if matches!(opcode, 0x03 | 0x07 | 0x23 | 0x27) && rs1 != STACK_POINTER {
+                if matches!(opcode, 0x03 | 0x07 | 0x23 | 0x27) && !in_frame(at, rs1) {
                     accesses.push(Access { at, word, store: opcode & 0x20 != 0 });
                 }
             }
         }
         Ok(accesses)
     }
+
+    /// Whether [`FRAME_POINTER`] is that in a function: wherever it is written, it is with an address of the frame, or with what was saved there.
+    fn has_frame_pointer(&self, places: &BTreeSet<u32>) -> bool {
+        let (mut is_set, mut is_other) = (false, false);
+        for &at in places {
+            let word = u32_at(&self.bytes, at).unwrap_or(0);
+            let writes = writes_integer(word) == Some(FRAME_POINTER);
+            let by_stack = word >> 15 & 31 == STACK_POINTER;
+            match word & 0x707f {
+                // addi s0, sp, …
+                0x13 if writes && by_stack => is_set = true,
+                // lw s0, …(sp)
+                0x2003 if writes && by_stack => {}
+                _ => is_other |= writes || self.integer_results.contains(&(at, FRAME_POINTER)),
+            }
+        }
+        is_set && !is_other
+    }
+}
+
+/// The integer register that an instruction writes, if it writes one.
+fn writes_integer(word: u32) -> Option<u32> {
+    let (opcode, funct7) = (word & 0x7f, word >> 25);
+    let writes = match opcode {
+        // Stores and branches, fences, loads of floats, and what is fused.
+        0x23 | 0x27 | 0x63 | 0x0f | 0x07 | 0x43 | 0x47 | 0x4b | 0x4f => false,
+        // Of floats: comparisons, conversions to integers, and moves to them.
+        0x53 => matches!(funct7, 0x50 | 0x60 | 0x70),
+        _ => true,
+    };
+    writes.then_some(word >> 7 & 31)
 }
 
 #[cfg(test)]
@@ -187,8 +247,8 @@ mod tests {
 
     #[test]
     fn accesses_become_jumps_and_nothing_else_changes() {
-        // lw a0, 4(a1); lw a0, 4(sp); add a0, a0, a0; fsw fa0, -8(a2)
-        let words = [0x0045_a503, 0x0041_2503, 0x00a5_0533, 0xfea6_2c27];
+        // lw a0, 4(a1); lw a0, 4(sp); add a0, a0, a0; fsw fa0, 0(a2)
+        let words = [0x0045_a503, 0x0041_2503, 0x00a5_0533, 0x00a6_2027];
         let paged = image(&words).paged(0, BRINGERS, 0x1000).unwrap();
         let word = |at: usize| u32::from_le_bytes(paged.bytes()[4 * at..4 * at + 4].try_into().unwrap());
         assert_eq!((word(1), word(2)), (words[1], words[2]));
@@ -196,7 +256,11 @@ mod tests {
         // Two veneers of nine words, behind the code.
         assert_eq!((jump(0).imm, jump(3).imm), (16, 40));
         assert_eq!(paged.bytes().len(), 16 + 2 * 36);
-        assert_eq!((jump(11).imm, jump(20).imm), (4 - 44, 16 - 80));
+        assert_eq!((jump(11).imm, jump(19).imm), (4 - 44, 16 - 76));
+        // The first adds up its address, the second has it; who brings a page is told in both ways, and comes back to the beginning.
+        assert_eq!((word(4), word(13)), (addi(GP, Reg::A[1], 4), srli(TP, Reg::A[2], 12)));
+        assert_eq!(word(20), addi(GP, Reg::A[2], 0));
+        assert_eq!((4 * (4 - 13), 4 * (13 - 22)), (RETRY, RETRY));
     }
 
     #[test]
@@ -213,6 +277,41 @@ mod tests {
         let many = image(&many);
         assert!(many.paged(4000, BRINGERS, 0x1800).is_ok());
         assert!(matches!(many.paged(0, BRINGERS, 0x1800), Err(LoadError::File(ElfError::TooLarge { .. }))));
+    }
+
+    #[test]
+    fn accesses_by_a_frame_pointer_are_left_and_by_what_is_none_are_not() {
+        // addi sp, sp, -32; sw s0, 28(sp); addi s0, sp, 32; lw a0, -8(s0); lw a1, 0(a0); lw s0, 28(sp); ret
+        let framed =
+            [0xfe01_0113, 0x0081_2e23, 0x0201_0413, 0xff84_2503, 0x0005_2583, 0x01c1_2403, 0x0000_8067];
+        let changed = |image: &Image, start: u32| {
+            let paged = image.paged(start, BRINGERS, 0x1000).unwrap();
+            let both = image.bytes().chunks(4).zip(paged.bytes().chunks(4)).enumerate();
+            both.filter(|(_, (one, other))| one != other).map(|(index, _)| index).collect::<Vec<_>>()
+        };
+        assert_eq!(changed(&image(&framed), 0), [4]);
+        // Written otherwise: addi s0, a0, 0; or by what replaced an instruction; or never with the frame's address.
+        let mut other = framed;
+        other[4] = 0x0005_0413;
+        assert_eq!(changed(&image(&other), 0), [3]);
+        let mut replaced = image(&framed);
+        replaced.integer_results = vec![(4, FRAME_POINTER)];
+        assert_eq!(changed(&replaced, 0), [3, 4]);
+        let mut never = framed;
+        never[2] = 0x0000_0013;
+        assert_eq!(changed(&image(&never), 0), [3, 4]);
+        // A float register has the same number.
+        let mut float = framed;
+        float[4] = 0x0005_2407;
+        assert_eq!(changed(&image(&float), 0), [4]);
+        // Each function for itself: the first calls the second, which has no frame pointer.
+        let mut two = framed.to_vec();
+        two[4] = jal(Reg::RA, 12).unwrap();
+        two.extend([0xff84_2503, 0x0000_8067]);
+        assert_eq!(changed(&image(&two), 0), [7]);
+        // What both share is in the frame of neither.
+        two.extend([0, jal(Reg::RA, -36).unwrap(), jal(Reg::ZERO, -32).unwrap()]);
+        assert_eq!(changed(&image(&two), 40), [3, 7]);
     }
 
     #[test]

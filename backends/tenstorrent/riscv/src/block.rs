@@ -31,59 +31,112 @@ pub(crate) struct Entry {
     /// Where it is.
     pub(crate) pc: u32,
     word: u32,
-    /// Whether it begins a [look-up](Lookup).
-    pub(crate) looks_up: bool,
+    pub(crate) jump: Jump,
 }
 
-/// What an access by a table of pages in software begins with, which is executed in one step where the page is there: a jump to
+/// What a jump comes to, as far as that matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Jump {
+    /// It is none, or one as any other.
+    Plain,
+    /// To a [look-up](Lookup).
+    Lookup(Lookup),
+    /// Itself, with no other effect.
+    Itself,
+}
+
+/// What an access by a table of pages in software begins with, which is executed in one step where the page is there, with the load that it
+/// is for: a jump to
 ///
 /// ```text
-/// addi  address, base, offset
+/// addi  address, base, offset      where the offset is not zero; else the address is the base
 /// srli  entry, address, 12
 /// slli  entry, entry, 3
 /// lw    entry, which(entry)
 /// blt   x0, entry, elsewhere
 /// add   address, address, entry
+/// lw    result, 0(address)         or another load
+/// jal   x0, back
 /// ```
-#[derive(Clone, Copy, Debug)]
+///
+/// A store is executed by itself: what it sets going is no part of this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lookup {
+    /// Whether the address is added up.
+    adds: bool,
+    /// Whether it is for a load.
+    loads: bool,
+}
+
+/// What a [`Lookup`] is done with.
+pub(crate) struct Parts {
     pub(crate) base: u8,
     pub(crate) offset: u32,
     pub(crate) address: u8,
     pub(crate) entry: u8,
     pub(crate) which: u32,
+    /// How many instructions it has, with the load and the jump back.
+    pub(crate) length: usize,
+    pub(crate) load: Option<Instruction>,
 }
 
 impl Lookup {
-    /// How many instructions it has.
-    pub(crate) const LENGTH: usize = 7;
+    /// Where its instructions are that are always there, by whether the address is added up.
+    const fn first(adds: bool) -> usize {
+        if adds { 2 } else { 1 }
+    }
 
-    /// Whether some instructions begin with one.
-    fn starts(entries: &[Entry]) -> bool {
-        let Some(entries) = entries.first_chunk::<{ Self::LENGTH }>() else { return false };
-        let [jump, sum, page, scaled, load, branch, result] = entries.map(|entry| entry.instruction);
-        let (address, entry) = (sum.rd, page.rd);
-        (jump.op, jump.rd, sum.op) == (Op::Jal, 0, Op::Addi)
-            && (page.op, page.rs1, page.imm) == (Op::Srli, address, 12)
+    /// The one that some instructions begin with.
+    fn starting(entries: &[Entry]) -> Option<Self> {
+        let (jump, next) = (entries.first()?.instruction, entries.get(1)?.instruction);
+        let adds = next.op == Op::Addi;
+        let first = Self::first(adds);
+        let table = entries.get(first..)?.first_chunk::<5>()?;
+        let [page, scaled, load, branch, result] = table.map(|entry| entry.instruction);
+        let (base, address, entry) = (page.rs1, result.rd, page.rd);
+        let found = (jump.op, jump.rd) == (Op::Jal, 0)
+            && (!adds || next.rd == base && base == address)
+            && (page.op, page.imm) == (Op::Srli, 12)
             && (scaled.op, scaled.rd, scaled.rs1, scaled.imm) == (Op::Slli, entry, entry, 3)
             && (load.op, load.rd, load.rs1) == (Op::Lw, entry, entry)
             && (branch.op, branch.rs1, branch.rs2) == (Op::Blt, 0, entry)
-            && (result.op, result.rd, result.rs1, result.rs2) == (Op::Add, address, address, entry)
+            && (result.op, result.rs1, result.rs2) == (Op::Add, base, entry)
             && address != 0
             && entry != 0
             && address != entry
+            && base != entry;
+        let end = entries.get(first + 5..).and_then(<[Entry]>::first_chunk::<2>);
+        let loads = end.is_some_and(|end| {
+            let [access, back] = end.map(|entry| entry.instruction);
+            matches!(access.op, Op::Lb | Op::Lh | Op::Lw | Op::Lbu | Op::Lhu | Op::Flw)
+                && (access.rs1, access.imm) == (address, 0)
+                && (back.op, back.rd) == (Op::Jal, 0)
+                && back.imm != 0
+        });
+        found.then_some(Self { adds, loads })
     }
 
-    /// The one at an entry that was found to begin one, if all of it is among these.
+    /// What it is done with, if all of it is among these instructions.
     #[inline(always)]
-    pub(crate) fn at(entries: &[Entry]) -> Option<Self> {
-        let [_, sum, page, _, load, _, _] = entries.first_chunk::<{ Self::LENGTH }>()?;
-        Some(Self {
-            base: sum.instruction.rs1,
-            offset: sum.instruction.imm.cast_unsigned(),
-            address: sum.instruction.rd,
-            entry: page.instruction.rd,
-            which: load.instruction.imm.cast_unsigned(),
+    pub(crate) fn parts(self, entries: &[Entry]) -> Option<Parts> {
+        let first = Self::first(self.adds);
+        let instruction = |at: usize| entries.get(at).map(|entry| entry.instruction);
+        let end = if self.loads { first + 6 } else { first + 4 };
+        let last = instruction(end)?;
+        let (page, result) = (instruction(first)?, instruction(first + 4)?);
+        let (base, offset) = match self.adds {
+            true => instruction(1).map(|sum| (sum.rs1, sum.imm.cast_unsigned()))?,
+            false => (page.rs1, 0),
+        };
+        debug_assert!(!self.loads || last.op == Op::Jal, "a look-up for a load ends with a jump back");
+        Some(Parts {
+            base,
+            offset,
+            address: result.rd,
+            entry: page.rd,
+            which: instruction(first + 2)?.imm.cast_unsigned(),
+            length: end + 1,
+            load: if self.loads { instruction(first + 5) } else { None },
         })
     }
 }
@@ -294,9 +347,9 @@ impl Blocks {
             }
         }
         for start in 0..entries.len() {
-            let looks_up = entries.get(start..).is_some_and(Lookup::starts);
-            if let Some(entry) = entries.get_mut(start) {
-                entry.looks_up = looks_up;
+            let found = entries.get(start..).and_then(Lookup::starting);
+            if let (Some(found), Some(entry)) = (found, entries.get_mut(start)) {
+                entry.jump = Jump::Lookup(found);
             }
         }
         let left = vec![0; entries.len()].into_boxed_slice();
@@ -307,7 +360,8 @@ impl Blocks {
         let word = bus.fetch(pc).map_err(|fault| Box::new(Cause::Fetch(fault)))?;
         let instruction = decode(word, self.isa);
         let instruction = instruction.map_err(|refusal| Box::new(Cause::Instruction { word, refusal }))?;
-        Ok(Entry { instruction, pc, word, looks_up: false })
+        let stays = (instruction.op, instruction.rd, instruction.imm) == (Op::Jal, 0, 0);
+        Ok(Entry { instruction, pc, word, jump: if stays { Jump::Itself } else { Jump::Plain } })
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! An instruction changes nothing before everything that can be wrong with it has been ruled out.
 
-use crate::block::{Entry, Lookup, Map};
+use crate::block::{Entry, Jump, Lookup, Map};
 use crate::bus::{Bus, Width};
 use crate::decode::{Instruction, Op};
 use crate::float;
@@ -20,7 +20,9 @@ pub(crate) enum Flow {
     /// With what comes next in its block.
     On,
     /// The same, and what comes next is a look-up.
-    Lookup,
+    Lookup(Lookup),
+    /// Not at all: with itself.
+    Stay,
     /// Elsewhere.
     Jump(u32),
     /// Behind it, but not before what is known of code was compared with memory.
@@ -61,8 +63,10 @@ impl Registers {
             [Jal] => {
                 check_target(entry.pc.wrapping_add(immediate))?;
                 self.set_x(rd, entry.pc.wrapping_add(4));
-                if entry.looks_up {
-                    return Ok(Flow::Lookup);
+                match entry.jump {
+                    Jump::Plain => {}
+                    Jump::Lookup(found) => return Ok(Flow::Lookup(found)),
+                    Jump::Itself => return Ok(Flow::Stay),
                 }
             },
             [Jalr] => {
@@ -123,20 +127,33 @@ impl Registers {
         Ok(Flow::On)
     }
 
-    /// Does what a look-up comes to, if all of it is among these instructions and the page is there. Nothing has happened, else.
+    /// Does what a look-up comes to, with the load that it is for, and says how many instructions that was: none, where not all of it is among
+    /// these, where the page is not there, or where something is wrong, and then nothing has happened.
     #[inline(always)]
-    pub(crate) fn look_up<B: Bus>(&mut self, entries: &[Entry], bus: &mut B) -> bool {
-        let Some(Lookup { base, offset, address, entry, which }) = Lookup::at(entries) else { return false };
-        let sum = self.x(base).wrapping_add(offset);
-        let place = (sum >> 12 << 3).wrapping_add(which);
-        match read(bus, place, Width::Word) {
-            Ok(found) if found.cast_signed() <= 0 => {
-                self.set_x(entry, found);
-                self.set_x(address, sum.wrapping_add(found));
-                true
-            }
-            _ => false,
+    pub(crate) fn look_up<B: Bus>(&mut self, lookup: Lookup, entries: &[Entry], bus: &mut B) -> usize {
+        let Some(parts) = lookup.parts(entries) else { return 0 };
+        let sum = self.x(parts.base).wrapping_add(parts.offset);
+        let place = (sum >> 12 << 3).wrapping_add(parts.which);
+        let Ok(found) = read(bus, place, Width::Word) else { return 0 };
+        if found.cast_signed() > 0 {
+            return 0;
         }
+        let address = sum.wrapping_add(found);
+        let loaded = match parts.load {
+            None => None,
+            Some(load) => {
+                let Ok(value) = read(bus, address, loaded_width(load.op)) else { return 0 };
+                Some((load, value))
+            }
+        };
+        self.set_x(parts.entry, found);
+        self.set_x(parts.address, address);
+        match loaded {
+            Some((Instruction { op: Op::Flw, rd, .. }, value)) => self.set_f(rd, value),
+            Some((Instruction { op, rd, .. }, value)) => self.set_x(rd, extended(op, value)),
+            None => {}
+        }
+        parts.length
     }
 
     /// Reads a control register, writes it if the instruction does, and gives what it held.

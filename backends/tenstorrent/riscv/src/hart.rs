@@ -2,7 +2,7 @@
 
 //! A core's state, and the loop that steps it.
 
-use crate::block::{Blocks, Lookup, Map};
+use crate::block::{Blocks, Map};
 use crate::bus::{Bus, BusFault};
 use crate::csr::Scratch;
 use crate::decode::{Class, Isa};
@@ -37,6 +37,9 @@ impl Counts {
 pub enum Outcome {
     /// As many instructions were executed as were allowed.
     Budget,
+    /// A jump to itself, not executed and not counted: the program counter is at it. Nothing interrupts a core, so that goes on until somebody
+    /// else changes memory.
+    Idle,
     /// A store that set something going on the bus, executed: the program counter is behind it. Whoever owns the bus does that before
     /// the core goes on.
     Pause,
@@ -200,19 +203,21 @@ impl Hart {
             flow = registers.execute(entry, bus, code);
             match flow {
                 Ok(Flow::On) => count += 1,
-                Ok(Flow::Lookup) => {
+                Ok(Flow::Lookup(lookup)) => {
                     let rest = entries.get(count..).unwrap_or_default();
-                    count += if registers.look_up(rest, bus) { Lookup::LENGTH } else { 1 };
+                    // At least the jump to it, which was executed.
+                    count += registers.look_up(lookup, rest, bus).max(1);
                 }
                 _ => break,
             }
         }
         let changed = matches!(flow, Ok(Flow::Changed));
         let (done, next, result) = match flow {
-            Ok(Flow::On | Flow::Lookup) => (count, block.pc_behind(count), Ok(())),
+            Ok(Flow::On | Flow::Lookup(_)) => (count, block.pc_behind(count), Ok(())),
             Ok(Flow::Jump(target)) => (count + 1, target, Ok(())),
             Err(cause) => not_executed(*cause, block.pc_behind(count), count),
             Ok(Flow::Changed) => (count + 1, block.pc_behind(count + 1), Ok(())),
+            Ok(Flow::Stay) => (count, block.pc_behind(count), Err(Outcome::Idle)),
             Ok(Flow::Call) => (count + 1, block.pc_behind(count + 1), Err(Outcome::Call)),
             Ok(Flow::Break) => (count + 1, block.pc_behind(count + 1), Err(Outcome::Break)),
         };

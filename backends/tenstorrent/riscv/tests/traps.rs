@@ -272,60 +272,103 @@ fn code_that_somebody_else_changes_is_seen_when_that_is_said() {
     assert_eq!(hart.x(2), 55, "it may always be before a run");
 }
 
-/// An access by a table of pages, whole and one instruction at a time, where the page is there, is not, and the entry is no address.
+/// An access by a table of pages, whole and one instruction at a time: with an offset and without, for each kind of load and for a store, where
+/// the page is there, is not, and the entry is no address.
 #[test]
 fn an_access_by_a_table_is_what_its_instructions_are() {
-    let words = [
-        0x0080_006f, // jal x0, 8
+    // lw x6, lbu x6, lh x6, flw f6; sw x7, each of 0(x3); and one of 4(x3), which is no such access.
+    for access in [0x0001_a303, 0x0001_c303, 0x0001_9303, 0x0001_a307, 0x0071_a023, 0x0041_a303] {
+        for adds in [true, false] {
+            for entry in [
+                0_u32,
+                (-0x1000_i32).cast_unsigned(),
+                1,
+                0x7fff_ffff,
+                // Nothing is there, and what is there is not aligned.
+                (-0x5000_i32).cast_unsigned(),
+                (-0x1001_i32).cast_unsigned(),
+            ] {
+                access_by_a_table(access, adds, entry);
+            }
+        }
+    }
+}
+
+/// `jal x0, distance`, of less than two kilobytes.
+fn jump(distance: i32) -> u32 {
+    let bits = distance.cast_unsigned();
+    (bits >> 20 & 1) << 31
+        | (bits >> 1 & 0x3ff) << 21
+        | (bits >> 11 & 1) << 20
+        | (bits >> 12 & 0xff) << 12
+        | 0x6f
+}
+
+fn access_by_a_table(access: u32, adds: bool, entry: u32) {
+    let mut words = vec![
+        0x00c0_006f, // jal x0, 12
         0x0010_0073, // ebreak
-        0x0080_8193, // addi x3, x1, 8
-        0x00c1_d213, // srli x4, x3, 12
-        0x0032_1213, // slli x4, x4, 3
-        0x0042_2203, // lw x4, 4(x4)
-        0x0040_4863, // blt x0, x4, 16
-        0x0041_81b3, // add x3, x3, x4
-        0x0001_a303, // lw x6, 0(x3)
-        0x0010_0073, // ebreak
-        0x0070_0293, // addi x5, x0, 7
         0x0010_0073, // ebreak
     ];
-    for (entry, ends) in [
-        (0_u32, Some(0x5555)),
-        ((-0x1000_i32).cast_unsigned(), Some(0x6666)),
-        (1, None),
-        (0x7fff_ffff, None),
-        // Nothing is there, and what is there is not aligned.
-        ((-0x5000_i32).cast_unsigned(), None),
-        ((-0x1001_i32).cast_unsigned(), None),
-    ] {
-        let mut results = Vec::new();
-        for budget in [100, 1, 3] {
-            let mut ram = Ram::new(0, 0x3000);
-            for (index, word) in (0..).zip(words) {
-                ram.store(CODE + 4 * index, Width::Word, word).unwrap();
-            }
-            // The entry for stores of the third page; and what the access finds there, and a page below.
-            for (address, value) in [(2 * 8 + 4, entry), (0x2008, 0x5555), (0x1008, 0x6666)] {
-                ram.store(address, Width::Word, value).unwrap();
-            }
-            let mut hart = Hart::new(Isa::Blackhole, CODE);
-            hart.set_x(1, 0x2000);
-            let outcome = loop {
-                match hart.run(&mut ram, budget) {
-                    Outcome::Budget => {}
-                    outcome => break outcome,
-                }
-            };
-            let registers: Vec<u32> = (0..32).map(|register| hart.x(register)).collect();
-            results.push((outcome, hart.pc(), hart.counts(), hart.executed(), registers));
+    // addi x3, x1, 8, and the same by x3; or by x1 as it is.
+    let tail = if adds {
+        vec![0x0080_8193, 0x00c1_d213, 0x0032_1213, 0x0042_2203, 0x0040_4863, 0x0041_81b3]
+    } else {
+        // srli x4, x1, 12; slli x4, x4, 3; lw x4, 4(x4); blt x0, x4, 16; add x3, x1, x4
+        vec![0x00c0_d213, 0x0032_1213, 0x0042_2203, 0x0040_4863, 0x0040_81b3]
+    };
+    words.extend(tail);
+    words.push(access);
+    // jal x0, back to the second word; then where the branch goes: addi x5, x0, 7; ebreak
+    let back = 4 * i32::try_from(words.len() - 1).unwrap();
+    words.push(jump(-back));
+    words.extend([0x0070_0293, 0x0010_0073]);
+    let start = if adds { 0x2000 } else { 0x2008 };
+    let mut results = Vec::new();
+    for budget in [100, 1, 3] {
+        let mut ram = Ram::new(0, 0x3000);
+        for (index, word) in (0..).zip(&words) {
+            ram.store(CODE + 4 * index, Width::Word, *word).unwrap();
         }
-        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{entry:#x}: {results:#?}");
-        let (outcome, _, counts, executed, registers) = &results[0];
-        assert_eq!(counts.total(), *executed);
-        match ends {
-            Some(value) => assert_eq!((*outcome, registers[6]), (Outcome::Break, value), "{entry:#x}"),
-            None => assert_eq!(registers[6], 0, "{entry:#x}"),
+        // The entry for stores of the third page; and what the access finds there, and a page below.
+        for (address, value) in [(2 * 8 + 4, entry), (0x2008, 0x5555), (0x1008, 0x8666)] {
+            ram.store(address, Width::Word, value).unwrap();
         }
+        let mut hart = Hart::new(Isa::Blackhole, CODE);
+        hart.set_x(1, start);
+        hart.set_x(7, 0x1234);
+        let outcome = loop {
+            match hart.run(&mut ram, budget) {
+                Outcome::Budget => {}
+                outcome => break outcome,
+            }
+        };
+        let registers: Vec<u32> = (0..32).flat_map(|number| [hart.x(number), hart.f(number)]).collect();
+        results.push((outcome, hart.pc(), hart.counts(), hart.executed(), registers, ram.bytes().to_vec()));
+    }
+    let what = format!("{access:#x}, adds: {adds}, entry {entry:#x}");
+    assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{what}");
+    let (outcome, pc, counts, executed, registers, memory) = &results[0];
+    assert_eq!(counts.total(), *executed);
+    let found = match entry {
+        0 => 0x5555_u32,
+        0xffff_f000 => 0x8666,
+        _ => {
+            assert_eq!((registers[12], registers[13]), (0, 0), "{what}");
+            return;
+        }
+    };
+    assert_eq!((*outcome, *pc), (Outcome::Break, CODE + 8), "{what}");
+    let stored = 0x2008_usize.wrapping_add_signed(entry.cast_signed() as isize);
+    match access {
+        0x0001_a303 => assert_eq!(registers[12], found, "{what}"),
+        0x0001_c303 => assert_eq!(registers[12], found & 0xff, "{what}"),
+        0x0001_9303 => {
+            assert_eq!(registers[12], (found << 16).cast_signed().wrapping_shr(16).cast_unsigned(), "{what}")
+        }
+        0x0001_a307 => assert_eq!(registers[13], found, "{what}"),
+        0x0071_a023 => assert_eq!(memory[stored..stored + 4], 0x1234_u32.to_le_bytes(), "{what}"),
+        _ => assert_eq!(registers[12], 0, "{what}"),
     }
 }
 
@@ -341,6 +384,23 @@ fn the_zero_register_stays_zero() {
     ];
     let (hart, outcome, _) = run(Isa::Wormhole, &words, [CODE, 0, 0]);
     assert_eq!((outcome, hart.x(0), hart.x(1)), (Outcome::Break, 0, 0));
+}
+
+#[test]
+fn a_jump_to_itself_is_not_counted_and_ends_when_memory_changes() {
+    let mut ram = Ram::new(0, 0x100);
+    // addi x5, x5, 1; jal x0, 0; ebreak
+    for (address, word) in [(0, 0x0012_8293), (4, 0x6f), (8, 0x0010_0073)] {
+        ram.store(address, Width::Word, word).unwrap();
+    }
+    let mut hart = Hart::new(Isa::Blackhole, 0);
+    for _ in 0..2 {
+        assert_eq!(hart.run(&mut ram, 1000), Outcome::Idle);
+        assert_eq!((hart.pc(), hart.executed(), hart.x(5)), (4, 1, 1));
+    }
+    ram.store(4, Width::Word, 0x0012_8293).unwrap();
+    assert_eq!(hart.run(&mut ram, 1000), Outcome::Break);
+    assert_eq!((hart.executed(), hart.x(5)), (3, 2));
 }
 
 proptest! {
@@ -360,12 +420,13 @@ proptest! {
             .collect();
         for registers in [registers, small.map(|value| u32::from(value) * 8)] {
             for isa in [Isa::Wormhole, Isa::Blackhole] {
-                let (hart, outcome, _) = run(isa, &words, registers);
+                let (hart, outcome, mut ram) = run(isa, &words, registers);
                 let executed = hart.counts().total();
                 prop_assert!(executed <= 100);
                 match outcome {
                     Outcome::Budget => prop_assert_eq!(executed, 100),
                     Outcome::Trap(trap) => prop_assert_eq!(trap.pc, hart.pc()),
+                    Outcome::Idle => prop_assert_eq!(ram.fetch(hart.pc()), Ok(0x6f)),
                     Outcome::Pause => prop_assert!(false, "plain memory sets nothing going"),
                     Outcome::Call | Outcome::Break => prop_assert!(hart.counts().of(Class::System) > 0),
                 }

@@ -33,9 +33,22 @@ fn with<T>(work: impl FnOnce(&mut Simulator) -> T) -> T {
     }
 }
 
+/// Whether what breaks a rule ends the process, as in the vendor's library.
+fn ends() -> bool {
+    std::env::var_os("TENSTORRENT_SIM_VIOLATIONS").is_some_and(|value| value == "exit")
+}
+
+/// Says what broke a rule.
+fn complain(message: &str) {
+    if ends() {
+        fatal(message);
+    }
+    eprintln!("tenstorrent-sim: {message}");
+}
+
 fn report(result: Result<(), Violation>) -> bool {
     if let Err(violation) = &result {
-        eprintln!("tenstorrent-sim: {violation}");
+        complain(&violation.to_string());
     }
     result.is_ok()
 }
@@ -166,10 +179,7 @@ pub unsafe extern "C" fn libttsim_tile_wr_bytes(
 #[unsafe(no_mangle)]
 pub extern "C" fn libttsim_clock(clocks: u32) {
     for stopped in with(|simulator| simulator.clock(clocks)) {
-        eprintln!(
-            "tenstorrent-sim: core {:?} of tile {} stopped: {:?}",
-            stopped.core, stopped.tile, stopped.stop
-        );
+        complain(&format!("core {:?} of tile {} stopped: {:?}", stopped.core, stopped.tile, stopped.stop));
     }
 }
 

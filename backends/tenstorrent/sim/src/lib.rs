@@ -12,7 +12,8 @@
 //!
 //! Nothing can be returned to a caller who breaks a rule. What was wrong is written to the standard error stream, a read gives ones, as
 //! a device that is gone does, and a write does nothing. Calls before `libttsim_init`, a second one, and a `TENSTORRENT_SIM` that makes
-//! no sense end the process, as they do with the vendor's simulator.
+//! no sense end the process, as they do with the vendor's simulator; with `TENSTORRENT_SIM_VIOLATIONS=exit`, so does every broken rule, and
+//! a core that stops.
 
 mod board;
 pub mod ffi;

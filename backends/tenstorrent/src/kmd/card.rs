@@ -61,7 +61,8 @@ impl Card {
         if info.vendor != VENDOR || info.device != device::BLACKHOLE {
             let what = if info.device == device::WORMHOLE { "a Wormhole" } else { "no Blackhole" };
             let message = format!(
-                "{name} is {what} ({:#06x}:{:#06x}), and only Blackhole cards can be used",
+                "{name} is {what} ({:#06x}:{:#06x}), and only Blackhole cards (p100a, p150) can be used: name one of those by \
+                 tenstorrent://N, or ask for tenstorrent://emulated",
                 info.vendor, info.device
             );
             return Err(Failure::new(Code::FailedPrecondition, message));

@@ -195,8 +195,16 @@ impl Windows {
         }
         let left = usize::try_from(base + size - address).unwrap_or(usize::MAX);
         let now = length.min(left);
-        access(&*window.range, address - base, now).map_err(Error::access)?;
+        access(&*window.range, address - base, now).map_err(|errno| self.refused(errno))?;
         Ok(now)
+    }
+
+    /// Why an access was refused, with what the kernel knows of it.
+    fn refused(&self, errno: Errno) -> Error {
+        match self.calls.kernel().kernel.cause() {
+            Some(cause) if errno == Errno::NODEV => Error::Gone(cause),
+            _ => Error::access(errno),
+        }
     }
 
     /// Which of the small windows shows this.

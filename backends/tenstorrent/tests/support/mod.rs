@@ -14,6 +14,8 @@ use hal_backend::{
 use hal_semaphore::Semaphore;
 use hal_tenstorrent::{Executable, FORMAT, Memory, Tenstorrent, TenstorrentDevice};
 use hal_testbench::Testbench;
+use std::path::PathBuf;
+use std::process::Command as Program;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,13 +41,41 @@ pub(crate) struct Bench {
     engine: Testbench<TenstorrentDevice>,
 }
 
+/// A card whose chip is in a simulator's library.
+pub(crate) const LIBRARY: &str = "ttsim";
+
+/// Our own library, which was built with the tests, beside them.
+pub(crate) fn our_library() -> PathBuf {
+    let library = std::env::current_exe().unwrap().with_file_name("libtenstorrent_sim.so");
+    assert!(library.exists(), "there is no {}", library.display());
+    library
+}
+
+/// This program again, for some of its tests, on the chip of a library: the one that `LIBTTSIM` names, or else our own.
+pub(crate) fn on_a_library(filters: &[&str]) -> Program {
+    let mut command = Program::new(std::env::current_exe().unwrap());
+    let library = std::env::var_os("LIBTTSIM").map_or_else(our_library, PathBuf::from);
+    command.args(filters).env("HAL_TENSTORRENT_CARD", LIBRARY).env("LIBTTSIM", library);
+    command.env("HAL_TTSIM_SERVER", env!("CARGO_BIN_EXE_tenstorrent-ttsim"));
+    command
+}
+
+/// Runs tests that must succeed.
+pub(crate) fn succeed(mut command: Program) {
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+    assert!(!text(&output.stdout).contains("running 0 tests"), "{}", text(&output.stdout));
+}
+
 /// Parameters that every card takes.
-const COMMON: [&str; 3] = ["tiles", "cores", "paging"];
+const COMMON: [&str; 5] = ["tiles", "cores", "l1", "paging", "open_timeout"];
 
 /// Opens the emulated card of a machine with these parameters, or the card that `HAL_TENSTORRENT_CARD` names with those that it takes.
 pub(crate) fn open(pairs: &[(&str, &str)]) -> Result<TenstorrentDevice, Failure> {
     let card = std::env::var("HAL_TENSTORRENT_CARD").ok();
-    let taken = pairs.iter().copied().filter(|(name, _)| card.is_none() || COMMON.contains(name));
+    let is_emulated = card.as_deref().is_none_or(|card| card == LIBRARY);
+    let taken = pairs.iter().copied().filter(|(name, _)| is_emulated || COMMON.contains(name));
     let mut parameters = Parameters::new("tenstorrent", taken);
     let device = Tenstorrent.open(card.as_deref().unwrap_or("emulated"), &mut parameters)?;
     parameters.finish()?;

@@ -13,12 +13,15 @@
 //! [`tilize`] and [`untilize`] move elements of any type between that and rows. [`bfp8`] and [`bfp4`] are the formats in which the
 //! sixteen elements of a face's row share an exponent. [`Format`] says how large tiles are.
 //!
+//! [`shard`] says which core has which pages of a matrix that is divided over them: by height, by width or both ways, in either order.
+//!
 //! Nothing here knows which buffer is tiled: memory does not say, and a program must.
 
 #![forbid(unsafe_code)]
 
 mod block;
 mod layout;
+pub mod shard;
 
 pub use block::{bfp4, bfp8};
 pub use layout::{Matrix, SizeMismatch, tilize, untilize};

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What a chip has done, counted.
+
+use std::ops::AddAssign;
+
+/// What the cores of a chip or of a tile executed, and what the network did for them: nothing of it depends on time. What the host did through
+/// windows is not in it.
+///
+/// A transfer is one packet, of up to [`MAX_BURST`](crate::MAX_BURST) bytes; the requests for reads are not packets of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Instructions, but for jumps to themselves, with which a core waits to be held.
+    pub instructions: u64,
+    /// Packets that were read.
+    pub packets_read: u64,
+    /// Bytes in them.
+    pub bytes_read: u64,
+    /// Packets that were written.
+    pub packets_written: u64,
+    /// Bytes in them.
+    pub bytes_written: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        let Self { instructions, packets_read, bytes_read, packets_written, bytes_written } = other;
+        self.instructions += instructions;
+        self.packets_read += packets_read;
+        self.bytes_read += bytes_read;
+        self.packets_written += packets_written;
+        self.bytes_written += bytes_written;
+    }
+}

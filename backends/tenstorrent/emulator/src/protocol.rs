@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What is said between a program and the process that has a simulator's library loaded.
+//!
+//! First the process says where the device's regions are. Then the program asks: a [header](Request), with the bytes behind it
+//! where some are written. Only what is read is answered, with its bytes. The end of the stream is the end of the process.
+
+use std::io::{Error, ErrorKind, Read, Result};
+
+/// The longest piece that is read or written at once.
+pub const LONGEST: usize = 1 << 20;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// To read so many bytes from an address of the bus.
+    Read(u64, u32),
+    /// To write so many, which follow.
+    Write(u64, u32),
+    /// To write so many, which follow, to an address of a tile.
+    WriteTile(u32, u32, u64, u32),
+    /// To let so many clocks pass.
+    Clock(u32),
+}
+
+const HEADER: usize = 24;
+
+impl Request {
+    /// As it is sent.
+    pub fn encode(self) -> [u8; HEADER] {
+        let (kind, length, x, y, address) = match self {
+            Request::Read(address, length) => (0_u32, length, 0, 0, address),
+            Request::Write(address, length) => (1, length, 0, 0, address),
+            Request::WriteTile(x, y, address, length) => (2, length, x, y, address),
+            Request::Clock(clocks) => (3, clocks, 0, 0, 0),
+        };
+        let mut bytes = [0; HEADER];
+        let words = [kind, length, x, y].map(u32::to_le_bytes).concat();
+        let all = words.into_iter().chain(address.to_le_bytes());
+        bytes.iter_mut().zip(all).for_each(|(place, byte)| *place = byte);
+        bytes
+    }
+
+    /// Receives one; none at the end of the stream.
+    pub fn receive(stream: &mut impl Read) -> Result<Option<Self>> {
+        let mut first = [0];
+        if stream.read(&mut first)? == 0 {
+            return Ok(None);
+        }
+        let mut rest = [0; HEADER - 1];
+        stream.read_exact(&mut rest)?;
+        let bytes: Vec<u8> = first.into_iter().chain(rest).collect();
+        let word = |at: usize| {
+            let found = bytes.get(at..).and_then(<[u8]>::first_chunk).copied();
+            u32::from_le_bytes(found.unwrap_or_default())
+        };
+        let (length, x, y) = (word(4), word(8), word(12));
+        let address = u64::from(word(16)) | u64::from(word(20)) << 32;
+        let request = match word(0) {
+            0 => Request::Read(address, length),
+            1 => Request::Write(address, length),
+            2 => Request::WriteTile(x, y, address, length),
+            3 => Request::Clock(length),
+            kind => return Err(Error::new(ErrorKind::InvalidData, format!("there is no request {kind}"))),
+        };
+        match request.length() {
+            length if length > LONGEST => Err(Error::new(
+                ErrorKind::InvalidData,
+                format!("{length} bytes at once are more than {LONGEST}"),
+            )),
+            _ => Ok(Some(request)),
+        }
+    }
+
+    /// How many bytes are read or written.
+    pub fn length(self) -> usize {
+        match self {
+            Request::Read(_, length) | Request::Write(_, length) | Request::WriteTile(_, _, _, length) => {
+                length as usize
+            }
+            Request::Clock(_) => 0,
+        }
+    }
+}
+
+/// Where regions 0, 2 and 4 are on the bus.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Regions(pub [u64; 3]);
+
+impl Regions {
+    /// As they are sent.
+    pub fn encode(self) -> Vec<u8> {
+        self.0.map(u64::to_le_bytes).concat()
+    }
+
+    /// Receives them.
+    pub fn receive(stream: &mut impl Read) -> Result<Self> {
+        let mut regions = [0; 3];
+        for region in &mut regions {
+            let mut bytes = [0; 8];
+            stream.read_exact(&mut bytes)?;
+            *region = u64::from_le_bytes(bytes);
+        }
+        Ok(Self(regions))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_is_received() {
+        for request in [
+            Request::Read(0x8_1234_5678, 4),
+            Request::Write(u64::MAX, 77),
+            Request::WriteTile(3, 300, 0xffb1_21b0, 4),
+            Request::Clock(1_000_000_000),
+        ] {
+            assert_eq!(Request::receive(&mut request.encode().as_slice()).unwrap(), Some(request));
+        }
+        let regions = Regions([1 << 32, 5, u64::MAX]);
+        assert_eq!(Regions::receive(&mut regions.encode().as_slice()).unwrap(), regions);
+    }
+
+    #[test]
+    fn ends_and_damage_are_told_apart() {
+        assert_eq!(Request::receive(&mut [].as_slice()).unwrap(), None);
+        assert!(Request::receive(&mut Request::Clock(1).encode()[..9].as_ref()).is_err(), "cut off");
+        let mut wrong = Request::Clock(1).encode();
+        wrong[0] = 9;
+        assert!(Request::receive(&mut wrong.as_slice()).unwrap_err().to_string().contains("no request 9"));
+        let long = Request::Write(0, (1 << 20) + 1).encode();
+        assert!(Request::receive(&mut long.as_slice()).unwrap_err().to_string().contains("more than"));
+    }
+}

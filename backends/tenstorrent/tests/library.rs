@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! A chip in a simulator's library: what becomes of it when the library ends its process, and when there is none.
+#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+mod support;
+
+use hal_backend::{Code, Command, Device, Pattern};
+use std::sync::Arc;
+use support::{Bench, on_a_library, open, our_library, span, succeed};
+
+/// Runs a test of those below, which are ignored otherwise, with an environment of its own.
+fn child(test: &str, variables: &[(&str, &str)]) {
+    let mut command = on_a_library(&["--exact", test, "--ignored"]);
+    // What is broken on purpose is said by our own library.
+    command.env("LIBTTSIM", our_library()).envs(variables.iter().copied());
+    succeed(command);
+}
+
+#[test]
+fn a_broken_rule_is_an_error_with_what_the_library_said() {
+    child("broken_rule", &[]);
+}
+
+#[test]
+#[ignore = "has a process of its own"]
+fn broken_rule() {
+    // A window that is pointed somewhere when the card has been open for a while shows a tile that is fused off.
+    let bench = Bench::new(&[("fault", "harvested:200"), ("fault", "no-large-windows"), ("tiles", "1")]);
+    let memory = bench.memory(&[7; 4000]);
+    assert_eq!(bench.read(&memory, 0, 4000), [7; 4000]);
+    let large = Arc::new(bench.device.allocate(0, 300 << 24).unwrap());
+    let fill =
+        |memory, at| Command::Fill { target: span(memory, at, 64), pattern: Pattern::new(&[1]).unwrap() };
+    // Each is in another piece of a bank.
+    let lost = (0..300).find_map(|number| bench.run(fill(&large, number << 24)).err());
+    let lost = lost.expect("the library broke no rule");
+    assert_eq!(lost.code(), Code::Unavailable);
+    for part in ["libtenstorrent_sim.so", "exit status: 1", "tile (16, 2) is fused off"] {
+        assert!(lost.message().contains(part), "{part}: {lost}");
+    }
+    assert_eq!(bench.run(fill(&memory, 0)).unwrap_err().message(), lost.message());
+    drop((bench, memory, large));
+    // Another one is another process.
+    let bench = Bench::new(&[]);
+    let memory = bench.memory(&[9; 4000]);
+    assert_eq!(bench.read(&memory, 0, 4000), [9; 4000]);
+}
+
+#[test]
+fn what_is_missing_is_said_with_what_to_do() {
+    for (test, variables) in [
+        ("no_library", [("LIBTTSIM", ""), ("EXPECTED", "LIBTTSIM does not name one")]),
+        ("no_library", [("LIBTTSIM", "/nowhere/libttsim.so"), ("EXPECTED", "which is no file")]),
+        ("no_library", [("LIBTTSIM", "/etc/passwd"), ("EXPECTED", "is no libttsim.so")]),
+        (
+            "no_library",
+            [("HAL_TTSIM_SERVER", "/nowhere/server"), ("EXPECTED", "name it by HAL_TTSIM_SERVER")],
+        ),
+        ("no_library", [("HAL_TTSIM_SERVER", "/bin/true"), ("EXPECTED", "exit status: 0")]),
+        ("no_library", [("TENSTORRENT_SIM", "p100a"), ("EXPECTED", "")]),
+    ] {
+        child(test, &variables);
+    }
+}
+
+#[test]
+#[ignore = "has a process of its own"]
+fn no_library() {
+    let expected = std::env::var("EXPECTED").unwrap();
+    let opened = open(&[("board", "p100a")]);
+    if expected.is_empty() {
+        // The board is asked for by its parameter.
+        assert_eq!(opened.unwrap().card().board(), "p100a");
+        return;
+    }
+    let refused = opened.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains(&expected), "{refused}");
+}

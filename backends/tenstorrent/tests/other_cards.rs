@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Cards that are there and cannot be used: listed, and refused before anything of them is touched.
+#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+
+use hal_backend::{Code, HostRange};
+use hal_tenstorrent::kmd::{Card, Errno, Kernel, nodes};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tenstorrent_abi::uapi::{Request, VENDOR, device};
+
+/// A kernel with one card, which answers who it is and remembers what else it was asked.
+#[derive(Default)]
+struct OneCard {
+    device: u16,
+    asked: Mutex<Vec<Option<Request>>>,
+    closed: Mutex<usize>,
+}
+
+impl Kernel for OneCard {
+    fn open(&self, _: &Path) -> Result<OwnedFd, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    fn open_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        assert_eq!(path, Path::new("/dev/tenstorrent/0"));
+        Ok(std::fs::File::open("/dev/null").unwrap().into())
+    }
+
+    fn close(&self, file: OwnedFd) {
+        drop(file);
+        *self.closed.lock().unwrap() += 1;
+    }
+
+    fn ioctl(&self, _: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        let request = Request::numbered(request);
+        let words: &[u32] = match request {
+            // A size, version 2 of the interface, module 2.10.0.
+            Some(Request::GetDriverInfo) => &[12, 2, 2 | 10 << 8],
+            Some(Request::GetDeviceInfo) => &[20, (u32::from(self.device) << 16) | u32::from(VENDOR)],
+            _ => &[],
+        };
+        self.asked.lock().unwrap().push(request);
+        if words.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        let places = argument.chunks_exact_mut(4).skip(1);
+        places.zip(words).for_each(|(place, word)| place.copy_from_slice(&word.to_le_bytes()));
+        Ok(())
+    }
+
+    fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
+        panic!("a card that cannot be used is mapped")
+    }
+
+    fn read(&self, _: &Path) -> Result<String, Errno> {
+        Ok(format!(
+            "DRIVER=tenstorrent\nPCI_ID={VENDOR:04X}:{:04X}\nPCI_SLOT_NAME=0000:03:00.0\n",
+            self.device
+        ))
+    }
+
+    fn list(&self, _: &Path) -> Result<Vec<String>, Errno> {
+        Ok(vec!["tenstorrent!0".to_owned()])
+    }
+
+    fn holder(&self, _: &Path) -> Option<String> {
+        None
+    }
+}
+
+#[test]
+fn a_card_that_is_no_blackhole_is_listed_and_refused_untouched_with_what_to_do() {
+    for (device, model, what) in [
+        (device::WORMHOLE, "Tenstorrent Wormhole", "is a Wormhole"),
+        (0xfaca, "Tenstorrent card of an unknown kind", "is no Blackhole (0x1e52:0xfaca)"),
+    ] {
+        let kernel = Arc::new(OneCard { device, ..OneCard::default() });
+        let listed = nodes(&*kernel).unwrap();
+        let [node] = listed.as_slice() else { panic!("{listed:?}") };
+        assert_eq!((node.number, node.address.as_str(), node.model()), (0, "0000:03:00.0", model));
+        assert!(kernel.asked.lock().unwrap().is_empty(), "a card that is listed is not opened");
+
+        let refused = Card::open(kernel.clone(), &node.path(), Duration::ZERO).unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        for part in
+            ["/dev/tenstorrent/0", what, "only Blackhole", "tenstorrent://N", "tenstorrent://emulated"]
+        {
+            assert!(refused.message().contains(part), "{refused}");
+        }
+        // Who drives it and who it is: no power, no window, nothing of its network; and it is free for others.
+        let asked = kernel.asked.lock().unwrap().clone();
+        assert_eq!(asked, [Some(Request::GetDriverInfo), Some(Request::GetDeviceInfo)]);
+        assert_eq!(*kernel.closed.lock().unwrap(), 1);
+    }
+}
