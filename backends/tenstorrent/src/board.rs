@@ -51,18 +51,12 @@ impl Board {
             let dram = Dram::new(card.clone());
             let tiles = Tiles::new(&card, &dram, watch)?;
             let (node, lost) = (node.to_owned(), AtomicBool::new(false));
-            Ok(Arc::new(Self { card, dram, tiles, node, system, lost }))
+            Ok(Self { card, dram, tiles, node, system, lost })
         })
     }
 
     /// It is gone, and will not be given to anybody else.
     pub(crate) fn lose(&self) {
         self.lost.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Board {
-    fn drop(&mut self) {
-        BOARDS.sweep();
     }
 }

@@ -58,20 +58,18 @@ pub use machine::Counts;
 pub use options::Options;
 
 use hal_backend::{Failure, HostRange};
-use hal_emulation::threads::{Machines, Threads};
+use hal_emulation::threads::{Machines, Running};
 use hal_emulation::{DeviceRange, Errno, Kernel};
 use machine::Machine;
-use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use tenstorrent_abi::paths;
 
 /// A machine with emulated cards. Its threads end with it.
+#[derive(Debug)]
 pub struct Emulator {
-    machine: Arc<Machine>,
-    /// Joined when this is dropped, after the machine was told to stop.
-    _threads: Threads,
+    machine: Running<Machine>,
 }
 
 /// Every machine of this process.
@@ -85,18 +83,14 @@ impl Emulator {
 
     /// A machine that nobody else gets.
     pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
-        let machine = Self::start(options)?;
-        MACHINES.add_private(&machine);
-        Ok(machine)
+        Self::start(options).map(|machine| MACHINES.private(machine))
     }
 
-    fn start(options: Options) -> Result<Arc<Self>, Failure> {
-        let machine = Arc::new(Machine::new(options));
-        let workers = machine.options.execution.workers;
-        let threads = Threads::start("tenstorrent", &machine, workers, Machine::work, Machine::tick);
-        // Those that were started hold the machine, and end when it stops.
-        let threads = threads.inspect_err(|_| machine.stop())?;
-        Ok(Arc::new(Self { machine, _threads: threads }))
+    fn start(options: Options) -> Result<Self, Failure> {
+        let workers = options.execution.workers;
+        let machine = Machine::new(options);
+        Running::start("tenstorrent", machine, workers, Machine::work, Machine::tick, Machine::stop)
+            .map(|machine| Self { machine })
     }
 
     /// What it was made with.
@@ -169,18 +163,5 @@ impl Kernel for Emulator {
 
     fn holder(&self, path: &Path) -> Option<String> {
         self.machine.is_open(paths::node(path)?).then(|| format!("process {}", std::process::id()))
-    }
-}
-
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        self.machine.stop();
-        MACHINES.sweep();
-    }
-}
-
-impl fmt::Debug for Emulator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Emulator").field("options", &self.machine.options).finish_non_exhaustive()
     }
 }

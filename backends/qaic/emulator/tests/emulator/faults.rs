@@ -3,6 +3,7 @@
 //! Each fault by its name, and what the user of the driver sees of it.
 
 use crate::common::{Buffers, STUCK, card, faulty, image, open, options, passthrough, try_open};
+use hal_emulation::programs::Programs;
 use hal_emulation::{Errno, Kernel};
 use hal_qaic_abi::nnc::command::{self, ActivateResponse, LoadElfRequest, Status};
 use hal_qaic_abi::nnc::user::Ask;
