@@ -18,6 +18,7 @@
 //! | `cores=N` | 16 | how many cores each card has, 1 to 64; each network takes one or more |
 //! | `dram=SIZE` | 32g | memory of each card; what is not written takes no space |
 //! | `segment=SIZE` | none | the device sees host memory in pieces of this size, as without an IOMMU; each is an element of a ring |
+//! | `counter=int\|size_t` | size_t | in what the kernel counts the memory of an object: `int` before Linux 6.14 and 6.12.21, with other memory beyond 2 GiB |
 //! | `crc=on\|off` | on | whether the device wants checksums on its control channel |
 //! | `mitigation=on\|off` | on | off: a kernel that takes every interrupt, for comparison |
 //! | `datapath_polling=on\|off`, `datapath_poll_interval_us=N`, `mhi_timeout_ms=N`, `control_resp_timeout_s=N`, `wait_exec_default_timeout_ms=N` | off, 100, 2000, 60, 5000 | the parameters of the kernel module |
@@ -81,7 +82,7 @@ mod supervised;
 
 pub use hal_emulation::programs::Programs;
 pub use machine::Counts;
-pub use options::{Module, Options};
+pub use options::{Counter, Module, Options};
 
 use hal_backend::{Failure, HostRange};
 use hal_emulation::threads::{Machines, Running};
