@@ -141,7 +141,7 @@ fn a_ring_that_had_room_meanwhile_may_be_full_as_long_again() {
     let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
     let run = dispatch(&executable, 0, [1; 3], &bindings);
     bench.desk.fail(Asked::Execute, Errno::AGAIN);
-    let epoch = bench.submit(0, &[run.clone(), run]);
+    let epoch = bench.submit(0, &[run.clone(), Command::Barrier, run]);
     bench.settle();
     std::thread::sleep(Duration::from_millis(60));
     // The first one begins, and lands.
@@ -238,4 +238,48 @@ fn objects_are_kept_from_a_mebibyte_to_half_a_gibibyte_together() {
     assert_eq!(kept(&[&[MIB, MIB - 4096]]), 1, "smaller ones are not worth it");
     assert_eq!(kept(&[&[256 * MIB, 256 * MIB, MIB]]), 2);
     assert_eq!(kept(&[&[256 * MIB], &[256 * MIB], &[MIB]]), 2, "with those that were there");
+}
+
+#[test]
+fn a_device_that_is_dropped_waits_for_its_threads_and_by_one_of_them_for_none() {
+    /// The last that has a device.
+    struct Last(Mutex<Option<Arc<QaicDevice>>>);
+
+    impl hal_backend::Observer for Last {
+        fn command(&self, _: usize, _: u64, _: u64) {}
+
+        fn job(&self, _: u64, _: u64, _: Result<(), &Failure>) {
+            // Whoever submitted it has let go of it by now.
+            while self.0.lock().as_ref().is_some_and(|device| Arc::strong_count(device) > 1) {
+                std::thread::yield_now();
+            }
+            self.0.lock().take();
+        }
+    }
+
+    for by_its_own in [false, true] {
+        let desk = Desk::new(16, 1);
+        let card = Card::open(desk, Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
+        let client = Client::new(card, None).unwrap();
+        let device = Arc::new(QaicDevice::new(client, None, Settings::default()).unwrap());
+        let queues = Arc::downgrade(device.queues());
+        if by_its_own {
+            let job = Job {
+                queue: queue_ids()[0],
+                epoch: 1,
+                waits: Default::default(),
+                event: None,
+                commands: Commands::Own(Default::default()),
+                observer: Some(Arc::new(Last(Mutex::new(Some(device.clone()))))),
+            };
+            assert!(hal_backend::Device::submit(&*device, job).is_ok());
+        }
+        drop(device);
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        while by_its_own && queues.upgrade().is_some() {
+            assert!(std::time::Instant::now() < end, "its threads go on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(queues.upgrade().is_none());
+    }
 }
