@@ -76,7 +76,8 @@ impl Supervised for Emulator {
     fn reap(&self) -> bool {
         let mut state = self.machine.lock();
         self.machine.reap(&mut state);
-        !state.files.is_empty()
+        // A user whose file is closed is there until the device has been told.
+        state.cards.iter().any(|card| !card.users.is_empty())
     }
 
     fn nudge(&self) {
