@@ -283,3 +283,29 @@ fn a_device_that_is_dropped_waits_for_its_threads_and_by_one_of_them_for_none() 
         assert!(queues.upgrade().is_none());
     }
 }
+
+#[test]
+fn only_those_constants_are_sent_of_which_there_are_some() {
+    // Split nowhere or at their end they are all static. Of both kinds there is a message for each.
+    let messages = |split: u64, sizes: [u64; 3]| {
+        let image = Container::read(&container()).unwrap().network().unwrap().to_vec();
+        let description: Vec<u8> = sizes.iter().flat_map(|size| size.to_le_bytes()).collect();
+        let segment = |name, split, bytes| Segment { name, split, bytes };
+        let segments = vec![
+            segment(qpc::name::NETWORK, 0, image.as_slice()),
+            segment(qpc::name::CONSTANTS_DESCRIPTION, 0, description.as_slice()),
+            segment(qpc::name::CONSTANTS, split, b"weights"),
+        ];
+        let bytes = Container { flavour: Flavour::Vendor, segments }.write();
+        let mut bench = Bench::with_channels(16);
+        let executable = Arc::new(Executable::network(&bytes, false, &bench.queues).unwrap());
+        let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
+        bench.desk.calls();
+        let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
+        bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
+        assert_eq!(bench.desk.constants(), b"weights");
+        bench.desk.calls().into_iter().filter(|call| *call == Asked::Manage).count()
+    };
+    let both = messages(4, [4, 3, 0]);
+    assert_eq!([messages(0, [7, 0, 0]), messages(7, [7, 0, 0])], [both - 1; 2]);
+}
