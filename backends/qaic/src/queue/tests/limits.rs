@@ -204,7 +204,9 @@ fn a_network_that_takes_much_memory_has_few_runs_in_flight_and_one_at_least() {
         let executable = large(&bench, length);
         bench.desk.hold();
         let commands: Vec<_> = (0..4).map(|_| dispatch_large(&bench, &executable, length)).collect();
-        commands.iter().for_each(|command| drop(bench.submit(0, std::slice::from_ref(command))));
+        for command in commands {
+            bench.submit(0, &[command]);
+        }
         bench.settle();
         assert_eq!(bench.desk.held().into_values().sum::<usize>(), runs, "{megabytes} MiB a buffer");
     }
