@@ -9,8 +9,8 @@
 //! the next [alarm](Machine::wind), and requests of programs until a [place](Machine::sleep) is
 //! [woken](Machine::wake), of which an emulator has as many as it likes, such as one for each device.
 //!
-//! The workers and the clock hold the emulator's machine, and the emulator holds the [`Threads`](crate::threads::Threads): when its last
-//! reference goes, it [stops](Machine::stop) the machine and joins them.
+//! The workers and the clock hold the emulator's machine, and the emulator has it [`Running`](crate::threads::Running): when its last
+//! reference goes, that [stops](Machine::stop) the machine and joins them.
 
 use crate::options::Execution;
 use crate::share::{Dispatch, Share};

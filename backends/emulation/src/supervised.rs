@@ -2,18 +2,18 @@
 
 //! What a supervisor needs of an emulator, to answer the system calls of other processes.
 //!
-//! A [`Kernel`](crate::Kernel) is for the process that the emulator is in. Here the process is an argument, descriptors
+//! A [`Kernel`] is for the process that the emulator is in. Here the process is an argument, descriptors
 //! are the emulator's own duplicates of those that the process has, and mapping is left to the process: the memory
 //! behind every offset of an open file is in the file, so that the system maps it by itself.
 
-use crate::kernel::Errno;
+use crate::kernel::{Errno, Kernel};
 use crate::process::Process;
 use crate::programs::Programs;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// An emulator that answers for other processes.
-pub trait Supervised: Programs {
+pub trait Supervised: Kernel + Programs {
     /// Opens a node for a process. The descriptor is for the process alone: whoever keeps a copy keeps the file open.
     fn open_for(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno>;
 
@@ -37,12 +37,6 @@ pub trait Supervised: Programs {
 
     /// The node that an open file is of; nothing, if it is none of this machine's.
     fn node(&self, file: BorrowedFd<'_>) -> Option<PathBuf>;
-
-    /// The text of a file.
-    fn read(&self, path: &Path) -> Result<String, Errno>;
-
-    /// The names in a folder.
-    fn list(&self, path: &Path) -> Result<Vec<String>, Errno>;
 
     /// Releases what nobody has any more. To be called now and then while it says that something is open.
     fn reap(&self) -> bool;

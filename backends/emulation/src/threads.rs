@@ -5,26 +5,31 @@
 use hal_backend::{Code, Failure};
 use parking_lot::Mutex;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-/// The workers of a machine and its clock. They are joined when this is dropped, so they must have been told to stop.
-#[derive(Debug)]
-pub struct Threads(Vec<JoinHandle<()>>);
+/// A machine with its workers and its clock. When this is dropped, the machine is told to stop and its threads are joined.
+pub struct Running<M> {
+    machine: Arc<M>,
+    threads: Vec<JoinHandle<()>>,
+    stop: fn(&M),
+}
 
-impl Threads {
-    /// Starts so many workers, each with its number, and the clock. On error, those that were started end when the
-    /// machine is stopped.
-    pub fn start<M: Send + Sync + 'static>(
+impl<M: Send + Sync + 'static> Running<M> {
+    /// Starts so many workers, each with its number, and the clock. `stop` has to end every one of them.
+    pub fn start(
         name: &str,
-        machine: &Arc<M>,
+        machine: M,
         workers: usize,
         work: fn(&M, usize),
         tick: fn(&M),
+        stop: fn(&M),
     ) -> Result<Self, Failure> {
-        let mut threads = Vec::with_capacity(workers + 1);
+        // On error it is dropped, and those that were started end.
+        let mut running = Self { machine: Arc::new(machine), threads: Vec::with_capacity(workers + 1), stop };
         for number in 0..=workers {
-            let machine = machine.clone();
+            let machine = running.machine.clone();
             let thread = if number == workers {
                 std::thread::Builder::new().name(format!("{name}-clock")).spawn(move || tick(&machine))
             } else {
@@ -32,25 +37,40 @@ impl Threads {
                     .name(format!("{name}-{number}"))
                     .spawn(move || work(&machine, number))
             };
-            threads.push(thread.map_err(|error| {
+            running.threads.push(thread.map_err(|error| {
                 let message = format!("thread {number} of an emulated machine could not be started: {error}");
                 Failure::new(Code::ResourceExhausted, message)
             })?);
         }
-        Ok(Self(threads))
+        Ok(running)
     }
 }
 
-impl Drop for Threads {
+impl<M> Deref for Running<M> {
+    type Target = Arc<M>;
+
+    fn deref(&self) -> &Arc<M> {
+        &self.machine
+    }
+}
+
+impl<M> Drop for Running<M> {
     fn drop(&mut self) {
+        (self.stop)(&self.machine);
         let me = std::thread::current().id();
-        for thread in self.0.drain(..) {
+        for thread in self.threads.drain(..) {
             // The last reference may be dropped by a program that a worker of ours runs: that one ends by itself.
             if thread.thread().id() != me {
                 // A thread that panicked has nothing left to say.
                 let _ = thread.join();
             }
         }
+    }
+}
+
+impl<M> fmt::Debug for Running<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").field("threads", &self.threads).finish_non_exhaustive()
     }
 }
 
@@ -74,9 +94,9 @@ impl<E> Machines<E> {
     pub fn shared(
         &self,
         same: impl Fn(&E) -> bool,
-        make: impl FnOnce() -> Result<Arc<E>, Failure>,
+        make: impl FnOnce() -> Result<E, Failure>,
     ) -> Result<Arc<E>, Failure> {
-        // What is looked at may be its last reference, and to end a machine takes the list: so it goes after the lock.
+        // What is looked at may be its last reference, and to end a machine takes as long as its programs: not under the lock.
         let mut seen = Vec::new();
         let mut machines = self.0.lock();
         for (access, machine) in machines.iter() {
@@ -89,27 +109,30 @@ impl<E> Machines<E> {
                 seen.push(machine);
             }
         }
-        let machine = make()?;
-        machines.push((Access::Shared, Arc::downgrade(&machine)));
+        let machine = Arc::new(make()?);
+        Self::add(&mut machines, Access::Shared, &machine);
         drop(machines);
         drop(seen);
         Ok(machine)
     }
 
-    /// Adds a machine that [`Machines::shared`] never gives.
-    pub fn add_private(&self, machine: &Arc<E>) {
-        self.0.lock().push((Access::Private, Arc::downgrade(machine)));
+    /// A machine that [`Machines::shared`] never gives.
+    pub fn private(&self, machine: E) -> Arc<E> {
+        let machine = Arc::new(machine);
+        Self::add(&mut self.0.lock(), Access::Private, &machine);
+        machine
+    }
+
+    /// Adds a machine, and forgets those that have ended.
+    fn add(machines: &mut Vec<(Access, Weak<E>)>, access: Access, machine: &Arc<E>) {
+        machines.retain(|(_, machine)| machine.strong_count() > 0);
+        machines.push((access, Arc::downgrade(machine)));
     }
 
     /// Finds a machine.
     pub fn find(&self, wanted: impl Fn(&E) -> bool) -> Option<Arc<E>> {
         let machines: Vec<_> = self.0.lock().iter().filter_map(|(_, machine)| machine.upgrade()).collect();
         machines.into_iter().find(|machine| wanted(machine))
-    }
-
-    /// Forgets those that have ended.
-    pub fn sweep(&self) {
-        self.0.lock().retain(|(_, machine)| machine.strong_count() > 0);
     }
 }
 
@@ -146,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_joined_when_they_are_dropped() {
-        let machine = Arc::new(Stoppable::default());
-        let threads =
-            Threads::start("test", &machine, 3, |machine, _| machine.wait(), Stoppable::wait).unwrap();
-        machine.stop.store(true, Ordering::Release);
-        drop(threads);
+    fn threads_are_stopped_and_joined_when_the_machine_is_dropped() {
+        let stop = |machine: &Stoppable| machine.stop.store(true, Ordering::Release);
+        let work = |machine: &Stoppable, _| machine.wait();
+        let running = Running::start("test", Stoppable::default(), 3, work, Stoppable::wait, stop).unwrap();
+        let machine = Arc::clone(&running);
+        drop(running);
         assert_eq!(machine.ended.load(Ordering::Acquire), 4, "three workers and the clock");
         assert_eq!(Arc::strong_count(&machine), 1);
     }
@@ -159,17 +182,16 @@ mod tests {
     #[test]
     fn machines_that_are_the_same_are_one_while_they_live() {
         let machines = Machines::new();
-        let get =
-            |wanted: u32| machines.shared(|&machine| machine == wanted, || Ok(Arc::new(wanted))).unwrap();
+        let get = |wanted: u32| machines.shared(|&machine| machine == wanted, || Ok(wanted)).unwrap();
         let (one, two) = (get(1), get(2));
         assert!(Arc::ptr_eq(&one, &get(1)) && !Arc::ptr_eq(&one, &two));
-        let private = Arc::new(3);
-        machines.add_private(&private);
+        let private = machines.private(3);
         assert!(!Arc::ptr_eq(&private, &get(3)), "nobody else gets it");
         assert!(machines.find(|&machine| machine == 3).is_some_and(|found| Arc::ptr_eq(&found, &private)));
         drop((one, private));
-        machines.sweep();
         assert!(machines.find(|&machine| machine == 1).is_none());
+        let _again = get(1);
+        assert_eq!(machines.0.lock().len(), 2, "those that have ended are forgotten");
         assert!(machines.find(|&machine| machine == 2).is_some());
     }
 }

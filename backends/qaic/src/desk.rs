@@ -66,6 +66,12 @@ struct State {
     holding: bool,
     /// Those that do, in order.
     held: Vec<Held>,
+    /// What the kernel says of how long each execution took to queue and on the device, in microseconds.
+    took: (u32, u32),
+    /// How long was asked for in each wait, in milliseconds.
+    waits: Vec<u32>,
+    /// The checksum of metadata that came with the last network.
+    metadata_crc: u32,
     /// What calls fail with, each once. With `EPIPE` comes the crash that it stands for.
     faults: Vec<(Call, Errno)>,
 }
@@ -96,6 +102,21 @@ impl Desk {
     /// Every call since this was asked last.
     pub(crate) fn calls(&self) -> Vec<Call> {
         std::mem::take(&mut self.state.lock().calls)
+    }
+
+    /// From here on the kernel says this of how long each execution took to queue and on the device, in microseconds.
+    pub(crate) fn took(&self, submit: u32, device: u32) {
+        self.state.lock().took = (submit, device);
+    }
+
+    /// How long each wait was to take at most since this was asked last, in milliseconds.
+    pub(crate) fn waits(&self) -> Vec<u32> {
+        std::mem::take(&mut self.state.lock().waits)
+    }
+
+    /// The checksum of metadata that came with the last network.
+    pub(crate) fn metadata_crc(&self) -> u32 {
+        self.state.lock().metadata_crc
     }
 
     /// The next such call fails so.
@@ -327,6 +348,8 @@ impl State {
                     say(LoadConstantsResponse { constants_id: 1.into(), ..Default::default() }.as_bytes());
                 }
                 kind::LOAD_ELF_REQUEST => {
+                    let request: command::LoadElfRequest = command::read(bytes).unwrap().0;
+                    self.metadata_crc = request.metadata_crc.get();
                     let number = self.number();
                     self.images.insert(number, transferred().into());
                     say(LoadElfResponse { elf_id: number.into(), ..Default::default() }.as_bytes());
@@ -467,6 +490,7 @@ impl Kernel for Desk {
             }
             Call::Wait => {
                 let wait: Wait = take(argument);
+                state.waits.push(wait.timeout);
                 match state.objects.get(&wait.handle) {
                     _ if !state.channels.contains_key(&wait.dbc_id) => Err(Errno::PERM),
                     Some(object) if object.queued => Err(Errno::TIMEDOUT),
@@ -479,6 +503,7 @@ impl Kernel for Desk {
                 let entries = unsafe { entries::<PerfStatsEntry>(stats.data, stats.hdr.count.into()) };
                 for entry in entries {
                     let is_sliced = state.objects.get(&entry.handle).is_some_and(|one| one.sliced.is_some());
+                    (entry.submit_latency_us, entry.device_latency_us) = state.took;
                     entry.num_queue_element = if is_sliced { self.elements() } else { 0 };
                 }
                 Ok(())

@@ -63,6 +63,12 @@ impl QaicDevice {
         Ok(())
     }
 
+    /// Its queues.
+    #[cfg(test)]
+    pub(crate) fn queues(&self) -> &Arc<Queues> {
+        &self.queues
+    }
+
     /// The client that it is.
     pub fn client(&self) -> &Client {
         &self.client

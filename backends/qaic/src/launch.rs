@@ -18,6 +18,7 @@ use crate::memory::{Bound, Channel, Memory, Spares};
 use hal_backend::{Code, Failure, HostRange};
 use hal_qaic_abi::container::emulated::{Head, OUTCOME, Outcome};
 use hal_qaic_abi::container::metadata::Direction;
+use hal_qaic_abi::uapi::{COUNTED, REACH};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -157,7 +158,7 @@ impl Slot {
             .and_then(|binding| binding.memory.as_ref())
             .and_then(|(memory, offset)| Some((memory.bound()?, *offset)));
         if let Some((bound, offset)) = own
-            && offset.checked_add(plan.length).is_some_and(|end| end <= bound.object().length().min(REACH))
+            && offset.checked_add(plan.length).is_some_and(|end| fits(end, bound.object().length()))
         {
             match bound.take(&target.channel, group, plan, offset) {
                 Ok(true) => return Ok(Place::Buffer(offset)),
@@ -231,9 +232,10 @@ impl Slot {
     }
 }
 
-/// Up to where slices of an object may reach: the kernel counts its pieces in a signed number of 32 bits, and finds other
-/// memory beyond (`clone_range_of_sgt_for_slice`).
-const REACH: u64 = 1 << 31;
+/// Whether slices may reach so far into an object of this length, whatever kernel this is.
+fn fits(end: u64, length: u64) -> bool {
+    end <= length.min(REACH) && length <= COUNTED
+}
 
 /// How long an object of a run that is over may still be on its way.
 const STRAGGLER: Duration = Duration::from_millis(100);

@@ -40,6 +40,7 @@ use launch::{OURS, Refused};
 use serve::Supervisor;
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 use tree::{Folder, Tree};
 
 /// How to call this program.
@@ -101,6 +102,9 @@ fn main() -> ExitCode {
     }
 }
 
+/// How long the files of processes that were killed may be open behind them.
+const LATE: Duration = Duration::from_secs(5);
+
 /// Runs a program with the cards of a machine: its status.
 fn run(uri: &str, report: bool, program: &OsString, arguments: &[OsString]) -> Result<u8, Refused> {
     let ours = |message: String| Refused { status: OURS, message };
@@ -114,8 +118,11 @@ fn run(uri: &str, report: bool, program: &OsString, arguments: &[OsString]) -> R
     supervisor.start().map_err(|error| ours(format!("there is no thread to answer with: {error}")))?;
     let status = launch::wait_for_all(running.process);
     if report {
-        // Nobody is left who could have anything.
-        machine.cards.reap();
+        // Nobody is left who could have anything, but for threads of ours that are at a request of one that was killed.
+        let end = Instant::now() + LATE;
+        while machine.cards.reap() && Instant::now() < end {
+            std::thread::sleep(LATE / 500);
+        }
         eprint!("{}", machine.cards.report());
     }
     Ok(status)

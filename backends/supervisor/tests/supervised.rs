@@ -183,6 +183,14 @@ fn buffer_objects_of_another_driver_are_mapped_by_its_rules() {
     assert!(text.contains("card 0: 2 opens"), "{text}");
 }
 
+#[test]
+fn programs_that_ask_for_anything_and_are_killed_leave_a_card_whole() {
+    for more in ["", "counter=int&segment=4k"] {
+        let text = python(&format!("qaic://emulated?{more}"), "attack");
+        assert!(text.contains(" 0 resets, 0 users left"), "{text}");
+    }
+}
+
 /// Runs a program that waits for what never ends: the supervisor, and the program's number.
 fn asleep() -> (std::process::Child, i32) {
     let mut command = Command::new(SUPERVISOR);

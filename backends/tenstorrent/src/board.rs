@@ -59,7 +59,7 @@ impl Board {
                 let tiles = Tiles::new(&card, &dram, reserved, watch.take())?;
                 let l1 = Pool::tiles(&card, tiles.places(), reserved);
                 let (node, lost) = (node.to_owned(), AtomicBool::new(false));
-                Ok(Arc::new(Self { card, dram, l1, reserved, tiles, node, system, lost }))
+                Ok(Self { card, dram, l1, reserved, tiles, node, system, lost })
             })?;
             if board.reserved == reserved {
                 return Ok(board);
@@ -82,11 +82,5 @@ impl Board {
     /// It is gone, and will not be given to anybody else.
     pub(crate) fn lose(&self) {
         self.lost.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Board {
-    fn drop(&mut self) {
-        BOARDS.sweep();
     }
 }

@@ -12,7 +12,7 @@ use crate::common::chain::{chain, dependent_fills, fills};
 use crate::common::{Buffer, Device, Executable, List, Semaphore};
 use hal_backend::{Failure, Function, HostCall, HostProgram, Parameters};
 use hal_qaic::FORMAT;
-use hal_qaic::emulator::{Emulator, Options};
+use hal_qaic::emulator::{Emulator, Options, Programs};
 use hal_qaic_abi::container::emulated::Program;
 use hal_semaphore::Code;
 use std::ops::Range;

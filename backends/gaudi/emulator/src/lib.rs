@@ -109,23 +109,23 @@ mod sysfs;
 mod wait;
 
 pub use card::Counts;
+pub use hal_emulation::programs::Programs;
 pub use options::Options;
 
-use hal_backend::{Failure, HostProgram, HostRange};
-use hal_emulation::threads::{Machines, Threads};
-use hal_emulation::{Errno, Kernel, Own, Process, accel};
+use hal_backend::{Failure, HostRange};
+use hal_emulation::supervised::Supervised;
+use hal_emulation::threads::{Machines, Running};
+use hal_emulation::{Errno, Kernel, Own, accel};
 use hal_gaudi_abi::uapi::event;
 use machine::Machine;
-use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 /// A machine with emulated cards. Its threads end with it.
+#[derive(Debug)]
 pub struct Emulator {
-    machine: Arc<Machine>,
-    /// Joined when this is dropped, after the machine was told to stop.
-    _threads: Threads,
+    machine: Running<Machine>,
 }
 
 /// Every machine of this process.
@@ -139,9 +139,7 @@ impl Emulator {
 
     /// A machine that nobody else gets.
     pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
-        let machine = Self::start(options)?;
-        MACHINES.add_private(&machine);
-        Ok(machine)
+        Self::start(options).map(|machine| MACHINES.private(machine))
     }
 
     /// The machine that an open file is of.
@@ -149,33 +147,16 @@ impl Emulator {
         MACHINES.find(|machine| machine.machine.file(file).is_ok())
     }
 
-    fn start(options: Options) -> Result<Arc<Self>, Failure> {
-        let machine = Arc::new(Machine::new(options));
-        let workers = machine.options.execution.workers;
-        let threads = Threads::start("gaudi", &machine, workers, Machine::work, Machine::tick);
-        // Those that were started hold the machine, and end when it stops.
-        let threads = threads.inspect_err(|_| machine.stop())?;
-        Ok(Arc::new(Self { machine, _threads: threads }))
+    fn start(options: Options) -> Result<Self, Failure> {
+        let workers = options.execution.workers;
+        let machine = Machine::new(options);
+        Running::start("gaudi", machine, workers, Machine::work, Machine::tick, Machine::stop)
+            .map(|machine| Self { machine })
     }
 
     /// What it was made with.
     pub fn options(&self) -> &Options {
         &self.machine.options
-    }
-
-    /// How many threads may be at a program at once: what a loader of one is told.
-    pub fn workers(&self) -> usize {
-        self.machine.options.execution.workers
-    }
-
-    /// Makes a program known, under the number that packets name it by.
-    pub fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
-        self.machine.core.load(program)
-    }
-
-    /// Forgets a program. What is under way with it goes on.
-    pub fn unload(&self, program: u64) {
-        self.machine.core.unload(program);
     }
 
     /// What became of a card; zeros, if there is none of that number.
@@ -193,24 +174,6 @@ impl Emulator {
         let mut state = self.machine.lock();
         self.machine.fail(&mut state, card, event::USER_ENGINE_ERROR | event::DEVICE_RESET);
     }
-
-    /// [`Kernel::open`] for another process.
-    pub fn open_for(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
-        let (card, control) = accel::node(path).ok_or(Errno::NOENT)?;
-        self.machine.open(process, card, control)
-    }
-
-    /// [`Kernel::ioctl`] for another process, whose addresses and descriptors the argument has. The file is the emulator's
-    /// own descriptor for it.
-    pub fn request_for(
-        &self,
-        process: &dyn Process,
-        file: BorrowedFd<'_>,
-        request: u32,
-        argument: &mut [u8],
-    ) -> Result<(), Errno> {
-        self.machine.request(process, file, request, argument)
-    }
 }
 
 impl Kernel for Emulator {
@@ -223,7 +186,7 @@ impl Kernel for Emulator {
     }
 
     fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
-        self.request_for(&Own, file, request, argument)
+        self.machine.request(&Own, file, request, argument)
     }
 
     fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
@@ -241,18 +204,5 @@ impl Kernel for Emulator {
     fn holder(&self, path: &Path) -> Option<String> {
         let (card, _) = accel::node(path)?;
         self.machine.holder(&Own, card)
-    }
-}
-
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        self.machine.stop();
-        MACHINES.sweep();
-    }
-}
-
-impl fmt::Debug for Emulator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Emulator").field("options", &self.machine.options).finish_non_exhaustive()
     }
 }

@@ -4,11 +4,10 @@
 
 use crate::card::Status;
 use crate::machine::Cards;
-use crate::{Emulator, Machine};
+use crate::{Emulator, Machine, Programs};
 use hal_backend::HostProgram;
-use hal_emulation::programs::Programs;
 use hal_emulation::supervised::Supervised;
-use hal_emulation::{Errno, Kernel, PAGE, Process, accel, identity, view};
+use hal_emulation::{Errno, PAGE, Process, accel, identity, view};
 use hal_gaudi_abi::uapi::handle;
 use std::fmt::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -54,21 +53,22 @@ impl Machine {
 
 impl Programs for Emulator {
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
-        Emulator::load(self, program)
+        self.machine.core.load(program)
     }
 
     fn unload(&self, program: u64) {
-        Emulator::unload(self, program);
+        self.machine.core.unload(program);
     }
 
     fn workers(&self) -> usize {
-        Emulator::workers(self)
+        self.options().execution.workers
     }
 }
 
 impl Supervised for Emulator {
     fn open_for(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
-        Emulator::open_for(self, process, path)
+        let (card, control) = accel::node(path).ok_or(Errno::NOENT)?;
+        self.machine.open(process, card, control)
     }
 
     fn request_for(
@@ -78,7 +78,7 @@ impl Supervised for Emulator {
         request: u32,
         argument: &mut [u8],
     ) -> Result<(), Errno> {
-        Emulator::request_for(self, process, file, request, argument)
+        self.machine.request(process, file, request, argument)
     }
 
     fn may_map(
@@ -95,14 +95,6 @@ impl Supervised for Emulator {
         let file = self.machine.file(file).ok()?;
         let name = if file.control { "accel_controlD" } else { "accel" };
         Some(Path::new(accel::NODES).join(format!("{name}{}", file.card)))
-    }
-
-    fn read(&self, path: &Path) -> Result<String, Errno> {
-        Kernel::read(self, path)
-    }
-
-    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
-        Kernel::list(self, path)
     }
 
     fn reap(&self) -> bool {

@@ -19,6 +19,7 @@ mod common;
 use common::{Card, bytes, card, executing, host, open, options, try_open};
 use hal_backend::HostRange;
 use hal_emulation::process::{Own, Process};
+use hal_emulation::supervised::Supervised;
 use hal_emulation::{Errno, Kernel};
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_emulator::{Emulator, Options};

@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 const FIRST: u64 = 0x1_0000_0000;
 /// What addresses are aligned to, and how far pieces of memory are apart at least.
 const PAGE: u64 = 4096;
+/// The most that one piece has: whole pages of what 32 bits count.
+const MOST: u64 = (1 << 32) - PAGE;
 
 /// Host memory by the addresses that the device has for it.
 #[derive(Debug)]
@@ -44,9 +46,9 @@ impl Bus {
         address
     }
 
-    /// Makes memory reachable, in pieces of at most so many bytes (all of it if nothing is said).
+    /// Makes memory reachable, in pieces of at most so many bytes (as many as may be if nothing is said).
     pub(crate) fn map_pieces(&mut self, memory: &HostRange, most: Option<u64>) -> Vec<Segment> {
-        let step = most.unwrap_or(u32::MAX.into()).max(1);
+        let step = most.unwrap_or(MOST).clamp(1, MOST);
         let mut segments = Vec::new();
         let mut offset = 0;
         while offset < memory.length() {

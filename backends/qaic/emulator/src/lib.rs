@@ -18,6 +18,7 @@
 //! | `cores=N` | 16 | how many cores each card has, 1 to 64; each network takes one or more |
 //! | `dram=SIZE` | 32g | memory of each card; what is not written takes no space |
 //! | `segment=SIZE` | none | the device sees host memory in pieces of this size, as without an IOMMU; each is an element of a ring |
+//! | `counter=int\|size_t` | size_t | in what the kernel counts the memory of an object: `int` before Linux 6.14 and 6.12.21, with other memory beyond 2 GiB |
 //! | `crc=on\|off` | on | whether the device wants checksums on its control channel |
 //! | `mitigation=on\|off` | on | off: a kernel that takes every interrupt, for comparison |
 //! | `datapath_polling=on\|off`, `datapath_poll_interval_us=N`, `mhi_timeout_ms=N`, `control_resp_timeout_s=N`, `wait_exec_default_timeout_ms=N` | off, 100, 2000, 60, 5000 | the parameters of the kernel module |
@@ -79,23 +80,22 @@ mod machine;
 mod options;
 mod supervised;
 
+pub use hal_emulation::programs::Programs;
 pub use machine::Counts;
-pub use options::{Module, Options};
+pub use options::{Counter, Module, Options};
 
-use hal_backend::{Failure, HostProgram, HostRange};
-use hal_emulation::threads::{Machines, Threads};
-use hal_emulation::{Errno, Kernel, Own, Process, accel};
+use hal_backend::{Failure, HostRange};
+use hal_emulation::threads::{Machines, Running};
+use hal_emulation::{Errno, Kernel, Own, accel};
 use machine::Machine;
-use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 /// A machine with emulated cards. Its threads end with it.
+#[derive(Debug)]
 pub struct Emulator {
-    machine: Arc<Machine>,
-    /// Joined when this is dropped, after the machine was told to stop.
-    _threads: Threads,
+    machine: Running<Machine>,
 }
 
 /// Every machine of this process.
@@ -109,9 +109,7 @@ impl Emulator {
 
     /// A machine that nobody else gets.
     pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
-        let machine = Self::start(options)?;
-        MACHINES.add_private(&machine);
-        Ok(machine)
+        Self::start(options).map(|machine| MACHINES.private(machine))
     }
 
     /// The machine that an open file is of.
@@ -119,33 +117,16 @@ impl Emulator {
         MACHINES.find(|machine| machine.machine.file(file).is_ok())
     }
 
-    fn start(options: Options) -> Result<Arc<Self>, Failure> {
-        let machine = Arc::new(Machine::new(options));
-        let workers = machine.options.execution.workers;
-        let threads = Threads::start("qaic", &machine, workers, Machine::work, Machine::tick);
-        // Those that were started hold the machine, and end when it stops.
-        let threads = threads.inspect_err(|_| machine.stop())?;
-        Ok(Arc::new(Self { machine, _threads: threads }))
+    fn start(options: Options) -> Result<Self, Failure> {
+        let workers = options.execution.workers;
+        let machine = Machine::new(options);
+        Running::start("qaic", machine, workers, Machine::work, Machine::tick, Machine::stop)
+            .map(|machine| Self { machine })
     }
 
     /// What it was made with.
     pub fn options(&self) -> &Options {
         &self.machine.options
-    }
-
-    /// How many threads may be at a program at once: what a loader of one is told.
-    pub fn workers(&self) -> usize {
-        self.machine.options.execution.workers
-    }
-
-    /// Makes a program known, under the number that networks name it by.
-    pub fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
-        self.machine.core.load(program)
-    }
-
-    /// Forgets a program. What is under way with it goes on.
-    pub fn unload(&self, program: u64) {
-        self.machine.core.unload(program);
     }
 
     /// What became of a card; zeros, if there is none of that number.
@@ -163,18 +144,6 @@ impl Emulator {
     pub fn complaint(&self, card: usize) -> Option<String> {
         self.machine.lock().cards.get(card)?.complaint.clone()
     }
-
-    /// [`Kernel::ioctl`] for another process, whose addresses the argument has. The file is the emulator's own descriptor
-    /// for it.
-    pub fn request_for(
-        &self,
-        process: &dyn Process,
-        file: BorrowedFd<'_>,
-        request: u32,
-        argument: &mut [u8],
-    ) -> Result<(), Errno> {
-        self.machine.request(process, file, request, argument)
-    }
 }
 
 impl Kernel for Emulator {
@@ -190,7 +159,7 @@ impl Kernel for Emulator {
     }
 
     fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
-        self.request_for(&Own, file, request, argument)
+        self.machine.request(&Own, file, request, argument)
     }
 
     fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
@@ -208,18 +177,5 @@ impl Kernel for Emulator {
     /// Nobody has a card for himself.
     fn holder(&self, _: &Path) -> Option<String> {
         None
-    }
-}
-
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        self.machine.stop();
-        MACHINES.sweep();
-    }
-}
-
-impl fmt::Debug for Emulator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Emulator").field("options", &self.machine.options).finish_non_exhaustive()
     }
 }

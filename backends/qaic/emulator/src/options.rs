@@ -80,6 +80,15 @@ impl Module {
     }
 }
 
+/// How the driver counts the memory of an object while it looks for a piece of it (`clone_range_of_sgt_for_slice`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// In `int`: kernels before 6.14, or 6.12.21 of that line.
+    Int,
+    /// In `size_t`, and offsets within a segment in `unsigned int`.
+    Size,
+}
+
 /// Everything that makes one machine differ from another. [The crate](crate) says what each parameter does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -91,6 +100,8 @@ pub struct Options {
     pub dram: u64,
     /// The longest piece of host memory that a device sees in one, if memory is not contiguous to it.
     pub segment: Option<u64>,
+    /// How the kernel counts an object's memory.
+    pub counter: Counter,
     /// Whether the device wants checksums on its control channel.
     pub crc: bool,
     /// Whether the kernel keeps the interrupt line of a busy channel disabled. It always does; without that one sees what it
@@ -111,6 +122,7 @@ impl Default for Options {
             cores: 16,
             dram: 32 << 30,
             segment: None,
+            counter: Counter::Size,
             crc: true,
             mitigation: true,
             module: Module::default(),
@@ -129,6 +141,10 @@ impl Options {
             cores: parameters.number("cores", default.cores, 1, 64)?,
             dram: size(parameters, "dram", 1 << 20, 1 << 40)?.unwrap_or(default.dram),
             segment: size(parameters, "segment", 4096, u32::MAX.into())?,
+            counter: match parameters.choice("counter", &["int", "size_t"])? {
+                Some("int") => Counter::Int,
+                _ => default.counter,
+            },
             crc: parameters.choice("crc", &["on", "off"])? != Some("off"),
             mitigation: parameters.choice("mitigation", &["on", "off"])? != Some("off"),
             module: Module::read(parameters)?,

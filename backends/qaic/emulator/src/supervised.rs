@@ -3,9 +3,8 @@
 //! The machine as a supervisor has it, which answers for other processes.
 
 use crate::kernel::user::File;
-use crate::{Emulator, Machine};
+use crate::{Emulator, Machine, Programs};
 use hal_backend::HostProgram;
-use hal_emulation::programs::Programs;
 use hal_emulation::supervised::Supervised;
 use hal_emulation::{Errno, Kernel, PAGE, Process, accel, identity, view};
 use std::fmt::Write;
@@ -32,15 +31,15 @@ impl Machine {
 
 impl Programs for Emulator {
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
-        Emulator::load(self, program)
+        self.machine.core.load(program)
     }
 
     fn unload(&self, program: u64) {
-        Emulator::unload(self, program);
+        self.machine.core.unload(program);
     }
 
     fn workers(&self) -> usize {
-        Emulator::workers(self)
+        self.options().execution.workers
     }
 }
 
@@ -56,7 +55,7 @@ impl Supervised for Emulator {
         request: u32,
         argument: &mut [u8],
     ) -> Result<(), Errno> {
-        Emulator::request_for(self, process, file, request, argument)
+        self.machine.request(process, file, request, argument)
     }
 
     fn may_map(
@@ -74,18 +73,11 @@ impl Supervised for Emulator {
         Some(Path::new(accel::NODES).join(format!("accel{}", file.card)))
     }
 
-    fn read(&self, path: &Path) -> Result<String, Errno> {
-        Kernel::read(self, path)
-    }
-
-    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
-        Kernel::list(self, path)
-    }
-
     fn reap(&self) -> bool {
         let mut state = self.machine.lock();
         self.machine.reap(&mut state);
-        !state.files.is_empty()
+        // A user whose file is closed is there until the device has been told.
+        state.cards.iter().any(|card| !card.users.is_empty())
     }
 
     fn nudge(&self) {

@@ -17,6 +17,8 @@ mod common;
 
 use common::{Buffers, Program, card, image, open, options, passthrough};
 use hal_backend::{HostCall, HostRange};
+use hal_emulation::programs::Programs;
+use hal_emulation::supervised::Supervised;
 use hal_emulation::{Errno, Kernel, Process};
 use hal_qaic_abi::container::emulated::Call as Dispatched;
 use hal_qaic_abi::container::{Bases, Network, Plan};

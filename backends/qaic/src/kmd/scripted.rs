@@ -67,6 +67,8 @@ pub(crate) struct Scripted {
     pub(crate) files: Files,
     /// Every call but the question for the name.
     pub(crate) calls: Mutex<Vec<Call>>,
+    /// How many files were closed.
+    pub(crate) closed: Mutex<usize>,
     pub(crate) script: Mutex<Box<Script>>,
 }
 
@@ -77,6 +79,7 @@ impl Scripted {
             opening: Mutex::default(),
             files: Files::new([]),
             calls: Mutex::default(),
+            closed: Mutex::default(),
             script: Mutex::new(Box::new(script)),
         }
     }
@@ -92,6 +95,7 @@ impl Kernel for Scripted {
 
     fn close(&self, file: OwnedFd) {
         drop(file);
+        *self.closed.lock() += 1;
     }
 
     fn ioctl(&self, _: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {

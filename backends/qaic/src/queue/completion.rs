@@ -98,7 +98,7 @@ impl Completions {
             complete: 0,
             not_before: 0,
         }));
-        if state.lost.is_some() && !self.flights.is_empty() {
+        if state.lost.is_some() {
             let gone = self.flights.drain(..).map(|watched| broken(watched, Error::Gone));
             state.landed.extend(gone);
             self.queues.tell(state);

@@ -121,8 +121,8 @@ impl Submissions {
     pub(crate) fn step(&mut self) -> Next {
         let news = self.take_landed();
         if self.is_lost() {
-            let is_over = self.told_loss && self.queues.state.lock().stopping;
-            return if is_over { Next::End } else { Next::Sleep(news, None) };
+            // Nobody submits anything any more.
+            return if self.told_loss { Next::End } else { Next::Sleep(news, None) };
         }
         let mut next = Next::Sleep(news, None);
         for line in 0..QUEUES {
@@ -142,10 +142,8 @@ impl Submissions {
             }
         }
         let state = self.queues.state.lock();
-        let is_done = state.stopping
-            && state.news == news
-            && self.current.iter().all(Option::is_none)
-            && state.lines.iter().all(|line| line.waiting.is_empty() && line.begun.is_empty());
+        let is_done =
+            state.stopping && state.lines.iter().all(|line| line.waiting.is_empty() && line.begun.is_empty());
         if is_done { Next::End } else { next }
     }
 
@@ -203,11 +201,10 @@ impl Submissions {
             Some(current) => current,
             None => self.next_job(line)?,
         };
-        let step = if self.has_failed(line, &current) || current.next >= current.job.commands.len() {
+        let step = if self.has_failed(line, &current) { None } else { self.begin(line, &mut current) };
+        let Some(step) = step else {
             self.finish(line, current);
             return Some(Step::Done);
-        } else {
-            self.begin(line, &mut current)
         };
         match step {
             Step::Done | Step::Begun => {
@@ -283,10 +280,10 @@ impl Submissions {
         self.queues.report(line);
     }
 
-    /// Begins the next command of a job.
-    fn begin(&mut self, line: usize, current: &mut Current) -> Step {
+    /// Begins the next command of a job; nothing, if all have begun.
+    fn begin(&mut self, line: usize, current: &mut Current) -> Option<Step> {
         let Current { job, phase, next, .. } = current;
-        let Some(command) = job.commands.get(*next) else { return Step::Done };
+        let command = job.commands.get(*next)?;
         let begin = clock();
         let result = match command {
             Command::Fill { target, pattern } => part(target).and_then(|target| {
@@ -315,7 +312,7 @@ impl Submissions {
         if let (Step::Done, Some(observer)) = (&step, &job.observer) {
             observer.command(*next, begin, clock());
         }
-        step
+        Some(step)
     }
 
     /// Does a transfer, which is a copy by this thread, unless it has to wait.
@@ -340,7 +337,7 @@ impl Submissions {
     }
 
     /// Queues a run of a network, unless it has to wait.
-    fn dispatch(&mut self, dispatch: &Dispatch<QaicDevice>, mut origin: Origin) -> Result<Step, Trouble> {
+    fn dispatch(&mut self, dispatch: &Dispatch<QaicDevice>, origin: Origin) -> Result<Step, Trouble> {
         let executable: &Executable = &dispatch.executable;
         executable.takes(dispatch.bindings.len()).map_err(Trouble::Program)?;
         self.bindings.clear();
@@ -371,7 +368,6 @@ impl Submissions {
         let Dispatch { workgroup_size, local_memory, .. } = *dispatch;
         let head = Head { workgroups, workgroup_size, local_memory };
         let callee = Callee { executable, function: dispatch.function };
-        origin.begin = clock();
         match self.networks.launch(&callee, &head, &dispatch.constants, &mut self.bindings) {
             Ok(launched) => {
                 self.launched(origin, launched);

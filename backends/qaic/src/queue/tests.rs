@@ -62,6 +62,7 @@ impl HostProgram for Adder {
 mod accounts;
 mod corners;
 mod emulated;
+mod limits;
 
 /// What was reported: epochs, and what became of them.
 #[derive(Default)]

@@ -11,10 +11,12 @@ import errno
 import fcntl
 import mmap
 import os
+import random
 import select
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -549,6 +551,64 @@ def objects():
         assert state.read() == "0\n"
     with open("/sys/module/qaic/parameters/control_resp_timeout_s") as parameter:
         assert parameter.read() == "60\n"
+
+
+def attack():
+    """Processes whose threads ask a Cloud AI 100 for anything, at once, killed at any moment: the card is whole for the next one."""
+
+    def hammer(files, address, seed):
+        draw = random.Random(seed)
+        word = lambda: draw.choice([0, 0, 1, 1, 2, 3, 8, 16, 64, 4096, 0xFFFFFFFF, address & 0xFFFFFFFF, draw.getrandbits(32)])
+        views = []
+        while True:
+            file = draw.choice(files)
+            try:
+                if draw.random() < 0.1:
+                    length = draw.choice([1, 2, 3]) * PAGE
+                    views.append(mmap.mmap(file, length, offset=(1 << 32) + draw.randrange(8) * PAGE))
+                    views[-1][:8] = bytes(8)
+                    views = views[-4:]
+                elif draw.random() < 0.1:
+                    os.close(os.dup(file))
+                    os.close(os.open("/dev/accel/accel0", os.O_RDWR))
+                else:
+                    number, size = draw.choice([9, *range(0x40, 0x4A)]), draw.choice([8, 16, 24, 32, 64])
+                    words = [word() for _ in range(size // 4)]
+                    # Where a request has an address it is often one that is there.
+                    for at in range(2, len(words) - 1, 2):
+                        if draw.random() < 0.5:
+                            words[at : at + 2] = address & 0xFFFFFFFF, address >> 32
+                    if number == 0x46:
+                        words[1] = draw.choice([1, 5])
+                    argument = bytearray(struct.pack(f"<{len(words)}I", *words))
+                    fcntl.ioctl(file, 3 << 30 | size << 16 | ord("d") << 8 | number, argument)
+            except OSError:
+                pass
+
+    def victim(seed):
+        memory = mmap.mmap(-1, 1 << 16)
+        memory[:] = random.Random(seed).randbytes(1 << 12) * 16
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        files = [os.open("/dev/accel/accel0", os.O_RDWR) for _ in range(2)]
+        for thread in range(4):
+            threading.Thread(target=hammer, args=(files, address, seed + thread)).start()
+
+    draw = random.Random(1)
+    for turn in range(5):
+        victims = []
+        for number in range(3):
+            process = os.fork()
+            if process == 0:
+                victim(turn * 100 + number * 10)
+                while True:
+                    time.sleep(1)
+            victims.append(process)
+        for process in victims:
+            time.sleep(draw.random() * 0.1)
+            os.kill(process, signal.SIGKILL)
+        for process in victims:
+            assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+    objects()
 
 
 if __name__ == "__main__":

@@ -65,10 +65,9 @@ pub use machine::Counts;
 pub use options::{Library, Options};
 
 use hal_backend::{Failure, HostRange};
-use hal_emulation::threads::{Machines, Threads};
+use hal_emulation::threads::{Machines, Running};
 use hal_emulation::{DeviceRange, Errno, Kernel};
 use machine::Machine;
-use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -77,10 +76,9 @@ use std::sync::Arc;
 use tenstorrent_abi::paths;
 
 /// A machine with emulated cards. Its threads end with it.
+#[derive(Debug)]
 pub struct Emulator {
-    machine: Arc<Machine>,
-    /// Joined when this is dropped, after the machine was told to stop.
-    _threads: Threads,
+    machine: Running<Machine>,
 }
 
 /// Every machine of this process.
@@ -94,18 +92,14 @@ impl Emulator {
 
     /// A machine that nobody else gets.
     pub fn new(options: Options) -> Result<Arc<Self>, Failure> {
-        let machine = Self::start(options)?;
-        MACHINES.add_private(&machine);
-        Ok(machine)
+        Self::start(options).map(|machine| MACHINES.private(machine))
     }
 
-    fn start(options: Options) -> Result<Arc<Self>, Failure> {
-        let machine = Arc::new(Machine::new(options)?);
-        let workers = machine.options.execution.workers;
-        let threads = Threads::start("tenstorrent", &machine, workers, Machine::work, Machine::tick);
-        // Those that were started hold the machine, and end when it stops.
-        let threads = threads.inspect_err(|_| machine.stop())?;
-        Ok(Arc::new(Self { machine, _threads: threads }))
+    fn start(options: Options) -> Result<Self, Failure> {
+        let workers = options.execution.workers;
+        let machine = Machine::new(options)?;
+        Running::start("tenstorrent", machine, workers, Machine::work, Machine::tick, Machine::stop)
+            .map(|machine| Self { machine })
     }
 
     /// What it was made with.
@@ -192,20 +186,13 @@ impl Kernel for Emulator {
 
 impl Drop for Emulator {
     fn drop(&mut self) {
+        let Some(path) = &self.options().report else { return };
+        // Nothing is counted any more.
         self.machine.stop();
-        if let Some(path) = &self.options().report {
-            let file = OpenOptions::new().create(true).append(true).open(path);
-            let written = file.and_then(|mut file| file.write_all(self.report().as_bytes()));
-            if let Err(error) = written {
-                eprintln!("tenstorrent://emulated: report={}: {error}", path.display());
-            }
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let written = file.and_then(|mut file| file.write_all(self.report().as_bytes()));
+        if let Err(error) = written {
+            eprintln!("tenstorrent://emulated: report={}: {error}", path.display());
         }
-        MACHINES.sweep();
-    }
-}
-
-impl fmt::Debug for Emulator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Emulator").field("options", &self.machine.options).finish_non_exhaustive()
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, executing, host, options};
 use hal_backend::HostCall;
+use hal_emulation::programs::Programs;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::{CsIn, cs, wait};
 use hal_gaudi_emulator::Emulator;

@@ -6,6 +6,7 @@ use crate::common::{
     BOTH, Card, Gate, Program, bytes, card, dispatch, executing, faulty, host, open, options, try_open,
 };
 use hal_backend::HostCall;
+use hal_emulation::programs::Programs;
 use hal_emulation::{Errno, Kernel};
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::{self, Call, CsIn, InfoIn, cs, event, info, status, wait};

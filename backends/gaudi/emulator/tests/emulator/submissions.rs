@@ -5,6 +5,7 @@
 use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, executing, faulty, host, options};
 use hal_backend::HostCall;
 use hal_emulation::Errno;
+use hal_emulation::programs::Programs;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::packet::opcode;
 use hal_gaudi_abi::uapi::{Call, CbIn, CbOut, Chunk, CsIn, CsOut, cb, chunk, cs, info, wait};

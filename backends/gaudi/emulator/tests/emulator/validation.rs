@@ -5,6 +5,7 @@
 use crate::common::{BOTH, Card, card, hardware, host, options};
 use hal_backend::HostRange;
 use hal_emulation::Errno;
+use hal_emulation::programs::Programs;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::packet;
 use hal_gaudi_abi::uapi::{

@@ -78,7 +78,7 @@ pub fn section<'a>(file: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Fault
 }
 
 /// An ELF file of 32 bits that has nothing but these sections.
-pub(super) fn write(machine: u16, sections: &[(&str, &[u8])]) -> Vec<u8> {
+pub fn write(machine: u16, sections: &[(&str, &[u8])]) -> Vec<u8> {
     const HEADER: usize = 52;
     const ENTRY: usize = 40;
     let mut names = vec![0];

@@ -8,7 +8,7 @@
 
 use super::Fault;
 use super::metadata::{Direction, Network, Request, Space};
-use crate::uapi::{FROM_DEVICE, PAGE, Semaphore, SliceEntry, TO_DEVICE};
+use crate::uapi::{FROM_DEVICE, PAGE, REACH, Semaphore, SliceEntry, TO_DEVICE};
 
 /// How far multicast groups are from each other in a device's addresses.
 const GROUP: u64 = 0x80_0000;
@@ -70,6 +70,13 @@ impl Plan {
         plan.memory = memory(&plan.groups).ok_or_else(|| {
             Fault::invalid("the buffers of one inference take more memory than there are addresses")
         })?;
+        if let Some(group) = plan.groups.iter().find(|group| group.length > REACH) {
+            return Err(Fault::unsupported(format!(
+                "buffer {} reaches {} bytes, and kernels before Linux 6.14 find no more than {REACH} bytes of one: let the network \
+                 take it in several",
+                group.buffer, group.length
+            )));
+        }
         Ok(plan)
     }
 

@@ -5,6 +5,7 @@
 use super::object::Slicing;
 use crate::bus::Segment;
 use crate::machine::{Card, Machine};
+use crate::options::{Counter, Options};
 use hal_emulation::drm::take;
 use hal_emulation::{Errno, PAGE, Process};
 use hal_qaic_abi::dbc::{self, Request, doorbell, request};
@@ -32,32 +33,64 @@ fn is_valid(semaphore: &Semaphore) -> bool {
         && semaphore.cmd <= sem::WAIT_GT_0
 }
 
-/// `qaic_validate_req`: what is wrong with an entry by itself.
-fn validate(entry: &SliceEntry, total: u64) -> Result<(), Errno> {
+impl Counter {
+    /// A number of bytes, as it is compared with 64 bits.
+    fn total(self, bytes: u64) -> u64 {
+        if self == Self::Int { self.within(bytes) } else { bytes }
+    }
+
+    /// A number of bytes within a segment, as it is added to an address: the lower half, with a sign or without.
+    fn within(self, bytes: u64) -> u64 {
+        let half = bytes & HALF;
+        if self == Self::Int && half > HALF / 2 { half | !HALF } else { half }
+    }
+}
+
+/// What 32 bits hold.
+const HALF: u64 = u32::MAX as u64;
+
+/// `qaic_validate_req`: what is wrong with an entry by itself. Where pieces are counted in `int`, the end of one may overflow.
+fn validate(entry: &SliceEntry, total: u64, counter: Counter) -> Result<(), Errno> {
     let semaphores = [&entry.sem0, &entry.sem1, &entry.sem2, &entry.sem3];
     let valid = matches!(entry.db_len, 0 | 8 | 16 | 32) && semaphores.into_iter().all(is_valid);
-    let inside = entry.offset.checked_add(entry.size).is_some_and(|end| end <= total);
+    let (end, overflows) = entry.offset.overflowing_add(entry.size);
+    let inside = end <= total && (!overflows || counter == Counter::Int);
     if valid && inside { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 /// The pieces of memory that a slice is of (`clone_range_of_sgt_for_slice`). One without a size stands for a page.
-fn cut(segments: &[Segment], entry: &SliceEntry) -> Result<Vec<Segment>, Errno> {
-    let (mut skip, mut rest) = (entry.offset, if entry.size == 0 { PAGE } else { entry.size });
-    let mut pieces = Vec::new();
-    for segment in segments {
-        if skip >= segment.length {
-            skip -= segment.length;
-            continue;
+///
+/// The segment where the slice begins and the one where it ends are those whose first and last byte, as they are counted, are
+/// around it. Where they are counted in `int` a segment that reaches beyond 2 GiB has no end, and one behind it is found for
+/// nothing: the slice is then of memory that is not the object's.
+fn cut(segments: &[Segment], entry: &SliceEntry, counter: Counter) -> Result<Vec<Segment>, Errno> {
+    let begin = entry.offset;
+    let end = begin.wrapping_add(if entry.size == 0 { PAGE } else { entry.size });
+    let (mut total, mut begun, mut first, mut last) = (0, None, None, None);
+    for (place, segment) in segments.iter().enumerate() {
+        let next = counter.total(u64::wrapping_add(total, segment.length));
+        if begin >= total && begin < next {
+            begun.get_or_insert(place);
+            first = Some((place, counter.within(begin.wrapping_sub(total))));
         }
-        let length = (segment.length - skip).min(rest);
-        pieces.push(Segment { address: segment.address + skip, length });
-        skip = 0;
-        rest -= length;
-        if rest == 0 {
-            return Ok(pieces);
+        if end >= total && end <= next {
+            last = Some((place, counter.within(end.wrapping_sub(total))));
+            break;
         }
+        total = next;
     }
-    Err(Errno::INVAL)
+    let ((first, skip), (last, stop)) = first.zip(last).ok_or(Errno::INVAL)?;
+    if begun != Some(first) {
+        // The kernel has counted more segments than it copies, and goes on behind the end of its table.
+        return Err(Errno::FAULT);
+    }
+    let found = segments.get(first..=last).unwrap_or_default().iter().zip(first..);
+    let pieces = found.map(|(segment, place)| {
+        let skip = if place == first { skip } else { 0 };
+        let stop = if place == last { stop } else { segment.length };
+        Segment { address: segment.address.wrapping_add(skip), length: stop.wrapping_sub(skip) & HALF }
+    });
+    Ok(pieces.collect())
 }
 
 /// `encode_reqs`: the elements of a slice, one for each piece of memory.
@@ -140,12 +173,12 @@ impl Card {
         number: u64,
         request: &AttachSlice,
         entries: &[SliceEntry],
-        most: Option<u64>,
+        options: &Options,
     ) -> Result<(), Errno> {
         let object = self.objects.get(number).ok_or(Errno::NOENT)?;
-        let segments = self.bus.map_pieces(&object.memory, most);
+        let segments = self.bus.map_pieces(&object.memory, options.segment);
         let slices = entries.iter().map(|entry| {
-            let requests = encode(entry, request.hdr.dir, &cut(&segments, entry)?)?;
+            let requests = encode(entry, request.hdr.dir, &cut(&segments, entry, options.counter)?)?;
             Ok(Slice { offset: entry.offset, size: entry.size, requests })
         });
         let slices = slices.collect::<Result<Vec<_>, Errno>>();
@@ -197,11 +230,11 @@ impl Machine {
         let wanted = card.user(user)?.object(header.handle).ok_or(Errno::NOENT)?;
         let object = card.objects.get(wanted).ok_or(Errno::NOENT)?;
         let size = object.memory.length();
-        entries.iter().try_for_each(|entry| validate(entry, size))?;
+        entries.iter().try_for_each(|entry| validate(entry, size, self.options.counter))?;
         if object.slicing.is_some() || card.channel(header.dbc_id)?.user != Some(user) {
             return Err(Errno::INVAL);
         }
-        card.slice(wanted, &request, &entries, self.options.segment)
+        card.slice(wanted, &request, &entries, &self.options)
     }
 
     /// `qaic_detach_slice_bo_ioctl`.
@@ -272,8 +305,10 @@ mod tests {
     fn a_slice_is_cut_where_the_memory_is() {
         let entry = |offset, size| SliceEntry { offset, size, ..SliceEntry::default() };
         let cut = |offset, size| {
-            cut(&SEGMENTS, &entry(offset, size))
-                .map(|pieces| pieces.iter().map(|piece| (piece.address, piece.length)).collect::<Vec<_>>())
+            let [narrow, wide] =
+                [Counter::Int, Counter::Size].map(|counter| cut(&SEGMENTS, &entry(offset, size), counter));
+            assert_eq!(narrow, wide);
+            wide.map(|pieces| pieces.iter().map(|piece| (piece.address, piece.length)).collect::<Vec<_>>())
         };
         assert_eq!(cut(0, 4096), Ok(vec![(0x1000, 4096)]));
         assert_eq!(cut(100, 200), Ok(vec![(0x1064, 200)]));
@@ -281,6 +316,61 @@ mod tests {
         assert_eq!(cut(4096, 0), Ok(vec![(0x9000, 4096)]), "without a size it stands for a page");
         assert_eq!(cut(8192, 1), Err(Errno::INVAL));
         assert_eq!(cut(5000, 0), Err(Errno::INVAL), "not a whole page from there");
+    }
+
+    /// How `begin..end` of memory in segments of these lengths is cut.
+    fn cut_at(counter: Counter, lengths: &[u64], begin: u64, end: u64) -> Result<Vec<(u64, u64)>, Errno> {
+        let place = |(number, &length): (usize, &u64)| Segment { address: (number as u64 + 1) << 40, length };
+        let segments: Vec<Segment> = lengths.iter().enumerate().map(place).collect();
+        let entry = SliceEntry { offset: begin, size: end - begin, ..SliceEntry::default() };
+        let cut = cut(&segments, &entry, counter);
+        cut.map(|pieces| pieces.iter().map(|piece| (piece.address, piece.length)).collect())
+    }
+
+    /// A gibibyte, and where the first, the second and the third segment is.
+    const GIB: u64 = 1 << 30;
+    const AT: [u64; 3] = [1 << 40, 2 << 40, 3 << 40];
+
+    #[test]
+    fn a_slice_beyond_two_gibibytes_is_of_other_memory_where_they_are_counted_in_int() {
+        let cuts = |lengths: &[u64], begin, end| {
+            [Counter::Size, Counter::Int].map(|counter| cut_at(counter, lengths, begin, end).unwrap())
+        };
+        // The segment that reaches there has no end, so that it is taken for all that follows.
+        let [right, wrong] = cuts(&[GIB; 3], 2 * GIB + 64, 2 * GIB + 128);
+        assert_eq!((right, wrong), (vec![(AT[2] + 64, 64)], vec![(AT[1] + GIB + 64, 64)]));
+        let [right, wrong] = cuts(&[GIB; 3], GIB + 64, 2 * GIB + 128);
+        assert_eq!(right, [(AT[1] + 64, GIB - 64), (AT[2], 128)]);
+        assert_eq!(wrong, [(AT[1] + 64, GIB + 64)]);
+        // In one segment the place in it is negative.
+        let [right, wrong] = cuts(&[3 * GIB], 2 * GIB + 64, 2 * GIB + 128);
+        assert_eq!((right, wrong), (vec![(AT[0] + 2 * GIB + 64, 64)], vec![(AT[0] + 64 - 2 * GIB, 64)]));
+        // More than 4 GiB are few again, and what lies below them is not found.
+        let four = [GIB, 3 * GIB + 4096];
+        assert_eq!(cut_at(Counter::Size, &four, GIB, GIB + 32), Ok(vec![(AT[1], 32)]));
+        assert_eq!(cut_at(Counter::Int, &four, GIB, GIB + 32), Err(Errno::INVAL));
+        // Or found twice, for which the kernel has no memory.
+        let twice = [GIB, 7 * GIB / 2, GIB];
+        assert_eq!(cut_at(Counter::Int, &twice, 3 * GIB / 4, 5 * GIB / 4), Err(Errno::FAULT));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn below_two_gibibytes_of_less_than_four_nothing_depends_on_the_counter(
+            pages in proptest::collection::vec(1..=0x80_000_u64, 1..6),
+            begin in 0..0x8000_0000_u64,
+            length in 1..=0x8000_0000_u64,
+        ) {
+            let lengths: Vec<u64> = pages.iter().map(|pages| pages * PAGE).collect();
+            let total: u64 = lengths.iter().sum();
+            proptest::prop_assume!(total < 1 << 32);
+            let end = (begin + length).min(total).min(1 << 31);
+            proptest::prop_assume!(begin < end);
+            let cuts = [Counter::Size, Counter::Int].map(|counter| cut_at(counter, &lengths, begin, end));
+            proptest::prop_assert_eq!(&cuts[0], &cuts[1]);
+            let bytes: u64 = cuts[0].as_ref().unwrap().iter().map(|(_, length)| length).sum();
+            proptest::prop_assert_eq!(bytes, end - begin);
+        }
     }
 
     #[test]

@@ -3,8 +3,11 @@
 //! Each fault by its name, and what the user of the driver sees of it.
 
 use crate::common::{Buffers, STUCK, card, faulty, image, open, options, passthrough, try_open};
+use hal_emulation::programs::Programs;
 use hal_emulation::{Errno, Kernel};
-use hal_qaic_abi::nnc::command::{self, ActivateResponse, LoadElfRequest, Status};
+use hal_qaic_abi::nnc::command::{
+    self, ActivateResponse, LoadElfRequest, ResourceInfoRequest, ResourceInfoResponse, Status,
+};
 use hal_qaic_abi::nnc::user::Ask;
 use hal_qaic_emulator::{Emulator, Options};
 use std::path::Path;
@@ -209,6 +212,8 @@ fn crash_takes_one_workload_and_no_other() {
     // Others do not notice.
     other.execute(active.channel, &[poster]).unwrap();
     assert_eq!(other.wait(active.channel, poster, 5000), Ok(()));
+    let info: ResourceInfoResponse = other.command(&command::request(&ResourceInfoRequest::default(), &[]));
+    assert_eq!(info.resources.cores_free, 14, "one is the other one's, and one restarts");
     assert_ne!(other.channel(8).channel, lost, "it is not given again before it is back");
     let (result, bytes) = card.try_activate(elf, 8);
     assert_eq!(result, Err(Errno::CANCELED));

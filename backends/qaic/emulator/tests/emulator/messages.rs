@@ -4,6 +4,7 @@
 
 use crate::common::{Card, card, image, open, options, passthrough};
 use hal_emulation::Errno;
+use hal_qaic_abi::container::{Network, elf, emulated};
 use hal_qaic_abi::nnc::command::{
     self, LoadConstantsExRequest, LoadConstantsPayloadRequest, LoadConstantsRequest, LoadConstantsResponse,
     ResourceInfoRequest, ResourceInfoResponse, Status, StatusRequest, StatusResponse, UnloadConstantsRequest,
@@ -315,6 +316,33 @@ fn channels_run_out_where_cores_do_not() {
     assert_eq!(left, (0, 4, 20));
     assert_eq!(card.deactivate(active[9]).0, Ok(()));
     assert_eq!(card.activate(&image, 8).channel, 9);
+}
+
+#[test]
+fn a_network_takes_all_semaphores_of_a_channel_and_all_memory_of_a_card_but_no_more() {
+    let plain = image(0, 0, &[64]);
+    let with = |semaphores: usize| {
+        let mut network = Network::read(&plain).unwrap();
+        network.semaphores.resize(semaphores, 0);
+        let metadata = network.image();
+        let sections = [emulated::SECTION, "metadata_fb"].map(|name| {
+            let file = if name == emulated::SECTION { &plain } else { &metadata };
+            (name, elf::section(file, name).unwrap().unwrap())
+        });
+        elf::write(0, &sections)
+    };
+    let status = |card: &Card, image: &[u8]| {
+        let (result, bytes) = card.try_activate(card.load(image).elf_id.get(), 8);
+        let status = Status(passthrough::<command::ActivateResponse>(&bytes).status.get());
+        assert_eq!(result.is_ok(), status.is_success());
+        status
+    };
+    let whole = card(options());
+    assert_eq!(status(&whole, &with(32)), Status::SUCCESS);
+    let taken = whole.counts().allocated_bytes;
+    assert_eq!(status(&whole, &with(33)), Status::NO_SEMAPHORES);
+    assert_eq!(status(&card(Options { dram: taken, ..options() }), &with(32)), Status::SUCCESS);
+    assert_eq!(status(&card(Options { dram: taken - 1, ..options() }), &with(32)), Status::MEMORY);
 }
 
 #[test]

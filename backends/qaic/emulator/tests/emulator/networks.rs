@@ -5,6 +5,7 @@
 use crate::common::{Buffers, Card, Program, bytes, card, image, open, options};
 use hal_backend::HostCall;
 use hal_emulation::options::Execution;
+use hal_emulation::programs::Programs;
 use hal_qaic_abi::container::emulated::{ARRIVED, Call, Outcome};
 use hal_qaic_abi::uapi::TO_DEVICE;
 use hal_qaic_emulator::{Counts, Options};

@@ -2,12 +2,12 @@
 
 //! Slices: `qaic_attach_slice_bo_ioctl`, `qaic_validate_req`, `encode_reqs`, `qaic_detach_slice_bo_ioctl`.
 
-use crate::common::{Card, card, options};
+use crate::common::{Card, bytes, card, options};
 use hal_emulation::Errno;
 use hal_qaic_abi::uapi::{
     AttachSlice, AttachSliceHeader, Call, DetachSlice, FROM_DEVICE, Semaphore, SliceEntry, TO_DEVICE, sem,
 };
-use hal_qaic_emulator::Options;
+use hal_qaic_emulator::{Counter, Options};
 
 fn request(card: &Card, change: impl Fn(&mut AttachSlice)) -> Result<(), Errno> {
     let entries = [SliceEntry::default()];
@@ -115,4 +115,28 @@ fn slicing_ends_when_nothing_is_on_its_way() {
     card.execute(active.channel, &[poster]).unwrap();
     assert_eq!(card.wait(active.channel, stuck, 5000), Ok(()));
     assert_eq!((card.detach(stuck), card.detach(stuck)), (Ok(()), Err(Errno::INVAL)));
+}
+
+#[test]
+fn what_lies_beyond_two_gibibytes_is_not_found_where_the_kernel_counts_in_int() {
+    const FAR: u64 = 2 << 30;
+    // `clone_range_of_sgt_for_slice`, in one segment and in several.
+    for segment in [None, Some(1 << 30)] {
+        for (counter, arrives) in [(Counter::Size, 7), (Counter::Int, 0)] {
+            let card = card(Options { segment, counter, ..options() });
+            let active = card.channel(8);
+            let far = card.object(&active, FAR + 4096, TO_DEVICE, |entry| {
+                (entry.offset, entry.size) = (FAR, 4096);
+            });
+            let back = card.object(&active, 4096, FROM_DEVICE, |_| ());
+            let (source, target) = (card.memory(far, FAR + 4096), card.memory(back, 4096));
+            assert!(source.slice(FAR, 4096).unwrap().fill(&[7]) && target.fill(&[9]));
+            for object in [far, back] {
+                card.execute(active.channel, &[object]).unwrap();
+                assert_eq!(card.wait(active.channel, object, 10_000), Ok(()), "nobody is told");
+            }
+            assert_eq!(bytes(&target, 4096), [arrives; 4096], "{segment:?} {counter:?}");
+            assert_eq!(card.emulator.complaint(0).is_none(), counter == Counter::Size);
+        }
+    }
 }

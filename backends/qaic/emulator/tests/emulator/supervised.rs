@@ -2,7 +2,7 @@
 
 //! The machine as a supervisor of other processes has it.
 
-use crate::common::{card, open, options};
+use crate::common::{card, faulty, open, options};
 use hal_emulation::supervised::Supervised;
 use hal_emulation::{Errno, Own};
 use hal_qaic_emulator::Options;
@@ -61,4 +61,23 @@ fn files_have_their_nodes_and_a_report_has_every_card() {
     assert_eq!(lines[0], "card 0: 0 opens, 0 messages, 0 calls, 0 bytes moved, 0 resets, 0 users left");
     assert_eq!(lines[1], "card 1: 1 opens, 2 messages, 0 calls, 0 bytes moved, 0 resets, 1 users left");
     assert_eq!(lines.len(), 2);
+}
+
+#[test]
+fn a_user_that_is_on_its_way_out_is_not_gone() {
+    // The device does not answer when it is told of the end, so that this takes a while.
+    let mut options = faulty(&["control-lost:1"]);
+    (options.execution.speed, options.module.control_resp_timeout_s) = (1, 1);
+    let machine = hal_qaic_emulator::Emulator::new(options).unwrap();
+    open(&machine, 0).abandon();
+    std::thread::scope(|scope| {
+        let ending = scope.spawn(|| Supervised::reap(&*machine));
+        while machine.counts(0).messages == 0 {
+            std::thread::yield_now();
+        }
+        assert!(Supervised::reap(&*machine), "somebody is at it");
+        assert_eq!(machine.counts(0).users, 1);
+        assert!(!ending.join().unwrap());
+    });
+    assert_eq!(machine.counts(0).users, 0);
 }

@@ -96,6 +96,17 @@ fn an_object_that_cannot_be_mapped_is_given_back() {
 }
 
 #[test]
+fn whoever_opened_a_file_tells_the_kernel_that_it_is_closed() {
+    let (card, kernel) = open(willing());
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let adopted = Card::adopt(kernel.clone(), file.as_fd(), "descriptor".to_owned()).unwrap();
+    drop(adopted);
+    assert_eq!(*kernel.closed.lock(), 0, "it is the program's");
+    drop(card);
+    assert_eq!(*kernel.closed.lock(), 1);
+}
+
+#[test]
 fn slices_and_executions_have_their_bytes() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let record = seen.clone();

@@ -109,17 +109,52 @@ fn a_network_without_some_of_its_bindings_is_not_run() {
 
 #[test]
 fn what_lies_beyond_the_kernels_counter_of_a_buffer_is_not_used_in_place() {
-    let mut bench = Bench::with_channels(16);
-    let executable = network(&bench);
-    let large = Arc::new(Memory::allocate(&bench.card, 3 << 30).unwrap());
-    let far = (2 << 30) - 2048;
-    assert!(large.view().slice(far, 4096).unwrap().fill(&[7]));
-    let target = bench.memory(&[0; 4096]);
-    bench.desk.calls();
-    bench.dispatch(&executable, 0, [1; 3], &[span(&large, far, 4096), span(&target, 0, 4096)]).unwrap();
-    assert_eq!(bytes(&target, 4096), [8; 4096]);
-    // `clone_range_of_sgt_for_slice` counts in a signed number of 32 bits.
-    assert!(bench.desk.calls().contains(&Asked::CreateBo), "the network has an object of its own for it");
+    const TWO: u64 = 2 << 30;
+    // `clone_range_of_sgt_for_slice` counts in a signed number of 32 bits, and begins anew with those that have more.
+    for (length, place, copied) in [
+        (TWO + 4096, TWO - 4096, false),
+        (TWO + 4096, TWO - 2048, true),
+        (2 * TWO - 4096, 0, false),
+        (2 * TWO, 0, true),
+    ] {
+        let mut bench = Bench::with_channels(16);
+        let executable = network(&bench);
+        let target = bench.memory(&[0; 4096]);
+        let large = Arc::new(Memory::allocate(&bench.card, length).unwrap());
+        assert!(large.view().slice(place, 4096).unwrap().fill(&[7]));
+        bench.desk.calls();
+        let bindings = [span(&large, place, 4096), span(&target, 0, 4096)];
+        bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
+        assert_eq!(bytes(&target, 4096), [8; 4096]);
+        let own = bench.desk.calls().contains(&Asked::CreateBo);
+        assert_eq!(own, copied, "whether the network has an object of its own for {length:#x} at {place:#x}");
+    }
+}
+
+#[test]
+fn a_network_that_reaches_beyond_the_kernels_counter_is_refused_with_what_to_do() {
+    let bench = Bench::with_channels(1);
+    let refused = Executable::network(&far((2 << 30) - 15), false, &bench.queues).map(drop).unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented, "{refused}");
+    assert!(refused.message().contains("buffer 0 reaches 2147483649 bytes"), "{refused}");
+    assert!(refused.message().contains("in several"), "{refused}");
+    assert!(Executable::network(&far((2 << 30) - 16), false, &bench.queues).is_ok());
+}
+
+#[test]
+fn a_buffer_beyond_two_gibibytes_is_worked_on_where_the_kernel_counts_in_int() {
+    for segment in [&[][..], &[("segment", "1g")]] {
+        let parameters = [&[("counter", "int")], segment].concat();
+        let (emulator, mut bench) = on_emulator(&parameters, Settings::default());
+        let executable = bench.adder();
+        let large = Arc::new(Memory::allocate(&bench.card, (2 << 30) + 8192).unwrap());
+        let at = |place: u64| span(&large, (2 << 30) + place, 4096);
+        assert!(large.view().slice(2 << 30, 8192).unwrap().fill(&[1]));
+        bench.dispatch(&executable, 0, [4096, 1, 1], &[at(0), at(4096)]).unwrap();
+        let mut page = [0; 4096];
+        assert!(large.view().read((2 << 30) + 4096, &mut page));
+        assert_eq!((page, emulator.complaint(0)), ([6; 4096], None));
+    }
 }
 
 #[test]
