@@ -32,6 +32,11 @@ impl Packet {
         name(self.operation).unwrap_or("an unknown packet")
     }
 
+    /// A word of it, by its place in the packet.
+    pub(super) fn word(&self, template: &[u8], at: usize) -> Option<u32> {
+        word(template, self.offset.checked_add(at)?)
+    }
+
     /// The parts of it that no patch may touch, from its own beginning, and what they are.
     pub(super) fn fixed(&self) -> &'static [(std::ops::Range<usize>, &'static str)] {
         const CONTROL: (std::ops::Range<usize>, &str) = (4..8, "the control word");

@@ -22,7 +22,7 @@ use parking_lot::RwLock;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -67,6 +67,8 @@ pub struct Card {
     notices: Option<Notices>,
     /// Who has dma-bufs of its memory.
     holders: Holders,
+    /// What a program that ran on it failed with, the first of them: only software can say it.
+    note: OnceLock<String>,
 }
 
 /// The file of a card.
@@ -138,6 +140,7 @@ impl Card {
             info: HwIpInfo::new_zeroed(),
             notices: None,
             holders: Holders::default(),
+            note: OnceLock::new(),
         };
         // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
         card.abi = card.identify()?;
@@ -318,11 +321,22 @@ impl Card {
         self.notices().map_or(events, |notices| notices.take_down(events))
     }
 
-    /// The same, for people.
+    /// A program that ran on it has failed.
+    pub(crate) fn note(&self, failure: &str) {
+        let _ = self.note.set(failure.to_owned());
+    }
+
+    /// What a program that ran on it failed with, if one did.
+    pub(crate) fn noted(&self) -> Option<&str> {
+        self.note.get().map(String::as_str)
+    }
+
+    /// The same as [`take_events`](Self::take_events), for people, and what a program that ran on it failed with.
     pub fn events(&self) -> String {
         let events = self.take_events();
-        let names: Vec<&str> =
+        let mut names: Vec<&str> =
             EVENTS.iter().filter(|(bit, _)| events & bit != 0).map(|&(_, name)| name).collect();
+        names.extend(self.noted());
         if names.is_empty() { "it does not say why".to_owned() } else { names.join(", ") }
     }
 
