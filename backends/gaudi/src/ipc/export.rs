@@ -137,7 +137,8 @@ fn dma_buf(
     inside: bool,
 ) -> Result<(OwnedFd, u64, u64), Failure> {
     if memory.is_host() {
-        let message = "host memory is shared by other means than a card's dma-buf";
+        let message = "a card's dma-buf is of its own memory: allocate host memory that is to be shared with \
+                       IREE_HAL_BUFFER_USAGE_SHARING_EXPORT, which makes it shared memory of the host";
         return Err(Failure::new(Code::InvalidArgument, message));
     }
     if offset.checked_add(length).is_none_or(|end| end > memory.length().next_multiple_of(PAGE)) {

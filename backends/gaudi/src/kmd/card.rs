@@ -149,7 +149,7 @@ impl Card {
         if state.status != status::OPERATIONAL {
             return Err(Failure::new(
                 Code::Unavailable,
-                format!("{} is {}; try again, or reset it", card.name, state_name(state.status)),
+                format!("{} is {}; {}", card.name, state_name(state.status), state_advice(state.status)),
             ));
         }
         card.info = card.info(info::HW_IP_INFO).map_err(|errno| card.failure("what it is", errno))?;
@@ -514,10 +514,7 @@ impl Card {
     pub fn failure(&self, what: &str, errno: Errno) -> Failure {
         let name = &self.name;
         let (code, advice) = match errno {
-            Errno::NOMEM => (
-                Code::ResourceExhausted,
-                "there is not enough memory, or not enough that may be pinned (ulimit -l)",
-            ),
+            Errno::NOMEM => (Code::ResourceExhausted, "there is not enough memory for it"),
             Errno::BUSY => (Code::Unavailable, "it is being reset; open it again"),
             Errno::NODEV => (Code::Unavailable, "it is gone; open it again if it comes back"),
             Errno::PERM => (Code::PermissionDenied, "its driver does not allow that"),
@@ -559,6 +556,15 @@ fn state_name(state: u32) -> &'static str {
     }
 }
 
+/// What to do about a state in which a card is not used.
+fn state_advice(state: u32) -> &'static str {
+    match state {
+        status::MALFUNCTION => "load it again, and see the kernel's log for what broke it",
+        status::NEEDS_RESET => "reset it",
+        _ => "try again in a minute",
+    }
+}
+
 fn cannot_open(kernel: &dyn Kernel, path: &Path, errno: Errno, waited: Duration) -> Failure {
     let name = path.display();
     match errno {
@@ -581,7 +587,9 @@ fn cannot_open(kernel: &dyn Kernel, path: &Path, errno: Errno, waited: Duration)
         }
         Errno::AGAIN => Failure::new(
             Code::Unavailable,
-            format!("{name} is still being reset after {waited:.1?}; try again, or give open_timeout="),
+            format!(
+                "{name} is still being reset after {waited:.1?}; try again, or with a longer open_timeout="
+            ),
         ),
         Errno::PERM => Failure::new(
             Code::FailedPrecondition,
