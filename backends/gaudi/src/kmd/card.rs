@@ -223,9 +223,18 @@ impl Card {
 
     /// Lets go of the file, and has everybody let go of the dma-bufs that hold it. Every call fails from then on.
     pub fn close(&self) {
+        self.let_go("its device was closed");
+    }
+
+    /// The same, of a card that is lost: whoever has its memory is told why.
+    pub(crate) fn lose(&self, why: &Failure) {
+        self.let_go(why.message());
+    }
+
+    fn let_go(&self, why: &str) {
         // Whoever opens the card anew must not find this one open, however long the others take.
         let file = self.file.write().take();
-        self.holders.lose();
+        self.holders.lose(why);
         match file {
             Some(File::Opened(file)) => self.kernel.close(file),
             Some(File::Adopted(file)) => drop(file),
