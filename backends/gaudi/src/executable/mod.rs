@@ -42,6 +42,7 @@
 //!
 //! - Each packet is one that the generation has, and is there to its end. A [`WREG_BULK`](crate::packet::opcode::WREG_BULK)
 //!   has as many values as the low 16 bits of its first word say.
+//! - `REPEAT` and `WAIT` are refused for an emulated card: no public source says what they do.
 //! - `STOP` is refused: nothing would run in that queue any more.
 //! - The first generation's kernel refuses `MSG_PROT`, `CP_DMA`, `WREG_BULK`, and `LOAD_AND_EXE` into the other fetcher
 //!   (bit 0 of its first word), in the queues that programs have. Refused here, they are refused with a name and a place

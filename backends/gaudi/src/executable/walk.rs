@@ -140,6 +140,13 @@ fn refuse(operation: u32, bytes: &[u8], generation: Generation, emulated: bool) 
                 compile the module for a card, or open an emulated device";
             refused(text)
         }
+        (opcode::REPEAT | opcode::WAIT, _) if emulated => {
+            let name = name(operation).unwrap_or("a packet");
+            let text = format!(
+                "{name} is not modelled by the emulator, as no public source says what it does; leave it out"
+            );
+            Some(Fault::new(Code::Unimplemented, text))
+        }
         (opcode::STOP, _) => {
             refused("would stop the queue for everyone; leave it out, a step ends by itself")
         }
