@@ -523,7 +523,10 @@ impl Card {
     pub fn failure(&self, what: &str, errno: Errno) -> Failure {
         let name = &self.name;
         let (code, advice) = match errno {
-            Errno::NOMEM => (Code::ResourceExhausted, "there is not enough memory for it"),
+            Errno::NOMEM => (
+                Code::ResourceExhausted,
+                "there is not enough memory for it; give some back, or ask for less",
+            ),
             Errno::BUSY => (Code::Unavailable, "it is being reset; open it again"),
             Errno::NODEV => (Code::Unavailable, "it is gone; open it again if it comes back"),
             Errno::PERM => (Code::PermissionDenied, "its driver does not allow that"),
