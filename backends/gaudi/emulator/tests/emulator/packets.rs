@@ -8,7 +8,7 @@ use hal_emulation::Errno;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::packet::opcode;
 use hal_gaudi_abi::uapi::{SyncManager, event, info, wait};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const FIRST: Generation = Generation::Gaudi1;
 const SECOND: Generation = Generation::Gaudi2;
@@ -39,6 +39,20 @@ fn elsewhere(address: u64, length: usize, upper: bool) -> Vec<u8> {
 
 fn list(index: u64, table: u64) -> Vec<u8> {
     packet(opcode::CB_LIST, 0, 0, &[index, table])
+}
+
+/// A card whose driver gives submissions their whole time, for what is held up or much.
+fn patient(generation: Generation) -> Card {
+    card(executing(generation, |execution| execution.speed = 1))
+}
+
+/// Waits until a byte is there.
+fn until(memory: &hal_backend::HostRange, at: u64, byte: u8) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while bytes(memory, at, 1) != [byte] {
+        assert!(Instant::now() < end, "{byte} never came to {at:#x}");
+        std::thread::yield_now();
+    }
 }
 
 const SCALARS: u32 = 1;
@@ -83,7 +97,7 @@ const COMMANDS: u64 = 0x2000;
 fn list_executes_what_its_index_says_time_and_again() {
     const ENTRIES: u64 = 300;
     const COMMANDS: u64 = TABLE + ENTRIES * 16;
-    let card = card(options(SECOND));
+    let card = patient(SECOND);
     let memory = host(0x2_0000);
     let address = card.map_host(&memory);
     let free: SyncManager = card.info(info::SYNC_MANAGER).unwrap();
@@ -115,7 +129,7 @@ fn list_executes_what_its_index_says_time_and_again() {
 /// A list goes on behind a fence where it was, whatever its index says by then.
 #[test]
 fn list_that_waits_goes_on_where_it_was() {
-    let card = card(options(SECOND));
+    let card = patient(SECOND);
     let memory = host(0x4000);
     let address = card.map_host(&memory);
     let mut inner = long(0, address + 0x800, 1);
@@ -128,6 +142,7 @@ fn list_that_waits_goes_on_where_it_was() {
     outer.extend(long(0, address + 0x808, 3));
     let commands = card.commands(&outer);
     let held = card.run(&commands, 1, outer.len()).unwrap();
+    until(&memory, 0x800, 1);
     assert_eq!(card.wait_for(held, Duration::from_millis(20)).1.status, wait::BUSY);
     assert_eq!(bytes(&memory, 0x800, 12), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert!(memory.write(0, &9_u32.to_le_bytes()) && memory.write(0x800, &[7]));
@@ -140,7 +155,7 @@ fn list_that_waits_goes_on_where_it_was() {
 /// Commands that end with others: a fence in those is waited for, and they are not begun again.
 #[test]
 fn commands_that_end_with_others_go_on_in_those() {
-    let card = card(options(SECOND));
+    let card = patient(SECOND);
     let memory = host(0x4000);
     let address = card.map_host(&memory);
     let inner = [long(0, address + 0x804, 2), fence(0), long(0, address + 0x808, 3)].concat();
@@ -153,6 +168,7 @@ fn commands_that_end_with_others_go_on_in_those() {
     let outer = outer.concat();
     let commands = card.commands(&outer);
     let held = card.run(&commands, 1, outer.len()).unwrap();
+    until(&memory, 0x804, 2);
     assert_eq!(card.wait_for(held, Duration::from_millis(20)).1.status, wait::BUSY);
     assert_eq!(bytes(&memory, 0x800, 12), [[1, 0, 0, 0], [2, 0, 0, 0], [0; 4]].concat());
     assert!(memory.write(0x800, &[9; 8]));
@@ -230,7 +246,7 @@ fn packets_that_nobody_has_described_are_refused_by_name() {
 #[test]
 fn packets_are_passed_over_by_predicates_that_are_false() {
     for (generation, dense) in [(FIRST, 0), (SECOND, 0), (SECOND, DENSE), (FIRST, DENSE)] {
-        let card = card(options(generation));
+        let card = patient(generation);
         let memory = host(4096);
         let address = card.map_host(&memory);
         // The first generation has but one way to lay them out.
@@ -336,7 +352,7 @@ fn lower_processor_has_fences_of_its_own() {
         (FIRST, 17, 0x7F_FC54_8000_u64 + 2 * 0x2_0000 + 0x308),
         (SECOND, 1, 0x1000_007F_FCC8_A000_u64 + 0x290),
     ] {
-        let card = card(options(generation));
+        let card = patient(generation);
         let memory = host(8192);
         let address = card.map_host(&memory);
         let inner = [fence(2), long(0, address + 4096, 1)].concat();
@@ -369,11 +385,7 @@ fn lower_processor_has_fences_of_its_own() {
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(bytes(&memory, 4096, 1), [0], "{generation}");
         card.execute(0, &long(0, fences + 2 * 0x14 + 16, 1));
-        let end = std::time::Instant::now() + Duration::from_secs(20);
-        while bytes(&memory, 4096, 1) != [1] {
-            assert!(std::time::Instant::now() < end, "{generation}: it is still closed");
-            std::thread::yield_now();
-        }
+        until(&memory, 4096, 1);
         if let Some(held) = held {
             card.finish(held);
         }
@@ -382,7 +394,7 @@ fn lower_processor_has_fences_of_its_own() {
 
 #[test]
 fn transfer_turns_words_round() {
-    let card = card(options(SECOND));
+    let card = patient(SECOND);
     let (source, target) = (host(8192), host(8192));
     let (from, to) = (card.map_host(&source), card.map_host(&target));
     let content: Vec<u8> = (0..4096_u32).map(|at| (at * 7 % 251) as u8).collect();
