@@ -403,3 +403,37 @@ fn times_are_written_when_interrupts_find_counters_far_enough() {
     drop((view, seen));
     assert_eq!(card.close().hard_resets, 1, "one is still to be written");
 }
+
+/// rule(multi-wait): two at a time, and no third until one of them is over.
+#[test]
+fn third_wait_for_the_first_of_several_finds_no_room() {
+    let card = card(options(FIRST));
+    let closed = fence(0);
+    let commands = card.commands(&closed);
+    let held = card.run(&commands, 1, closed.len()).unwrap();
+    let sequences = [held];
+    let wait = |time: u64| {
+        let request = WaitIn {
+            seq: sequences.as_ptr() as u64,
+            timeout_us: time,
+            flags: wait::MULTI_CS,
+            seq_arr_len: 1,
+            ..WaitIn::default()
+        };
+        card.call::<_, WaitOut>(Call::Wait, &request).0
+    };
+    std::thread::scope(|scope| {
+        let sleepers = [(); 2].map(|()| scope.spawn(|| wait(10_000_000)));
+        let end = std::time::Instant::now() + Duration::from_secs(8);
+        while wait(0) != Err(Errno::NOMEM) {
+            assert!(std::time::Instant::now() < end, "there is room for a third");
+        }
+        // The first fence of the queue. rule(fence-addresses)
+        card.execute(0, &long(place(FIRST).fences, 1));
+        for sleeper in sleepers {
+            assert_eq!(sleeper.join().unwrap(), Ok(()));
+        }
+    });
+    assert_eq!(wait(0), Ok(()));
+    card.finish(held);
+}
