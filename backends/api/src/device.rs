@@ -140,8 +140,8 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// memory, which is imported.
     fn export(&self, memory: &Self::Memory) -> Result<std::os::fd::OwnedFd, Failure> {
         let _ = memory;
-        let message = "there is no descriptor of this buffer's memory; ask for IREE_HAL_BUFFER_USAGE_SHARING_EXPORT and \
-                       HOST_VISIBLE memory where it is allocated";
+        let message = "this device gives out no descriptors of its memory; what has one is HOST_VISIBLE memory that was \
+                       allocated with IREE_HAL_BUFFER_USAGE_SHARING_EXPORT, of a heap that imports";
         Err(Failure::new(Code::Unavailable, message))
     }
 

@@ -10,7 +10,7 @@
 //! | `speed=N` | 1 | how much faster the driver's time passes, not what a program gives a wait |
 //! | `machine=NAME` | none | the name under which other processes of this user see what is in use |
 
-use hal_backend::{Failure, Parameters, processors};
+use hal_backend::{Code, Failure, Parameters, processors};
 use std::time::Duration;
 
 /// How a machine executes. The [module](self) says what each parameter does.
@@ -32,6 +32,26 @@ impl Default for Execution {
     fn default() -> Self {
         Self { workers: processors(), seeded: false, seed: 0, speed: 1, machine: None }
     }
+}
+
+/// The most cards of a machine.
+pub const MOST_CARDS: usize = 8;
+
+/// Refuses a card that a machine of so many has not.
+pub fn check_card(driver: &str, number: usize, cards: usize) -> Result<(), Failure> {
+    if number < cards {
+        return Ok(());
+    }
+    let many = if cards == 1 { "1 card" } else { &format!("{cards} cards") };
+    let advice = if number < MOST_CARDS {
+        format!("give cards={} for it", number + 1)
+    } else {
+        format!("a machine has up to {MOST_CARDS}, numbered from 0 to {}", MOST_CARDS - 1)
+    };
+    let message = format!(
+        "there is no {driver}://emulated/{number}: the machine has {many}, from emulated/0; {advice}"
+    );
+    Err(Failure::new(Code::NotFound, message))
 }
 
 impl Execution {
@@ -94,6 +114,15 @@ mod tests {
         assert_eq!(execution.real(Duration::from_secs(1)), Duration::from_millis(10));
         let seeded = read(&[("schedule", "seeded"), ("workers", "8")]).unwrap();
         assert_eq!((seeded.workers, seeded.seeded), (1, true));
+    }
+
+    #[test]
+    fn card_that_is_not_there_is_refused_with_how_to_have_it() {
+        assert!(check_card("device", 0, 1).is_ok() && check_card("device", 7, 8).is_ok());
+        let message = |number, cards| check_card("device", number, cards).unwrap_err().message().to_owned();
+        assert!(message(1, 1).contains("device://emulated/1: the machine has 1 card, "), "{}", message(1, 1));
+        assert!(message(7, 2).ends_with("give cards=8 for it"));
+        assert!(message(8, 8).ends_with("up to 8, numbered from 0 to 7"));
     }
 
     #[test]

@@ -13,13 +13,15 @@ use crate::queue::Queues;
 use crate::shared::Shared;
 use crate::submit::Submitter;
 use hal_backend::{
-    Code, Completer, Completion, Device, DeviceSpec, Failure, Heap as HeapInfo, HostLoader, HostRange,
-    Inferred, Job, LoadRequest, Loaded, NativeWaits, Properties, Rejected,
+    Code, Completer, Completion, Device, DeviceSpec, Failure, Function, Heap as HeapInfo, HostCall,
+    HostLoader, HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, NativeWaits, Properties,
+    Rejected,
 };
 use hal_emulation::programs::Programs;
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 /// What imported host memory begins on. Cards read and write single bytes of it; programs are compiled for that much.
@@ -179,6 +181,27 @@ impl Drop for Program {
     }
 }
 
+/// A host executable whose failures are told along with what they lead to: an engine that fails has its card reset, and the
+/// driver has no words for why.
+struct Heard {
+    program: Arc<dyn HostProgram>,
+    card: Weak<Card>,
+}
+
+impl HostProgram for Heard {
+    fn functions(&self) -> &[Function] {
+        self.program.functions()
+    }
+
+    fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, worker: usize) -> Result<(), Failure> {
+        self.program.run(call, workgroups, worker).inspect_err(|failure| {
+            if let Some(card) = self.card.upgrade() {
+                card.note(failure.message());
+            }
+        })
+    }
+}
+
 impl fmt::Debug for Executable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Executable").field("entries", &self.entries.len()).finish_non_exhaustive()
@@ -208,8 +231,15 @@ impl Executable {
 
 impl GaudiDevice {
     /// Loads a container, and puts into device memory what it keeps there.
-    fn install(&self, bytes: &[u8], program: Option<Program>) -> Result<Loaded<Executable>, Failure> {
-        let container = Container::read(bytes, self.card.generation(), self.programs.is_some())?;
+    fn install(
+        &self,
+        bytes: &[u8],
+        program: Option<Program>,
+        host: &[Function],
+    ) -> Result<Loaded<Executable>, Failure> {
+        let generation = self.card.generation();
+        let container = Container::read(bytes, generation, self.programs.is_some())?;
+        container.check_programs(generation, host)?;
         let (mut data, mut memories) = (Vec::new(), Vec::new());
         for segment in &container.data {
             let length = segment.bytes.len() as u64;
@@ -296,7 +326,7 @@ impl Device for GaudiDevice {
 
     fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
         if request.format == FORMAT {
-            return self.install(request.data, None);
+            return self.install(request.data, None, &[]);
         }
         let Some(programs) = &self.programs else {
             let message = format!(
@@ -308,9 +338,10 @@ impl Device for GaudiDevice {
         // A host executable takes the way of every other: a container, whose packets name the program.
         let executable = host.load(request, programs.workers())?;
         let container = wrap(executable.functions(), self.card.generation())?;
-        let number = programs.load(executable);
+        let heard = Arc::new(Heard { program: executable, card: Arc::downgrade(&self.card) });
+        let number = programs.load(heard.clone());
         let program = Program { keeper: programs.clone(), number };
-        self.install(&container.write(), Some(program))
+        self.install(&container.write(), Some(program), heard.functions())
     }
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {

@@ -317,7 +317,7 @@ impl Shared {
         let Some(failure) = lost else { return };
         // Nothing of the card's works any more; it must be let go of before what it was working on.
         self.submitter.close();
-        self.card.close();
+        self.card.lose(failure);
         for transfer in lines.iter_mut().flat_map(|line| line.drain(..)) {
             let _ = transfer.outcome.set(Err(failure.clone()));
         }

@@ -71,6 +71,7 @@ pub use info::Info;
 use device::Settings;
 use emulator::{Emulator, Options};
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
+use hal_emulation::options::check_card;
 use hal_emulation::programs::Programs;
 use hal_emulation::remote::{self, Remote};
 use kmd::{Kernel, Linux, Node, nodes};
@@ -223,7 +224,9 @@ fn emulated(path: &str) -> Result<Option<usize>, Failure> {
 fn locate(path: &str, parameters: &mut Parameters<'_>) -> Result<(PathBuf, Option<Arc<Emulator>>), Failure> {
     match emulated(path)? {
         Some(number) => {
-            let emulator = Emulator::get(&Options::read(parameters)?)?;
+            let options = Options::read(parameters)?;
+            check_card(Gaudi::NAME, number, options.cards)?;
+            let emulator = Emulator::get(&options)?;
             Ok((PathBuf::from(format!("/dev/accel/accel{number}")), Some(emulator)))
         }
         None if path.starts_with('/') => Ok((PathBuf::from(path), None)),
@@ -256,14 +259,16 @@ fn find(nodes: &[Node], path: &str) -> Result<Node, Failure> {
         let there: Vec<String> =
             nodes.iter().map(|node| format!("{} ({})", node.number, node.address)).collect();
         let there = if there.is_empty() {
-            "the kernel lists none in /sys/class/accel: no card, or its driver habanalabs is not loaded"
-                .to_owned()
+            format!(
+                "the kernel lists none in /sys/class/accel: no card, or its driver habanalabs is not loaded; without a card, \
+                 ask for gaudi://{EMULATED}"
+            )
         } else {
             format!("there are {}", there.join(", "))
         };
         Failure::new(
             Code::NotFound,
-            format!("there is no card gaudi://{path}; {there}; without a card, ask for gaudi://{EMULATED}"),
+            format!("there is no card gaudi://{path}; {there}"),
         )
     })
 }
@@ -323,6 +328,33 @@ mod tests {
         assert_eq!(emulated("emulated").unwrap(), Some(0));
         assert_eq!(emulated("emulated/1").unwrap(), Some(1));
         assert!(emulated("emulated1").is_err() && emulated("emulated/x").is_err());
+    }
+
+    #[test]
+    fn advice_is_for_what_was_not_done() {
+        for (uri, parts) in [
+            ("gaudi://emulated/2", vec!["gaudi://emulated/2", "has 2 cards", "cards=3"]),
+            ("gaudi://emulated/1?cards=1", vec!["has 1 card,", "cards=2"]),
+            ("gaudi://emulated/8?cards=8", vec!["has 8 cards", "from 0 to 7"]),
+            ("gaudi://emulated/x", vec!["emulated/0, emulated/1"]),
+            ("gaudi://emulated?fault=open:EAGAIN:100000&open_timeout=0", vec!["longer open_timeout="]),
+            ("gaudi:///dev/accel/accel250", vec!["ask for gaudi://emulated"]),
+        ] {
+            let refused = Gaudi::open_uri(uri).unwrap_err();
+            let message = refused.message();
+            assert_eq!(hal_testbench::circular_advice(uri, message), None, "{uri}: {message}");
+            for part in parts {
+                assert!(message.contains(part), "{part:?} is not in what {uri} says: {message}");
+            }
+        }
+        let listed = [Node {
+            number: 0,
+            address: "0000:19:00.0".to_owned(),
+            generation: Generation::Gaudi2,
+            status: String::new(),
+        }];
+        let other = find(&listed, "1").unwrap_err();
+        assert!(!other.message().contains("without a card"), "there is one: {other}");
     }
 
     /// A parameter, often one that there is, with a value that is often one that it takes.
@@ -394,6 +426,8 @@ mod tests {
             let uri = format!("gaudi://{path}?open_timeout=0&{}", pairs.join("&"));
             if let Err(failure) = Gaudi::open_uri(&uri) {
                 prop_assert!(!failure.message().is_empty());
+                let advice = hal_testbench::circular_advice(&uri, failure.message());
+                prop_assert_eq!(advice, None, "{}: {}", uri, failure);
                 prop_assert_ne!(failure.code(), Code::Internal, "{}: {}", uri, failure);
             }
         }

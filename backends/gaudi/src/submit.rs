@@ -148,11 +148,11 @@ impl Submitter {
         if errno == Errno::BUSY && self.card.take_events() & event::DEVICE_RESET != 0 {
             return self.told();
         }
-        let message = format!(
-            "{} is {} ({errno}); its memory is lost, open it again",
-            self.card.name(),
-            self.card.state()
-        );
+        let (name, state) = (self.card.name(), self.card.state());
+        let message = match self.card.noted() {
+            Some(note) => format!("{name} is {state} ({errno}): {note}; its memory is lost, open it again"),
+            None => format!("{name} is {state} ({errno}); its memory is lost, open it again"),
+        };
         Failure::with_origin(Code::Unavailable, Origin::Device, message)
     }
 

@@ -245,6 +245,18 @@ fn the_other_process() {
     // Whoever is at the other end says when to go on.
     let mut line = String::new();
     BufReader::new(socket.lock()).read_line(&mut line).unwrap();
+    if line.trim() == "fail" {
+        let emulator = support::emulator(&uri);
+        emulator.fail(0);
+        let end = Instant::now() + Duration::from_secs(20);
+        while emulator.counts(0).hard_resets == 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let counts = emulator.counts(0);
+        assert_eq!((counts.kills, counts.hard_resets), (0, 1), "somebody held a dma-buf of the card");
+        println!("reset");
+    }
     if line.trim() == "check" {
         let expected = bytes(&pattern(LENGTH, 43));
         assert!(
@@ -337,4 +349,115 @@ fn bytes_bounce_through_the_host_both_ways_while_the_exporter_lives() {
         let gone = import.read(0, target.address(), 4096).unwrap_err();
         assert_eq!(gone.code(), Code::Unavailable, "{gone}");
     }
+}
+
+/// Waits until an import is known to be of no use: why, and how long that took.
+fn learns(import: &hal_gaudi::ipc::Import) -> (hal_backend::Failure, Duration) {
+    let begin = Instant::now();
+    loop {
+        if let Some(lost) = import.lost() {
+            return (lost, begin.elapsed());
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "the importer is not told");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The kernel tells only who has opened a card, and waits for everybody else: so the exporter tells them.
+#[test]
+fn importer_in_another_process_is_told_that_the_exporters_card_is_lost_and_why() {
+    for generation in ["gaudi1", "gaudi2"] {
+        for (register, way) in [("&register=on", Way::Mapped), ("", Way::Bounced)] {
+            let uri = machine(&format!("generation={generation}&speed=50{register}"));
+            let (child, mut socket) = process("exporter", &uri);
+            let (handle, buffer) = receive(&socket).unwrap().unwrap();
+            let device = open(&uri);
+            let import = device.ipc().import(&handle, buffer).unwrap();
+            assert_eq!(import.way(), way);
+            let target = device.ipc().allocate(LENGTH).unwrap();
+            import.read(0, target.address(), LENGTH).unwrap();
+            assert!(import.lost().is_none());
+            socket.write_all(b"fail\n").unwrap();
+            let (lost, _) = learns(&import);
+            assert_eq!(lost.code(), Code::Unavailable);
+            for part in ["/dev/accel/accel0", "is lost", "an error of an engine", "a reset"] {
+                assert!(lost.message().contains(part), "{part:?} is not in {lost}");
+            }
+            // Idle or not, the same is said, and nothing of the lost card is held: its process lives.
+            assert_eq!(import.read(0, target.address(), 4096).unwrap_err().message(), lost.message());
+            assert_eq!(import.address(), None);
+            ends_well(child);
+            assert!(device.card().is_open());
+            assert!(contents(device.ipc(), target.address(), LENGTH) == bytes(&pattern(LENGTH, 42)));
+        }
+    }
+}
+
+#[test]
+fn importer_learns_at_once_that_the_exporter_of_its_bytes_is_gone() {
+    let uri = machine("");
+    let (mut child, socket) = process("exporter", &uri);
+    let (handle, buffer) = receive(&socket).unwrap().unwrap();
+    let device = open(&uri);
+    let import = device.ipc().import(&handle, buffer).unwrap();
+    assert!(import.lost().is_none());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (lost, took) = learns(&import);
+    assert!(lost.message().contains("gone"), "{lost}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+/// All runs of so many digits in a text.
+fn runs(text: &str, digits: usize) -> std::collections::BTreeSet<&str> {
+    (0..=text.len().saturating_sub(digits)).filter_map(|at| text.get(at..at + digits)).collect()
+}
+
+/// Everybody can read the names that are listened at, and they are made before there is any secret.
+#[test]
+fn name_of_a_service_is_another_each_time_and_says_nothing_of_a_secret() {
+    const PROCESSES: usize = 4;
+    let mut names = std::collections::BTreeSet::new();
+    let mut secrets = std::collections::BTreeSet::new();
+    let mut alike = 0;
+    for _ in 0..PROCESSES {
+        let (child, mut socket) = process("exporter", &machine("generation=gaudi2"));
+        let (handle, _buffer) = receive(&socket).unwrap().unwrap();
+        let secret = &handle.encode()[144..160];
+        let listening = std::fs::read_to_string("/proc/net/unix").unwrap();
+        let line = listening.lines().find(|line| line.ends_with(&format!("@{}", handle.service)));
+        let line = line
+            .unwrap_or_else(|| panic!("{:?} is not among the names that are listened at", handle.service));
+        let digits = handle.service.trim_start_matches("gaudi-");
+        assert!(
+            digits.len() >= 24 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()),
+            "{}",
+            handle.service
+        );
+        let hex = |bytes: &mut dyn Iterator<Item = &u8>| {
+            bytes.map(|byte| format!("{byte:02x}")).collect::<String>()
+        };
+        // As it is sent, and as the numbers that it is made of are written.
+        let (first, second) = secret.split_at(8);
+        let orders = [hex(&mut secret.iter()), hex(&mut first.iter().rev()) + &hex(&mut second.iter().rev())];
+        // Six digits are alike by chance once in ten thousand times, in one process; twelve never.
+        let shown = |text: &str, count| {
+            orders.iter().any(|order| !runs(order, count).is_disjoint(&runs(text, count)))
+        };
+        alike += usize::from(shown(line, 6));
+        assert!(!shown(&listening, 12), "a secret shows among all names");
+        assert!(names.insert(handle.service.clone()), "a name was there before: {}", handle.service);
+        assert!(secrets.insert(secret.to_vec()));
+        socket.write_all(b"go\n").unwrap();
+        ends_well(child);
+    }
+    assert!(alike < 2, "names say something of the secrets");
+    // One name goes with every handle of a process, whose secrets differ: it depends on none of them.
+    let uri = machine("generation=gaudi2");
+    let device = open(&uri);
+    let memory = filled(device.ipc(), 8192, 1);
+    let exports = [0, 4096].map(|offset| device.ipc().export(&memory, offset, 4096).unwrap());
+    let [one, two] = exports.each_ref().map(|export| export.handle());
+    assert_eq!(one.service, two.service);
+    assert_ne!(one.secret, two.secret);
 }

@@ -73,6 +73,7 @@ pub use memory::Memory;
 
 use emulator::{Emulator, Options};
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
+use hal_emulation::options::check_card;
 use hal_emulation::programs::Programs;
 use hal_emulation::remote::{self, Remote};
 use hal_qaic_abi::sysfs;
@@ -190,7 +191,9 @@ impl Driver for Qaic {
             let programs = Remote::connect(&*kernel)?.map(|remote| remote as Arc<dyn Programs>);
             return open(kernel, &node, programs, &opening);
         };
-        let emulator = Emulator::get(&Options::read(parameters)?)?;
+        let options = Options::read(parameters)?;
+        check_card(Self::NAME, number, options.cards)?;
+        let emulator = Emulator::get(&options)?;
         let node = Path::new(sysfs::NODES).join(format!("accel{number}"));
         let programs: Arc<dyn Programs> = emulator.clone();
         open(emulator, &node, Some(programs), &opening)
@@ -361,5 +364,24 @@ mod tests {
             Qaic::create().open("/dev/accel/accel9999", &mut Parameters::new("qaic", [])).unwrap_err();
         assert_eq!(failure.code(), Code::NotFound);
         assert!(failure.message().contains("accel9999"), "{failure}");
+    }
+
+    #[test]
+    fn advice_is_for_what_was_not_done() {
+        for (uri, parts) in [
+            ("qaic://emulated/1", vec!["qaic://emulated/1", "has 1 card,", "cards=2"]),
+            ("qaic://emulated/3?cards=2", vec!["has 2 cards", "cards=4"]),
+            ("qaic://emulated/8?cards=8", vec!["has 8 cards", "from 0 to 7"]),
+            ("qaic://emulated/x", vec!["emulated/0, emulated/1"]),
+            ("qaic://emulated?fault=boot:100000&open_timeout=0", vec!["longer open_timeout="]),
+            ("qaic:///dev/accel/accel250", vec!["ask for qaic://emulated"]),
+        ] {
+            let refused = Qaic::open_uri(uri).unwrap_err();
+            let message = refused.message();
+            assert_eq!(hal_testbench::circular_advice(uri, message), None, "{uri}: {message}");
+            for part in parts {
+                assert!(message.contains(part), "{part:?} is not in what {uri} says: {message}");
+            }
+        }
     }
 }

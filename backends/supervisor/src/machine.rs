@@ -2,16 +2,19 @@
 
 //! The machine that a URI names.
 
+use crate::tree::Numbers;
 use hal_backend::{Code, Failure, Parameters};
 use hal_emulation::supervised::Supervised;
+use hal_gaudi_abi::uapi::Abi;
 use hal_gaudi_emulator as gaudi;
 use hal_qaic_emulator as qaic;
 use std::sync::Arc;
 
-/// A machine, and the name of its kernel driver.
+/// A machine, the name of its kernel driver, and how that numbers nodes.
 pub(crate) struct Machine {
     pub(crate) cards: Arc<dyn Supervised>,
     pub(crate) driver: &'static str,
+    pub(crate) numbers: Numbers,
 }
 
 /// The machine of a URI such as `gaudi://emulated?cards=2`.
@@ -33,12 +36,16 @@ pub(crate) fn open(uri: &str) -> Result<Machine, Failure> {
         "gaudi" => {
             let options = gaudi::Options::read(&mut parameters)?;
             parameters.finish()?;
-            Machine { cards: gaudi::Emulator::new(options)?, driver: "habanalabs" }
+            let numbers = match options.abi {
+                Abi::Drm => Numbers::Accelerators,
+                Abi::Old => Numbers::Own,
+            };
+            Machine { cards: gaudi::Emulator::new(options)?, driver: "habanalabs", numbers }
         }
         "qaic" => {
             let options = qaic::Options::read(&mut parameters)?;
             parameters.finish()?;
-            Machine { cards: qaic::Emulator::new(options)?, driver: "qaic" }
+            Machine { cards: qaic::Emulator::new(options)?, driver: "qaic", numbers: Numbers::Accelerators }
         }
         _ => return Err(unknown()),
     };

@@ -111,7 +111,7 @@ fn run(uri: &str, report: bool, program: &OsString, arguments: &[OsString]) -> R
     let machine = machine::open(uri).map_err(|failure| ours(failure.to_string()))?;
     let folder = Folder::new("with-cards")
         .map_err(|error| ours(format!("there is no folder for what programs list: {error}")))?;
-    let tree = Tree::new(machine.cards.clone(), machine.driver, &folder);
+    let tree = Tree::new(machine.cards.clone(), machine.driver, machine.numbers, &folder);
     let running = launch::launch(program, arguments)?;
     raise_limit();
     let supervisor = Supervisor::new(running.listener, machine.cards.clone(), tree);

@@ -14,9 +14,37 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// The number that the kernel has given to accelerators, and to the control nodes of Gaudis.
+/// The number that the kernel has given to accelerators, and one that a Gaudi's driver is given for nodes of its own.
 const MAJOR: u32 = 261;
-const CONTROL_MAJOR: u32 = 234;
+const OWN_MAJOR: u32 = 234;
+
+/// How nodes are numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numbers {
+    /// By the kernel's accelerators, and control nodes by the driver alike (`cdev_sysfs_debugfs_add`).
+    Accelerators,
+    /// By the driver, as before Linux 6.7: each card has an even number, and its control node the next (`allocate_device_id`).
+    Own,
+}
+
+impl Numbers {
+    /// The number of a node.
+    fn of(self, card: u32, control: bool) -> (u32, u32) {
+        match (self, control) {
+            (Self::Accelerators, false) => (MAJOR, card),
+            (Self::Accelerators, true) => (OWN_MAJOR, card),
+            (Self::Own, control) => (OWN_MAJOR, 2 * card + u32::from(control)),
+        }
+    }
+
+    /// The card whose node, not the one for control, has a number that is written so.
+    fn card(self, number: &str) -> Option<u32> {
+        let (major, minor) = number.split_once(':')?;
+        let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+        let card = if self == Self::Own { minor / 2 } else { minor };
+        (self.of(card, false) == (major, minor)).then_some(card)
+    }
+}
 
 /// Another way to a device's attributes: by the number of its node.
 const BY_NUMBER: &str = "/sys/dev/char";
@@ -86,6 +114,7 @@ impl Drop for Folder {
 /// The tree.
 pub(crate) struct Tree {
     machine: Arc<dyn Supervised>,
+    numbers: Numbers,
     /// Where folders are.
     root: PathBuf,
     /// The folder of the parameters of the driver's module, if it has any.
@@ -94,9 +123,9 @@ pub(crate) struct Tree {
 
 impl Tree {
     /// A tree of a machine, whose driver has this name, with a folder for its folders.
-    pub(crate) fn new(machine: Arc<dyn Supervised>, driver: &str, folder: &Folder) -> Self {
+    pub(crate) fn new(machine: Arc<dyn Supervised>, driver: &str, numbers: Numbers, folder: &Folder) -> Self {
         let parameters = Path::new("/sys/module").join(driver).join("parameters");
-        Self { machine, root: folder.0.clone(), parameters }
+        Self { machine, numbers, root: folder.0.clone(), parameters }
     }
 
     /// Whether a path begins in a folder of this tree, and goes back to one that is none.
@@ -111,7 +140,7 @@ impl Tree {
         let path = self.stands_for(&plain(path));
         let by_number = path.strip_prefix(BY_NUMBER).ok().and_then(|rest| {
             let mut parts = rest.components();
-            let number = parts.next()?.as_os_str().to_str()?.strip_prefix("261:")?;
+            let number = self.numbers.card(parts.next()?.as_os_str().to_str()?)?;
             Some(Path::new(accel::SYSFS).join(format!("accel{number}")).join(parts.as_path()))
         });
         let path = by_number.unwrap_or(path);
@@ -139,13 +168,9 @@ impl Tree {
         if let Some((number, control)) = accel::node(path) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let there = self.machine.list(Path::new(accel::NODES))?.contains(&name);
-            let minor = u32::try_from(number).map_err(|_| Errno::NOENT)?;
-            let node = if control {
-                Entry::Node { major: CONTROL_MAJOR, minor: 2 * minor + 1 }
-            } else {
-                Entry::Node { major: MAJOR, minor }
-            };
-            return if there { Ok(node) } else { Err(Errno::NOENT) };
+            let card = u32::try_from(number).map_err(|_| Errno::NOENT)?;
+            let (major, minor) = self.numbers.of(card, control);
+            return if there { Ok(Entry::Node { major, minor }) } else { Err(Errno::NOENT) };
         }
         self.text(path).map(Entry::File)
     }
@@ -156,11 +181,13 @@ impl Tree {
             && self.is_listed(number)?
         {
             // What every device of the class has.
+            let card = u32::try_from(number).map_err(|_| Errno::NOENT)?;
+            let (major, minor) = self.numbers.of(card, false);
             match file {
-                "dev" => return Ok(format!("{MAJOR}:{number}\n")),
+                "dev" => return Ok(format!("{major}:{minor}\n")),
                 "uevent" => {
                     return Ok(format!(
-                        "MAJOR={MAJOR}\nMINOR={number}\nDEVNAME=accel/accel{number}\nDEVTYPE=accel_minor\n"
+                        "MAJOR={major}\nMINOR={minor}\nDEVNAME=accel/accel{number}\nDEVTYPE=accel_minor\n"
                     ));
                 }
                 _ => {}
@@ -264,7 +291,7 @@ mod tests {
     fn tree(name: &str) -> (Tree, Folder) {
         let machine = Emulator::new(Options::default()).unwrap();
         let folder = Folder::new(name).unwrap();
-        (Tree::new(machine, "habanalabs", &folder), folder)
+        (Tree::new(machine, "habanalabs", Numbers::Accelerators, &folder), folder)
     }
 
     #[test]
@@ -286,12 +313,32 @@ mod tests {
         assert!(!out("/dev/accel/../accel/accel0") && !out("/dev/shm/..") && !out("/dev/accel"));
     }
 
+    /// A program finds a card's attributes by the number of its node, and one that has the control node by the number before.
+    #[test]
+    fn older_driver_numbers_each_card_and_its_control_node_in_turn() {
+        let (tree, _folder) = tree("with-cards-numbers");
+        let tree = Tree { numbers: Numbers::Own, ..tree };
+        let find = |path: &str| tree.find(Path::new(path));
+        for (name, minor) in [("accel0", 0), ("accel_controlD0", 1), ("accel1", 2), ("accel_controlD1", 3)] {
+            assert_eq!(find(&format!("/dev/accel/{name}")), Ok(Entry::Node { major: 234, minor }), "{name}");
+        }
+        assert_eq!(find("/sys/class/accel/accel1/dev"), Ok(Entry::File("234:2\n".to_owned())));
+        let meant = |path: &str| tree.meant(Path::new(path)).map(|path| path.display().to_string());
+        assert_eq!(
+            meant("/sys/dev/char/234:2/pci_addr").as_deref(),
+            Some("/sys/class/accel/accel1/pci_addr")
+        );
+        for other in ["/sys/dev/char/234:3/pci_addr", "/sys/dev/char/261:1/pci_addr", "/sys/dev/char/x/dev"] {
+            assert_eq!(meant(other), None, "{other}");
+        }
+    }
+
     #[test]
     fn a_machine_shows_nodes_attributes_and_folders() {
         let (tree, _folder) = tree("with-cards-files");
         let find = |path: &str| tree.find(Path::new(path));
         assert_eq!(find("/dev/accel/accel1"), Ok(Entry::Node { major: 261, minor: 1 }));
-        assert_eq!(find("/dev/accel/accel_controlD1"), Ok(Entry::Node { major: 234, minor: 3 }));
+        assert_eq!(find("/dev/accel/accel_controlD1"), Ok(Entry::Node { major: 234, minor: 1 }));
         assert_eq!(find("/dev/accel/accel2"), Err(Errno::NOENT));
         assert_eq!(find("/dev/accel/emulator"), Ok(Entry::Programs));
         for folder in

@@ -105,6 +105,17 @@ fn the_file_system_shows_cards_and_everything_that_it_had() {
     }
 }
 
+/// What the vendor's open library and tests ask for that no other program here does.
+#[test]
+fn programs_of_the_shape_of_the_vendors_tests_find_what_they_ask_for() {
+    python("gaudi://emulated?abi=old", "numbers");
+    both("doors", "speed=20");
+    both("asks", "");
+    both("late", "speed=20");
+    python("gaudi://emulated?dram=6g", "full");
+    python("gaudi://emulated", "decides");
+}
+
 #[test]
 fn a_python_program_moves_bytes_and_meets_the_kernels_rules() {
     both("transfer", "");

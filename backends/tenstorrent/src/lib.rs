@@ -69,6 +69,7 @@ pub use memory::{CardRange, Memory};
 use board::Board;
 use dispatch::Settings;
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
+use hal_emulation::options::check_card;
 use hal_tenstorrent_emulator::{Emulator, Options};
 use kmd::{Kernel, Linux, Node, Selector, find, nodes};
 use std::path::{Path, PathBuf};
@@ -204,6 +205,7 @@ impl Driver for Tenstorrent {
         if library {
             options = options.with_library(named_library()?);
         }
+        check_card(Self::NAME, number, options.cards)?;
         // More tiles than threads, or more cores of a tile, would make nothing faster.
         let settings = opening.settings(options.execution.workers, 1);
         let node = Path::new(paths::NODES).join(number.to_string());
@@ -334,5 +336,30 @@ mod tests {
         assert_eq!(failure.code(), Code::NotFound);
         assert!(failure.message().contains("/dev/tenstorrent/9999"), "{failure}");
         assert!(failure.message().contains("tenstorrent://emulated"), "{failure}");
+    }
+
+    fn open_uri(uri: &str) -> Result<TenstorrentDevice, Failure> {
+        let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+        let path = path.trim_start_matches("tenstorrent://");
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        Tenstorrent.open(path, &mut Parameters::new("tenstorrent", pairs))
+    }
+
+    #[test]
+    fn advice_is_for_what_was_not_done() {
+        for (uri, parts) in [
+            ("tenstorrent://emulated/1", vec!["tenstorrent://emulated/1", "has 1 card,", "cards=2"]),
+            ("tenstorrent://emulated/3?cards=2", vec!["has 2 cards", "cards=4"]),
+            ("tenstorrent://emulated/8?cards=8", vec!["has 8 cards", "from 0 to 7"]),
+            ("tenstorrent://emulated/x", vec!["emulated/0, emulated/1"]),
+            ("tenstorrent:///dev/tenstorrent/250", vec!["ask for tenstorrent://emulated"]),
+        ] {
+            let refused = open_uri(uri).unwrap_err();
+            let message = refused.message();
+            assert_eq!(hal_testbench::circular_advice(uri, message), None, "{uri}: {message}");
+            for part in parts {
+                assert!(message.contains(part), "{part:?} is not in what {uri} says: {message}");
+            }
+        }
     }
 }

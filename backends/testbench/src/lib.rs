@@ -136,6 +136,39 @@ pub fn until_known(timeline: &Semaphore) -> Result<(), Failure> {
     }
 }
 
+/// What a message advises although the URI that it is about has done just that: to ask for the device that was asked for, or to
+/// give a parameter that was given, without saying how else.
+pub fn circular_advice(uri: &str, message: &str) -> Option<String> {
+    let (place, query) = uri.split_once('?').unwrap_or((uri, ""));
+    let given = |pair: &str| query.split('&').any(|one| one == pair);
+    let keys =
+        |key: &str| query.split('&').any(|one| one.split_once('=').is_some_and(|(name, _)| name == key));
+    let words: Vec<&str> = message.split_whitespace().collect();
+    let plain = |word: &&str| -> String {
+        word.trim_matches(|letter: char| matches!(letter, ',' | ';' | '.' | ':' | '(' | ')')).to_owned()
+    };
+    let comparison = |word: Option<&&str>| {
+        word.is_some_and(|word| {
+            matches!(plain(word).as_str(), "more" | "longer" | "larger" | "raise" | "less")
+        })
+    };
+    words.iter().enumerate().find_map(|(at, word)| {
+        let word = plain(word);
+        let before = words.get(..at).and_then(<[&str]>::last);
+        let asks = before.is_some_and(|before| *before == "for")
+            && at >= 2
+            && words.get(at - 2).is_some_and(|ask| *ask == "ask");
+        let device = asks && word.contains("://") && place.starts_with(&word);
+        let gives = before.is_some_and(|before| matches!(*before, "give" | "with" | "set"));
+        let parameter = match word.split_once('=') {
+            Some((key, "")) => keys(key) && !comparison(before) && !comparison(words.get(at + 1)),
+            Some(_) => gives && given(&word),
+            None => false,
+        };
+        (device || parameter).then_some(word)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
@@ -182,5 +215,25 @@ mod tests {
         let memory = bench.device().allocate(0, 16).unwrap();
         let failure = bench.run(0, fill(&memory, 17)).unwrap_err();
         assert_ne!(failure.code(), Code::Cancelled, "{failure}");
+    }
+
+    #[test]
+    fn advice_that_was_followed_already_is_found() {
+        for (uri, message, found) in [
+            (
+                "gaudi://emulated/5",
+                "there is none; without a card, ask for gaudi://emulated",
+                Some("gaudi://emulated"),
+            ),
+            ("gaudi://5", "there is none; without a card, ask for gaudi://emulated", None),
+            ("gaudi://0?open_timeout=5", "try again, or give open_timeout=", Some("open_timeout=")),
+            ("gaudi://0", "try again, or give open_timeout=", None),
+            ("gaudi://0?open_timeout=5", "try again, or with a longer open_timeout=", None),
+            ("gaudi://0?open_timeout=5", "give open_timeout= more", None),
+            ("gaudi://emulated/2?cards=2", "give cards=3", None),
+            ("gaudi://emulated/2?cards=3", "give cards=3.", Some("cards=3")),
+        ] {
+            assert_eq!(circular_advice(uri, message).as_deref(), found, "{uri}: {message}");
+        }
     }
 }

@@ -319,7 +319,7 @@ fn what_has_no_descriptor_says_how_to_get_one() {
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
         let plain = device.try_buffer_of(host(0), LENGTH).unwrap();
-        let text = if uri.starts_with("gaudi") { "other means" } else { "SHARING_EXPORT" };
+        let text = "IREE_HAL_BUFFER_USAGE_SHARING_EXPORT";
         let code = if uri.starts_with("gaudi") { Code::InvalidArgument } else { Code::Unavailable };
         refused(export(&device, &plain), code, text);
         let (whole, mut part) = (device.try_buffer_of(shared(), LENGTH).unwrap(), null_mut());

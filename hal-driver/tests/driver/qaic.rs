@@ -432,7 +432,7 @@ fn what_cannot_be_opened_says_what_to_do() {
     says("qaic://0000:99:00.0", Code::NotFound, "0000:99:00.0");
     says("qaic:///dev/accel/accel99", Code::NotFound, "accel99");
     says("qaic:///dev/null", Code::InvalidArgument, "not a qaic device");
-    says("qaic://emulated/7", Code::NotFound, "accel7");
+    says("qaic://emulated/7", Code::NotFound, "cards=8");
     says("qaic://emulated/x", Code::NotFound, "emulated/0");
     says("qaic://fd/x", Code::InvalidArgument, "fd/x");
     says("qaic://fd/999", Code::InvalidArgument, "no open descriptor");

@@ -367,6 +367,7 @@ pub mod info {
     pub const PLL_FREQUENCY: u32 = 16;
     pub const POWER: u32 = 17;
     pub const OPEN_STATS: u32 = 18;
+    pub const DRAM_REPLACED_ROWS: u32 = 21;
     pub const DRAM_PENDING_ROWS: u32 = 22;
     pub const LAST_ERR_OPEN_DEV_TIME: u32 = 23;
     pub const CS_TIMEOUT_EVENT: u32 = 24;

@@ -337,11 +337,21 @@ pub(crate) enum Body {
     Wait { object: u32, value: u32 },
 }
 
+/// Commands at a device address that others have executed, and how far they have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Nested {
+    pub(crate) address: u64,
+    pub(crate) length: u32,
+    /// Which of the queue's two processors executes them.
+    pub(crate) upper: bool,
+    pub(crate) at: u64,
+}
+
 /// How far the commands of an item have been executed: to a byte of them, and of those that they had executed elsewhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Position {
-    pub(crate) outer: u64,
-    pub(crate) inner: u64,
+    pub(crate) at: u64,
+    pub(crate) nested: Vec<Nested>,
 }
 
 /// A chunk in a queue.
@@ -498,8 +508,8 @@ impl Context {
     }
 
     /// Whether everything that a queue's first item waits for is there.
-    fn may_run(queue: &Queue, number: u32, sync: &Sync) -> bool {
-        if queue.running || queue.stuck || queue.fence.is_some_and(|fence| !sync.is_open(number, fence)) {
+    fn may_run(queue: &Queue, sync: &Sync) -> bool {
+        if queue.running || queue.stuck || queue.fence.is_some_and(|fence| !sync.is_open(fence)) {
             return false;
         }
         match queue.items.front() {
@@ -511,7 +521,7 @@ impl Context {
 
     /// Whether a queue has something that can begin, or go on.
     pub(crate) fn is_runnable(&self, number: u32, sync: &Sync) -> bool {
-        self.queues.get(&number).is_some_and(|queue| Self::may_run(queue, number, sync))
+        self.queues.get(&number).is_some_and(|queue| Self::may_run(queue, sync))
     }
 
     /// The queues whose first item has waited for something that is there now.
@@ -520,8 +530,7 @@ impl Context {
             let first = queue.items.front();
             queue.fence.is_some() || matches!(first, Some(Item { body: Body::Wait { .. }, .. }))
         };
-        let ready =
-            self.queues.iter().filter(|&(&number, queue)| waits(queue) && Self::may_run(queue, number, sync));
+        let ready = self.queues.iter().filter(|(_, queue)| waits(queue) && Self::may_run(queue, sync));
         ready.map(|(&number, _)| number).collect()
     }
 

@@ -217,9 +217,31 @@ impl Machine {
         Ok(())
     }
 
+    /// Whether a predicate of a queue is true. The first always is.
+    pub(crate) fn predicate(&self, number: usize, queue: u32, predicate: u32) -> bool {
+        predicate == 0
+            || self
+                .lock()
+                .cards
+                .get(number)
+                .is_some_and(|card| card.sync.predicates(queue) >> predicate & 1 == 1)
+    }
+
+    /// Loads scalars or predicates of a queue.
+    pub(crate) fn load_registers(&self, number: usize, queue: u32, scalars: bool, words: &[u32]) {
+        if let Some(card) = self.lock().cards.get_mut(number) {
+            card.sync.load_registers(queue, scalars, words);
+        }
+    }
+
+    /// The scalars of a queue.
+    pub(crate) fn scalars(&self, number: usize, queue: u32) -> [u32; 4] {
+        self.lock().cards.get(number).map_or([0; 4], |card| card.sync.scalars(queue))
+    }
+
     /// Passes a fence, if it is open.
-    pub(crate) fn pass_fence(&self, number: usize, queue: u32, fence: Fence) -> bool {
-        self.lock().cards.get_mut(number).is_some_and(|card| card.sync.pass(queue, fence))
+    pub(crate) fn pass_fence(&self, number: usize, fence: Fence) -> bool {
+        self.lock().cards.get_mut(number).is_some_and(|card| card.sync.pass(fence))
     }
 
     /// Writes down what was wrong, and has the card reset.

@@ -202,6 +202,8 @@ impl Machine {
             }
             info::PCI_COUNTERS => words([0, card.counts.bytes_moved, 0]),
             info::DRAM_PENDING_ROWS => bytes(&0_u32),
+            // How many rows were replaced, and room for 32 of them: none.
+            info::DRAM_REPLACED_ROWS => vec![0; 8 + 32 * 8],
             info::CLK_RATE => words([1000 << 32 | 1000]),
             info::TIME_SYNC => words([clock(), clock(), 0]),
             _ => return Err(Errno::INVAL),

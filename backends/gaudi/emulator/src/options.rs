@@ -5,7 +5,7 @@
 use crate::{fault, hardware};
 use hal_backend::{Failure, Parameters};
 use hal_emulation::fault::Fault;
-use hal_emulation::options::Execution;
+use hal_emulation::options::{Execution, MOST_CARDS};
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::Abi;
 
@@ -66,7 +66,7 @@ impl Options {
             _ => Abi::Drm,
         };
         Ok(Self {
-            cards: parameters.number("cards", defaults.cards, 1, 8)?,
+            cards: parameters.number("cards", defaults.cards, 1, MOST_CARDS)?,
             dram: dram(parameters, generation)?.unwrap_or(defaults.dram),
             register: parameters.choice("register", &["on", "off"])? == Some("on"),
             abi,

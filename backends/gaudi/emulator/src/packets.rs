@@ -5,7 +5,7 @@
 //! Commands are read when they are executed, a little ahead, from memory that is the program's: what is not there is a
 //! page fault, like any other access. Nothing is locked meanwhile but the list of mappings, for each look into it.
 
-use crate::card::{Body, Live, Position};
+use crate::card::{Body, Live, Nested, Position};
 use crate::engine::{End, Run, Trouble};
 use crate::machine::Machine;
 use crate::space::Piece;
@@ -25,10 +25,14 @@ const AHEAD: u64 = 4096;
 /// The longest packet that is believed.
 const LONGEST: usize = 1 << 20;
 
+/// How deep commands may have others executed that they do not end with.
+const DEEPEST: usize = 16;
+
 /// Bits of a transfer's control word that say what it is, and what is none of our business.
 const MEMSET: u32 = 1 << 4;
 const LINEAR: u32 = 1 << 3;
 const WRITE_COMPLETION: u32 = 1;
+const ENDIAN: u32 = 3 << 1;
 const MODES: u32 = 0xFFFF;
 
 /// How many bytes a packet has whose first eight are these; nothing, if that cannot be told.
@@ -217,68 +221,184 @@ struct Engine<'a> {
     worker: usize,
 }
 
+/// Commands under way, and what is known of them.
+struct Level<'a> {
+    source: Source<'a>,
+    /// How long they are in all.
+    length: u64,
+    /// Which of the queue's two processors executes them.
+    upper: bool,
+    /// Where they are, but for those of the item itself.
+    place: Option<(u64, u32)>,
+}
+
+/// What comes after a packet.
+enum Next {
+    Packet,
+    /// The packet is not over before this fence is open.
+    Fence(Fence),
+    /// Other commands come first.
+    Nested(Nested),
+}
+
 impl Engine<'_> {
-    /// Executes commands, from where they were left.
+    /// Executes commands, from where they were left. Each packet may have others executed first; those that end with such a packet
+    /// are over before it is, so that lists that go on and on take no more room.
     fn all(&self, source: Source<'_>) -> Result<(), Stop> {
         if source.left() == 0 {
             return Err(Trouble::Undefined("the command buffer is empty".to_owned()).into());
         }
-        let Position { outer, inner } = self.run.item.from;
-        let mut inner = inner;
-        self.each(source, outer, |engine, operation, packet, outer| {
-            if operation != opcode::CP_DMA {
-                let fence = engine.packet(operation, packet)?;
-                return fence.map_or(Ok(()), |fence| Err(Stop::Fence(fence, Position { outer, inner: 0 })));
+        let Position { at, nested } = &self.run.item.from;
+        let mut levels = vec![Level { length: source.left(), source, upper: true, place: None }];
+        levels.iter_mut().for_each(|level| level.source.jump(*at));
+        for &nested in nested {
+            levels.push(self.level(nested)?);
+        }
+        while let Some(level) = levels.last_mut() {
+            if level.source.left() == 0 {
+                levels.pop();
+                continue;
             }
-            // Commands at another address, by the lower of the queue's two processors. It has no such packet itself.
-            let (length, address) = (word(packet, 0) & 0xFFFF_FFFF, word(packet, 8));
-            let nested = Source::at(&engine.run.live, address, u32::try_from(length).unwrap_or(0))?;
-            engine.each(nested, std::mem::take(&mut inner), |engine, operation, packet, inner| {
-                let fence = engine.packet(operation, packet)?;
-                fence.map_or(Ok(()), |fence| Err(Stop::Fence(fence, Position { outer, inner })))
-            })
-        })
-    }
-
-    /// Hands out packet by packet: the operation, the packet, and where it begins.
-    fn each(
-        &self,
-        mut source: Source<'_>,
-        from: u64,
-        mut each: impl FnMut(&Self, u32, &[u8], u64) -> Result<(), Stop>,
-    ) -> Result<(), Stop> {
-        let begin = source.left();
-        source.jump(from);
-        while source.left() > 0 {
             self.alive()?;
-            let at = begin - source.left();
-            let head = word(source.peek(8)?, 0);
+            let head = word(level.source.peek(8)?, 0);
             let operation = u32::try_from(head >> 56).unwrap_or(0) & 0x1F;
             let unknown = || Trouble::Undefined(format!("operation {operation:#x}, in {head:#x}"));
             let length = length_of(operation, head).ok_or_else(unknown)?;
-            each(self, operation, source.peek(length)?, at)?;
-            source.skip(length);
+            match self.packet(operation, level.source.peek(length)?, level.upper)? {
+                Next::Packet => level.source.skip(length),
+                Next::Fence(fence) => return Err(Stop::Fence(fence, position(&levels))),
+                Next::Nested(nested) => {
+                    level.source.skip(length);
+                    if level.source.left() == 0 && levels.len() > 1 {
+                        levels.pop();
+                    }
+                    if levels.len() > DEEPEST {
+                        let why = format!("commands have others executed, {DEEPEST} deep");
+                        return Err(Trouble::Engine(why).into());
+                    }
+                    levels.push(self.level(nested)?);
+                }
+            }
         }
         Ok(())
     }
 
-    /// Executes a packet. A fence that is not open is said, and the packet is not over.
-    fn packet(&self, operation: u32, packet: &[u8]) -> Result<Option<Fence>, Stop> {
+    /// Commands at a device address, from where they were left.
+    fn level(&self, nested: Nested) -> Result<Level<'_>, Trouble> {
+        let Nested { address, length, upper, at } = nested;
+        let mut source = Source::at(&self.run.live, address, length)?;
+        source.jump(at);
+        Ok(Level { source, length: u64::from(length), upper, place: Some((address, length)) })
+    }
+
+    /// Executes a packet, by the upper or the lower of a queue's two processors.
+    fn packet(&self, operation: u32, packet: &[u8], upper: bool) -> Result<Next, Stop> {
+        let control = u32::try_from(word(packet, 0) >> 32).unwrap_or(0);
+        let (card, queue) = (self.run.card, self.run.queue);
+        if is_predicated(operation) && !self.machine.predicate(card, queue, control & 0x1F) {
+            return Ok(Next::Packet);
+        }
         match operation {
             opcode::LIN_DMA => self.transfer(packet)?,
             DISPATCH => self.dispatch(packet)?,
             opcode::MSG_LONG => self.message(packet)?,
             opcode::MSG_SHORT => self.short_message(packet)?,
             opcode::FENCE => {
-                let fence = Fence::of_packet(u32::try_from(word(packet, 0) & 0xFFFF_FFFF).unwrap_or(0));
-                let (card, queue) = (self.run.card, self.run.queue);
-                return Ok((!self.machine.pass_fence(card, queue, fence)).then_some(fence));
+                let config = u32::try_from(word(packet, 0) & 0xFFFF_FFFF).unwrap_or(0);
+                let fence = Fence::of_packet(self.machine.hardware, queue, config, upper);
+                let passed = self.machine.pass_fence(card, fence);
+                return Ok(if passed { Next::Packet } else { Next::Fence(fence) });
+            }
+            // The lower processor has no such packets.
+            opcode::CP_DMA if upper => return Ok(Next::Nested(self.commands_elsewhere(packet))),
+            opcode::CB_LIST if upper && self.machine.hardware.dram_virtual => return self.list(packet),
+            opcode::LOAD_AND_EXE => return self.load_and_execute(packet, upper),
+            opcode::REPEAT | opcode::WAIT => {
+                let name = if operation == opcode::REPEAT { "REPEAT" } else { "WAIT" };
+                let why = format!(
+                    "{name} is not modelled: no public source says what it does; leave it out where commands are emulated"
+                );
+                return Err(Trouble::Engine(why).into());
             }
             // Registers of engines, and who of several queues goes first, are not modelled.
             opcode::NOP | opcode::WREG_32 | opcode::ARB_POINT => {}
             _ => return Err(Trouble::Undefined(format!("operation {operation:#x}")).into()),
         }
-        Ok(None)
+        Ok(Next::Packet)
+    }
+
+    /// The commands that a packet has executed: by the lower processor, or, on the second generation, by the upper one.
+    fn commands_elsewhere(&self, packet: &[u8]) -> Nested {
+        const UPPER: u64 = 1 << 37;
+        let head = word(packet, 0);
+        let length = u32::try_from(head & 0xFFFF_FFFF).unwrap_or(0);
+        let upper = self.machine.hardware.dram_virtual && head & UPPER != 0;
+        Nested { address: word(packet, 8), length, upper, at: 0 }
+    }
+
+    /// A list of commands: a word in memory says which entry of a table is executed.
+    fn list(&self, packet: &[u8]) -> Result<Next, Stop> {
+        const LARGE: u64 = 1 << 37;
+        const ENTRY: usize = 16;
+        if word(packet, 0) & LARGE != 0 {
+            return Err(Trouble::Engine(
+                "a list of commands has entries of 32 bytes; 16 is what there is".to_owned(),
+            )
+            .into());
+        }
+        let (mut index, mut entry) = ([0; 4], [0; ENTRY]);
+        fetch(&self.run.live, word(packet, 8), &mut index)?;
+        let offset = u64::from(u32::from_le_bytes(index)) * ENTRY as u64;
+        fetch(&self.run.live, word(packet, 16).wrapping_add(offset), &mut entry)?;
+        let head = word(&entry, 0);
+        if u32::try_from(head >> 56).unwrap_or(0) & 0x1F != opcode::CP_DMA {
+            let why = format!("a list of commands has {head:#x} where a CP_DMA has to be");
+            return Err(Trouble::Undefined(why).into());
+        }
+        self.packet(opcode::CP_DMA, &entry, true)
+    }
+
+    /// Loads predicates or scalars, and executes the packet that is in the scalars.
+    fn load_and_execute(&self, packet: &[u8], upper: bool) -> Result<Next, Stop> {
+        /// What is loaded begins at a multiple of so much.
+        const ALIGNMENT: u64 = 128;
+        let (head, address) = (word(packet, 0), word(packet, 8));
+        let (scalars, dense, load, execute, second) =
+            (head & 1, head >> 1 & 1, head >> 8 & 1, head >> 9 & 1, head >> 10 & 1);
+        let (card, queue) = (self.run.card, self.run.queue);
+        if load == 1 {
+            if !address.is_multiple_of(ALIGNMENT) {
+                let why =
+                    format!("what is loaded from {address:#x} does not begin at a multiple of {ALIGNMENT}");
+                return Err(Trouble::Engine(why).into());
+            }
+            // One bit for each, side by side or in a word of its own.
+            let dense = dense == 1 && self.machine.hardware.dram_virtual;
+            let length = match (scalars, dense) {
+                (1, _) => 16,
+                (_, true) => 4,
+                (_, false) => 128,
+            };
+            let mut bytes = vec![0; length];
+            fetch(&self.run.live, address, &mut bytes)?;
+            let words =
+                bytes.chunks_exact(4).filter_map(<[u8]>::first_chunk).map(|&bytes| u32::from_le_bytes(bytes));
+            let words: Vec<u32> = words.collect();
+            self.machine.load_registers(card, queue, scalars == 1, &words);
+        }
+        if execute == 0 {
+            return Ok(Next::Packet);
+        }
+        let scalars = self.machine.scalars(card, queue);
+        let bytes: Vec<u8> = scalars.iter().flat_map(|scalar| scalar.to_le_bytes()).collect();
+        let bytes = bytes.get(if second == 1 { 8.. } else { 0.. }).unwrap_or_default();
+        let head = word(bytes, 0);
+        let operation = u32::try_from(head >> 56).unwrap_or(0) & 0x1F;
+        let fits = length_of(operation, head).and_then(|length| bytes.get(..length));
+        match fits {
+            Some(packet) if operation != opcode::LOAD_AND_EXE => self.packet(operation, packet, upper),
+            _ => Err(Trouble::Undefined(format!("scalars have {head:#x} where a packet has to be")).into()),
+        }
     }
 
     fn alive(&self) -> Result<(), Stop> {
@@ -312,6 +432,11 @@ impl Engine<'_> {
             // Above the address there is the context's number.
             target &= (1 << 56) - 1;
         }
+        // What is swapped: nothing, or words of 2, 4 or 8 bytes. The first generation cannot.
+        let swapped = if self.machine.hardware.dram_virtual { 1_usize << (modes >> 1 & 3) } else { 1 };
+        if swapped > 1 {
+            modes &= !ENDIAN;
+        }
         if modes != 0 {
             let why = format!("a transfer with control word {control:#x} converts, which is not modelled");
             return Err(Trouble::Engine(why).into());
@@ -323,6 +448,8 @@ impl Engine<'_> {
         let moved = if partial { length / 2 } else { length };
         if memset {
             self.repeat(source, &targets, moved)?;
+        } else if swapped > 1 {
+            self.swap(&sources, &targets, moved, swapped)?;
         } else {
             self.copy(&sources, &targets, moved)?;
         }
@@ -350,6 +477,32 @@ impl Engine<'_> {
             if written == target.memory.length() {
                 (to, written) = (targets.next(), 0);
             }
+        }
+        Ok(())
+    }
+
+    /// Copies words with their bytes in the other order.
+    fn swap(&self, sources: &[Piece], targets: &[Piece], length: u64, word: usize) -> Result<(), Stop> {
+        if !length.is_multiple_of(word as u64) {
+            let why = format!("a transfer of {length} bytes swaps words of {word}");
+            return Err(Trouble::Engine(why).into());
+        }
+        let mut done = 0;
+        while done < length {
+            self.alive()?;
+            let now = (length - done).min(SPARSE);
+            let mut bytes = vec![0; usize::try_from(now).unwrap_or(0)];
+            each_part(sources, done, &mut bytes, |piece, at, bytes| {
+                backing::pull(piece.memory.whole());
+                piece.memory.read(at, bytes)
+            });
+            bytes.chunks_exact_mut(word).for_each(<[u8]>::reverse);
+            each_part(targets, done, &mut bytes, |piece, at, bytes| {
+                let written = piece.memory.write(at, bytes);
+                backing::push(piece.memory.whole());
+                written
+            });
+            done += now;
         }
         Ok(())
     }
@@ -459,12 +612,61 @@ impl Engine<'_> {
     }
 }
 
+/// Goes through the parts of some memory in pieces that bytes are for, from a place on.
+fn each_part(
+    pieces: &[Piece],
+    from: u64,
+    mut bytes: &mut [u8],
+    each: impl Fn(&Piece, u64, &mut [u8]) -> bool,
+) {
+    let mut skip = from;
+    for piece in pieces {
+        let length = piece.memory.length();
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        let now = usize::try_from(length - skip).unwrap_or(usize::MAX).min(bytes.len());
+        let Some((part, rest)) = std::mem::take(&mut bytes).split_at_mut_checked(now) else { return };
+        let moved = each(piece, skip, part);
+        debug_assert!(moved, "pieces are as long as they say");
+        (bytes, skip) = (rest, 0);
+    }
+}
+
 /// Copies, to and from what processes have now.
 fn transfer(target: HostPart<'_>, source: HostPart<'_>) -> bool {
     backing::pull(source);
     let copied = target.copy_from(source);
     backing::push(target);
     copied
+}
+
+/// Whether a packet has a number of a predicate: it is passed over if that is false.
+fn is_predicated(operation: u32) -> bool {
+    matches!(
+        operation,
+        opcode::WREG_32
+            | opcode::WREG_BULK
+            | opcode::MSG_LONG
+            | opcode::MSG_PROT
+            | opcode::FENCE
+            | opcode::ARB_POINT
+            | opcode::REPEAT
+            | opcode::CP_DMA
+            | opcode::CB_LIST
+            | opcode::LOAD_AND_EXE
+    )
+}
+
+/// How far everything under way is.
+fn position(levels: &[Level<'_>]) -> Position {
+    let at = |level: &Level<'_>| level.length - level.source.left();
+    let nested = levels.iter().filter_map(|level| {
+        let (address, length) = level.place?;
+        Some(Nested { address, length, upper: level.upper, at: at(level) })
+    });
+    Position { at: levels.first().map_or(0, at), nested: nested.collect() }
 }
 
 /// Eight bytes of a packet, which has them.

@@ -4,7 +4,8 @@
 //!
 //! A *sync object* is a counter. A *monitor* that is armed watches up to eight of them that lie side by side, and when all
 //! have got far enough, writes a word somewhere and is not armed any more: most often to a *fence* of a queue, which
-//! is a counter that a packet of that queue waits for and takes from.
+//! is a counter that a packet of that queue waits for and takes from. An engine's queues share a second processor, the lower
+//! one, with fences of its own. On the second generation four objects can be one long number, which four monitors wait for.
 //!
 //! The driver signals and waits by the same means, with objects and monitors that it keeps for itself; so do packets of programs
 //! with theirs, and nothing here knows the difference. Engines write to all of it by addresses in the space of registers.
@@ -16,6 +17,13 @@ use std::collections::BTreeMap;
 const VALUE: u32 = (1 << 15) - 1;
 /// Added to what is there, instead of replacing it.
 const ADD: u32 = 1 << 31;
+/// Of four objects side by side, each of which has fifteen bits of one number. Second generation.
+const LONG: u32 = 1 << 24;
+/// How many objects and monitors one long number takes.
+const PARTS: u32 = 4;
+/// In a monitor's configuration: it watches a long number, and which half of its group that is.
+const LONG_MONITOR: u32 = 1;
+const HIGH_GROUP: u32 = 1 << 31;
 
 /// Where things of one sync manager are, from its first sync object on.
 #[derive(Debug)]
@@ -78,21 +86,41 @@ struct Monitor {
     config: u32,
     /// What it watches, while it does.
     armed: Option<u32>,
+    /// A part of the number that another monitor waits for.
+    part: u32,
 }
 
 /// What a queue waits for: a fence of its own that has at least so much, of which the packet takes some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fence {
-    pub(crate) number: u32,
+    /// Whose it is, and which: a queue's own, or that of the lower processor, which all queues of an engine share.
+    place: (u32, u32),
     pub(crate) target: u32,
     pub(crate) taken: u32,
 }
 
 impl Fence {
-    /// The fence that a packet's first word names.
-    pub(crate) fn of_packet(config: u32) -> Self {
-        Self { number: config >> 30, target: config >> 16 & 0xFF, taken: config & 0xF }
+    /// The fence that a packet's first word names, of the processor that executes it.
+    pub(crate) fn of_packet(hardware: &Hardware, queue: u32, config: u32, upper: bool) -> Self {
+        let whose = if upper { queue } else { LOWER | engine_of(hardware, queue) };
+        Self { place: (whose, config >> 30), target: config >> 16 & 0xFF, taken: config & 0xF }
     }
+}
+
+/// Tells the fences of an engine's lower processor from those of its first queue.
+const LOWER: u32 = 1 << 31;
+
+/// The first queue of a queue's engine. Behind the first two engines of the first generation comes a queue of the driver's.
+fn engine_of(hardware: &Hardware, queue: u32) -> u32 {
+    let first = if hardware.dram_virtual || queue < 8 { 0 } else { 9 };
+    queue.checked_sub(first).map_or(queue, |within| first + within / 4 * 4)
+}
+
+/// What packets of a queue can be made to depend on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Registers {
+    predicates: u32,
+    scalars: [u32; 4],
 }
 
 /// How the driver uses the two sync objects of a queue by turns.
@@ -125,6 +153,7 @@ pub(crate) struct Sync {
     monitors: BTreeMap<(usize, u32), Monitor>,
     /// By queue and number.
     fences: BTreeMap<(u32, u32), u32>,
+    registers: BTreeMap<u32, Registers>,
     streams: BTreeMap<u32, Stream>,
 }
 
@@ -162,19 +191,47 @@ impl Sync {
         self.objects.retain(|&(manager, number), _| manager == 0 && number < first_object);
         self.monitors.retain(|&(manager, number), _| manager == 0 && number < first_monitor);
         self.fences.clear();
+        self.registers.clear();
     }
 
-    /// Whether a queue may go on behind a fence.
-    pub(crate) fn is_open(&self, queue: u32, fence: Fence) -> bool {
-        self.fences.get(&(queue, fence.number)).copied().unwrap_or(0) >= fence.target
+    /// The predicates of a queue, a bit for each.
+    pub(crate) fn predicates(&self, queue: u32) -> u32 {
+        self.registers.get(&queue).map_or(0, |registers| registers.predicates)
+    }
+
+    /// The scalars of a queue.
+    pub(crate) fn scalars(&self, queue: u32) -> [u32; 4] {
+        self.registers.get(&queue).map_or([0; 4], |registers| registers.scalars)
+    }
+
+    /// Loads scalars of a queue, or its predicates: from one word, or from the first bit of each of several.
+    pub(crate) fn load_registers(&mut self, queue: u32, scalars: bool, words: &[u32]) {
+        let registers = self.registers.entry(queue).or_default();
+        match (scalars, words) {
+            (true, words) => {
+                for (scalar, &word) in registers.scalars.iter_mut().zip(words) {
+                    *scalar = word;
+                }
+            }
+            (false, &[word]) => registers.predicates = word,
+            (false, words) => {
+                let bits = (0..32_u32).zip(words).map(|(place, &word)| (word & 1) << place);
+                registers.predicates = bits.fold(0, |all, bit| all | bit);
+            }
+        }
+    }
+
+    /// Whether what waits for a fence may go on.
+    pub(crate) fn is_open(&self, fence: Fence) -> bool {
+        self.fences.get(&fence.place).copied().unwrap_or(0) >= fence.target
     }
 
     /// Goes on behind a fence that is open, and takes from it.
-    pub(crate) fn pass(&mut self, queue: u32, fence: Fence) -> bool {
-        if !self.is_open(queue, fence) {
+    pub(crate) fn pass(&mut self, fence: Fence) -> bool {
+        if !self.is_open(fence) {
             return false;
         }
-        let count = self.fences.entry((queue, fence.number)).or_default();
+        let count = self.fences.entry(fence.place).or_default();
         *count = count.saturating_sub(fence.taken);
         true
     }
@@ -213,21 +270,50 @@ impl Sync {
 
     /// Takes the first monitor whose objects have all got far enough.
     fn triggered(&mut self) -> Option<((usize, u32), Monitor)> {
-        let objects = &self.objects;
-        let far = |manager: usize, monitor: &Monitor, armed: u32| {
-            let group = armed & 0xFF | (monitor.config >> 16 & 0xF) << 8;
-            let (mask, equal, wanted) = (armed >> 8 & 0xFF, armed >> 16 & 1 == 1, armed >> 17);
-            (0..8).filter(|bit| mask >> bit & 1 == 0).all(|bit| {
-                let value = objects.get(&(manager, group * 8 + bit)).copied().unwrap_or(0);
-                if equal { value == wanted } else { value >= wanted }
-            })
-        };
-        let mut armed = self.monitors.iter_mut().filter(|(_, monitor)| monitor.armed.is_some());
+        let mut all = self.monitors.iter();
         let found =
-            armed.find(|(key, monitor)| monitor.armed.is_some_and(|armed| far(key.0, monitor, armed)));
-        let (&key, monitor) = found?;
+            all.find(|&(&key, monitor)| monitor.armed.is_some_and(|armed| self.is_far(key, monitor, armed)));
+        let (&key, _) = found?;
+        let monitor = self.monitors.get_mut(&key)?;
         monitor.armed = None;
         Some((key, *monitor))
+    }
+
+    fn is_far(&self, (manager, number): (usize, u32), monitor: &Monitor, armed: u32) -> bool {
+        let group = armed & 0xFF | (monitor.config >> 16 & 0xF) << 8;
+        let (mask, equal, wanted) = (armed >> 8 & 0xFF, armed >> 16 & 1 == 1, armed >> 17);
+        let value = |object: u32| self.objects.get(&(manager, object)).copied().unwrap_or(0);
+        if monitor.config & LONG_MONITOR != 0 {
+            let first = group * 8 + if monitor.config & HIGH_GROUP != 0 { PARTS } else { 0 };
+            let part =
+                |number: u32| self.monitors.get(&(manager, number)).map_or(0, |monitor| monitor.part >> 17);
+            let reached = (0..PARTS).fold(0, |all, part| all | u64::from(value(first + part)) << (15 * part));
+            let wanted =
+                (1..PARTS).fold(u64::from(wanted), |all, at| all | u64::from(part(number + at)) << (15 * at));
+            return if equal { reached == wanted } else { reached >= wanted };
+        }
+        (0..8).filter(|bit| mask >> bit & 1 == 0).all(|bit| {
+            let value = value(group * 8 + bit);
+            if equal { value == wanted } else { value >= wanted }
+        })
+    }
+
+    /// Writes a number of four objects: the lowest part, which leaves nothing of the others, or something that is added.
+    fn store_long(&mut self, manager: usize, first: u32, value: u32) {
+        let parts = (0..PARTS).map(|part| self.objects.get(&(manager, first + part)).copied().unwrap_or(0));
+        let old = (0..PARTS).zip(parts).fold(0, |all, (part, value)| all | u64::from(value) << (15 * part));
+        let new = if value & ADD == 0 { u64::from(value & VALUE) } else { old + u64::from(value & VALUE) };
+        for part in 0..PARTS {
+            let bits = u32::try_from(new >> (15 * part) & u64::from(VALUE)).unwrap_or(0);
+            self.objects.insert((manager, first + part), bits);
+        }
+    }
+
+    /// Whether a monitor is one of the three that a long one before it takes along.
+    fn is_part(&self, manager: usize, number: u32) -> bool {
+        (1..PARTS)
+            .filter_map(|before| self.monitors.get(&(manager, number.checked_sub(before)?)))
+            .any(|monitor| monitor.config & LONG_MONITOR != 0)
     }
 
     /// Writes one register. False, if it is none of these.
@@ -242,6 +328,10 @@ impl Sync {
         let inside = managers.filter_map(|(number, &first)| Some((number, offset.checked_sub(first)?)));
         for (manager, offset) in inside {
             if let Some(object) = place(offset, 0, layout.objects) {
+                if value & LONG != 0 && hardware.dram_virtual {
+                    self.store_long(manager, object, value);
+                    return true;
+                }
                 let old = self.objects.entry((manager, object)).or_default();
                 *old = if value & ADD == 0 { value } else { old.wrapping_add(value) } & VALUE;
                 return true;
@@ -256,11 +346,13 @@ impl Sync {
             let found =
                 (0..).zip(rows).find_map(|(row, first)| Some((row, place(offset, first?, layout.monitors)?)));
             let Some((row, number)) = found else { continue };
+            let is_part = row == 3 && self.is_part(manager, number);
             let monitor = self.monitors.entry((manager, number)).or_default();
             match row {
                 0 => monitor.address[0] = value,
                 1 => monitor.address[1] = value,
                 2 => monitor.payload = value,
+                3 if is_part => monitor.part = value,
                 3 => monitor.armed = Some(value),
                 _ => monitor.config = value,
             }
@@ -320,9 +412,10 @@ fn fence_at(hardware: &Hardware, offset: u64) -> Option<(u32, u32)> {
         (0..count).find_map(|engine| {
             let start = first + apart * u64::from(engine) + row;
             let number = place(offset, start, 4 * fences / 4)?;
-            // Five words for each fence, of which the last is no stream's.
+            // Five words for each fence, of which the last is the lower processor's.
             let (fence, stream) = (number / 5, number % 5);
-            (stream < 4).then_some((queue + engine * 4 + stream, fence))
+            let first = queue + engine * 4;
+            Some((if stream < 4 { first + stream } else { LOWER | first }, fence))
         })
     };
     if !hardware.dram_virtual {
@@ -355,10 +448,10 @@ mod tests {
     fn monitor_writes_to_a_fence_when_its_objects_have_got_far_enough() {
         let hardware = hardware::of(Generation::Gaudi2);
         let mut sync = Sync::default();
-        let fence = Fence::of_packet(2 << 30 | 1 << 16 | 1);
+
         // The second fence of the first stream of the second tensor engine of the third part.
         let address = 0x1000_007F_F800_0000_u64 + 0x441_A000 + 0x290 + 2 * 0x14;
-        let queue = 96 + 4;
+        let fence = Fence::of_packet(hardware, 96 + 4, 2 << 30 | 1 << 16 | 1, true);
         let mut set = |offset: u64, value: u32| {
             assert_eq!(sync.write(hardware, SOB + offset, value), Some(vec![]));
         };
@@ -369,14 +462,14 @@ mod tests {
         // Objects 800 and 802, at least three.
         set(0xE000 + 300 * 4, 3 << 17 | (!0b101_u32 & 0xFF) << 8 | 100);
         set(802 * 4, 3);
-        assert!(!sync.pass(queue, fence));
+        assert!(!sync.pass(fence));
         for _ in 0..3 {
-            assert!(!sync.is_open(queue, fence));
+            assert!(!sync.is_open(fence));
             assert!(sync.write(hardware, SOB + 800 * 4, ADD | 1).is_some());
         }
-        assert!(sync.pass(queue, fence) && !sync.pass(queue, fence), "it was taken");
+        assert!(sync.pass(fence) && !sync.pass(fence), "it was taken");
         sync.write(hardware, SOB + 800 * 4, ADD | 1);
-        assert!(!sync.is_open(queue, fence), "it is not armed any more");
+        assert!(!sync.is_open(fence), "it is not armed any more");
     }
 
     #[test]

@@ -7,7 +7,8 @@ use super::fault::{Fault, Name};
 use super::walk::{Packet, packets};
 use super::{MAX_ALIGNMENT, MAX_TEMPLATE};
 use crate::generation::Generation;
-use crate::packet::DISPATCH;
+use crate::packet::{DISPATCH, dispatch};
+use hal_backend::Function;
 
 /// Refuses what a card of this generation should not be given.
 pub(super) fn container(container: &Container, generation: Generation, emulated: bool) -> Result<(), Fault> {
@@ -20,6 +21,92 @@ pub(super) fn container(container: &Container, generation: Generation, emulated:
         check.entry().map_err(|fault| fault.within(format_args!("entry {number}: {name}")))?;
     }
     Ok(())
+}
+
+/// Refuses packets of the emulator's own that do not run a function of the host executable that was loaded with the container,
+/// with what that function takes. Told only when they run, the card would be reset for them.
+pub(super) fn programs(
+    container: &Container,
+    generation: Generation,
+    functions: &[Function],
+) -> Result<(), Fault> {
+    for (number, entry) in container.entries.iter().enumerate() {
+        for (step, one) in entry.steps.iter().enumerate() {
+            let found = packets(&one.template, generation, true)?;
+            for packet in found.iter().filter(|packet| packet.operation == DISPATCH) {
+                program(one, packet, functions).map_err(|fault| {
+                    let name = Name(&entry.name);
+                    fault.within(format_args!(
+                        "entry {number}: {name}: step {step}: DISPATCH at template offset {}",
+                        packet.offset
+                    ))
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks one packet against what it runs.
+fn program(step: &Step, packet: &Packet, functions: &[Function]) -> Result<(), Fault> {
+    if functions.is_empty() {
+        return Err(Fault::invalid(
+            "it runs a host executable, and this container was loaded without one; load the host executable's own file, \
+             which the device puts into a container itself",
+        ));
+    }
+    // Fields that the packet has, or it would not have been read as one.
+    let field = |at: usize| packet.word(&step.template, at).unwrap_or(u32::MAX);
+    let patched = |at: usize, width: usize| {
+        let (begin, end) = (packet.offset.saturating_add(at), packet.offset.saturating_add(at + width));
+        step.patches
+            .iter()
+            .find(move |patch| {
+                offset(patch) < end && offset(patch).saturating_add(patch.kind.width()) > begin
+            })
+            .map(|patch| (patch.kind, offset(patch) == begin))
+    };
+    if patched(dispatch::PROGRAM, 8) != Some((PatchKind::Program, true)) {
+        return Err(Fault::invalid(format!(
+            "it names its program by a number of its own, which may be another executable's; patch Program over its bytes {} to {}",
+            dispatch::PROGRAM,
+            dispatch::PROGRAM + 8
+        )));
+    }
+    if patched(dispatch::FUNCTION, 4).is_some() {
+        return Err(Fault::invalid(
+            "a patch writes the function's number, for which the counts of bindings and constants would not be known; \
+             write one entry for each function",
+        ));
+    }
+    let number = field(dispatch::FUNCTION);
+    let Some(function) = usize::try_from(number).ok().and_then(|number| functions.get(number)) else {
+        let text = format!(
+            "it runs function {number}, and the host executable has {} (numbered from 0)",
+            functions.len()
+        );
+        return Err(Fault::invalid(text));
+    };
+    let (bindings, constants) = (field(dispatch::BINDINGS), field(dispatch::CONSTANTS));
+    if (bindings, constants) != (u32::from(function.bindings), u32::from(function.constants)) {
+        return Err(Fault::invalid(format!(
+            "it brings {bindings} bindings and {constants} constants, and function {number}, {}, takes {} and {}; write the \
+             packet with as many",
+            Name(&function.name),
+            function.bindings,
+            function.constants
+        )));
+    }
+    match patched(dispatch::LOCAL_MEMORY, 4) {
+        Some((PatchKind::LocalMemory, true)) => Ok(()),
+        None if field(dispatch::LOCAL_MEMORY) == 0 => Ok(()),
+        _ => Err(Fault::invalid(format!(
+            "it asks for workgroup-local memory by itself, which no limit is kept for; leave its bytes {} to {} zero, or patch \
+             LocalMemory there, which is what a dispatch asks for",
+            dispatch::LOCAL_MEMORY,
+            dispatch::LOCAL_MEMORY + 4
+        ))),
+    }
 }
 
 fn segment(segment: &DataSegment) -> Result<(), Fault> {

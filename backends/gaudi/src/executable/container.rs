@@ -172,6 +172,12 @@ impl Container {
         };
         read().map_err(Failure::from)
     }
+
+    /// Refuses [`DISPATCH`](crate::packet::DISPATCH) packets of a container that was read for an emulated card, unless each runs
+    /// one of these functions with what that takes: those of the host executable that was loaded with it, or none.
+    pub fn check_programs(&self, generation: Generation, functions: &[Function]) -> Result<(), Failure> {
+        check::programs(self, generation, functions).map_err(Failure::from)
+    }
 }
 
 impl Entry {

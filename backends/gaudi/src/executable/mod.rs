@@ -42,11 +42,14 @@
 //!
 //! - Each packet is one that the generation has, and is there to its end. A [`WREG_BULK`](crate::packet::opcode::WREG_BULK)
 //!   has as many values as the low 16 bits of its first word say.
+//! - `REPEAT` and `WAIT` are refused for an emulated card: no public source says what they do.
 //! - `STOP` is refused: nothing would run in that queue any more.
 //! - The first generation's kernel refuses `MSG_PROT`, `CP_DMA`, `WREG_BULK`, and `LOAD_AND_EXE` into the other fetcher
 //!   (bit 0 of its first word), in the queues that programs have. Refused here, they are refused with a name and a place
 //!   and before anything has run.
-//! - [`DISPATCH`](crate::packet::DISPATCH) is the emulator's own packet and is refused for a real card.
+//! - [`DISPATCH`](crate::packet::DISPATCH) is the emulator's own packet and is refused for a real card. On an emulated one it runs a
+//!   function of the host executable that the container was made for, with as many bindings and constants as that takes; its
+//!   program is patched, its function is not, and workgroup-local memory is what the dispatch asks for.
 //! - A patch lies at a multiple of 4 within one packet, and on no other patch. It leaves alone the control word (bytes 4 to
 //!   8 of each packet), every field that says how long a packet is, and the first word of `LOAD_AND_EXE`.
 //! - Indices are those of declared bindings, constants and segments. What a kind does not use is zero.

@@ -32,6 +32,11 @@ impl Packet {
         name(self.operation).unwrap_or("an unknown packet")
     }
 
+    /// A word of it, by its place in the packet.
+    pub(super) fn word(&self, template: &[u8], at: usize) -> Option<u32> {
+        word(template, self.offset.checked_add(at)?)
+    }
+
     /// The parts of it that no patch may touch, from its own beginning, and what they are.
     pub(super) fn fixed(&self) -> &'static [(std::ops::Range<usize>, &'static str)] {
         const CONTROL: (std::ops::Range<usize>, &str) = (4..8, "the control word");
@@ -134,6 +139,13 @@ fn refuse(operation: u32, bytes: &[u8], generation: Generation, emulated: bool) 
             let text = "is the emulator's own packet, which no hardware has; \
                 compile the module for a card, or open an emulated device";
             refused(text)
+        }
+        (opcode::REPEAT | opcode::WAIT, _) if emulated => {
+            let name = name(operation).unwrap_or("a packet");
+            let text = format!(
+                "{name} is not modelled by the emulator, as no public source says what it does; leave it out"
+            );
+            Some(Fault::new(Code::Unimplemented, text))
         }
         (opcode::STOP, _) => {
             refused("would stop the queue for everyone; leave it out, a step ends by itself")

@@ -6,7 +6,7 @@ use super::handle::Handle;
 use super::proof::Secret;
 use super::service;
 use super::socket::identity;
-use super::{Ipc, PROCESS, Way};
+use super::{Ipc, PROCESS};
 use crate::dma::Dma;
 use crate::generation::Capabilities;
 use crate::kmd::{Card, Holder};
@@ -36,13 +36,17 @@ pub(super) fn exported_here(handle: &Handle) -> Option<Arc<Exported>> {
 }
 
 /// The descriptor of a dma-buf, until its card is lost.
-#[derive(Default)]
-struct Buffer(Mutex<Option<OwnedFd>>);
+struct Buffer {
+    number: u64,
+    file: Mutex<Option<OwnedFd>>,
+}
 
 impl Holder for Buffer {
-    fn let_go(&self) {
-        let file = self.0.lock().take();
+    fn let_go(&self, why: &str) {
+        let file = self.file.lock().take();
         drop(file);
+        // Those in other processes have mapped it, or will ask for its bytes.
+        service::lose(self.number, why);
     }
 }
 
@@ -87,13 +91,13 @@ impl Export {
     }
 
     /// A descriptor of one's own, to give to others. Whoever has one when the card is lost keeps the card from being reset, and
-    /// this process from living.
+    /// this process from living; who has [imported](Ipc::import) it is told, and lets go.
     ///
     /// # Errors
     ///
     /// `UNAVAILABLE` if the card is lost, and `RESOURCE_EXHAUSTED` if there are too many descriptors.
     pub fn buffer(&self) -> Result<OwnedFd, Failure> {
-        let file = self.buffer.0.lock();
+        let file = self.buffer.file.lock();
         let file = file.as_ref().ok_or_else(|| {
             let message = format!("{} is lost, and buffer {} with it", self.handle.card, self.handle.buffer);
             Failure::new(Code::Unavailable, message)
@@ -137,7 +141,8 @@ fn dma_buf(
     inside: bool,
 ) -> Result<(OwnedFd, u64, u64), Failure> {
     if memory.is_host() {
-        let message = "host memory is shared by other means than a card's dma-buf";
+        let message = "a card's dma-buf is of its own memory: allocate host memory that is to be shared with \
+                       IREE_HAL_BUFFER_USAGE_SHARING_EXPORT, which makes it shared memory of the host";
         return Err(Failure::new(Code::InvalidArgument, message));
     }
     if offset.checked_add(length).is_none_or(|end| end > memory.length().next_multiple_of(PAGE)) {
@@ -207,11 +212,8 @@ impl Ipc {
         let exported = Arc::new(Exported { memory: memory.clone(), offset, length, dma: self.dma.clone() });
         let number = BUFFERS.fetch_add(1, Ordering::Relaxed);
         let secret = Secret::new()?;
-        // Whoever cannot map it asks this process for the bytes.
-        let service = match self.way()? {
-            Way::Mapped => String::new(),
-            Way::Bounced => service::offer(number, secret, &exported)?,
-        };
+        // Whoever cannot map it asks this process for the bytes, and all are told when the card is lost.
+        let service = service::offer(number, secret, &exported)?;
         let handle = Handle {
             exporter: *PROCESS,
             process: std::process::id(),
@@ -228,7 +230,7 @@ impl Ipc {
             secret,
         };
         EXPORTS.lock().insert(number, Arc::downgrade(&exported));
-        let buffer = Arc::new(Buffer(Mutex::new(Some(buffer))));
+        let buffer = Arc::new(Buffer { number, file: Mutex::new(Some(buffer)) });
         let holder: Arc<dyn Holder> = buffer.clone();
         card.is_held_by(Arc::downgrade(&holder));
         Ok(Export { handle, buffer, exported })

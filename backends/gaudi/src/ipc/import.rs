@@ -6,7 +6,9 @@ use super::Ipc;
 use super::bounce::Bounce;
 use super::export::{PAGE, exported_here, exported_place};
 use super::handle::Handle;
+use super::line::{Heard, Line};
 use super::socket::identify;
+use super::watch;
 use crate::dma::Dma;
 use crate::generation::Lane;
 use crate::kmd::{Errno, Holder};
@@ -37,8 +39,12 @@ impl fmt::Display for Way {
 
 /// Memory of another card, reached one way or the other.
 pub(super) enum Mapping {
-    /// The mapping, until the memory's card is lost. Whoever moves bytes keeps it for as long as that takes.
-    Mapped(Mutex<Option<Arc<Memory>>>),
+    Mapped {
+        /// The mapping, or why there is none any more: the memory's card is lost. Whoever moves bytes keeps it for as long as that takes.
+        memory: Mutex<Result<Arc<Memory>, Failure>>,
+        /// Where another process says so, if it could be reached.
+        line: Option<Line>,
+    },
     Bounced(Bounce),
 }
 
@@ -46,27 +52,56 @@ impl Mapping {
     /// Whether the other side is there, as far as is known.
     fn is_usable(&self) -> bool {
         match self {
-            Mapping::Mapped(memory) => memory.lock().is_some(),
-            Mapping::Bounced(bounce) => bounce.is_connected(),
+            Mapping::Mapped { memory, .. } => memory.lock().is_ok(),
+            Mapping::Bounced(bounce) => bounce.line().is_open(),
         }
+    }
+
+    /// Why it is of no use any more, if that is known.
+    fn lost(&self) -> Option<Failure> {
+        match self {
+            Mapping::Mapped { memory, .. } => memory.lock().as_ref().err().cloned(),
+            Mapping::Bounced(bounce) => bounce.line().end(),
+        }
+    }
+
+    fn line(&self) -> Option<&Line> {
+        match self {
+            Mapping::Mapped { line, .. } => line.as_ref(),
+            Mapping::Bounced(bounce) => Some(bounce.line()),
+        }
+    }
+
+    /// Hears what the exporter says of its own accord. Of one that has just hung up the memory is still there.
+    pub(super) fn listen(&self) -> Heard {
+        let Some(line) = self.line() else { return Heard::Over };
+        let heard = line.listen();
+        if let (Mapping::Mapped { memory, .. }, Some(lost)) = (self, line.lost()) {
+            end(memory, lost);
+        }
+        heard
+    }
+}
+
+/// Ends a mapping whose card is lost.
+fn end(memory: &Mutex<Result<Arc<Memory>, Failure>>, lost: Failure) {
+    let mut memory = memory.lock();
+    if memory.is_ok() {
+        let old = std::mem::replace(&mut *memory, Err(lost));
+        // Not under the lock: what it drops may call the kernel.
+        drop(memory);
+        drop(old);
     }
 }
 
 impl Holder for Mapping {
-    fn let_go(&self) {
+    fn let_go(&self, why: &str) {
         // What is bounced holds nothing of the card.
-        if let Mapping::Mapped(memory) = self {
-            let memory = memory.lock().take();
-            drop(memory);
+        if let Mapping::Mapped { memory, .. } = self {
+            let message = format!("the card that exported the memory is lost, and the bytes with it: {why}");
+            end(memory, Failure::new(Code::Unavailable, message));
         }
     }
-}
-
-/// What is mapped, while the card that has it is there.
-fn mapped(memory: &Mutex<Option<Arc<Memory>>>) -> Result<Arc<Memory>, Failure> {
-    memory.lock().clone().ok_or_else(|| {
-        Failure::new(Code::Unavailable, "the card that exported the memory is lost, and the bytes with it")
-    })
 }
 
 /// Memory of another card or process that this card can use.
@@ -133,7 +168,12 @@ impl Ipc {
                     card.failure(&what, errno)
                 })?;
                 let memory = Memory::whole(Region::foreign(card, address, handle.length));
-                Mapping::Mapped(Mutex::new(Some(Arc::new(memory))))
+                // In this process it is told otherwise; whoever cannot be reached has exited, or is another user's.
+                let line = match exported_here(handle) {
+                    Some(_) => None,
+                    None => Line::call(handle, self.settings.patience).and_then(|call| call.enter(None)).ok(),
+                };
+                Mapping::Mapped { memory: Mutex::new(Ok(Arc::new(memory))), line }
             }
             Way::Bounced => Mapping::Bounced(Bounce::connect(&self.dma, handle, self.settings.patience)?),
         };
@@ -141,6 +181,9 @@ impl Ipc {
         if let Some(exported) = exported_here(handle) {
             let holder: Arc<dyn Holder> = mapping.clone();
             exported.dma().card().is_held_by(Arc::downgrade(&holder));
+        }
+        if let Some(line) = mapping.line().and_then(Line::descriptor) {
+            watch::listen(&Arc::downgrade(&mapping), line)?;
         }
         self.cache.lock().keep(handle, &mapping);
         Ok(import(mapping))
@@ -161,7 +204,7 @@ impl Import {
     /// Which way it is reached.
     pub fn way(&self) -> Way {
         match *self.mapping {
-            Mapping::Mapped(_) => Way::Mapped,
+            Mapping::Mapped { .. } => Way::Mapped,
             Mapping::Bounced(_) => Way::Bounced,
         }
     }
@@ -171,10 +214,16 @@ impl Import {
         self.length
     }
 
+    /// Why it is of no use any more, as soon as that is known: the exporter's card is lost, or the bytes have to come from an
+    /// exporter that is gone.
+    pub fn lost(&self) -> Option<Failure> {
+        self.mapping.lost()
+    }
+
     /// Where this card finds it: while it is mapped, which it is until the exporting card is lost.
     pub fn address(&self) -> Option<u64> {
         match &*self.mapping {
-            Mapping::Mapped(memory) => memory.lock().as_ref().map(|memory| memory.address()),
+            Mapping::Mapped { memory, .. } => memory.lock().as_ref().ok().map(|memory| memory.address()),
             Mapping::Bounced(_) => None,
         }
     }
@@ -184,8 +233,8 @@ impl Import {
         self.check(offset, length)?;
         match &*self.mapping {
             // Outside of this card, so the way is that of host memory.
-            Mapping::Mapped(memory) => {
-                let memory = mapped(memory)?;
+            Mapping::Mapped { memory, .. } => {
+                let memory = memory.lock().clone()?;
                 self.dma.transfer(Lane::Down, memory.address() + offset, target, length)?.wait()
             }
             Mapping::Bounced(bounce) => bounce.pieces(length, |done, piece| {
@@ -199,8 +248,8 @@ impl Import {
     pub fn write(&self, source: u64, offset: u64, length: u64) -> Result<(), Failure> {
         self.check(offset, length)?;
         match &*self.mapping {
-            Mapping::Mapped(memory) => {
-                let memory = mapped(memory)?;
+            Mapping::Mapped { memory, .. } => {
+                let memory = memory.lock().clone()?;
                 self.dma.transfer(Lane::Up, source, memory.address() + offset, length)?.wait()
             }
             Mapping::Bounced(bounce) => bounce.pieces(length, |done, piece| {

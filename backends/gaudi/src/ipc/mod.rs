@@ -22,6 +22,15 @@
 //! exporter's business: nothing orders the two but what they tell each other. An [`Export`] keeps its memory from being
 //! given to others; who drops it, and the memory, while somebody still reads has only himself to blame.
 //!
+//! # When the exporter's card is lost
+//!
+//! A card that is reset waits for everybody to let go of its dma-bufs, and its exporter is killed for those who do not. The kernel
+//! tells only who has opened a card, so the exporter tells all who have imported: each import keeps a connection to the
+//! exporter's service, whichever way its bytes go. Within milliseconds of the news ([`peer_timeout`](Settings) at most, where a request is
+//! under way) the importer ends its mapping, and [`Import::lost`] and every transfer say why. An exporter that
+//! has exited tells nobody anything: where bytes go through the host that is the end of them; what is mapped stays,
+//! and so does whatever becomes of that card.
+//!
 //! # The cache
 //!
 //! Mapping is slow, and programs send the same buffers again and again, so imports are kept, and found again by what the
@@ -47,6 +56,7 @@ mod channel;
 mod export;
 mod handle;
 mod import;
+mod line;
 mod peer;
 mod proof;
 mod service;
@@ -54,6 +64,7 @@ mod settings;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use channel::{ChannelId, Channels};
 pub use export::Export;

@@ -2,8 +2,8 @@
 
 //! The exporter's half of a bounce: what lets another card have the bytes of memory that it cannot map.
 //!
-//! A process that exports memory on a kernel without the vendor's operation listens on a socket of the local machine, under
-//! a name that goes with every handle and says nothing. Whoever imports connects, and brings a piece of shared host memory.
+//! A process that exports memory listens on a socket of the local machine, under a name that goes with every handle and says
+//! nothing. Whoever imports connects, and brings a piece of shared host memory, where its kernel lacks the vendor's operation.
 //! Both pin it for their card. A request names a part of the buffer and a direction; the exporter's card writes that part into
 //! the shared memory, or reads it from there, and the reply says that it is done.
 //!
@@ -11,10 +11,14 @@
 //! |---|---|---|
 //! | importer | 16 | the buffer, a number for this connection |
 //! | exporter | 16 | its own number, its proof |
-//! | importer | 16 | its proof, how long the shared memory is; and the memory's descriptor |
+//! | importer | 16 | its proof, how long the shared memory is; and the memory's descriptor, if it is of any length |
 //! | exporter | 8, and a text | a status code, the text's length |
 //! | importer | 24, again and again | an offset, a length, 1 to write the buffer or 0 to read it |
 //! | exporter | 8, and a text | as above |
+//! | exporter | 8, and a text | once, whenever its card is lost: the code with [`NOTICE`], and why. Then it hangs up |
+//!
+//! No kernel tells who has mapped a dma-buf that the card behind it is about to be reset, only who has opened that card. So
+//! also those connect who have mapped it and want no bytes.
 //!
 //! # Who is let in
 //!
@@ -39,8 +43,8 @@ use rustix::fs::{SealFlags, fcntl_get_seals};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with, bind, listen,
-    shutdown, socket_with,
+    AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with, bind,
+    listen, shutdown, socket_with,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
@@ -73,6 +77,12 @@ const PROOF: usize = 16;
 
 const REQUEST: usize = 24;
 
+/// In the code of what is no reply but a notice: the last word of a connection, that its buffer's card is lost.
+pub(super) const NOTICE: u32 = 1 << 31;
+
+/// How long all those together may take who are in the middle of a word when a card is lost.
+const FAREWELL: Duration = Duration::from_millis(100);
+
 /// A reply: a status code, and how long the text behind it is.
 pub(super) const REPLY: usize = 8;
 
@@ -88,6 +98,8 @@ struct Offer {
 /// A connection, and the buffer that it may use once it has proved that it may.
 struct Session {
     connection: Arc<OwnedFd>,
+    /// Whoever says something to the other side.
+    speaking: Arc<Mutex<()>>,
     buffer: Option<u64>,
 }
 
@@ -157,6 +169,25 @@ pub(super) fn withdraw(buffer: u64) {
     state.offers.remove(&buffer);
     for session in state.sessions.values().filter(|session| session.buffer == Some(buffer)) {
         hang_up(session);
+    }
+}
+
+/// The card of a buffer is lost: whoever has imported it is told why, and hung up on. Nobody who does not listen holds this up.
+pub(super) fn lose(buffer: u64, why: &str) {
+    let told: Vec<_> = {
+        let mut state = SERVICE.state.lock();
+        state.offers.remove(&buffer);
+        let of_buffer = state.sessions.values().filter(|session| session.buffer == Some(buffer));
+        of_buffer.map(|session| (session.connection.clone(), session.speaking.clone())).collect()
+    };
+    let notice = words_of(Code::Unavailable as u32 | NOTICE, why);
+    let end = Instant::now() + FAREWELL;
+    for (connection, speaking) in told {
+        if let Some(_turn) = speaking.try_lock_until(end) {
+            // Who has not even read what it asked for hears it from the connection's end.
+            let _ = rustix::net::send(&connection, &notice, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+        let _ = shutdown(&connection, Shutdown::Both);
     }
 }
 
@@ -252,7 +283,7 @@ impl Service {
         }
         state.last += 1;
         let number = state.last;
-        state.sessions.insert(number, Session { connection, buffer: None });
+        state.sessions.insert(number, Session { connection, speaking: Arc::default(), buffer: None });
         Some(number)
     }
 
@@ -264,28 +295,28 @@ impl Service {
 
     /// Serves one connection until it ends.
     fn serve(&self, number: u64) -> Result<(), Failure> {
-        let Some(connection) =
-            self.state.lock().sessions.get(&number).map(|session| session.connection.clone())
-        else {
-            return Ok(());
+        let found = {
+            let state = self.state.lock();
+            state.sessions.get(&number).map(|session| (session.connection.clone(), session.speaking.clone()))
         };
+        let Some((connection, speaking)) = found else { return Ok(()) };
         set_socket_timeout(&connection, Timeout::Send, Some(READING))
             .map_err(|errno| failed("a socket cannot be given a limit", errno))?;
         let Some((buffer, length, file)) = self.greet(&connection)? else { return Ok(()) };
         let accepted = self.seat(number, buffer).and_then(|exported| Guest::new(exported, file, length));
-        reply(&connection, accepted.as_ref().map(|_| ()))?;
+        reply(&connection, &speaking, accepted.as_ref().map(|_| ()))?;
         let mut guest = accepted?;
         limit_wait(connection.as_fd(), None)?;
         let mut request = [0; REQUEST];
         while receive_with(connection.as_fd(), &mut request)?.is_some() {
-            reply(&connection, guest.answer(&request).as_ref().copied())?;
+            reply(&connection, &speaking, guest.answer(&request).as_ref().copied())?;
         }
         Ok(())
     }
 
     /// Shows the other side who this is and has it do likewise: for which buffer, how much shared memory it brings, and that.
     /// Nothing if it is nobody for whom there is anything.
-    fn greet(&self, connection: &Arc<OwnedFd>) -> Result<Option<(u64, u64, OwnedFd)>, Failure> {
+    fn greet(&self, connection: &Arc<OwnedFd>) -> Result<Option<(u64, u64, Option<OwnedFd>)>, Failure> {
         let deadline = Some(Instant::now() + GREETING);
         let mut call = [0; CALL];
         if receive_until(connection.as_fd(), &mut call, deadline)?.is_none() {
@@ -299,7 +330,7 @@ impl Service {
         let answer = message(&[talk.exporter, secret.proof(Side::Exporter, talk, 0)]);
         send_all(connection.as_fd(), &answer)?;
         let mut shown = [0; PROOF];
-        let Some(Some(file)) = receive_until(connection.as_fd(), &mut shown, deadline)? else {
+        let Some(file) = receive_until(connection.as_fd(), &mut shown, deadline)? else {
             return Ok(None);
         };
         let [proof, length] = words(&shown);
@@ -328,29 +359,47 @@ fn not_exported(buffer: u64) -> Failure {
     Failure::new(Code::NotFound, format!("buffer {buffer} is not exported any more"))
 }
 
-fn reply(connection: &Arc<OwnedFd>, outcome: Result<(), &Failure>) -> Result<(), Failure> {
+fn reply(
+    connection: &Arc<OwnedFd>,
+    speaking: &Mutex<()>,
+    outcome: Result<(), &Failure>,
+) -> Result<(), Failure> {
     let (code, text) = match outcome {
         Ok(()) => (0, ""),
         Err(failure) => (failure.code() as u32, failure.message()),
     };
+    let _turn = speaking.lock();
+    send_all(connection.as_fd(), &words_of(code, text))
+}
+
+/// A code and a text, as they are sent.
+fn words_of(code: u32, text: &str) -> Vec<u8> {
     let text = text.as_bytes().get(..text.len().min(TEXT)).unwrap_or_default();
     let mut reply = Vec::with_capacity(REPLY + text.len());
     reply.extend_from_slice(&code.to_le_bytes());
     reply.extend_from_slice(&u32::try_from(text.len()).unwrap_or(0).to_le_bytes());
     reply.extend_from_slice(text);
-    send_all(connection.as_fd(), &reply)
+    reply
 }
 
-/// Who may use a buffer, and the host memory that it brought for that.
+/// Who may use a buffer, and the host memory that it brought for that. Nothing, if it only wants to be told of the buffer's end.
 struct Guest {
     exported: Weak<Exported>,
-    shared: HostRange,
+    shared: Option<HostRange>,
     /// The memory as the exporter's card sees it, from the first request on.
     pinned: Option<Memory>,
 }
 
 impl Guest {
-    fn new(exported: Weak<Exported>, file: OwnedFd, length: u64) -> Result<Self, Failure> {
+    fn new(exported: Weak<Exported>, file: Option<OwnedFd>, length: u64) -> Result<Self, Failure> {
+        let file = match (file, length) {
+            (Some(file), _) => file,
+            (None, 0) => return Ok(Self { exported, shared: None, pinned: None }),
+            (None, _) => {
+                let message = format!("{length} bytes of shared memory came without a descriptor");
+                return Err(Failure::new(Code::InvalidArgument, message));
+            }
+        };
         let refuse = |why: String| Failure::new(Code::InvalidArgument, why);
         let size =
             usize::try_from(length).ok().filter(|_| (1..=STAGE).contains(&length)).ok_or_else(|| {
@@ -365,15 +414,16 @@ impl Guest {
         }
         let shared = map_shared(file.as_fd(), size, 0)
             .map_err(|errno| failed("shared memory could not be mapped", errno))?;
-        Ok(Self { exported, shared, pinned: None })
+        Ok(Self { exported, shared: Some(shared), pinned: None })
     }
 
     fn answer(&mut self, request: &[u8; REQUEST]) -> Result<(), Failure> {
         let [offset, length, write] = words(request);
         let gone = || Failure::new(Code::NotFound, "the buffer is not exported any more");
         let exported = self.exported.upgrade().ok_or_else(gone)?;
+        let most = self.shared.as_ref().map_or(0, HostRange::length);
         let address =
-            exported.address(offset, length).filter(|_| length <= self.shared.length()).ok_or_else(|| {
+            exported.address(offset, length).filter(|_| (1..=most).contains(&length)).ok_or_else(|| {
                 let message = format!("{length} bytes at {offset} are not inside the buffer and the memory");
                 Failure::new(Code::OutOfRange, message)
             })?;
@@ -389,7 +439,8 @@ impl Guest {
 
     fn pin(&mut self, dma: &Arc<Dma>) -> Result<&Memory, Failure> {
         if self.pinned.is_none() {
-            let region = Region::host(dma.card(), self.shared.clone())
+            let nothing = || Failure::new(Code::OutOfRange, "no memory was brought for the bytes");
+            let region = Region::host(dma.card(), self.shared.clone().ok_or_else(nothing)?)
                 .map_err(|errno| dma.card().failure("shared memory could not be pinned", errno))?;
             self.pinned = Some(Memory::whole(region));
         }

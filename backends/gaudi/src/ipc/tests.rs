@@ -11,7 +11,7 @@ use super::bounce::STAGE;
 use super::export::Export;
 use super::handle::Handle;
 use super::proof::{Side, Talk};
-use super::service::{ANSWER, REPLY, address, message, split_reply, words};
+use super::service::{ANSWER, NOTICE, REPLY, address, message, split_reply, words};
 use super::socket::{receive_until, send_all, send_with};
 use crate::emulator::{Emulator, Options};
 use crate::{Gaudi, GaudiDevice};
@@ -341,6 +341,98 @@ fn end_of_an_export_takes_its_pinned_memory_along() {
     let gone = setup.two.ipc().import(&handle, descriptor).unwrap_err();
     assert_eq!(gone.code(), Code::Unavailable, "{gone}");
     assert!(setup.import(setup.export.handle()).is_ok(), "the newer export of the same memory");
+}
+
+/// Enters as somebody who wants to be told of the buffer's end, and no bytes.
+fn listener(handle: &Handle) -> OwnedFd {
+    let socket = call(handle);
+    let (talk, _) = answer(&socket, handle.buffer, 1).unwrap();
+    send_all(socket.as_fd(), &message(&[handle.secret.proof(Side::Importer, talk, 0), 0])).unwrap();
+    let mut reply = [0; REPLY];
+    receive_until(socket.as_fd(), &mut reply, soon()).unwrap().unwrap();
+    assert_eq!(split_reply(&reply).0, 0);
+    socket
+}
+
+/// The code and the text of what comes next.
+fn said(socket: &OwnedFd) -> (u32, String) {
+    let mut reply = [0; REPLY];
+    receive_until(socket.as_fd(), &mut reply, soon()).unwrap().unwrap();
+    let (code, length) = split_reply(&reply);
+    let mut text = vec![0; length as usize];
+    if !text.is_empty() {
+        receive_until(socket.as_fd(), &mut text, soon()).unwrap().unwrap();
+    }
+    (code, String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn listener_that_brings_no_memory_gets_no_bytes() {
+    let setup = Setup::new("listener");
+    let before = setup.pinned();
+    let socket = listener(setup.export.handle());
+    for request in [[0, 1, 0], [0, LENGTH, 1], [0, 0, 0], [0, 0, 1]] {
+        send_all(socket.as_fd(), &message(&request)).unwrap();
+        assert_eq!(said(&socket).0, Code::OutOfRange as u32, "{request:?}");
+    }
+    assert_eq!(setup.pinned(), before);
+    // Whoever says that there is memory brings it.
+    let handle = setup.export.handle();
+    let socket = call(handle);
+    let (talk, _) = answer(&socket, handle.buffer, 1).unwrap();
+    let shown = message(&[handle.secret.proof(Side::Importer, talk, 4096), 4096]);
+    send_all(socket.as_fd(), &shown).unwrap();
+    assert_eq!(said(&socket).0, Code::InvalidArgument as u32);
+}
+
+/// A loss is told while the card is let go of, which the kernel waits for.
+#[test]
+fn loss_is_told_to_all_and_those_who_do_not_listen_hold_nobody_up() {
+    let setup = Setup::new("loss");
+    let handle = setup.export.handle();
+    let deaf: Vec<OwnedFd> = (0..100).map(|_| listener(handle)).collect();
+    // They ask for more than they read the answers of.
+    for socket in &deaf {
+        let request = message(&[0, LENGTH * 2, 0]);
+        let limit = Some(Duration::from_millis(1));
+        rustix::net::sockopt::set_socket_timeout(socket, rustix::net::sockopt::Timeout::Send, limit).unwrap();
+        while send_all(socket.as_fd(), &request.repeat(100)).is_ok() {}
+    }
+    let heard = listener(handle);
+    let import = setup.import(handle).unwrap();
+    let begin = Instant::now();
+    super::service::lose(handle.buffer, "it was on fire");
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert_eq!(said(&heard), (Code::Unavailable as u32 | NOTICE, "it was on fire".to_owned()));
+    assert!(is_hung_up(&heard));
+    let end = Instant::now() + Duration::from_secs(20);
+    while import.lost().is_none() && Instant::now() < end {
+        std::thread::yield_now();
+    }
+    let lost = import.lost().unwrap();
+    assert!(lost.message().contains("it was on fire") && lost.message().contains("accel0"), "{lost}");
+    assert_eq!(setup.read(&import).unwrap_err().message(), lost.message());
+    // It is not offered any more, and neither is what was kept of it.
+    assert_eq!(setup.import(handle).unwrap_err().code(), Code::Unavailable);
+}
+
+/// Who waits for a reply hears the notice in its place.
+#[test]
+fn loss_in_the_middle_of_a_request_is_its_answer() {
+    let setup = Setup::new("middle");
+    let honest = setup.export.handle().clone();
+    let (handle, thread) = impostor(&honest.clone(), "middle", move |connection| {
+        greet_as_exporter(&connection, &honest);
+        receive_until(connection.as_fd(), &mut [0; 24], soon()).unwrap().unwrap();
+        let head = [(Code::Unavailable as u32 | NOTICE).to_le_bytes(), 4_u32.to_le_bytes()].concat();
+        send_all(connection.as_fd(), &[head, b"fire".to_vec()].concat()).unwrap();
+        assert!(is_hung_up(&connection));
+    });
+    let import = setup.import(&handle).unwrap();
+    let lost = setup.read(&import).unwrap_err();
+    assert!(lost.message().ends_with("fire"), "{lost}");
+    thread.join().unwrap();
+    assert_eq!(import.lost().unwrap().message(), lost.message());
 }
 
 #[test]

@@ -22,7 +22,7 @@ use parking_lot::RwLock;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -67,6 +67,8 @@ pub struct Card {
     notices: Option<Notices>,
     /// Who has dma-bufs of its memory.
     holders: Holders,
+    /// What a program that ran on it failed with, the first of them: only software can say it.
+    note: OnceLock<String>,
 }
 
 /// The file of a card.
@@ -138,6 +140,7 @@ impl Card {
             info: HwIpInfo::new_zeroed(),
             notices: None,
             holders: Holders::default(),
+            note: OnceLock::new(),
         };
         // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
         card.abi = card.identify()?;
@@ -146,7 +149,7 @@ impl Card {
         if state.status != status::OPERATIONAL {
             return Err(Failure::new(
                 Code::Unavailable,
-                format!("{} is {}; try again, or reset it", card.name, state_name(state.status)),
+                format!("{} is {}; {}", card.name, state_name(state.status), state_advice(state.status)),
             ));
         }
         card.info = card.info(info::HW_IP_INFO).map_err(|errno| card.failure("what it is", errno))?;
@@ -220,9 +223,18 @@ impl Card {
 
     /// Lets go of the file, and has everybody let go of the dma-bufs that hold it. Every call fails from then on.
     pub fn close(&self) {
+        self.let_go("its device was closed");
+    }
+
+    /// The same, of a card that is lost: whoever has its memory is told why.
+    pub(crate) fn lose(&self, why: &Failure) {
+        self.let_go(why.message());
+    }
+
+    fn let_go(&self, why: &str) {
         // Whoever opens the card anew must not find this one open, however long the others take.
         let file = self.file.write().take();
-        self.holders.lose();
+        self.holders.lose(why);
         match file {
             Some(File::Opened(file)) => self.kernel.close(file),
             Some(File::Adopted(file)) => drop(file),
@@ -318,11 +330,22 @@ impl Card {
         self.notices().map_or(events, |notices| notices.take_down(events))
     }
 
-    /// The same, for people.
+    /// A program that ran on it has failed.
+    pub(crate) fn note(&self, failure: &str) {
+        let _ = self.note.set(failure.to_owned());
+    }
+
+    /// What a program that ran on it failed with, if one did.
+    pub(crate) fn noted(&self) -> Option<&str> {
+        self.note.get().map(String::as_str)
+    }
+
+    /// The same as [`take_events`](Self::take_events), for people, and what a program that ran on it failed with.
     pub fn events(&self) -> String {
         let events = self.take_events();
-        let names: Vec<&str> =
+        let mut names: Vec<&str> =
             EVENTS.iter().filter(|(bit, _)| events & bit != 0).map(|&(_, name)| name).collect();
+        names.extend(self.noted());
         if names.is_empty() { "it does not say why".to_owned() } else { names.join(", ") }
     }
 
@@ -502,7 +525,7 @@ impl Card {
         let (code, advice) = match errno {
             Errno::NOMEM => (
                 Code::ResourceExhausted,
-                "there is not enough memory, or not enough that may be pinned (ulimit -l)",
+                "there is not enough memory for it; give some back, or ask for less",
             ),
             Errno::BUSY => (Code::Unavailable, "it is being reset; open it again"),
             Errno::NODEV => (Code::Unavailable, "it is gone; open it again if it comes back"),
@@ -545,6 +568,15 @@ fn state_name(state: u32) -> &'static str {
     }
 }
 
+/// What to do about a state in which a card is not used.
+fn state_advice(state: u32) -> &'static str {
+    match state {
+        status::MALFUNCTION => "load it again, and see the kernel's log for what broke it",
+        status::NEEDS_RESET => "reset it",
+        _ => "try again in a minute",
+    }
+}
+
 fn cannot_open(kernel: &dyn Kernel, path: &Path, errno: Errno, waited: Duration) -> Failure {
     let name = path.display();
     match errno {
@@ -567,7 +599,9 @@ fn cannot_open(kernel: &dyn Kernel, path: &Path, errno: Errno, waited: Duration)
         }
         Errno::AGAIN => Failure::new(
             Code::Unavailable,
-            format!("{name} is still being reset after {waited:.1?}; try again, or give open_timeout="),
+            format!(
+                "{name} is still being reset after {waited:.1?}; try again, or with a longer open_timeout="
+            ),
         ),
         Errno::PERM => Failure::new(
             Code::FailedPrecondition,

@@ -10,8 +10,8 @@ use std::sync::Weak;
 
 /// Something that holds a dma-buf of a card, and can do without.
 pub(crate) trait Holder: Send + Sync {
-    /// The card is lost: closes the dma-buf, or ends its mapping.
-    fn let_go(&self);
+    /// The card is lost, and this is why: closes the dma-buf, or ends its mapping.
+    fn let_go(&self, why: &str);
 }
 
 /// Whoever holds dma-bufs of one card.
@@ -20,39 +20,41 @@ pub(super) struct Holders(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    is_lost: bool,
+    /// Why the card is lost, if it is.
+    lost: Option<String>,
     holders: Vec<Weak<dyn Holder>>,
 }
 
 impl Holders {
     /// One more, who is told at once if the card has been lost meanwhile.
     pub(super) fn add(&self, holder: Weak<dyn Holder>) {
-        {
+        let why = {
             let mut state = self.0.lock();
-            if !state.is_lost {
+            let Some(why) = state.lost.clone() else {
                 state.holders.retain(|known| known.strong_count() > 0);
                 state.holders.push(holder);
                 return;
-            }
-        }
-        tell(&holder);
+            };
+            why
+        };
+        tell(&holder, &why);
     }
 
-    /// Tells them all, once.
-    pub(super) fn lose(&self) {
-        let holders = {
+    /// Tells them all, once. The first cause is the one.
+    pub(super) fn lose(&self, why: &str) {
+        let (holders, why) = {
             let mut state = self.0.lock();
-            state.is_lost = true;
-            std::mem::take(&mut state.holders)
+            let why = state.lost.get_or_insert_with(|| why.to_owned()).clone();
+            (std::mem::take(&mut state.holders), why)
         };
-        holders.iter().for_each(tell);
+        holders.iter().for_each(|holder| tell(holder, &why));
     }
 }
 
 /// Not under the lock: it may call the kernel, and what it drops may be a card.
-fn tell(holder: &Weak<dyn Holder>) {
+fn tell(holder: &Weak<dyn Holder>, why: &str) {
     if let Some(holder) = holder.upgrade() {
-        holder.let_go();
+        holder.let_go(why);
     }
 }
 
@@ -60,14 +62,13 @@ fn tell(holder: &Weak<dyn Holder>) {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
 
     #[derive(Default)]
-    struct Told(AtomicU32);
+    struct Told(Mutex<Vec<String>>);
 
     impl Holder for Told {
-        fn let_go(&self) {
-            self.0.fetch_add(1, Ordering::Relaxed);
+        fn let_go(&self, why: &str) {
+            self.0.lock().push(why.to_owned());
         }
     }
 
@@ -81,10 +82,13 @@ mod tests {
         };
         holders.add(weak(&early));
         holders.add(weak(&Arc::new(Told::default())));
-        assert_eq!(early.0.load(Ordering::Relaxed), 0);
-        holders.lose();
-        holders.lose();
+        assert!(early.0.lock().is_empty());
+        holders.lose("reset");
+        holders.lose("closed");
         holders.add(weak(&late));
-        assert_eq!((early.0.load(Ordering::Relaxed), late.0.load(Ordering::Relaxed)), (1, 1));
+        assert_eq!(
+            (&**early.0.lock(), &**late.0.lock()),
+            (&["reset".to_owned()][..], &["reset".to_owned()][..])
+        );
     }
 }

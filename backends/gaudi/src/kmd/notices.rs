@@ -29,7 +29,17 @@ impl Bell {
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    fn silence(&self) {
+    /// Another one that rings with it.
+    pub(crate) fn try_clone(&self) -> Result<Self, Errno> {
+        Ok(Self(rustix::io::fcntl_dupfd_cloexec(&self.0, 0)?))
+    }
+
+    /// What to sleep at until it rings.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    pub(crate) fn silence(&self) {
         // Somebody else may have been here first.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }

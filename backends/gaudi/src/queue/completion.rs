@@ -156,7 +156,7 @@ impl Queues {
         MutexGuard::unlocked(state, || {
             // A process that keeps a card open through a reset is killed by the kernel.
             self.submitter.close();
-            self.planner.card.close();
+            self.planner.card.lose(&failure);
             if let Some(completer) = self.completer.get() {
                 let _ = completer.lose(0, failure);
             }

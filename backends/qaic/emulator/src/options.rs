@@ -5,7 +5,7 @@
 use crate::fault;
 use hal_backend::{Failure, Parameters};
 use hal_emulation::fault::Fault;
-use hal_emulation::options::Execution;
+use hal_emulation::options::{Execution, MOST_CARDS};
 use std::time::Duration;
 
 /// The parameters of the kernel module, with its defaults.
@@ -137,7 +137,7 @@ impl Options {
     pub fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
         let default = Self::default();
         Ok(Self {
-            cards: parameters.number("cards", default.cards, 1, 8)?,
+            cards: parameters.number("cards", default.cards, 1, MOST_CARDS)?,
             cores: parameters.number("cores", default.cores, 1, 64)?,
             dram: size(parameters, "dram", 1 << 20, 1 << 40)?.unwrap_or(default.dram),
             segment: size(parameters, "segment", 4096, u32::MAX.into())?,

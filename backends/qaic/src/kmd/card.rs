@@ -344,7 +344,7 @@ fn cannot_open(path: &Path, errno: Errno, waited: Duration) -> Failure {
         Errno::NODEV => Failure::new(
             Code::Unavailable,
             format!(
-                "{name} is still offline after {waited:.1?}: it boots, or is being reset; try again, or give open_timeout="
+                "{name} is still offline after {waited:.1?}: it boots, or is being reset; try again, or with a longer open_timeout="
             ),
         ),
         errno => Failure::new(

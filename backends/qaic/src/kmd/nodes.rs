@@ -123,7 +123,8 @@ pub fn find(nodes: &[Node], selector: &Selector) -> Result<Node, Failure> {
             nodes.iter().map(|node| format!("{} ({})", node.number, node.address)).collect();
         let there = if there.is_empty() {
             format!(
-                "the kernel lists none in {}: no card, or its driver {DRIVER} is not loaded",
+                "the kernel lists none in {}: no card, or its driver {DRIVER} is not loaded; without a card, ask for \
+                 qaic://emulated",
                 sysfs::CLASS
             )
         } else {
@@ -131,7 +132,7 @@ pub fn find(nodes: &[Node], selector: &Selector) -> Result<Node, Failure> {
         };
         Failure::new(
             Code::NotFound,
-            format!("there is no device qaic://{wanted}; {there}; without a card, ask for qaic://emulated"),
+            format!("there is no device qaic://{wanted}; {there}"),
         )
     })
 }

@@ -512,6 +512,173 @@ def share():
     card.close()
 
 
+def numbers():
+    """Finds the address of each card by the number of its node, as the vendor's library does. Needs abi=old."""
+    for card in range(2):
+        for name in (f"accel{card}", f"accel_controlD{card}"):
+            file = os.open(f"/dev/accel/{name}", os.O_RDWR)
+            number = os.fstat(file).st_rdev
+            # A control node has the number behind its card's.
+            with open(f"/sys/dev/char/{os.major(number)}:{os.minor(number) & ~1}/pci_addr") as address:
+                assert address.read() == f"0000:{0x10 + card:02x}:00.0\n", name
+            os.close(file)
+
+
+class Debug(ctypes.Structure):
+    _fields_ = [("input", ctypes.c_uint64), ("output", ctypes.c_uint64), ("sizes", ctypes.c_uint32 * 2),
+                ("op", ctypes.c_uint32), ("register", ctypes.c_uint32), ("enable", ctypes.c_uint32), ("context", ctypes.c_uint32)]
+
+
+def doors():
+    """Opens and closes: twice, without a request, with debugging left on, through duplicates, and control nodes beside."""
+    path = "/dev/accel/accel0"
+    os.close(os.open(path, os.O_RDWR))
+    card = opened(path)
+    assert refused(lambda: os.open(path, os.O_RDWR), errno.EBUSY)
+    control = [Card("/dev/accel/accel_controlD0", control=True) for _ in range(3)]
+    assert all(node.info(4, 8) == bytes(8) for node in control), "the card is operational for all"
+    for _ in range(2):
+        request(card.file, 0x45, Debug(op=7, enable=1))
+        assert refused(lambda: request(card.file, 0x45, Debug(op=7, enable=1)), errno.EFAULT)
+        card.close()
+        card = opened(path)
+    again = os.dup(card.file)
+    card.close()
+    assert refused(lambda: os.open(path, os.O_RDWR), errno.EBUSY)
+    card.file = again
+    assert card.wait(card.nothing()) == 0
+    # What is mapped of it keeps it open as well.
+    [view.close() for view in card.kept if isinstance(view, mmap.mmap)]
+    card.close()
+    opened(path).close()
+    for node in control:
+        node.close()
+
+
+def asks():
+    """Every question, of the card and of its control node, while another process is at work on it."""
+    card = Card()
+    address = card.device()
+    control = Card("/dev/accel/accel_controlD0", control=True)
+    worker = os.fork()
+    if worker == 0:
+        for _ in range(50):
+            card.down(b"busy" * (SIZE // 4), address)
+        os._exit(0)
+    answered = {}
+    for name, file in (("card", card), ("control", control)):
+        for op in range(48):
+            if op in (28, 29):
+                continue
+            try:
+                answered[name, op] = file.info(op, 4096)
+            except OSError as error:
+                assert error.errno in (errno.EINVAL, errno.EOPNOTSUPP), (name, op, error)
+    assert os.waitpid(worker, 0)[1] == 0
+    common = {op for name, op in answered if name == "control"}
+    everything = {0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 21, 22, 23, 24, 25, 26, 31, 32, 33, 34, 36, 37, 38}
+    assert common == everything, (sorted(everything - common), sorted(common - everything))
+    assert {op for name, op in answered if name == "card"} == everything | {30}
+    # Some of what they say: work was done, power is taken, and the two nodes are of one card.
+    assert answered["card", 0] == answered["control", 0]
+    assert int.from_bytes(control.info(12, 24)[8:16], "little") > 0, "bytes went over the bus"
+    power = int.from_bytes(control.info(17, 8), "little")
+    energy = int.from_bytes(control.info(15, 8), "little")
+    assert power > 0 and energy > 0
+    for clock in range(10):
+        assert any(control.info(16, 8, clock)), clock
+    assert refused(lambda: control.info(16, 8, 12), errno.EINVAL)
+    control.close()
+    card.close()
+
+
+def full():
+    """Takes device memory until there is none, gives it back in another order, and takes as much again. Needs the second generation."""
+    card = Card()
+    page = 768 << 20
+    counts = []
+    for contiguous in (0, 1):
+        taken = []
+        while True:
+            try:
+                handle = card.memory(op=0, a=page, flags=contiguous)
+            except OSError as error:
+                assert error.errno == errno.ENOMEM, error
+                break
+            taken.append((handle, card.memory(op=2, b=handle)))
+        counts.append(len(taken))
+        first, last = taken[0], taken[-1]
+        content = os.urandom(SIZE)
+        card.down(content, last[1] + page - SIZE)
+        card.down(bytes(SIZE), first[1])
+        assert card.up(last[1] + page - SIZE) == content
+        assert refused(lambda: card.memory(op=1, a=first[0]), errno.EINVAL), "it is mapped"
+        for handle, address in taken[::2] + taken[1::2]:
+            card.unmap(address)
+            card.memory(op=1, a=handle)
+        assert refused(lambda: card.memory(op=1, a=first[0]), errno.EINVAL), "it is gone"
+    assert counts[0] == counts[1] > 3, counts
+    card.close()
+
+
+def decides():
+    """Lists of commands, predicates and fences, by packets alone. Needs the second generation."""
+    card = Card()
+    memory, mapped = card.host(size=5 * PAGE)
+    # What is loaded begins at a multiple of 128.
+    start = -mapped % PAGE
+    address = mapped + start
+
+    def long(word, value, predicate=0):
+        return [(0x83 << 56 if not predicate else 0x83 << 56 | predicate << 32) | value, address + word]
+
+    def write(place, words):
+        content = b"".join(word.to_bytes(8, "little") for word in words)
+        ctypes.memmove(ctypes.addressof(memory) + start + place, content, len(content))
+        return len(content)
+
+    # Ten buffers, each of which adds its word, says which is next, and has the list go on.
+    for number in range(10):
+        words = long(0x100 + 4 * number, number + 1)
+        if number < 9:
+            words += long(0, number + 1) + [0x8E << 56, address, address + 0x1000]
+        size = write(0x2000 + 0x80 * number, words)
+        write(0x1000 + 16 * number, [0x85 << 56 | 1 << 37 | size, address + 0x2000 + 0x80 * number])
+    assert card.wait(card.submit(0, long(0, 0) + [0x8E << 56, address, address + 0x1000])) == 0
+    words = [int.from_bytes(memory.raw[start + 0x100 + 4 * at:][:4], "little") for at in range(10)]
+    assert words == list(range(1, 11)), words
+    # The tenth predicate is true, and the eleventh is not.
+    write(0x800 + 40, [1])
+    load = [0x8F << 56 | 1 << 8, address + 0x800]
+    assert card.wait(card.submit(0, load + long(0x200, 7, 10) + long(0x204, 7, 11))) == 0
+    assert memory.raw[start + 0x200:start + 0x208] == bytes([7, 0, 0, 0, 0, 0, 0, 0])
+    card.unmap(mapped)
+    card.close()
+
+
+def late():
+    """Commands that use memory which was given back: an error, of which the program is told, and the card comes back."""
+    card = Card()
+    counter = card.eventfd()
+    memory, address = card.host()
+    device = card.device()
+    card.unmap(address)
+    sequence = card.copy(0, address, device)
+    assert refused(lambda: card.wait(sequence), errno.EIO, errno.EBUSY)
+    assert select.select([counter], [], [], 20)[0], "nobody told"
+    assert card.events() & 1 << 8, "an access to what is not mapped"
+    [view.close() for view in card.kept if isinstance(view, mmap.mmap)]
+    card.close()
+    card = opened("/dev/accel/accel0", 20)
+    assert card.wait(card.nothing()) == 0
+    # What is on its way when a card is closed ends with it.
+    card.nothing()
+    [view.close() for view in card.kept if isinstance(view, mmap.mmap)]
+    card.close()
+    opened("/dev/accel/accel0", 20).close()
+    del memory
+
+
 def objects():
     """Buffer objects of a Cloud AI 100: made, mapped, kept while they are mapped, and refused by the kernel's rules."""
     file = os.open("/dev/accel/accel0", os.O_RDWR | os.O_CLOEXEC)

@@ -5,7 +5,7 @@
 use crate::fault;
 use hal_backend::{Failure, Parameters};
 use hal_emulation::fault::Fault;
-use hal_emulation::options::Execution;
+use hal_emulation::options::{Execution, MOST_CARDS};
 use std::path::PathBuf;
 use tenstorrent_abi::Version;
 use tenstorrent_chip::{Board, Model};
@@ -60,7 +60,7 @@ impl Options {
     pub fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
         let default = Self::default();
         Ok(Self {
-            cards: parameters.number("cards", default.cards, 1, 8)?,
+            cards: parameters.number("cards", default.cards, 1, MOST_CARDS)?,
             board: board(parameters)?,
             library: None,
             module: module(parameters)?,

@@ -102,12 +102,16 @@ pub fn find(nodes: &[Node], selector: &Selector) -> Result<Node, Failure> {
         let there: Vec<String> =
             nodes.iter().map(|node| format!("{} ({})", node.number, node.address)).collect();
         let there = if there.is_empty() {
-            format!("the kernel lists none in {}: no card, or its module tt-kmd is not loaded", paths::CLASS)
+            format!(
+                "the kernel lists none in {}: no card, or its module tt-kmd is not loaded; without a card, ask for \
+                 tenstorrent://emulated",
+                paths::CLASS
+            )
         } else {
             format!("there are {}", there.join(", "))
         };
         let message = format!(
-            "there is no device tenstorrent://{wanted}; {there}; without a card, ask for tenstorrent://emulated"
+            "there is no device tenstorrent://{wanted}; {there}"
         );
         Failure::new(Code::NotFound, message)
     })

@@ -16,6 +16,7 @@ mod common;
 mod execution;
 mod faults;
 mod fuzz;
+mod packets;
 mod questions;
 mod rules;
 mod sharing;

@@ -15,6 +15,8 @@ use std::time::Duration;
 const FIRST: Generation = Generation::Gaudi1;
 const SECOND: Generation = Generation::Gaudi2;
 const ADD: u32 = 1 << 31;
+/// Where the counters of submissions have those that were not valid.
+const VALIDATION: usize = 10;
 
 /// A short message: a word to a register near a base.
 fn short(base: u32, offset: u32, value: u32) -> [u8; 8] {
@@ -145,7 +147,8 @@ fn commands_at_an_address_are_executed_in_their_place() {
     let (object, number) = (free.first_available_sync_object, free.first_available_monitor);
     let memory = host(8192);
     let address = card.map_host(&memory);
-    let mut inner = monitor(SECOND, number, (object, 1), (place(SECOND).fences, 1));
+    // The lower of the queue's two processors executes them, with a fence of its own: the fifth word. rule(fence-addresses)
+    let mut inner = monitor(SECOND, number, (object, 1), (place(SECOND).fences + 12, 1));
     inner.extend(card.fill([1; 4], address + 4096, 8));
     inner.extend(fence(0));
     inner.extend(card.fill([2; 4], address + 4104, 8));
@@ -238,7 +241,26 @@ fn collective_waits_need_networks() {
     for generation in BOTH {
         let card = card(options(generation));
         let request = CsIn { cs_flags: cs::COLLECTIVE_WAIT, ..CsIn::default() };
-        assert_eq!(card.submit_with(&request, &[Chunk::default()]).0, Err(Errno::INVAL));
+        let signal = card.signal(0).unwrap().seq;
+        let refused = || card.info::<[u64; 12]>(info::CS_COUNTERS).unwrap();
+        let before = refused();
+        let signals = [signal];
+        let queues = [0, 1, 4, 7, 20, 100];
+        for queue in queues {
+            let address = signals.as_ptr() as u64;
+            let chunk = Chunk { cb_handle: address, queue_index: queue, cb_size: 1, ..Chunk::default() };
+            let (result, answer) = card.submit_with(&request, &[chunk]);
+            assert_eq!((result, answer.seq), (Err(Errno::INVAL), u64::MAX), "{generation}: queue {queue}");
+        }
+        let after = refused();
+        // Of what was not valid, by all programs and by this one. rule(cs-counters)
+        for place in [VALIDATION, VALIDATION + 1] {
+            assert_eq!(after[place] - before[place], queues.len() as u64, "{generation}");
+        }
+        // It is one of several kinds, and needs its one chunk.
+        let both = CsIn { cs_flags: cs::COLLECTIVE_WAIT | cs::WAIT, ..CsIn::default() };
+        assert_eq!(card.submit_with(&both, &[Chunk::default()]).0, Err(Errno::INVAL));
+        assert_eq!(card.submit_with(&request, &[Chunk::default(); 2]).0, Err(Errno::INVAL));
     }
 }
 
@@ -380,4 +402,38 @@ fn times_are_written_when_interrupts_find_counters_far_enough() {
     assert_eq!(register(7, 5), Ok(()));
     drop((view, seen));
     assert_eq!(card.close().hard_resets, 1, "one is still to be written");
+}
+
+/// rule(multi-wait): two at a time, and no third until one of them is over.
+#[test]
+fn third_wait_for_the_first_of_several_finds_no_room() {
+    let card = card(options(FIRST));
+    let closed = fence(0);
+    let commands = card.commands(&closed);
+    let held = card.run(&commands, 1, closed.len()).unwrap();
+    let sequences = [held];
+    let wait = |time: u64| {
+        let request = WaitIn {
+            seq: sequences.as_ptr() as u64,
+            timeout_us: time,
+            flags: wait::MULTI_CS,
+            seq_arr_len: 1,
+            ..WaitIn::default()
+        };
+        card.call::<_, WaitOut>(Call::Wait, &request).0
+    };
+    std::thread::scope(|scope| {
+        let sleepers = [(); 2].map(|()| scope.spawn(|| wait(10_000_000)));
+        let end = std::time::Instant::now() + Duration::from_secs(8);
+        while wait(0) != Err(Errno::NOMEM) {
+            assert!(std::time::Instant::now() < end, "there is room for a third");
+        }
+        // The first fence of the queue. rule(fence-addresses)
+        card.execute(0, &long(place(FIRST).fences, 1));
+        for sleeper in sleepers {
+            assert_eq!(sleeper.join().unwrap(), Ok(()));
+        }
+    });
+    assert_eq!(wait(0), Ok(()));
+    card.finish(held);
 }

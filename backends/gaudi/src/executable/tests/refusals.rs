@@ -108,6 +108,22 @@ fn packets_that_the_kernel_refuses() {
     assert!(read(&load, Generation::Gaudi2).is_ok());
 }
 
+#[test]
+fn packets_that_the_emulator_does_not_model() {
+    for (operation, name) in [(opcode::REPEAT, "REPEAT"), (opcode::WAIT, "WAIT")] {
+        let container = with(step(packet(operation, 8), vec![]));
+        for generation in [Generation::Gaudi1, Generation::Gaudi2] {
+            assert!(read(&container, generation).is_ok(), "a card may have it");
+            let result = Container::read(&container.write(), generation, true);
+            refused(
+                result,
+                Code::Unimplemented,
+                &["template offset 0", name, "not modelled", "leave it out"],
+            );
+        }
+    }
+}
+
 fn dispatch_packet(bindings: u32, constants: u32, length: u32) -> Vec<u8> {
     let mut bytes = packet(DISPATCH, usize::try_from(length).unwrap());
     for (at, value) in

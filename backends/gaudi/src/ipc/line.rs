@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! A connection to the [service](super::service) of a process that exports: requests and replies, and the news that its card is lost.
+//!
+//! That news comes unasked. Who is in the middle of a request finds it where the reply would be; for all others one thread of this
+//! process [listens](super::watch).
+
+use super::export::is_here;
+use super::handle::Handle;
+use super::proof::{Side, Talk, random};
+use super::service::{
+    ANSWER, NOTICE, REPLY, address, is_of_this_user, message, most_text, peer_of, split_reply, words,
+};
+use super::socket::{failed, receive_until, send_all, send_with};
+use hal_backend::{Code, Failure};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, connect, recv, shutdown, socket_with,
+};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// A connection on which who is at the other end is known, and nothing was brought yet.
+pub(super) struct Call<'a> {
+    handle: &'a Handle,
+    socket: OwnedFd,
+    talk: Talk,
+    patience: Duration,
+}
+
+/// A connection on which one is let in.
+pub(super) struct Line {
+    state: Mutex<State>,
+    buffer: u64,
+    card: String,
+    patience: Duration,
+}
+
+struct State {
+    /// Nothing once the two sides are out of step, or one is gone.
+    socket: Option<OwnedFd>,
+    /// What the exporter said last: that its card is lost, and why.
+    lost: Option<Failure>,
+}
+
+/// How long a last word may take that has begun, or is there already.
+const LAST_WORD: Duration = Duration::from_millis(100);
+
+/// What is heard on a line that nobody asked anything on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// Nothing so far.
+    Nothing,
+    /// Somebody asks something, and hears what there is.
+    Busy,
+    /// It is over.
+    Over,
+}
+
+/// The exporter of a buffer is not there.
+pub(super) fn unreachable(handle: &Handle, errno: Errno) -> Failure {
+    let Handle { buffer, process, .. } = handle;
+    let what =
+        format!("the bytes of buffer {buffer} have to come from process {process}, which cannot be reached");
+    failed(&what, errno)
+}
+
+impl Line {
+    /// Connects to whoever exports a buffer, and makes sure that it is who the handle says.
+    pub(super) fn call(handle: &Handle, patience: Duration) -> Result<Call<'_>, Failure> {
+        let gone = |errno| unreachable(handle, errno);
+        if handle.service.is_empty() {
+            return Err(gone(Errno::CONNREFUSED));
+        }
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(gone)?;
+        // Also how long connecting may take, if the exporter accepts nobody.
+        set_socket_timeout(&socket, Timeout::Send, Some(patience)).map_err(gone)?;
+        connect(&socket, &address(&handle.service)?).map_err(gone)?;
+        let talk = meet(&socket, handle, Instant::now() + patience)?;
+        Ok(Call { handle, socket, talk, patience })
+    }
+
+    /// Whether anything can be asked.
+    pub(super) fn is_open(&self) -> bool {
+        self.state.lock().socket.is_some()
+    }
+
+    /// Why the other side's card is of no use any more, if it said so; or that the other side is gone.
+    pub(super) fn end(&self) -> Option<Failure> {
+        let state = self.state.lock();
+        let gone = || state.socket.is_none().then(|| self.gone());
+        state.lost.clone().or_else(gone)
+    }
+
+    /// Why the other side's card is of no use any more, if it said so.
+    pub(super) fn lost(&self) -> Option<Failure> {
+        self.state.lock().lost.clone()
+    }
+
+    /// Another descriptor of the connection, to sleep at.
+    pub(super) fn descriptor(&self) -> Option<OwnedFd> {
+        self.state.lock().socket.as_ref()?.try_clone().ok()
+    }
+
+    /// Takes down what the other side says of its own accord. Never waits for long.
+    pub(super) fn listen(&self) -> Heard {
+        let Some(mut state) = self.state.try_lock() else { return Heard::Busy };
+        let Some(socket) = &state.socket else { return Heard::Over };
+        let (first, flags) = (&mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        match recv(socket, &mut first[..], flags) {
+            Err(Errno::AGAIN | Errno::INTR) => return Heard::Nothing,
+            Ok((1.., _)) => {
+                let said = self.reply(socket, LAST_WORD);
+                self.conclude(&mut state, &said);
+            }
+            _ => {}
+        }
+        hang_up(&mut state);
+        Heard::Over
+    }
+
+    fn gone(&self) -> Failure {
+        let message = format!("the exporter of buffer {} is gone, and the bytes with it", self.buffer);
+        Failure::new(Code::Unavailable, message)
+    }
+
+    /// Whether that was the last word.
+    fn conclude(&self, state: &mut State, said: &Result<Option<(u32, String)>, Failure>) -> bool {
+        let Ok(Some((code, why))) = said else { return false };
+        if code & NOTICE == 0 {
+            return false;
+        }
+        let message = format!("the exporter's card, {}, is lost, and the bytes with it: {why}", self.card);
+        state.lost.get_or_insert_with(|| Failure::new(Code::Unavailable, message));
+        true
+    }
+
+    /// Sends a request and takes the reply. After anything but a whole reply the connection is of no use: what comes next on it
+    /// could be the answer to something else.
+    pub(super) fn exchange(&self, request: &[u8]) -> Result<(), Failure> {
+        let mut state = self.state.lock();
+        if let Some(lost) = &state.lost {
+            return Err(lost.clone());
+        }
+        let socket = state.socket.as_ref().ok_or_else(|| self.gone())?;
+        // What cannot be sent any more may have been answered before: the last word is there to be read.
+        let sent = send_all(socket.as_fd(), request);
+        let patience = if sent.is_ok() { self.patience } else { LAST_WORD };
+        let said = self.reply(socket, patience);
+        if self.conclude(&mut state, &said) {
+            hang_up(&mut state);
+            return Err(state.lost.clone().unwrap_or_else(|| self.gone()));
+        }
+        let outcome = if sent.is_err() { Ok(None) } else { said };
+        match outcome {
+            Ok(Some((0, _))) => Ok(()),
+            Ok(Some((code, text))) => {
+                Err(Failure::new(Code::from_number(code), format!("the exporter says: {text}")))
+            }
+            Ok(None) => {
+                hang_up(&mut state);
+                Err(self.gone())
+            }
+            Err(failure) => {
+                hang_up(&mut state);
+                Err(failure)
+            }
+        }
+    }
+
+    /// The reply to a request: a status code, and the words of a failure. Nothing if the exporter has hung up.
+    fn reply(&self, connection: &OwnedFd, patience: Duration) -> Result<Option<(u32, String)>, Failure> {
+        let deadline = Some(Instant::now() + patience);
+        let silent = |failure: Failure| match failure.code() {
+            Code::DeadlineExceeded => Failure::new(
+                Code::DeadlineExceeded,
+                format!(
+                    "the exporter of buffer {} has not answered for {patience:?} (peer_timeout)",
+                    self.buffer
+                ),
+            ),
+            _ => failure,
+        };
+        let mut reply = [0; REPLY];
+        if receive_until(connection.as_fd(), &mut reply, deadline).map_err(silent)?.is_none() {
+            return Ok(None);
+        }
+        let (code, length) = split_reply(&reply);
+        let mut text = vec![0; most_text(length)?];
+        if !text.is_empty()
+            && receive_until(connection.as_fd(), &mut text, deadline).map_err(silent)?.is_none()
+        {
+            return Ok(None);
+        }
+        Ok(Some((code, String::from_utf8_lossy(&text).into_owned())))
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        hang_up(self.state.get_mut());
+    }
+}
+
+/// Ends a connection, for whoever else has a descriptor of it too.
+fn hang_up(state: &mut State) {
+    if let Some(socket) = state.socket.take() {
+        // What is not connected any more has ended already.
+        let _ = shutdown(&socket, Shutdown::Both);
+    }
+}
+
+impl Call<'_> {
+    /// Brings shared memory, or nothing, and is let in.
+    pub(super) fn enter(self, memory: Option<(BorrowedFd<'_>, u64)>) -> Result<Line, Failure> {
+        let Self { handle, socket, talk, patience } = self;
+        let length = memory.map_or(0, |(_, length)| length);
+        let shown = message(&[handle.secret.proof(Side::Importer, talk, length), length]);
+        match memory {
+            Some((file, _)) => send_with(socket.as_fd(), &shown, file)?,
+            None => send_all(socket.as_fd(), &shown)?,
+        }
+        let line = Line {
+            state: Mutex::new(State { socket: Some(socket), lost: None }),
+            buffer: handle.buffer,
+            card: handle.card.clone(),
+            patience,
+        };
+        line.exchange(&[])?;
+        Ok(line)
+    }
+}
+
+/// Makes sure that whoever listens under a handle's name is its exporter, before it is told anything of use.
+fn meet(connection: &OwnedFd, handle: &Handle, deadline: Instant) -> Result<Talk, Failure> {
+    let Handle { buffer, process, .. } = *handle;
+    let other = |who: String| {
+        let message =
+            format!("who answers for buffer {buffer} is {who}, and not its exporter, process {process}");
+        Failure::new(Code::PermissionDenied, message)
+    };
+    let peer = peer_of(connection)?;
+    if !is_of_this_user(&peer) {
+        return Err(other(format!("user {}", peer.uid.as_raw())));
+    }
+    let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
+    if is_here(handle.namespace) && pid != process {
+        return Err(other(format!("process {pid}")));
+    }
+    let mut talk = Talk { buffer, importer: random()?, exporter: 0 };
+    send_all(connection.as_fd(), &message(&[buffer, talk.importer]))?;
+    let mut answer = [0; ANSWER];
+    let answered = receive_until(connection.as_fd(), &mut answer, Some(deadline)).map_err(|failure| {
+        let message = format!(
+            "process {process}, the exporter of buffer {buffer}, does not answer: {}",
+            failure.message()
+        );
+        Failure::new(failure.code(), message)
+    })?;
+    if answered.is_none() {
+        let message = format!("process {process} does not export buffer {buffer} any more");
+        return Err(Failure::new(Code::Unavailable, message));
+    }
+    let proof;
+    [talk.exporter, proof] = words(&answer);
+    if proof != handle.secret.proof(Side::Exporter, talk, 0) {
+        return Err(other("one that does not know its secret".to_owned()));
+    }
+    Ok(talk)
+}
