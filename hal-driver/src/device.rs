@@ -134,7 +134,7 @@ impl<D: Device> HalDevice<D> {
         let pool = Arc::new(HostPool::default());
         let completions = Completions::new(&device, &properties, &proactor);
         let waiting = Arc::<Waiting>::default();
-        let port = EngineBackend {
+        let backend = EngineBackend {
             device: device.clone(),
             spec: properties.queues.clone(),
             frontiers: frontiers.clone(),
@@ -143,7 +143,7 @@ impl<D: Device> HalDevice<D> {
             completions: completions.clone(),
             waiting: waiting.clone(),
         };
-        let engine = Engine::new(port).map_err(|error| impossible(&error))?;
+        let engine = Engine::new(backend).map_err(|error| impossible(&error))?;
         let state = State {
             pools: Pools::new(&memory, &proactor, &frontiers)?,
             device_allocator: UnsafeCell::new(Allocator::create(memory.clone())?),

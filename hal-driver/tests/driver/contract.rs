@@ -405,6 +405,27 @@ fn waits_of_no_time_tell_what_is_so() {
     }
 }
 
+/// docs/programs.md: the order of a queue is that in which operations become ready. One that waits is overtaken by one that does
+/// not; one that waits for it is not let by.
+#[test]
+fn what_is_ready_overtakes_what_waits() {
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        let (go, late, early, after) =
+            (device.semaphore(0), device.semaphore(0), device.semaphore(0), device.semaphore(0));
+        let buffer = device.buffer(64);
+        device.fill_on(1, &go.at(1), &late.at(1), &buffer, (0, 64), &[1]).unwrap();
+        device.fill_on(1, &late.at(1), &after.at(1), &buffer, (0, 4), &[2]).unwrap();
+        device.fill_on(1, &List::none(), &early.at(1), &buffer, (8, 4), &[3]).unwrap();
+        early.wait(1).unwrap();
+        assert_eq!((late.value().unwrap(), after.value().unwrap()), (0, 0), "{uri}");
+        go.signal(1).unwrap();
+        after.wait(1).unwrap();
+        let bytes = buffer.read();
+        assert_eq!((&bytes[..4], &bytes[4..12]), (&[2; 4][..], &[1; 8][..]), "{uri}");
+    }
+}
+
 /// A list that names a semaphore twice: the operation ends, and what it said of the semaphore is so or is refused.
 #[test]
 fn lists_that_name_a_semaphore_twice_are_told_the_truth() {
