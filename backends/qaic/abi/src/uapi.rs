@@ -394,8 +394,8 @@ pub const CHANNELS: u32 = 16;
 
 /// What the size of a buffer object is rounded up to.
 pub const PAGE: u64 = 4096;
-/// Up to where slices of an object may reach, on kernels before 6.14 and 6.12.21: they count an object's memory in a signed number
-/// of 32 bits, and find other memory beyond (`clone_range_of_sgt_for_slice`).
+/// Up to where slices of an object may reach, on kernels before 6.14 (6.13.9, 6.12.21 and 6.6.85 of older lines): they count an
+/// object's memory in a signed number of 32 bits, and find other memory beyond (`clone_range_of_sgt_for_slice`).
 pub const REACH: u64 = 1 << 31;
 /// How long such an object may be: with more the number begins anew, and memory below [`REACH`] may not be found either.
 pub const COUNTED: u64 = (1 << 32) - PAGE;

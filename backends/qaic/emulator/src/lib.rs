@@ -18,8 +18,9 @@
 //! | `cores=N` | 16 | how many cores each card has, 1 to 64; each network takes one or more |
 //! | `dram=SIZE` | 32g | memory of each card; what is not written takes no space |
 //! | `segment=SIZE` | none | the device sees host memory in pieces of this size, as without an IOMMU; each is an element of a ring |
-//! | `counter=int\|size_t` | size_t | in what the kernel counts the memory of an object: `int` before Linux 6.14 and 6.12.21, with other memory beyond 2 GiB |
+//! | `counter=int\|size_t` | size_t | in what the kernel counts the memory of an object: `int` before Linux 6.14 (6.13.9, 6.12.21, 6.6.85), with other memory beyond 2 GiB |
 //! | `crc=on\|off` | on | whether the device wants checksums on its control channel |
+//! | `restarts=on\|off` | on | off: a kernel before Linux 6.19, which restarts no sub-system: a `crash` takes the whole card, and no channel has a state |
 //! | `mitigation=on\|off` | on | off: a kernel that takes every interrupt, for comparison |
 //! | `datapath_polling=on\|off`, `datapath_poll_interval_us=N`, `mhi_timeout_ms=N`, `control_resp_timeout_s=N`, `wait_exec_default_timeout_ms=N` | off, 100, 2000, 60, 5000 | the parameters of the kernel module |
 //! | `fault=…` | none | what goes wrong; may be given several times, see below |
@@ -47,7 +48,7 @@
 //! | `eintr:N` | of the waits that would sleep, every N-th is interrupted, with `EINTR` |
 //! | `hang:N` | the N-th call of a network never ends: waits time out |
 //! | `deadlock:N` | the N-th call of a network runs, and does not add to the semaphore that its outputs wait for: waits for them time out |
-//! | `crash:N` | the cores crash when the N-th call of a network is about to run, and restart: its channel is lost, and nothing else |
+//! | `crash:N` | the cores crash when the N-th call of a network is about to run, and restart: its channel is lost, and nothing else; with `restarts=off` it is a reset |
 //! | `reset:N` | the card is reset when the N-th call of a network is about to run |
 //! | `unplug:N` | the card is pulled out at the N-th request: `ENODEV` from there on |
 //!

@@ -94,6 +94,8 @@ pub(crate) struct Card {
     /// The channel whose sub-system restarts (`ssr_dbc`).
     pub(crate) restarting: Option<u32>,
     pub(crate) uevents: Uevents,
+    /// Whether channels have a state that the file system shows (`qaic_sysfs.c`, since 6.19).
+    pub(crate) has_states: bool,
     // The device's half.
     pub(crate) server: Server,
     pub(crate) bridges: Vec<Bridge>,
@@ -115,6 +117,7 @@ impl Card {
             control: Control::default(),
             restarting: None,
             uevents: Uevents::default(),
+            has_states: options.restarts,
             server: Server::new(options.cores, options.dram),
             bridges: std::iter::repeat_with(Bridge::default).take(count).collect(),
         }
@@ -247,8 +250,8 @@ impl Machine {
         self.core.stop();
     }
 
-    /// Resets a card (`qaic_pci_reset_prepare`): requests under way end, every channel is released, and the device
-    /// forgets everything. Files stay open.
+    /// Resets a card (`qaic_pci_reset_prepare`, and `mhi_status_cb` where the device itself says that it has crashed): requests
+    /// under way end, every channel is released, and the device forgets everything. Files stay open.
     pub(crate) fn reset(&self, state: &mut State, number: usize) {
         let Some(card) = state.cards.get_mut(number) else { return };
         if card.status != Status::Online {

@@ -83,7 +83,7 @@ impl Module {
 /// How the driver counts the memory of an object while it looks for a piece of it (`clone_range_of_sgt_for_slice`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
-    /// In `int`: kernels before 6.14, or 6.12.21 of that line.
+    /// In `int`: kernels before 6.14, or before 6.13.9, 6.12.21 and 6.6.85 of those lines.
     Int,
     /// In `size_t`, and offsets within a segment in `unsigned int`.
     Size,
@@ -104,6 +104,8 @@ pub struct Options {
     pub counter: Counter,
     /// Whether the device wants checksums on its control channel.
     pub crc: bool,
+    /// Whether the kernel restarts a sub-system that crashes: Linux 6.19 and later. Before that the whole card goes with it.
+    pub restarts: bool,
     /// Whether the kernel keeps the interrupt line of a busy channel disabled. It always does; without that one sees what it
     /// is good for.
     pub mitigation: bool,
@@ -124,6 +126,7 @@ impl Default for Options {
             segment: None,
             counter: Counter::Size,
             crc: true,
+            restarts: true,
             mitigation: true,
             module: Module::default(),
             execution: Execution::default(),
@@ -146,6 +149,7 @@ impl Options {
                 _ => default.counter,
             },
             crc: parameters.choice("crc", &["on", "off"])? != Some("off"),
+            restarts: parameters.choice("restarts", &["on", "off"])? != Some("off"),
             mitigation: parameters.choice("mitigation", &["on", "off"])? != Some("off"),
             module: Module::read(parameters)?,
             execution: Execution::read(parameters)?,
@@ -198,6 +202,7 @@ mod tests {
             ("dram", "1g"),
             ("segment", "4m"),
             ("crc", "off"),
+            ("restarts", "off"),
             ("mitigation", "off"),
             ("datapath_polling", "on"),
             ("datapath_poll_interval_us", "50"),
@@ -214,6 +219,7 @@ mod tests {
         assert!(
             !options.crc && !options.mitigation && module.datapath_polling && options.execution.workers == 2
         );
+        assert!(!options.restarts);
         let timeouts =
             (module.datapath_poll_interval_us, module.mhi_timeout_ms, module.control_resp_timeout_s);
         assert_eq!((timeouts, module.wait_exec_default_timeout_ms), ((50, 1, 2), 3));
@@ -228,6 +234,7 @@ mod tests {
             ("dram", "1"),
             ("segment", "5000"),
             ("crc", "maybe"),
+            ("restarts", "never"),
             ("datapath_polling", "1"),
             ("control_resp_timeout_s", "0"),
             ("fault", "hang"),

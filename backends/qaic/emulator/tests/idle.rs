@@ -40,11 +40,14 @@ fn an_idle_machine_uses_no_processor() {
         let poster = card.poster(&active, 3);
         card.execute(active.channel, &[poster]).unwrap();
         assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
-        // The kernel looks at the channel some more times, and then no more.
-        std::thread::sleep(Duration::from_millis(100));
-        let before = switches();
-        assert!(before > 0);
-        std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(switches(), before, "threads were woken for nothing; polling: {datapath_polling}");
+        assert!(switches() > 0);
+        // The kernel looks at the channel some more times, and then no more. On a machine that has much else to do that takes a
+        // while; what is woken for nothing is never quiet.
+        let is_quiet = || {
+            let before = switches();
+            std::thread::sleep(Duration::from_millis(300));
+            switches() == before
+        };
+        assert!((0..20).any(|_| is_quiet()), "threads are woken for nothing; polling: {datapath_polling}");
     }
 }

@@ -263,7 +263,9 @@ impl Machine {
         {
             *byte ^= 1;
         }
-        card.control.answer(sequence, reply);
+        if let Some(unclaimed) = card.control.answer(sequence, reply) {
+            self.unclaimed(state, number, &unclaimed);
+        }
         self.core.wake(number);
     }
 

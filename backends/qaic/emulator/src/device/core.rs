@@ -53,11 +53,12 @@ impl Machine {
             return;
         }
         card.counts.calls += 1;
-        if card.faults.strikes(fault::RESET) {
+        let (reset, crash) = (card.faults.strikes(fault::RESET), card.faults.strikes(fault::CRASH));
+        if reset || (crash && !self.options.restarts) {
             self.reset(state, number);
             return;
         }
-        if card.faults.strikes(fault::CRASH) {
+        if crash {
             self.crash(state, number, channel);
             return;
         }

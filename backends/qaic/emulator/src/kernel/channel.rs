@@ -14,11 +14,9 @@ use std::collections::VecDeque;
 pub(crate) struct Channel {
     /// Whether the kernel holds its rings.
     pub(crate) in_use: bool,
-    /// The user that may use it (`usr`). None while its deactivation is on its way to the device.
+    /// The user that may use it (`usr`), and whose end releases it. None from when its deactivation is on its way to the device
+    /// until that has answered: whoever began that may be gone before.
     pub(crate) user: Option<u32>,
-    /// The user that it was given to, also while its deactivation is on its way: what a close releases. Before a fix of
-    /// 2026-02 (2feec5ae5df7) the kernel released only what had a `user`, and leaked the channel.
-    pub(crate) owner: Option<u32>,
     pub(crate) rings: Option<Rings>,
     /// The number of the next execution of an object.
     pub(crate) next_request_id: u16,
@@ -38,7 +36,6 @@ impl Default for Channel {
         Self {
             in_use: false,
             user: None,
-            owner: None,
             rings: None,
             next_request_id: 0,
             queued: VecDeque::new(),
@@ -111,7 +108,6 @@ impl Machine {
             return;
         };
         released.user = None;
-        released.owner = None;
         let (queued, sliced) = (std::mem::take(&mut released.queued), std::mem::take(&mut released.sliced));
         let rings = released.rings.take();
         released.in_use = false;

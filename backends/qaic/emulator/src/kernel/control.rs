@@ -4,7 +4,7 @@
 
 use crate::fault;
 use crate::machine::{Guard, Machine, Status};
-use hal_emulation::Errno;
+use hal_emulation::{Errno, interrupt};
 use hal_qaic_abi::nnc::wire::{Header, Message, NO_PARTITION, ToDevice};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -43,11 +43,13 @@ impl Control {
         }
     }
 
-    /// An answer has come. One to a message that nobody waits for any more is dropped.
-    pub(crate) fn answer(&mut self, sequence: u32, bytes: Vec<u8>) {
-        if let Some(reply) = self.pending.get_mut(&sequence) {
-            *reply = Reply::Answered(bytes);
+    /// An answer has come. It comes back, if nobody waits for it any more.
+    pub(crate) fn answer(&mut self, sequence: u32, bytes: Vec<u8>) -> Option<Vec<u8>> {
+        match self.pending.get_mut(&sequence) {
+            Some(reply @ Reply::Waiting) => *reply = Reply::Answered(bytes),
+            _ => return Some(bytes),
         }
+        None
     }
 }
 
@@ -66,8 +68,10 @@ impl Machine {
             return Err(Errno::NODEV);
         }
         if card.faults.strikes(fault::CONTROL_FULL) {
+            // A signal ends this also where it does not end the wait for an answer, and nothing was sent.
             let until = Instant::now() + self.real(ROOM);
-            while self.sleep(state, number, Some(until)) && !state.is_stopping() {}
+            let goes_on = |state: &Guard<'_>| !state.is_stopping() && !interrupt::is_pending();
+            while goes_on(state) && self.sleep(state, number, Some(until)) {}
             return Err(Errno::AGAIN);
         }
         let sequence = card.control.next_sequence;
@@ -101,7 +105,8 @@ impl Machine {
                 Some(Reply::Abandoned) | None => return Err(Errno::IO),
             }
             let first = !std::mem::replace(&mut slept, true);
-            if interruptible && first && card.faults.strikes(fault::INTERRUPT) {
+            if interruptible && ((first && card.faults.strikes(fault::INTERRUPT)) || interrupt::is_pending())
+            {
                 return Err(Errno::INTR);
             }
             if until <= Instant::now() {
@@ -114,7 +119,8 @@ impl Machine {
         }
     }
 
-    /// `qaic_release_usr`: tells the device that a user is gone. How that went is not looked at.
+    /// `qaic_release_usr`: tells the device that a user is gone. No signal ends the wait for its answer. How that went is not
+    /// looked at: where there was no room, the device has not heard of it.
     pub(crate) fn terminate(&self, state: &mut Guard<'_>, number: usize, user: u32) {
         let gone = vec![ToDevice::Terminate { handle: user }];
         let _ = self.send(state, number, user, gone, false);

@@ -3,8 +3,8 @@
 //! Answers of the device as answers for programs (`decode_message` and the functions for each transaction).
 
 use super::encode::Resources;
-use crate::machine::{Guard, Machine};
-use hal_emulation::Errno;
+use crate::machine::{Guard, Machine, State};
+use hal_emulation::{Errno, interrupt};
 use hal_qaic_abi::nnc::user::{self, Answer};
 use hal_qaic_abi::nnc::wire::{FromDevice, Message};
 use hal_qaic_abi::sysfs::ChannelState;
@@ -43,7 +43,8 @@ impl Machine {
         Ok(())
     }
 
-    /// `decode_activate`: the channel belongs to the user, once whoever had it before has let go of it (`save_dbc_buf`).
+    /// `decode_activate`: the channel belongs to the user, once whoever had it before has let go of it, or a signal has ended the
+    /// wait for that, which is not looked at (`save_dbc_buf`).
     fn activated(
         &self,
         state: &mut Guard<'_>,
@@ -64,7 +65,7 @@ impl Machine {
             let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
             card.online()?;
             let found = card.channel(channel)?;
-            if !found.in_use && found.waits == 0 {
+            if (!found.in_use && found.waits == 0) || interrupt::is_pending() {
                 break;
             }
             if state.is_stopping() {
@@ -76,7 +77,6 @@ impl Machine {
         let found = card.channel(channel)?;
         found.rings = resources.rings.take();
         found.user = Some(user);
-        found.owner = Some(user);
         found.in_use = true;
         card.set_state(channel, ChannelState::Assigned);
         Ok(())
@@ -97,10 +97,29 @@ impl Machine {
             card.channel(channel)?.user = Some(user);
             return Err(Errno::CANCELED);
         }
-        self.release_channel(state, number, channel);
-        let card = state.cards.get_mut(number).ok_or(Errno::NODEV)?;
-        card.set_state(channel, ChannelState::Idle);
+        self.given_back(state, number, channel);
         Ok(())
+    }
+
+    /// A channel is nobody's any more, as its device has said.
+    fn given_back(&self, state: &mut State, number: usize, channel: u32) {
+        self.release_channel(state, number, channel);
+        if let Some(card) = state.cards.get_mut(number) {
+            card.set_state(channel, ChannelState::Idle);
+        }
+    }
+
+    /// `resp_worker`: an answer that nobody waits for any more is dropped, but for the channels that it says are given back, since
+    /// a fix of 2026 (2feec5ae5df7). Whether the device has refused is not looked at: nobody is there to have them back.
+    pub(crate) fn unclaimed(&self, state: &mut State, number: usize, bytes: &[u8]) {
+        let Ok(reply) = Message::<FromDevice>::read(bytes, self.options.crc) else { return };
+        for transaction in reply.transactions {
+            if let FromDevice::Deactivated { channel, .. } = transaction
+                && channel < CHANNELS
+            {
+                self.given_back(state, number, channel);
+            }
+        }
     }
 }
 

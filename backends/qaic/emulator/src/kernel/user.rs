@@ -82,17 +82,21 @@ impl Machine {
         }
     }
 
-    /// Nobody has a file any more (`qaic_postclose`): the device is told, then every channel of the user is released,
-    /// also one that is on its way back to the device. Then its handles go.
+    /// Nobody has a file any more (`drm_file_free`): its handles go, then the device is told, and every channel of the user is
+    /// released (`qaic_postclose`). What is sliced or on its way goes with its channel.
     fn end_user(&self, state: &mut Guard<'_>, file: File) {
         let File { card: number, user } = file;
-        let online = state.cards.get(number).is_some_and(|card| card.status == Status::Online);
-        if online {
+        let Some(card) = state.cards.get_mut(number) else { return };
+        let handles = card.user(user).map(|user| std::mem::take(&mut user.handles)).unwrap_or_default();
+        for object in handles.into_values() {
+            card.drop_handle(object);
+        }
+        if card.status == Status::Online {
             self.terminate(state, number, user);
             let Some(card) = state.cards.get(number) else { return };
             let channels = card.channels.iter().zip(0..);
             let owned: Vec<u32> = channels
-                .filter(|(channel, _)| channel.owner == Some(user))
+                .filter(|(channel, _)| channel.user == Some(user))
                 .map(|(_, channel)| channel)
                 .collect();
             for channel in owned {
@@ -100,10 +104,7 @@ impl Machine {
             }
         }
         let Some(card) = state.cards.get_mut(number) else { return };
-        let Some(ended) = card.users.remove(&user) else { return };
-        for object in ended.handles.into_values() {
-            card.drop_handle(object);
-        }
+        card.users.remove(&user);
         self.core.wake(number);
     }
 }

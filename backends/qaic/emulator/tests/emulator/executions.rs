@@ -147,6 +147,34 @@ fn an_object_is_complete_when_each_of_its_slices_is() {
 }
 
 #[test]
+fn nothing_of_an_execution_is_left_when_its_channel_is_released() {
+    let card = card(options());
+    let active = card.channel(8);
+    let handle = card.create(4096).unwrap();
+    let plain = SliceEntry { size: 64, dev_addr: active.bases.ddr + BINDING, ..SliceEntry::default() };
+    let waits = SliceEntry { sem0: wait_for(STUCK), ..plain };
+    card.attach(handle, active.channel, TO_DEVICE, &[plain, waits, plain]).unwrap();
+    let before = card.stuck(&active);
+    card.execute(active.channel, &[before, handle]).unwrap();
+    while card.counts().responses < 2 {
+        std::thread::yield_now();
+    }
+    let level = || card.statistics(active.channel, handle).unwrap().queue_level_before;
+    assert_eq!(level(), 1, "of one execution, those before it count");
+    assert_eq!(card.deactivate(active).0, Ok(()));
+    assert_eq!(level(), 0);
+    // Two slices had completed, which do not count when it is executed again.
+    let again = card.channel(8);
+    let entries = [plain, waits].map(|entry| SliceEntry { dev_addr: again.bases.ddr + BINDING, ..entry });
+    card.attach(handle, again.channel, TO_DEVICE, &entries).unwrap();
+    card.execute(again.channel, &[handle]).unwrap();
+    assert_eq!(card.wait(again.channel, handle, 50), Err(Errno::TIMEDOUT));
+    let poster = card.poster(&again, STUCK);
+    card.execute(again.channel, &[poster]).unwrap();
+    assert_eq!(card.wait(again.channel, handle, 5000), Ok(()));
+}
+
+#[test]
 fn statistics_say_what_was_before_an_object_in_the_ring() {
     let card = card(options());
     let active = card.channel(8);

@@ -4,13 +4,16 @@
 
 use crate::common::{Buffers, STUCK, card, faulty, image, open, options, passthrough, try_open};
 use hal_emulation::programs::Programs;
-use hal_emulation::{Errno, Kernel};
+use hal_emulation::supervised::Supervised;
+use hal_emulation::{Errno, Kernel, interrupt};
 use hal_qaic_abi::nnc::command::{
     self, ActivateResponse, LoadElfRequest, ResourceInfoRequest, ResourceInfoResponse, Status,
 };
 use hal_qaic_abi::nnc::user::Ask;
 use hal_qaic_emulator::{Emulator, Options};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -46,6 +49,85 @@ fn control_lost_has_no_answer() {
     assert_eq!(card.manage(&[Ask::Status]).0, Err(Errno::TIMEDOUT));
     assert!(begin.elapsed() >= Duration::from_millis(100));
     assert_eq!(card.manage(&[Ask::Status]).0, Ok(()));
+}
+
+#[test]
+fn a_signal_ends_what_waits_for_room_or_for_an_answer_and_never_the_end_of_a_user() {
+    let flag = Arc::new(AtomicBool::new(true));
+    let mut options = faulty(&["control-full:1", "control-lost:2"]);
+    (options.execution.speed, options.module.control_resp_timeout_s) = (1, 3600);
+    let slow = card(options);
+    // Where there is no room, the message was not sent, and that is what it says.
+    let begin = Instant::now();
+    assert_eq!(interrupt::on_behalf(flag.clone(), || slow.manage(&[Ask::Status]).0), Err(Errno::AGAIN));
+    assert!(begin.elapsed() < Duration::from_secs(2), "it goes on waiting");
+    assert_eq!(slow.counts().messages, 0);
+    // The answer to the next one does not come.
+    assert_eq!(slow.manage(&[Ask::Status]).0, Ok(()));
+    flag.store(false, Ordering::Release);
+    std::thread::scope(|scope| {
+        let (slow, lent) = (&slow, flag.clone());
+        let sender = scope.spawn(move || interrupt::on_behalf(lent, || slow.manage(&[Ask::Status]).0));
+        while slow.counts().messages < 2 {
+            std::thread::yield_now();
+        }
+        flag.store(true, Ordering::Release);
+        Supervised::nudge(&*slow.emulator);
+        assert_eq!(sender.join().unwrap(), Err(Errno::INTR));
+    });
+    assert_eq!(slow.manage(&[Ask::Status]).0, Ok(()));
+
+    // The end of a user is waited for as long as the device may take, whatever signals come.
+    let mut options = faulty(&["control-lost:1"]);
+    options.module.control_resp_timeout_s = 2;
+    let ending = card(options);
+    let begin = Instant::now();
+    assert_eq!(interrupt::on_behalf(flag, || ending.close()).users, 0);
+    assert!(begin.elapsed() >= Duration::from_millis(100), "2 s, twenty times as fast");
+}
+
+#[test]
+fn a_close_that_finds_no_room_is_not_told_to_the_device() {
+    // The messages before it load and activate a network.
+    let card = card(faulty(&["control-full:3"]));
+    let machine = card.emulator.clone();
+    let active = card.channel(8);
+    assert_eq!(card.counts().messages, 2);
+    let counts = card.close();
+    assert_eq!((counts.messages, counts.users, counts.channels), (2, 0, 0));
+    assert_eq!((counts.activations, counts.loaded), (1, 1), "the device has not heard of it");
+    // Whoever gets the same number is who the device takes it for, and ends it.
+    let next = open(&machine, 0);
+    assert_ne!(next.channel(8).channel, active.channel);
+    let counts = next.close();
+    assert_eq!((counts.channels, counts.activations, counts.loaded), (0, 0, 0));
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_who_had_a_channel_before_and_the_channel_is_taken() {
+    let mut options = faulty(&["control-lost:3"]);
+    options.module.control_resp_timeout_s = 2;
+    let before = card(options);
+    let given_back = before.channel(8);
+    // The device has taken the channel back, and the kernel has not heard of it.
+    assert_eq!(before.deactivate(given_back).0, Err(Errno::TIMEDOUT));
+    assert_eq!((before.counts().activations, before.counts().channels), (0, 1));
+    let after = open(&before.emulator, 0);
+    let flag = Arc::new(AtomicBool::new(false));
+    let active = std::thread::scope(|scope| {
+        let (after, lent) = (&after, flag.clone());
+        let taker = scope.spawn(move || interrupt::on_behalf(lent, || after.channel(8)));
+        while after.counts().messages < 5 {
+            std::thread::yield_now();
+        }
+        flag.store(true, Ordering::Release);
+        Supervised::nudge(&*after.emulator);
+        taker.join().unwrap()
+    });
+    assert_eq!(active.channel, given_back.channel);
+    let poster = after.poster(&active, 3);
+    after.execute(active.channel, &[poster]).unwrap();
+    assert_eq!(after.wait(active.channel, poster, 5000), Ok(()));
 }
 
 #[test]
@@ -241,6 +323,32 @@ fn crash_takes_one_workload_and_no_other() {
     };
     assert_eq!(told(lost), ["1", "2", "3", "4", "5", "0", "1"]);
     assert_eq!(told(active.channel), ["1"]);
+}
+
+#[test]
+fn crash_takes_the_whole_card_where_no_sub_system_restarts() {
+    let (card, buffers) = network(Options { restarts: false, ..faulty(&["crash:1"]) });
+    let state = Path::new("/sys/class/accel/accel0/dbc0_state");
+    assert_eq!(card.emulator.read(state), Err(Errno::NOENT), "no channel has a state");
+    let other = open(&card.emulator, 0);
+    let active = other.channel(8);
+    let stuck = other.stuck(&active);
+    other.execute(active.channel, &[stuck]).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| other.wait(active.channel, stuck, 10_000));
+        other.until_waits(1);
+        card.execute(buffers.active.channel, &buffers.handles).unwrap();
+        assert_eq!(waiter.join().unwrap(), Err(Errno::PERM), "the workload of another user");
+    });
+    let limit = Instant::now() + Duration::from_secs(10);
+    while other.create(1) == Err(Errno::NODEV) {
+        assert!(Instant::now() < limit, "it does not come back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let counts = card.counts();
+    assert_eq!((counts.resets, counts.channels, counts.activations, counts.loaded), (1, 0, 0, 0));
+    assert_eq!(card.emulator.uevents(0), ["offline", "online"]);
+    assert_eq!(card.execute(buffers.active.channel, &buffers.handles), Err(Errno::PERM));
 }
 
 #[test]

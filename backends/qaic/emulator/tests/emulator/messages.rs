@@ -2,8 +2,8 @@
 
 //! Messages: `qaic_manage_ioctl`, `encode_message`, `decode_message` and the functions for each transaction.
 
-use crate::common::{Card, card, image, open, options, passthrough};
-use hal_emulation::Errno;
+use crate::common::{Card, card, faulty, image, open, options, passthrough};
+use hal_emulation::{Errno, interrupt};
 use hal_qaic_abi::container::{Network, elf, emulated};
 use hal_qaic_abi::nnc::command::{
     self, LoadConstantsExRequest, LoadConstantsPayloadRequest, LoadConstantsRequest, LoadConstantsResponse,
@@ -16,7 +16,10 @@ use hal_qaic_abi::nnc::transaction::{
 };
 use hal_qaic_abi::nnc::user::{Answer, Ask, answers};
 use hal_qaic_abi::nnc::{TRANSACTIONS, Version};
-use hal_qaic_emulator::Options;
+use hal_qaic_emulator::{Counts, Options};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 /// A message of raw words, in memory for the answer.
 fn raw(words: &[u32]) -> Vec<u8> {
@@ -384,9 +387,8 @@ fn a_deactivation_is_consumed_and_ends_everything_of_its_channel() {
 }
 
 #[test]
-fn a_channel_that_was_given_back_in_a_bad_message_stays_disabled_until_the_close() {
+fn a_channel_that_was_given_back_in_a_bad_message_is_nobodys_until_a_reset() {
     let card = card(options());
-    let emulator = card.emulator.clone();
     let active = card.channel(8);
     let mut memory = raw(&[DEACTIVATE_FROM_USER, 16, active.channel, 0, 99, 8]);
     assert_eq!(card.manage_raw(&mut memory, 24, 2).0, Err(Errno::INVAL));
@@ -394,8 +396,38 @@ fn a_channel_that_was_given_back_in_a_bad_message_stays_disabled_until_the_close
     assert_eq!(card.execute(active.channel, &[handle]), Err(Errno::PERM));
     assert_eq!(card.deactivate(active).0, Err(Errno::PERM));
     assert_eq!(card.counts().channels, 1);
-    // The close releases it, although nobody may use it.
-    assert_eq!(card.close().channels, 0);
-    let again = open(&emulator, 0);
-    assert_eq!(again.channel(8).channel, active.channel);
+    // A close releases what its user has, and the user has it no longer. The device has taken it back.
+    let counts = card.close();
+    assert_eq!((counts.channels, counts.activations), (1, 0));
+}
+
+#[test]
+fn an_answer_to_a_deactivation_that_nobody_waits_for_any_more_releases_the_channel() {
+    let released = |counts: &dyn Fn() -> Counts| {
+        let limit = Instant::now() + Duration::from_secs(10);
+        while counts().channels != 0 {
+            assert!(Instant::now() < limit, "the channel stays");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let signal = Arc::new(AtomicBool::new(true));
+    for refused in [false, true] {
+        let first = card(if refused { faulty(&["deactivate:1"]) } else { options() });
+        let emulator = first.emulator.clone();
+        let active = first.channel(8);
+        let interrupted = interrupt::on_behalf(signal.clone(), || first.deactivate(active).0);
+        assert_eq!(interrupted, Err(Errno::INTR));
+        // Also where the device has refused it: there is nobody to give the channel back to.
+        released(&|| first.counts());
+        assert_eq!(first.deactivate(active).0, Err(Errno::PERM));
+        first.close();
+        assert_eq!(open(&emulator, 0).channel(8).channel, active.channel);
+    }
+    // The user is gone, and all that it had, before the device has answered.
+    let last = card(options());
+    let emulator = last.emulator.clone();
+    let active = last.channel(8);
+    assert_eq!(interrupt::on_behalf(signal, || last.deactivate(active).0), Err(Errno::INTR));
+    last.close();
+    released(&|| emulator.counts(0));
 }

@@ -2,8 +2,9 @@
 
 //! Opens, closes, and what users see of each other.
 
-use crate::common::{card, open, options, try_open};
+use crate::common::{card, faulty, open, options, try_open};
 use hal_emulation::drm::{VERSION, Version};
+use hal_emulation::supervised::Supervised;
 use hal_emulation::{Errno, Kernel};
 use hal_qaic_abi::uapi::{Call, TO_DEVICE};
 use hal_qaic_emulator::{Emulator, Options};
@@ -50,6 +51,31 @@ fn a_close_gives_everything_back() {
     let counts = two.close();
     let left = (counts.users, counts.objects, counts.mapped, counts.channels, counts.activations);
     assert_eq!((left, counts.loaded, counts.allocated_bytes), ((0, 0, 0, 0, 0), 0, 0));
+}
+
+#[test]
+fn handles_go_before_the_device_is_told_and_what_is_sliced_goes_with_its_channel() {
+    // The device does not answer when it is told of the end, so that this takes a while.
+    let mut options = faulty(&["control-lost:3"]);
+    (options.execution.speed, options.module.control_resp_timeout_s) = (1, 1);
+    let card = card(options);
+    let machine = card.emulator.clone();
+    let active = card.channel(8);
+    card.poster(&active, 3);
+    card.create(4096).unwrap();
+    assert_eq!(card.counts().objects, 2);
+    card.abandon();
+    std::thread::scope(|scope| {
+        let ending = scope.spawn(|| Supervised::reap(&*machine));
+        while machine.counts(0).messages < 3 {
+            std::thread::yield_now();
+        }
+        let counts = machine.counts(0);
+        assert_eq!((counts.users, counts.objects, counts.channels), (1, 1, 1));
+        assert!(!ending.join().unwrap());
+    });
+    let counts = machine.counts(0);
+    assert_eq!((counts.users, counts.objects, counts.channels), (0, 0, 0));
 }
 
 #[test]

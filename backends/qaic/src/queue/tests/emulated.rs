@@ -253,6 +253,15 @@ fn a_sub_system_that_restarts_costs_one_dispatch() {
     assert_eq!(machine.counts().resets, 0, "the card goes on");
 }
 
+#[test]
+fn where_no_sub_system_restarts_a_crash_costs_what_a_reset_costs() {
+    let mut machine = Machine::new(&[("fault", "crash:2"), ("restarts", "off")], quick());
+    machine.works();
+    let failure = machine.dispatch().unwrap_err();
+    assert_eq!(failure.code(), Code::Unavailable, "{failure}");
+    assert_eq!(machine.counts().resets, 1);
+}
+
 /// Times of commands, as a profile gets them, and what was told of jobs.
 #[derive(Default)]
 struct Times(Mutex<Vec<(u64, u64)>>, Mutex<Vec<Result<(), Failure>>>);
