@@ -197,7 +197,7 @@ def links(process):
 
 def files():
     """What the file system shows: lists, attributes, statuses, relative paths, links."""
-    assert sorted(os.listdir("/sys/class/accel")) == ["accel0", "accel1"]
+    assert sorted(os.listdir("/sys/class/accel")) == ["accel0", "accel1", "accel_controlD0", "accel_controlD1"]
     assert {"accel0", "accel1"} <= set(os.listdir("/dev/accel"))
     with open("/sys/class/accel/accel1/device/vendor") as file:
         assert file.read() == "0x1da3\n"
