@@ -522,6 +522,12 @@ def numbers():
             with open(f"/sys/dev/char/{os.major(number)}:{os.minor(number) & ~1}/pci_addr") as address:
                 assert address.read() == f"0000:{0x10 + card:02x}:00.0\n", name
             os.close(file)
+            # The same without opening a node.
+            with open(f"/sys/class/accel/{name}/dev") as number:
+                major, minor = map(int, number.read().split(":"))
+            with open(f"/sys/dev/char/{major}:{minor & ~1}/pci_addr") as address:
+                assert address.read() == f"0000:{0x10 + card:02x}:00.0\n", name
+            assert refused(lambda: open(f"/sys/class/accel/accel_controlD{card}/pci_addr"), errno.ENOENT)
 
 
 class Debug(ctypes.Structure):
