@@ -61,7 +61,7 @@ fn queue_with_the_higher_priority_is_first() {
         };
         let short =
             |base: u32, offset: u32, value: u32| packet(opcode::MSG_SHORT, base << 22 | offset, value, &[]);
-        for (round, priorities) in [[2, 1], [1, 2], [7, 3], [3, 7]].into_iter().enumerate() {
+        for (round, priorities) in [[2, 1], [1, 2], [0x80, 0x41], [0x41, 0x80]].into_iter().enumerate() {
             switch_on(&card, generation, false);
             card.execute(0, &short(objects, object * 4, 0));
             let stream = |queue: u32, priority: u32| {
@@ -205,9 +205,11 @@ fn transfer_goes_in_steps_and_says_when_it_has_ended() {
         assert_eq!(bytes(&memory, 0x1000, 0x200), expected, "{queue}");
         assert_eq!(bytes(&memory, 0x1800, 4), 0x5A5A_u32.to_le_bytes(), "{queue}");
         // The registers keep what they have; a plain transfer takes no steps, and one that fills has its words in the source.
+        assert!(memory.write(0x1800, &[0; 4]));
         let again = [register(TARGET_BYTES, 64), register(COMMIT, 1 << 3)].concat();
         execute(&card, queue, &again);
         assert_eq!(bytes(&memory, 0x1000, 64), content[..64], "{queue}");
+        assert_eq!(bytes(&memory, 0x1800, 4), [0; 4], "{queue}: it does not say that it has ended");
         let fill = [halves(SOURCE, 0x0102_0304_0506_0708), register(COMMIT, 1 << 3 | 1 << 4)].concat();
         execute(&card, queue, &fill);
         assert_eq!(bytes(&memory, 0x1000, 16), [8, 7, 6, 5, 4, 3, 2, 1].repeat(2), "{queue}");
