@@ -12,7 +12,12 @@ pub const SYSFS: &str = "/sys/class/accel";
 
 /// The number of the device that a node is of, and whether it is a control node.
 pub fn node(path: &Path) -> Option<(usize, bool)> {
-    let name = path.strip_prefix(NODES).ok()?.to_str()?.strip_prefix("accel")?;
+    device(path.strip_prefix(NODES).ok()?.to_str()?)
+}
+
+/// The number of the device that has a name, and whether it is the name of its control device.
+pub fn device(name: &str) -> Option<(usize, bool)> {
+    let name = name.strip_prefix("accel")?;
     let (digits, control) = match name.strip_prefix("_controlD") {
         Some(digits) => (digits, true),
         None => (name, false),

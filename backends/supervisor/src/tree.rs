@@ -37,12 +37,13 @@ impl Numbers {
         }
     }
 
-    /// The card whose node, not the one for control, has a number that is written so.
-    fn card(self, number: &str) -> Option<u32> {
+    /// The name of the device whose node has a number that is written so.
+    fn device(self, number: &str) -> Option<String> {
         let (major, minor) = number.split_once(':')?;
         let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
         let card = if self == Self::Own { minor / 2 } else { minor };
-        (self.of(card, false) == (major, minor)).then_some(card)
+        let control = [false, true].into_iter().find(|&control| self.of(card, control) == (major, minor))?;
+        Some(if control { format!("accel_controlD{card}") } else { format!("accel{card}") })
     }
 }
 
@@ -140,8 +141,8 @@ impl Tree {
         let path = self.stands_for(&plain(path));
         let by_number = path.strip_prefix(BY_NUMBER).ok().and_then(|rest| {
             let mut parts = rest.components();
-            let number = self.numbers.card(parts.next()?.as_os_str().to_str()?)?;
-            Some(Path::new(accel::SYSFS).join(format!("accel{number}")).join(parts.as_path()))
+            let device = self.numbers.device(parts.next()?.as_os_str().to_str()?)?;
+            Some(Path::new(accel::SYSFS).join(device).join(parts.as_path()))
         });
         let path = by_number.unwrap_or(path);
         let module = self.parameters.parent().unwrap_or(&self.parameters);
@@ -177,18 +178,20 @@ impl Tree {
 
     /// The text of an attribute.
     fn text(&self, path: &Path) -> Result<String, Errno> {
-        if let Some((number, file)) = accel::file(path)
-            && self.is_listed(number)?
+        let inside = path.strip_prefix(accel::SYSFS).ok().and_then(Path::to_str);
+        if let Some((device, file)) = inside.and_then(|inside| inside.split_once('/'))
+            && let Some((number, control)) = accel::device(device)
+            && self.is_listed(device)?
         {
             // What every device of the class has.
             let card = u32::try_from(number).map_err(|_| Errno::NOENT)?;
-            let (major, minor) = self.numbers.of(card, false);
+            let (major, minor) = self.numbers.of(card, control);
             match file {
                 "dev" => return Ok(format!("{major}:{minor}\n")),
                 "uevent" => {
-                    return Ok(format!(
-                        "MAJOR={major}\nMINOR={minor}\nDEVNAME=accel/accel{number}\nDEVTYPE=accel_minor\n"
-                    ));
+                    // A control device is the driver's own, and of no type (`device_init_cdev`).
+                    let kind = if control { "" } else { "DEVTYPE=accel_minor\n" };
+                    return Ok(format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=accel/{device}\n{kind}"));
                 }
                 _ => {}
             }
@@ -196,8 +199,8 @@ impl Tree {
         self.machine.read(path)
     }
 
-    fn is_listed(&self, number: usize) -> Result<bool, Errno> {
-        Ok(self.machine.list(Path::new(accel::SYSFS))?.contains(&format!("accel{number}")))
+    fn is_listed(&self, device: &str) -> Result<bool, Errno> {
+        Ok(self.machine.list(Path::new(accel::SYSFS))?.iter().any(|name| name == device))
     }
 
     /// The names in a folder, and whether each is a folder itself; an error, if it is none.
@@ -218,19 +221,20 @@ impl Tree {
         let inside = path.strip_prefix(accel::SYSFS).map_err(|_| Errno::NOENT)?;
         let mut parts = inside.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
         let (device, bus) = (parts.next().ok_or(Errno::NOENT)?, parts.next());
-        let number =
-            device.strip_prefix("accel").and_then(|number| number.parse().ok()).ok_or(Errno::NOENT)?;
-        if !self.is_listed(number)? {
+        let (_, control) = accel::device(&device).ok_or(Errno::NOENT)?;
+        if !self.is_listed(&device)? {
             return Err(Errno::NOENT);
         }
         match (bus.as_deref(), parts.next()) {
+            // It has no place on the bus.
+            (None, None) if control => Ok(files(path)),
             (None, None) => {
                 let mut names = files(path);
                 names.retain(|(name, _)| name != "device");
                 names.push(("device".to_owned(), true));
                 Ok(names)
             }
-            (Some("device"), None) => Ok(files(path)),
+            (Some("device"), None) if !control => Ok(files(path)),
             _ => Err(Errno::NOENT),
         }
     }
@@ -328,7 +332,11 @@ mod tests {
             meant("/sys/dev/char/234:2/pci_addr").as_deref(),
             Some("/sys/class/accel/accel1/pci_addr")
         );
-        for other in ["/sys/dev/char/234:3/pci_addr", "/sys/dev/char/261:1/pci_addr", "/sys/dev/char/x/dev"] {
+        assert_eq!(meant("/sys/dev/char/234:3/dev").as_deref(), Some("/sys/class/accel/accel_controlD1/dev"));
+        // From the control device's number a program gets to the card's attributes by the number before.
+        assert_eq!(find("/sys/class/accel/accel_controlD1/dev"), Ok(Entry::File("234:3\n".to_owned())));
+        assert_eq!(find("/sys/class/accel/accel_controlD1/pci_addr"), Err(Errno::NOENT));
+        for other in ["/sys/dev/char/261:1/pci_addr", "/sys/dev/char/x/dev"] {
             assert_eq!(meant(other), None, "{other}");
         }
     }
@@ -359,7 +367,26 @@ mod tests {
             names.sort();
             names
         };
-        assert_eq!(names("/sys/class/accel"), ["accel0", "accel1"]);
+        assert_eq!(find("/sys/class/accel/accel_controlD1"), Ok(Entry::Folder));
+        assert_eq!(find("/sys/class/accel/accel_controlD1/dev"), Ok(Entry::File("234:1\n".to_owned())));
+        assert_eq!(
+            find("/sys/class/accel/accel_controlD1/uevent"),
+            Ok(Entry::File("MAJOR=234\nMINOR=1\nDEVNAME=accel/accel_controlD1\n".to_owned()))
+        );
+        for none in [
+            "accel_controlD1/device",
+            "accel_controlD1/device/vendor",
+            "accel_controlD2",
+            "accel_controlD2/dev",
+        ] {
+            assert_eq!(find(&format!("/sys/class/accel/{none}")), Err(Errno::NOENT), "{none}");
+        }
+        assert_eq!(
+            tree.meant(Path::new("/sys/dev/char/234:1/dev")),
+            Some("/sys/class/accel/accel_controlD1/dev".into())
+        );
+        assert_eq!(names("/sys/class/accel"), ["accel0", "accel1", "accel_controlD0", "accel_controlD1"]);
+        assert_eq!(names("/sys/class/accel/accel_controlD0"), ["dev", "uevent"]);
         assert_eq!(names("/dev/accel"), ["accel0", "accel1", "accel_controlD0", "accel_controlD1"]);
         assert!(names("/sys/class/accel/accel0").contains(&"device".to_owned()));
         assert!(names("/sys/class/accel/accel0/device").contains(&"vendor".to_owned()));

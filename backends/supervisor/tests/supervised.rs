@@ -140,7 +140,7 @@ fn no_request_is_lost_or_repeated_under_a_storm_of_signals() {
 
 #[test]
 fn a_program_that_is_told_of_a_reset_and_lets_go_is_spared() {
-    for text in both("told", "fault=hang:1&speed=300") {
+    for text in both("told", "fault=hang:1&speed=100") {
         assert!(text.contains("1 resets, 0 kills"), "{text}");
     }
 }

@@ -28,6 +28,9 @@ pub mod opcode {
     pub const WAIT: u32 = 0xd;
     pub const CB_LIST: u32 = 0xe;
     pub const LOAD_AND_EXE: u32 = 0xf;
+    pub const WRITE_ARC_STREAM: u32 = 0x10;
+    pub const WREG_64_SHORT: u32 = 0x12;
+    pub const WREG_64_LONG: u32 = 0x13;
 }
 
 /// The operation of the emulator's own packet, which no hardware has.

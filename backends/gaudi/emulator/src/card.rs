@@ -20,10 +20,11 @@
 //!
 //! Everything here is behind the machine's one lock.
 
+use crate::arbiter::Turn;
 use crate::hardware::Hardware;
 use crate::opener::Opener;
 use crate::space::Space;
-use crate::sync::{Fence, Sync};
+use crate::sync::{Hold, Sync};
 use hal_backend::HostRange;
 use hal_emulation::Errno;
 use hal_emulation::claim::Claim;
@@ -374,7 +375,7 @@ pub(crate) struct Queue {
     /// Whether the first item will never end.
     pub(crate) stuck: bool,
     /// What the first item waits for.
-    pub(crate) fence: Option<Fence>,
+    pub(crate) hold: Option<Hold>,
     /// How many places of it submissions that have not ended take.
     pub(crate) taken: usize,
 }
@@ -509,7 +510,7 @@ impl Context {
 
     /// Whether everything that a queue's first item waits for is there.
     fn may_run(queue: &Queue, sync: &Sync) -> bool {
-        if queue.running || queue.stuck || queue.fence.is_some_and(|fence| !sync.is_open(fence)) {
+        if queue.running || queue.stuck || queue.hold.is_some_and(|hold| !sync.is_open(hold)) {
             return false;
         }
         match queue.items.front() {
@@ -517,6 +518,16 @@ impl Context {
             Some(&Item { body: Body::Wait { object, value }, .. }) => sync.object(object) >= value,
             Some(_) => true,
         }
+    }
+
+    /// The other queues of an engine that have something to do, and do not wait for their turn themselves.
+    pub(crate) fn others_at_work(&self, turn: Turn, sync: &Sync) -> Vec<u32> {
+        let others =
+            self.queues.range(turn.engine..turn.engine + 4).filter(|&(&queue, _)| queue != turn.queue);
+        let at_work = |queue: &Queue| {
+            queue.running || !matches!(queue.hold, Some(Hold::Turn(_))) && Self::may_run(queue, sync)
+        };
+        others.filter(|(_, queue)| at_work(queue)).map(|(&queue, _)| queue).collect()
     }
 
     /// Whether a queue has something that can begin, or go on.
@@ -528,7 +539,7 @@ impl Context {
     pub(crate) fn released(&self, sync: &Sync) -> Vec<u32> {
         let waits = |queue: &Queue| {
             let first = queue.items.front();
-            queue.fence.is_some() || matches!(first, Some(Item { body: Body::Wait { .. }, .. }))
+            queue.hold.is_some() || matches!(first, Some(Item { body: Body::Wait { .. }, .. }))
         };
         let ready = self.queues.iter().filter(|(_, queue)| waits(queue) && Self::may_run(queue, sync));
         ready.map(|(&number, _)| number).collect()

@@ -9,7 +9,8 @@ use crate::card::{Context, Item, Live, Position, Submission};
 use crate::fault;
 use crate::machine::{Machine, State};
 use crate::packets;
-use crate::sync::{Fence, Outside};
+use crate::strides::Transfer;
+use crate::sync::{Hold, Outside, engine_of};
 use hal_backend::scramble;
 use hal_emulation::clock;
 use hal_emulation::fault::Faults;
@@ -42,8 +43,8 @@ pub(crate) enum End {
     Reset,
     Malfunction,
     Trouble(Trouble),
-    /// It waits for a fence, and goes on from there.
-    Fence(Fence, Position),
+    /// It waits for a fence or for its turn, and goes on from there.
+    Held(Hold, Position),
 }
 
 /// An item that has ended, or waits.
@@ -124,15 +125,17 @@ impl Machine {
         };
         if let Some(queue) = context.queues.get_mut(&queue_number) {
             queue.running = false;
-            queue.stuck = !matches!(end, End::Done | End::Aborted | End::Fence(..));
-            if let End::Fence(fence, from) = end {
-                queue.fence = Some(fence);
+            queue.stuck = !matches!(end, End::Done | End::Aborted | End::Held(..));
+            if let End::Held(hold, from) = end {
+                queue.hold = Some(hold);
                 queue.items.push_front(Item { from, ..item });
                 self.offer(state, number, queue_number);
+                self.came_to_rest(state, number, queue_number);
                 self.ended(number);
                 return;
             }
         }
+        self.came_to_rest(state, number, queue_number);
         match end {
             End::Done | End::Aborted => {
                 if item.tells {
@@ -142,7 +145,7 @@ impl Machine {
                 self.release_queues(state, number);
                 self.watch(state, number);
             }
-            End::Hang | End::Fence(..) => {}
+            End::Hang | End::Held(..) => {}
             End::Reset => self.reset(state, number),
             End::Malfunction => self.break_down(state, number),
             End::Trouble(trouble) => self.report(state, number, queue_number, trouble),
@@ -239,9 +242,53 @@ impl Machine {
         self.lock().cards.get(number).map_or([0; 4], |card| card.sync.scalars(queue))
     }
 
-    /// Passes a fence, if it is open.
-    pub(crate) fn pass_fence(&self, number: usize, fence: Fence) -> bool {
-        self.lock().cards.get_mut(number).is_some_and(|card| card.sync.pass(fence))
+    /// Passes a fence that is open, or takes a turn.
+    pub(crate) fn pass(&self, number: usize, hold: Hold) -> bool {
+        let mut state = self.lock();
+        let Some(card) = state.cards.get_mut(number) else { return false };
+        if let Hold::Turn(turn) = hold {
+            let about_to = card.context.as_ref().map(|context| context.others_at_work(turn, &card.sync));
+            if let Some(arbiter) = card.sync.arbiter(turn.engine) {
+                arbiter.ask(turn, about_to.unwrap_or_default());
+            }
+        }
+        card.sync.pass(hold)
+    }
+
+    /// Writes a register of an engine's transfers; a transfer, if that begins one.
+    pub(crate) fn write_transfer(
+        &self,
+        number: usize,
+        queue: u32,
+        offset: u32,
+        value: u32,
+    ) -> Option<Transfer> {
+        let mut state = self.lock();
+        state.cards.get_mut(number)?.sync.write_transfer(self.hardware, queue, offset, value)
+    }
+
+    /// What an engine's transfer writes when it has ended, and where.
+    pub(crate) fn completion(&self, number: usize, queue: u32) -> Option<(u64, u32)> {
+        Some(self.lock().cards.get_mut(number)?.sync.completion(self.hardware, queue))
+    }
+
+    /// A queue gives its engine to whoever is next.
+    pub(crate) fn give_turn_back(&self, number: usize, queue: u32) {
+        let mut state = self.lock();
+        let Some(card) = state.cards.get_mut(number) else { return };
+        if let Some(arbiter) = card.sync.arbiter(engine_of(self.hardware, queue)) {
+            arbiter.give_back(queue);
+            self.release_queues(&mut state, number);
+        }
+    }
+
+    /// A queue has ended something, or waits: another one's turn may have come.
+    fn came_to_rest(&self, state: &mut State, number: usize, queue: u32) {
+        let Some(card) = state.cards.get_mut(number) else { return };
+        let arbiter = card.sync.arbiter(engine_of(self.hardware, queue));
+        if arbiter.is_some_and(|arbiter| arbiter.came_to_rest(queue)) {
+            self.release_queues(state, number);
+        }
     }
 
     /// Writes down what was wrong, and has the card reset.
@@ -305,7 +352,7 @@ fn begin(state: &mut State, number: usize, queue: u32) -> Option<(Run, Option<Bl
     let lane = context.queues.get_mut(&queue)?;
     let item = lane.items.pop_front()?;
     let sequence = item.sequence;
-    (lane.running, lane.fence) = (true, None);
+    (lane.running, lane.hold) = (true, None);
     card.running += 1;
     let mut struck = None;
     if let Some(cs) = context.submissions.get_mut(&sequence)

@@ -219,6 +219,11 @@ impl Hardware {
         self.dram_virtual && matches!(number, 8..=15 | 48..=55 | 84..=91 | 120..=127)
     }
 
+    /// Whether a queue is one of a transfer engine that programs can write registers of.
+    pub(crate) fn has_transfer_registers(&self, number: u32) -> bool {
+        !self.dram_virtual && matches!(number, 0..=7 | 9..=32)
+    }
+
     /// Where a program's device memory begins, if a program can have so much of it.
     pub(crate) fn dram_base(&self, dram: u64) -> u64 {
         // Virtual addresses begin behind the physical ones. rule(dram-numbers)

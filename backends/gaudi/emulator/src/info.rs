@@ -202,8 +202,8 @@ impl Machine {
             }
             info::PCI_COUNTERS => words([0, card.counts.bytes_moved, 0]),
             info::DRAM_PENDING_ROWS => bytes(&0_u32),
-            // How many rows were replaced, and room for 32 of them: none.
-            info::DRAM_REPLACED_ROWS => vec![0; 8 + 32 * 8],
+            // The driver has room for one row of what the firmware knows of all that were replaced. rule(info-sizes)
+            info::DRAM_REPLACED_ROWS => words([0]),
             info::CLK_RATE => words([1000 << 32 | 1000]),
             info::TIME_SYNC => words([clock(), clock(), 0]),
             _ => return Err(Errno::INVAL),
@@ -266,14 +266,16 @@ impl Machine {
     ) -> Result<Vec<u8>, Errno> {
         let card = state.cards.get(number).ok_or(Errno::NODEV)?;
         let mut text = "queue  is_idle\n-----  -------\n".to_owned();
-        for (queue, what) in card.context.iter().flat_map(|context| &context.queues) {
-            let idle = if what.running || !what.items.is_empty() { 'N' } else { 'Y' };
-            text.push_str(&format!("{queue:<7}{idle}\n"));
+        for queue in 0..self.hardware.queues {
+            let what = card.context.as_ref().and_then(|context| context.queues.get(&queue));
+            let is_busy = what.is_some_and(|what| what.running || !what.items.is_empty());
+            text.push_str(&format!("{queue:<7}{}\n", if is_busy { 'N' } else { 'Y' }));
         }
-        say_count(argument, text.len());
+        // rule(engine-status)
         if text.len() > request.return_size as usize {
             return Err(Errno::NOMEM);
         }
+        say_count(argument, text.len());
         Ok(text.into_bytes())
     }
 

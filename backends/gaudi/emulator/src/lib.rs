@@ -83,6 +83,7 @@
 //! processes that share a machine's name see that a card is taken, and nothing else of each other: not a reset, and not
 //! that a dma-buf holds a card whose process has ended.
 
+mod arbiter;
 mod blocks;
 mod buffers;
 mod card;
@@ -102,6 +103,7 @@ mod parser;
 mod request;
 mod signals;
 mod space;
+mod strides;
 mod submit;
 mod supervised;
 mod sync;

@@ -321,7 +321,7 @@ impl Machine {
             context.live.abort.store(true, Ordering::Relaxed);
             for queue in context.queues.values_mut() {
                 queue.items.clear();
-                (queue.running, queue.stuck, queue.fence) = (false, false, None);
+                (queue.running, queue.stuck, queue.hold) = (false, false, None);
             }
             let unended: Vec<u64> = context
                 .submissions

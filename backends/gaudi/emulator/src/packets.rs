@@ -5,11 +5,13 @@
 //! Commands are read when they are executed, a little ahead, from memory that is the program's: what is not there is a
 //! page fault, like any other access. Nothing is locked meanwhile but the list of mappings, for each look into it.
 
+use crate::arbiter::Turn;
 use crate::card::{Body, Live, Nested, Position};
 use crate::engine::{End, Run, Trouble};
 use crate::machine::Machine;
 use crate::space::Piece;
-use crate::sync::{self, Fence};
+use crate::strides::{self, Transfer};
+use crate::sync::{self, Fence, Hold};
 use hal_backend::{HostPart, HostRange};
 use hal_emulation::backing;
 use hal_emulation::share::Dispatch;
@@ -34,6 +36,12 @@ const LINEAR: u32 = 1 << 3;
 const WRITE_COMPLETION: u32 = 1;
 const ENDIAN: u32 = 3 << 1;
 const MODES: u32 = 0xFFFF;
+
+/// Of a packet for turns: the queue gives the engine back, and does not ask for it.
+const GIVE_BACK: u32 = 1 << 31;
+
+/// Of a message: it writes something else than its word.
+const OTHER: u32 = 3 << 20;
 
 /// How many bytes a packet has whose first eight are these; nothing, if that cannot be told.
 pub(crate) fn length_of(operation: u32, head: u64) -> Option<usize> {
@@ -185,7 +193,7 @@ enum Stop {
     Trouble(Trouble),
     Aborted,
     Reset,
-    Fence(Fence, Position),
+    Held(Hold, Position),
 }
 
 impl From<Trouble> for Stop {
@@ -210,7 +218,7 @@ pub(crate) fn execute(machine: &Machine, run: &Run, worker: usize) -> End {
         Err(Stop::Aborted) => End::Aborted,
         Err(Stop::Reset) => End::Reset,
         Err(Stop::Trouble(trouble)) => End::Trouble(trouble),
-        Err(Stop::Fence(fence, position)) => End::Fence(fence, position),
+        Err(Stop::Held(hold, position)) => End::Held(hold, position),
     }
 }
 
@@ -235,8 +243,8 @@ struct Level<'a> {
 /// What comes after a packet.
 enum Next {
     Packet,
-    /// The packet is not over before this fence is open.
-    Fence(Fence),
+    /// The packet is not over before this fence is open, or it is the queue's turn.
+    Held(Hold),
     /// Other commands come first.
     Nested(Nested),
 }
@@ -262,11 +270,16 @@ impl Engine<'_> {
             self.alive()?;
             let head = word(level.source.peek(8)?, 0);
             let operation = u32::try_from(head >> 56).unwrap_or(0) & 0x1F;
-            let unknown = || Trouble::Undefined(format!("operation {operation:#x}, in {head:#x}"));
+            let unknown = || match unmodelled(operation).filter(|_| self.machine.hardware.dram_virtual) {
+                Some(name) => Trouble::Engine(format!(
+                    "{name} is not modelled: it is for processors that the emulator does not have; leave it out where commands are emulated"
+                )),
+                None => Trouble::Undefined(format!("operation {operation:#x}, in {head:#x}")),
+            };
             let length = length_of(operation, head).ok_or_else(unknown)?;
             match self.packet(operation, level.source.peek(length)?, level.upper)? {
                 Next::Packet => level.source.skip(length),
-                Next::Fence(fence) => return Err(Stop::Fence(fence, position(&levels))),
+                Next::Held(hold) => return Err(Stop::Held(hold, position(&levels))),
                 Next::Nested(nested) => {
                     level.source.skip(length);
                     if level.source.left() == 0 && levels.len() > 1 {
@@ -306,8 +319,18 @@ impl Engine<'_> {
             opcode::FENCE => {
                 let config = u32::try_from(word(packet, 0) & 0xFFFF_FFFF).unwrap_or(0);
                 let fence = Fence::of_packet(self.machine.hardware, queue, config, upper);
-                let passed = self.machine.pass_fence(card, fence);
-                return Ok(if passed { Next::Packet } else { Next::Fence(fence) });
+                return Ok(self.pass(Hold::Fence(fence)));
+            }
+            opcode::ARB_POINT => {
+                let config = u32::try_from(word(packet, 0) & 0xFFFF_FFFF).unwrap_or(0);
+                if config & GIVE_BACK != 0 {
+                    self.machine.give_turn_back(card, queue);
+                    return Ok(Next::Packet);
+                }
+                let hardware = self.machine.hardware;
+                let most = if hardware.dram_virtual { 0xFF_FFFF } else { 0xFF };
+                let engine = sync::engine_of(hardware, queue);
+                return Ok(self.pass(Hold::Turn(Turn { engine, queue, priority: config & most })));
             }
             // The lower processor has no such packets.
             opcode::CP_DMA if upper => return Ok(Next::Nested(self.commands_elsewhere(packet))),
@@ -320,11 +343,23 @@ impl Engine<'_> {
                 );
                 return Err(Trouble::Engine(why).into());
             }
-            // Registers of engines, and who of several queues goes first, are not modelled.
-            opcode::NOP | opcode::WREG_32 | opcode::ARB_POINT => {}
+            opcode::WREG_32 if self.machine.hardware.has_transfer_registers(queue) => {
+                let value = u32::try_from(word(packet, 0) & 0xFFFF_FFFF).unwrap_or(0);
+                if let Some(transfer) = self.machine.write_transfer(card, queue, control >> 8 & 0xFFFF, value)
+                {
+                    self.committed(&transfer)?;
+                }
+            }
+            // Registers of other engines are not modelled.
+            opcode::NOP | opcode::WREG_32 => {}
             _ => return Err(Trouble::Undefined(format!("operation {operation:#x}")).into()),
         }
         Ok(Next::Packet)
+    }
+
+    /// Goes on, if what the packet waits for is there.
+    fn pass(&self, hold: Hold) -> Next {
+        if self.machine.pass(self.run.card, hold) { Next::Packet } else { Next::Held(hold) }
     }
 
     /// The commands that a packet has executed: by the lower processor, or, on the second generation, by the upper one.
@@ -441,7 +476,19 @@ impl Engine<'_> {
             let why = format!("a transfer with control word {control:#x} converts, which is not modelled");
             return Err(Trouble::Engine(why).into());
         }
-        let memset = control & MEMSET != 0;
+        self.move_bytes(source, target, length, control & MEMSET != 0, swapped)?;
+        if control & WRITE_COMPLETION != 0 { self.complete() } else { Ok(()) }
+    }
+
+    /// Copies bytes that lie side by side, with words the other way round perhaps, or repeats eight of them.
+    fn move_bytes(
+        &self,
+        source: u64,
+        target: u64,
+        length: u64,
+        memset: bool,
+        swapped: usize,
+    ) -> Result<(), Stop> {
         let targets = self.reach(target, length)?;
         let sources = if memset { Vec::new() } else { self.reach(source, length)? };
         let partial = self.machine.count_transfer(self.run.card, length);
@@ -454,6 +501,60 @@ impl Engine<'_> {
             self.copy(&sources, &targets, moved)?;
         }
         if partial { Err(Stop::Reset) } else { Ok(()) }
+    }
+
+    /// Makes a transfer that registers say. rule(transfer-registers)
+    fn committed(&self, transfer: &Transfer) -> Result<(), Stop> {
+        let &Transfer { control, source, target } = transfer;
+        let memset = control & strides::MEMSET != 0;
+        if control & strides::CONVERTS != 0 {
+            let why = format!("a transfer with control word {control:#x} converts, which is not modelled");
+            return Err(Trouble::Engine(why).into());
+        }
+        if control & strides::LINEAR != 0 {
+            self.move_bytes(source.address, target.address, u64::from(target.bytes), memset, 1)?;
+        } else if memset {
+            let why = "a transfer fills in steps, which is not modelled; make one for each".to_owned();
+            return Err(Trouble::Engine(why).into());
+        } else {
+            self.in_steps(transfer)?;
+        }
+        if control & strides::COMPLETION != 0 { self.complete() } else { Ok(()) }
+    }
+
+    /// Copies what lies in steps to where others lead.
+    fn in_steps(&self, &Transfer { source, target, .. }: &Transfer) -> Result<(), Stop> {
+        let total = match (source.total(), target.total()) {
+            (Some(from), Some(to)) if from == to && from > 0 => from,
+            (from, to) => {
+                let many =
+                    |bytes: Option<u64>| bytes.map_or("too many".to_owned(), |bytes| bytes.to_string());
+                let why = format!("a transfer moves {} bytes into {}", many(from), many(to));
+                return Err(Trouble::Engine(why).into());
+            }
+        };
+        let partial = self.machine.count_transfer(self.run.card, total);
+        let (mut done, moved) = (0, if partial { total / 2 } else { total });
+        while done < moved {
+            self.alive()?;
+            let ((from, most), (to, room)) = (source.at(done), target.at(done));
+            let now = most.min(room).min(moved - done);
+            self.copy(&self.reach(from, now)?, &self.reach(to, now)?, now)?;
+            done += now;
+        }
+        if partial { Err(Stop::Reset) } else { Ok(()) }
+    }
+
+    /// A transfer has ended, and says so as its engine's registers have it. Those of the second generation are not modelled.
+    fn complete(&self) -> Result<(), Stop> {
+        let (card, queue) = (self.run.card, self.run.queue);
+        if !self.machine.hardware.has_transfer_registers(queue) {
+            return Ok(());
+        }
+        match self.machine.completion(card, queue) {
+            Some((address, value)) => Ok(self.machine.write_word(card, &self.run.live, address, value)?),
+            None => Ok(()),
+        }
     }
 
     fn copy(&self, sources: &[Piece], targets: &[Piece], length: u64) -> Result<(), Stop> {
@@ -533,6 +634,7 @@ impl Engine<'_> {
     /// Writes a word somewhere: to memory, or to a register.
     fn message(&self, packet: &[u8]) -> Result<(), Stop> {
         let (head, address) = (word(packet, 0), word(packet, 8));
+        plain(u32::try_from(head >> 32).unwrap_or(0))?;
         let value = u32::try_from(head & 0xFFFF_FFFF).unwrap_or(0);
         Ok(self.machine.write_word(self.run.card, &self.run.live, address, value)?)
     }
@@ -541,6 +643,7 @@ impl Engine<'_> {
     fn short_message(&self, packet: &[u8]) -> Result<(), Stop> {
         let head = word(packet, 0);
         let (value, control) = (head & 0xFFFF_FFFF, u32::try_from(head >> 32).unwrap_or(0));
+        plain(control)?;
         let address = sync::short_address(self.machine.hardware, control >> 22 & 3, control & 0xFFFF);
         let unknown =
             || Trouble::Engine(format!("a short message with control word {control:#x} goes nowhere"));
@@ -632,6 +735,27 @@ fn each_part(
         debug_assert!(moved, "pieces are as long as they say");
         (bytes, skip) = (rest, 0);
     }
+}
+
+/// The second generation's packets for processors and registers that the emulator does not have.
+fn unmodelled(operation: u32) -> Option<&'static str> {
+    match operation {
+        opcode::WRITE_ARC_STREAM => Some("WRITE_ARC_STREAM"),
+        opcode::WREG_64_SHORT => Some("WREG_64_SHORT"),
+        opcode::WREG_64_LONG => Some("WREG_64_LONG"),
+        _ => None,
+    }
+}
+
+/// Refuses a message that writes something else than its word.
+fn plain(control: u32) -> Result<(), Trouble> {
+    if control & OTHER == 0 {
+        return Ok(());
+    }
+    Err(Trouble::Engine(format!(
+        "a message with control word {control:#x} writes a timestamp, which is not modelled: no public source says of which \
+         clock, nor how long it is; have it write a value"
+    )))
 }
 
 /// Copies, to and from what processes have now.

@@ -10,7 +10,9 @@
 //! The driver signals and waits by the same means, with objects and monitors that it keeps for itself; so do packets of programs
 //! with theirs, and nothing here knows the difference. Engines write to all of it by addresses in the space of registers.
 
+use crate::arbiter::{Arbiter, Register, Turn};
 use crate::hardware::Hardware;
+use crate::strides::{self, Transfer};
 use std::collections::BTreeMap;
 
 /// How large a sync object can get: it has fifteen bits.
@@ -107,11 +109,18 @@ impl Fence {
     }
 }
 
+/// What a queue's packet waits for, and with which it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    Fence(Fence),
+    Turn(Turn),
+}
+
 /// Tells the fences of an engine's lower processor from those of its first queue.
 const LOWER: u32 = 1 << 31;
 
 /// The first queue of a queue's engine. Behind the first two engines of the first generation comes a queue of the driver's.
-fn engine_of(hardware: &Hardware, queue: u32) -> u32 {
+pub(crate) fn engine_of(hardware: &Hardware, queue: u32) -> u32 {
     let first = if hardware.dram_virtual || queue < 8 { 0 } else { 9 };
     queue.checked_sub(first).map_or(queue, |within| first + within / 4 * 4)
 }
@@ -154,6 +163,9 @@ pub(crate) struct Sync {
     /// By queue and number.
     fences: BTreeMap<(u32, u32), u32>,
     registers: BTreeMap<u32, Registers>,
+    /// By the first queue of the engine.
+    arbiters: BTreeMap<u32, Arbiter>,
+    transfers: BTreeMap<u32, strides::Registers>,
     streams: BTreeMap<u32, Stream>,
 }
 
@@ -185,13 +197,16 @@ impl Sync {
         }
     }
 
-    /// What a new context begins with: whatever is the program's is nought. rule(sync-restored)
+    /// What a new context begins with: whatever is the program's is nought, arbiters are off, and transfers say that they have
+    /// ended as they did. rule(sync-restored)
     pub(crate) fn restore(&mut self, hardware: &Hardware) {
         let (first_object, first_monitor) = (hardware.first_sob, hardware.first_monitor);
         self.objects.retain(|&(manager, number), _| manager == 0 && number < first_object);
         self.monitors.retain(|&(manager, number), _| manager == 0 && number < first_monitor);
         self.fences.clear();
         self.registers.clear();
+        self.arbiters.clear();
+        self.transfers.clear();
     }
 
     /// The predicates of a queue, a bit for each.
@@ -221,19 +236,54 @@ impl Sync {
         }
     }
 
-    /// Whether what waits for a fence may go on.
-    pub(crate) fn is_open(&self, fence: Fence) -> bool {
-        self.fences.get(&fence.place).copied().unwrap_or(0) >= fence.target
+    /// Whether what waits may go on.
+    pub(crate) fn is_open(&self, hold: Hold) -> bool {
+        match hold {
+            Hold::Fence(fence) => self.fences.get(&fence.place).copied().unwrap_or(0) >= fence.target,
+            Hold::Turn(turn) => self.arbiters.get(&turn.engine).is_none_or(|arbiter| arbiter.is_open(turn)),
+        }
     }
 
-    /// Goes on behind a fence that is open, and takes from it.
-    pub(crate) fn pass(&mut self, fence: Fence) -> bool {
-        if !self.is_open(fence) {
+    /// Goes on behind what is open, and takes from it.
+    pub(crate) fn pass(&mut self, hold: Hold) -> bool {
+        let fence = match hold {
+            Hold::Fence(fence) => fence,
+            Hold::Turn(turn) => {
+                return self.arbiters.get_mut(&turn.engine).is_none_or(|arbiter| arbiter.take(turn));
+            }
+        };
+        if !self.is_open(hold) {
             return false;
         }
         let count = self.fences.entry(fence.place).or_default();
         *count = count.saturating_sub(fence.taken);
         true
+    }
+
+    /// The arbiter of an engine, if a program has written to it.
+    pub(crate) fn arbiter(&mut self, engine: u32) -> Option<&mut Arbiter> {
+        self.arbiters.get_mut(&engine)
+    }
+
+    fn transfer_registers(&mut self, hardware: &Hardware, queue: u32) -> &mut strides::Registers {
+        let engine = engine_of(hardware, queue);
+        self.transfers.entry(engine).or_insert_with(|| strides::Registers::new(hardware, engine))
+    }
+
+    /// Writes a register of the transfers of a queue's engine; a transfer, if that begins one.
+    pub(crate) fn write_transfer(
+        &mut self,
+        hardware: &Hardware,
+        queue: u32,
+        offset: u32,
+        value: u32,
+    ) -> Option<Transfer> {
+        self.transfer_registers(hardware, queue).write(offset, value)
+    }
+
+    /// What a transfer of a queue's engine writes when it has ended, and where.
+    pub(crate) fn completion(&mut self, hardware: &Hardware, queue: u32) -> (u64, u32) {
+        self.transfer_registers(hardware, queue).completion()
     }
 
     /// Adds one to an object of the driver's, as the packet of a signal does.
@@ -324,6 +374,10 @@ impl Sync {
             *self.fences.entry(fence).or_default() += value;
             return true;
         }
+        if let Some((engine, register)) = Register::at(hardware, offset) {
+            self.arbiters.entry(engine).or_default().write(register, value);
+            return true;
+        }
         let managers = layout.managers.iter().enumerate();
         let inside = managers.filter_map(|(number, &first)| Some((number, offset.checked_sub(first)?)));
         for (manager, offset) in inside {
@@ -391,6 +445,17 @@ pub(crate) fn short_address(hardware: &Hardware, base: u32, offset: u32) -> Opti
 
 /// The queue and the number of the fence at a register. rule(fence-addresses)
 fn fence_at(hardware: &Hardware, offset: u64) -> Option<(u32, u32)> {
+    /// Fences, each of which has a word for each queue and one for the lower processor.
+    const WORDS: u64 = 4 * 5;
+    let row = if hardware.dram_virtual { 0x290 } else { 0x308 };
+    let (first, within) = engine_at(hardware, offset)?;
+    let number = place(within, row, WORDS)?;
+    let (fence, stream) = (number / 5, number % 5);
+    Some((if stream < 4 { first + stream } else { LOWER | first }, fence))
+}
+
+/// The engine whose queues have a register, by its first queue, and the register's offset among theirs.
+pub(crate) fn engine_at(hardware: &Hardware, offset: u64) -> Option<(u32, u64)> {
     /// Some engines side by side: where the first has its registers, how far apart they are, how many there are, and the
     /// first queue of the first.
     type Engines = (u64, u64, u32, u32);
@@ -407,15 +472,12 @@ fn fence_at(hardware: &Hardware, offset: u64) -> Option<(u32, u32)> {
     /// How far the parts of the second generation are apart, and the first queues of each after the first part's.
     const PART: u64 = 0x20_0000;
     const SHIFTS: [u32; 4] = [0, 40, 76, 112];
-    let (row, fences) = if hardware.dram_virtual { (0x290, 0x14) } else { (0x308, 0x14) };
+    /// How much room an engine's registers of its queues take.
+    const LENGTH: u64 = 0x1000;
     let inside = |(first, apart, count, queue): Engines| {
         (0..count).find_map(|engine| {
-            let start = first + apart * u64::from(engine) + row;
-            let number = place(offset, start, 4 * fences / 4)?;
-            // Five words for each fence, of which the last is the lower processor's.
-            let (fence, stream) = (number / 5, number % 5);
-            let first = queue + engine * 4;
-            Some((if stream < 4 { first + stream } else { LOWER | first }, fence))
+            let within = offset.checked_sub(first + apart * u64::from(engine))?;
+            (within < LENGTH).then_some((queue + engine * 4, within))
         })
     };
     if !hardware.dram_virtual {
@@ -451,7 +513,7 @@ mod tests {
 
         // The second fence of the first stream of the second tensor engine of the third part.
         let address = 0x1000_007F_F800_0000_u64 + 0x441_A000 + 0x290 + 2 * 0x14;
-        let fence = Fence::of_packet(hardware, 96 + 4, 2 << 30 | 1 << 16 | 1, true);
+        let fence = Hold::Fence(Fence::of_packet(hardware, 96 + 4, 2 << 30 | 1 << 16 | 1, true));
         let mut set = |offset: u64, value: u32| {
             assert_eq!(sync.write(hardware, SOB + offset, value), Some(vec![]));
         };

@@ -23,8 +23,8 @@ impl Machine {
         let name = |number| format!("accel{number}");
         let cards = self.present().into_iter();
         match path.to_str() {
-            Some(accel::SYSFS) => Ok(cards.map(name).collect()),
-            Some(accel::NODES) => {
+            // The driver's control devices are of the same class. rule(sysfs-control)
+            Some(accel::SYSFS | accel::NODES) => {
                 Ok(cards.flat_map(|number| [name(number), format!("accel_controlD{number}")]).collect())
             }
             _ => Err(Errno::NOENT),

@@ -197,7 +197,7 @@ def links(process):
 
 def files():
     """What the file system shows: lists, attributes, statuses, relative paths, links."""
-    assert sorted(os.listdir("/sys/class/accel")) == ["accel0", "accel1"]
+    assert sorted(os.listdir("/sys/class/accel")) == ["accel0", "accel1", "accel_controlD0", "accel_controlD1"]
     assert {"accel0", "accel1"} <= set(os.listdir("/dev/accel"))
     with open("/sys/class/accel/accel1/device/vendor") as file:
         assert file.read() == "0x1da3\n"
@@ -522,6 +522,12 @@ def numbers():
             with open(f"/sys/dev/char/{os.major(number)}:{os.minor(number) & ~1}/pci_addr") as address:
                 assert address.read() == f"0000:{0x10 + card:02x}:00.0\n", name
             os.close(file)
+            # The same without opening a node.
+            with open(f"/sys/class/accel/{name}/dev") as number:
+                major, minor = map(int, number.read().split(":"))
+            with open(f"/sys/dev/char/{major}:{minor & ~1}/pci_addr") as address:
+                assert address.read() == f"0000:{0x10 + card:02x}:00.0\n", name
+            assert refused(lambda: open(f"/sys/class/accel/accel_controlD{card}/pci_addr"), errno.ENOENT)
 
 
 class Debug(ctypes.Structure):

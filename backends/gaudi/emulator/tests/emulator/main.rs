@@ -13,6 +13,7 @@
 )]
 
 mod common;
+mod engines;
 mod execution;
 mod faults;
 mod fuzz;

@@ -155,6 +155,84 @@ fn parameters_of_questions_are_looked_at() {
     }
 }
 
+/// How many bytes each question writes, of however much room there is.
+///
+/// rule(info-sizes)
+#[test]
+fn answers_are_as_long_as_the_drivers_structures() {
+    const ROOM: usize = 4096;
+    for (generation, events) in [(FIRST, 663), (SECOND, 1329)] {
+        let card = card(options(generation));
+        for (op, length) in [
+            (info::HW_IP_INFO, size_of::<HwIpInfo>()),
+            (info::DRAM_USAGE, 16),
+            (info::HW_IDLE, 40),
+            (info::DEVICE_STATUS, 8),
+            (info::DEVICE_UTILIZATION, 8),
+            (info::CLK_RATE, 8),
+            (info::RESET_COUNT, 8),
+            (info::TIME_SYNC, 24),
+            (info::CS_COUNTERS, 96),
+            (info::PCI_COUNTERS, 24),
+            (info::CLK_THROTTLE_REASON, 40),
+            (info::SYNC_MANAGER, 16),
+            (info::TOTAL_ENERGY, 8),
+            (info::PLL_FREQUENCY, 8),
+            (info::POWER, 8),
+            (info::OPEN_STATS, 24),
+            (info::DRAM_REPLACED_ROWS, 8),
+            (info::DRAM_PENDING_ROWS, 4),
+            (info::LAST_ERR_OPEN_DEV_TIME, 8),
+            (info::CS_TIMEOUT_EVENT, 16),
+            (info::RAZWI_EVENT, 0),
+            (info::DEV_MEM_ALLOC_PAGE_SIZES, 8),
+            (info::GET_EVENTS, 8),
+            (info::UNDEFINED_OPCODE_EVENT, 288),
+            (info::PAGE_FAULT_EVENT, 0),
+            (info::USER_MAPPINGS, 0),
+            (info::HW_ERR_EVENT, 0),
+            (info::FW_ERR_EVENT, 0),
+            (info::USER_ENGINE_ERR_EVENT, 0),
+        ] {
+            let (answer, _) = ask(&card, op, 0, ROOM).unwrap_or_else(|errno| panic!("{op}: {errno}"));
+            assert!(answer[length..].iter().all(|&byte| byte == 0xAA), "{generation}: {op} is longer");
+            assert!(
+                length == 0 || answer[..length].iter().any(|&byte| byte != 0xAA),
+                "{generation}: {op} is shorter"
+            );
+            assert!(length == 0 || answer[length - 1] != 0xAA, "{generation}: {op} is shorter");
+        }
+        for op in [info::HW_EVENTS, info::HW_EVENTS_AGGREGATE] {
+            let (answer, _) = ask(&card, op, 0, 8192).unwrap();
+            assert_eq!(answer.iter().rposition(|&byte| byte != 0xAA), Some(events * 4 - 1), "{generation}");
+        }
+    }
+}
+
+/// How long a text is that there is no room for is not said.
+///
+/// rule(engine-status)
+#[test]
+fn engines_that_there_is_no_room_for_leave_the_parameter() {
+    for generation in BOTH {
+        let card = card(options(generation));
+        let (all, length) = ask(&card, info::ENGINE_STATUS, 7, 65_536).unwrap();
+        let text = std::str::from_utf8(&all[..length as usize]).unwrap();
+        let queues = text.lines().filter(|line| line.ends_with('Y')).count();
+        assert!(queues > 60 && length > 1024, "{generation}: {queues} of {length} bytes");
+        let mut answer = vec![0xAA_u8; 1024];
+        let request = InfoIn {
+            return_pointer: answer.as_mut_ptr() as u64,
+            return_size: 1024,
+            op: info::ENGINE_STATUS,
+            dcore_id: 7,
+            ..InfoIn::default()
+        };
+        let (result, back): (_, InfoIn) = card.call(Call::Info, &request);
+        assert_eq!((result, back.dcore_id, answer[0]), (Err(Errno::NOMEM), 7, 0xAA), "{generation}");
+    }
+}
+
 /// rule(utilisation)
 #[test]
 fn card_that_does_nothing_takes_little() {

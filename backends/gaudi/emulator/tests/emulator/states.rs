@@ -488,7 +488,10 @@ fn the_same_options_are_the_same_machine() {
 fn the_file_system_shows_the_cards() {
     for generation in BOTH {
         let machine = Emulator::new(options(generation)).unwrap();
-        assert_eq!(machine.list(Path::new("/sys/class/accel")).unwrap(), ["accel0", "accel1"]);
+        // The driver puts its control devices into the same class. rule(sysfs-control)
+        let listed = machine.list(Path::new("/sys/class/accel")).unwrap();
+        assert_eq!(listed, ["accel0", "accel_controlD0", "accel1", "accel_controlD1"]);
+        assert_eq!(machine.read(Path::new("/sys/class/accel/accel_controlD0/pci_addr")), Err(Errno::NOENT));
         let read = |name: &str| machine.read(&Path::new("/sys/class/accel/accel1/device").join(name));
         let second = generation == Generation::Gaudi2;
         assert_eq!(read("vendor").unwrap(), "0x1da3\n");

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Which of an engine's queues goes on, where programs have them take turns.
+//!
+//! An engine has an *arbiter*, which is off until a program writes to its registers. While it is on, a packet asks for the engine, and
+//! is over when the queue has it; the same packet, with a bit, gives it back. Who is next is the one with the highest priority, or
+//! each in turn as often as its weight says. rule(arbiter)
+//!
+//! Hardware lets a while go by between two turns, so that all who are about to ask have asked. Here that lasts until each of the other
+//! queues, as far as it had something to do when one asked, has come to the end of it, or waits.
+
+use crate::hardware::Hardware;
+use crate::sync::engine_at;
+
+/// Bits of the first register: each in turn, and not by priority; and that it is on.
+const IN_TURN: u32 = 1;
+const ON: u32 = 1 << 8;
+
+/// A queue that wants the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// The engine's first queue.
+    pub(crate) engine: u32,
+    pub(crate) queue: u32,
+    pub(crate) priority: u32,
+}
+
+impl Turn {
+    /// Which of the engine's queues it is.
+    fn stream(self) -> u32 {
+        self.queue.saturating_sub(self.engine)
+    }
+}
+
+#[derive(Debug)]
+struct Asking {
+    turn: Turn,
+    /// Other queues that may yet ask.
+    about_to: Vec<u32>,
+}
+
+/// The arbiter of one engine.
+#[derive(Debug, Default)]
+pub(crate) struct Arbiter {
+    config: u32,
+    weights: [u32; 4],
+    holder: Option<u32>,
+    /// In the order in which they asked.
+    asking: Vec<Asking>,
+    /// Which of the four queues was last, and how often in a row.
+    last: u32,
+    row: u32,
+}
+
+/// A register of an arbiter. rule(arbiter-registers)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Register {
+    Config,
+    Weight(usize),
+    /// How long hardware waits between two turns.
+    Quiet,
+}
+
+impl Register {
+    /// The register at an offset, and the first queue of the engine that it is of.
+    pub(crate) fn at(hardware: &Hardware, offset: u64) -> Option<(u32, Self)> {
+        let (config, weights, quiet) =
+            if hardware.dram_virtual { (0x4A4, 0x4AC, 0x718) } else { (0xA00, 0xA08, 0xB34) };
+        let (engine, within) = engine_at(hardware, offset)?;
+        let weight = within.checked_sub(weights).filter(|&after| after < 16 && after % 4 == 0);
+        Some((
+            engine,
+            match weight {
+                Some(after) => Self::Weight(usize::try_from(after / 4).ok()?),
+                None if within == config => Self::Config,
+                None if within == quiet => Self::Quiet,
+                None => return None,
+            },
+        ))
+    }
+}
+
+impl Arbiter {
+    /// Writes a register.
+    pub(crate) fn write(&mut self, register: Register, value: u32) {
+        match register {
+            Register::Config => {
+                self.config = value;
+                if !self.is_on() {
+                    (self.holder, self.row) = (None, 0);
+                    self.asking.clear();
+                }
+            }
+            Register::Weight(number) => {
+                if let Some(weight) = self.weights.get_mut(number) {
+                    *weight = value;
+                }
+            }
+            Register::Quiet => {}
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        self.config & ON != 0
+    }
+
+    /// A queue asks, while others have something to do.
+    pub(crate) fn ask(&mut self, turn: Turn, about_to: Vec<u32>) {
+        let asked = self.asking.iter().any(|asking| asking.turn.queue == turn.queue);
+        if self.is_on() && !asked {
+            self.asking.push(Asking { turn, about_to });
+        }
+    }
+
+    /// A queue has come to the end of something, or waits. Whether that makes a difference.
+    pub(crate) fn came_to_rest(&mut self, queue: u32) -> bool {
+        let mut changed = false;
+        for asking in &mut self.asking {
+            let before = asking.about_to.len();
+            asking.about_to.retain(|&other| other != queue);
+            changed |= asking.about_to.len() != before;
+        }
+        changed
+    }
+
+    /// Whether a queue that has asked may go on.
+    pub(crate) fn is_open(&self, turn: Turn) -> bool {
+        !self.is_on() || self.next() == Some(turn.queue)
+    }
+
+    /// Gives the engine to a queue, if it is its turn.
+    pub(crate) fn take(&mut self, turn: Turn) -> bool {
+        if !self.is_on() {
+            return true;
+        }
+        if self.next() != Some(turn.queue) {
+            return false;
+        }
+        self.asking.retain(|asking| asking.turn.queue != turn.queue);
+        let stream = turn.stream();
+        self.row = if stream == self.last { self.row + 1 } else { 1 };
+        (self.holder, self.last) = (Some(turn.queue), stream);
+        true
+    }
+
+    /// A queue gives the engine back, if it has it.
+    pub(crate) fn give_back(&mut self, queue: u32) {
+        self.holder = self.holder.filter(|&holder| holder != queue);
+    }
+
+    /// Whose turn it is.
+    fn next(&self) -> Option<u32> {
+        if self.holder.is_some() || self.asking.iter().any(|asking| !asking.about_to.is_empty()) {
+            return None;
+        }
+        let turns = self.asking.iter().map(|asking| asking.turn);
+        let next = if self.config & IN_TURN == 0 {
+            // Of those with the same priority, who asked first.
+            turns.rev().max_by_key(|turn| turn.priority)
+        } else {
+            let weight = usize::try_from(self.last).ok().and_then(|last| self.weights.get(last));
+            let again = weight.is_some_and(|&weight| (1..weight).contains(&self.row));
+            let first = if again { self.last } else { self.last + 1 };
+            turns.min_by_key(|turn| (turn.stream() + 8 - first) % 4)
+        };
+        next.map(|turn| turn.queue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arbiter(config: u32) -> Arbiter {
+        let mut arbiter = Arbiter::default();
+        arbiter.write(Register::Config, config);
+        arbiter
+    }
+
+    fn turn(queue: u32, priority: u32) -> Turn {
+        Turn { engine: 9, queue, priority }
+    }
+
+    /// Who has the engine, one after the other, if each asks again at once.
+    fn order(arbiter: &mut Arbiter, turns: &[Turn], count: usize) -> Vec<u32> {
+        turns.iter().for_each(|&turn| arbiter.ask(turn, Vec::new()));
+        let mut next = || {
+            let found: Vec<Turn> = turns.iter().copied().filter(|&turn| arbiter.take(turn)).collect();
+            let [turn] = found[..] else { panic!("{found:?}") };
+            arbiter.give_back(turn.queue);
+            arbiter.ask(turn, Vec::new());
+            turn.queue
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn highest_priority_is_first_and_then_who_asked_first() {
+        assert_eq!(order(&mut arbiter(ON), &[turn(9, 1), turn(10, 2), turn(11, 0)], 2), [10, 10]);
+        assert_eq!(order(&mut arbiter(ON), &[turn(10, 1), turn(9, 1)], 3), [10, 9, 10]);
+    }
+
+    #[test]
+    fn each_in_turn_as_often_as_its_weight() {
+        let mut arbiter = arbiter(ON | IN_TURN);
+        for (number, weight) in [2, 1, 0, 3].into_iter().enumerate() {
+            arbiter.write(Register::Weight(number), weight);
+        }
+        let all = [turn(9, 0), turn(10, 9), turn(11, 9), turn(12, 0)];
+        let order = order(&mut arbiter, &all, 12);
+        let turns = [10, 11, 12, 12, 12, 9, 9, 10, 11, 12, 12, 12];
+        assert_eq!(order, turns);
+    }
+
+    #[test]
+    fn nobody_goes_on_while_others_may_yet_ask_or_one_has_the_engine() {
+        let mut arbiter = arbiter(ON);
+        arbiter.ask(turn(9, 1), vec![10, 12]);
+        assert!(!arbiter.take(turn(9, 1)) && !arbiter.is_open(turn(9, 1)));
+        assert!(arbiter.came_to_rest(12) && !arbiter.came_to_rest(12));
+        arbiter.ask(turn(10, 2), vec![]);
+        assert!(!arbiter.is_open(turn(10, 2)));
+        assert!(arbiter.came_to_rest(10));
+        assert!(!arbiter.is_open(turn(9, 1)) && arbiter.take(turn(10, 2)));
+        arbiter.give_back(9);
+        assert!(!arbiter.is_open(turn(9, 1)), "it is another one's");
+        arbiter.give_back(10);
+        assert!(arbiter.take(turn(9, 1)));
+        arbiter.write(Register::Config, 0);
+        assert!(arbiter.is_open(turn(10, 2)) && arbiter.take(turn(10, 2)), "it is off");
+    }
+}

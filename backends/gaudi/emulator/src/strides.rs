@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The registers of the first generation's transfer engines, by which programs make transfers that no packet can say.
+//!
+//! Both ends have an address, and five sizes: how many bytes lie side by side, and how often that goes on in each of four more
+//! directions, each with how far its steps are apart. Writing to the last register begins the transfer. When it has ended, it may
+//! write a word somewhere, which is most often a sync object. rule(transfer-registers)
+
+use crate::hardware::Hardware;
+use crate::sync;
+
+/// Bits of the last register that say what the transfer is.
+pub(crate) const COMPLETION: u32 = 1;
+pub(crate) const LINEAR: u32 = 1 << 3;
+pub(crate) const MEMSET: u32 = 1 << 4;
+/// Transposes, of one or another type, packs, unpacks.
+pub(crate) const CONVERTS: u32 = 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6;
+
+/// Where registers are among those of an engine.
+const SOURCE: u32 = 0x14;
+const TARGET: u32 = 0x1C;
+const SOURCE_SIZES: u32 = 0x2C;
+const TARGET_SIZES: u32 = 0x54;
+const COMMIT: u32 = 0x78;
+const COMPLETION_VALUE: u32 = 0x7C;
+const COMPLETION_ADDRESS: u32 = 0x80;
+/// How many words there are up to the last of these.
+const WORDS: usize = 0x88 / 4;
+
+/// One end of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) address: u64,
+    /// How many bytes lie side by side.
+    pub(crate) bytes: u32,
+    /// How often, and how far apart.
+    steps: [(u32, u32); 4],
+}
+
+impl End {
+    /// How many bytes it is in all; nothing, if that is no number.
+    pub(crate) fn total(&self) -> Option<u64> {
+        let mut counts = self.steps.iter().map(|&(count, _)| u64::from(count));
+        counts.try_fold(u64::from(self.bytes), u64::checked_mul)
+    }
+
+    /// The address of a byte, and how many lie side by side from there on.
+    pub(crate) fn at(&self, byte: u64) -> (u64, u64) {
+        let bytes = u64::from(self.bytes).max(1);
+        let (within, mut number) = (byte % bytes, byte / bytes);
+        let mut address = self.address.wrapping_add(within);
+        for &(count, apart) in &self.steps {
+            let count = u64::from(count).max(1);
+            address = address.wrapping_add((number % count).wrapping_mul(u64::from(apart)));
+            number /= count;
+        }
+        (address, bytes - within)
+    }
+}
+
+/// A transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Transfer {
+    pub(crate) control: u32,
+    pub(crate) source: End,
+    pub(crate) target: End,
+}
+
+/// The registers of one engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Registers([u32; WORDS]);
+
+impl Registers {
+    /// What the driver leaves in those of the engine whose first queue this is: a transfer adds one to a sync object of the last manager.
+    pub(crate) fn new(hardware: &Hardware, engine: u32) -> Self {
+        let channel = if engine < 8 { engine / 4 } else { engine.saturating_sub(9) / 4 + 2 };
+        let object = sync::short_address(hardware, 1, channel * 4).unwrap_or_default();
+        let mut registers = Self([0; WORDS]);
+        registers.set(COMPLETION_VALUE, 1 << 31 | 1);
+        registers.set(COMPLETION_ADDRESS, u32::try_from(object & 0xFFFF_FFFF).unwrap_or(0));
+        registers.set(COMPLETION_ADDRESS + 4, u32::try_from(object >> 32).unwrap_or(0));
+        registers
+    }
+
+    fn set(&mut self, offset: u32, value: u32) {
+        let place = usize::try_from(offset / 4).ok().and_then(|word| self.0.get_mut(word));
+        if let Some(place) = place {
+            *place = value;
+        }
+    }
+
+    fn get(&self, offset: u32) -> u32 {
+        usize::try_from(offset / 4).ok().and_then(|word| self.0.get(word)).copied().unwrap_or(0)
+    }
+
+    fn address(&self, offset: u32) -> u64 {
+        u64::from(self.get(offset + 4)) << 32 | u64::from(self.get(offset))
+    }
+
+    /// Writes a register; a transfer, if that begins one.
+    pub(crate) fn write(&mut self, offset: u32, value: u32) -> Option<Transfer> {
+        self.set(offset, value);
+        let end = |address: u32, sizes: u32| End {
+            address: self.address(address),
+            // The first size comes last.
+            bytes: self.get(sizes + 0x20),
+            steps: [0, 8, 16, 24].map(|step| (self.get(sizes + step), self.get(sizes + step + 4))),
+        };
+        (offset == COMMIT).then(|| Transfer {
+            control: value,
+            source: end(SOURCE, SOURCE_SIZES),
+            target: end(TARGET, TARGET_SIZES),
+        })
+    }
+
+    /// What a transfer that has ended writes, and where.
+    pub(crate) fn completion(&self) -> (u64, u32) {
+        (self.address(COMPLETION_ADDRESS), self.get(COMPLETION_VALUE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_where_the_steps_lead() {
+        let end = End { address: 1000, bytes: 4, steps: [(3, 16), (2, 100), (1, 7), (1, 7)] };
+        assert_eq!(end.total(), Some(24));
+        let found: Vec<_> = [0, 3, 4, 11, 12, 23].map(|byte| end.at(byte)).into();
+        assert_eq!(found, [(1000, 4), (1003, 1), (1016, 4), (1035, 1), (1100, 4), (1135, 1)]);
+        let huge = End { address: 0, bytes: u32::MAX, steps: [(u32::MAX, 0); 4] };
+        assert_eq!((huge.total(), End { steps: [(0, 0); 4], ..huge }.total()), (None, Some(0)));
+    }
+}

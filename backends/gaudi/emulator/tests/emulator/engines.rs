@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What an engine's queues share: whose turn it is, and the registers of its transfers.
+
+use crate::common::{BOTH, Card, bytes, card, executing, host, open, options};
+use hal_gaudi_abi::generation::Generation;
+use hal_gaudi_abi::packet::opcode;
+use hal_gaudi_abi::uapi::{Chunk, CsIn, SyncManager, info, wait};
+use std::time::{Duration, Instant};
+
+const FIRST: Generation = Generation::Gaudi1;
+
+fn packet(operation: u32, control: u32, low: u32, rest: &[u64]) -> Vec<u8> {
+    let head = u64::from(operation << 24 | control) << 32 | u64::from(low);
+    std::iter::once(head).chain(rest.iter().copied()).flat_map(u64::to_le_bytes).collect()
+}
+
+fn long(address: u64, value: u32) -> Vec<u8> {
+    packet(opcode::MSG_LONG, 0, value, &[address])
+}
+
+fn ask(priority: u32) -> Vec<u8> {
+    packet(opcode::ARB_POINT, 0, priority, &[])
+}
+
+fn give_back() -> Vec<u8> {
+    packet(opcode::ARB_POINT, 0, 1 << 31, &[])
+}
+
+/// Registers of the first engine's queues. rule(arbiter-registers)
+fn arbiter(generation: Generation) -> [u64; 3] {
+    match generation {
+        Generation::Gaudi1 => [0xA00, 0xA08, 0xB34].map(|offset| 0x7F_FC50_8000 + offset),
+        Generation::Gaudi2 => [0x4A4, 0x4AC, 0x718].map(|offset| 0x1000_007F_FCC8_A000 + offset),
+    }
+}
+
+/// Switches the first engine's arbiter on as the vendor's tests do.
+fn switch_on(card: &Card, generation: Generation, in_turn: bool) {
+    let [config, weights, quiet] = arbiter(generation);
+    let mut commands = [long(config, u32::from(in_turn) | 1 << 4 | 1 << 8), long(quiet, 0x10)].concat();
+    (0..4).for_each(|number| commands.extend(long(weights + number * 4, 1)));
+    card.execute(0, &commands);
+}
+
+/// Two queues wait for the same sync object, and for each other's turn.
+///
+/// rule(arbiter)
+#[test]
+fn queue_with_the_higher_priority_is_first() {
+    for generation in BOTH {
+        let card = card(executing(generation, |execution| execution.speed = 1));
+        let free: SyncManager = card.info(info::SYNC_MANAGER).unwrap();
+        let (object, number) = (free.first_available_sync_object, free.first_available_monitor);
+        let memory = host(4096);
+        let address = card.map_host(&memory);
+        // rule(message-bases), rule(fence-addresses)
+        let (monitors, objects, part, fences) = match generation {
+            Generation::Gaudi1 => (2, 3, 0x800, 0x7F_FC50_8000_u64 + 0x308),
+            Generation::Gaudi2 => (0, 1, 0x2000, 0x1000_007F_FCC8_A000 + 0x290),
+        };
+        let short =
+            |base: u32, offset: u32, value: u32| packet(opcode::MSG_SHORT, base << 22 | offset, value, &[]);
+        for (round, priorities) in [[2, 1], [1, 2], [0x80, 0x41], [0x41, 0x80]].into_iter().enumerate() {
+            switch_on(&card, generation, false);
+            card.execute(0, &short(objects, object * 4, 0));
+            let stream = |queue: u32, priority: u32| {
+                let fence = fences + u64::from(queue) * 4;
+                let arm = 1 << 17 | (!(1 << (object % 8)) & 0xFF) << 8 | (object / 8);
+                let words = [(fence & 0xFFFF_FFFF) as u32, (fence >> 32) as u32, 1, arm];
+                let rows = (0..).zip(words);
+                let mut all: Vec<u8> = rows
+                    .flat_map(|(row, word)| short(monitors, row * part + (number + queue) * 4, word))
+                    .collect();
+                all.extend(packet(opcode::FENCE, 0, 1 << 16 | 1, &[]));
+                // Once for nothing, so that both have asked before one goes on.
+                all.extend([ask(priority), give_back(), ask(priority)].concat());
+                (0..40).for_each(|_| all.extend(long(address, queue + 1)));
+                all.extend(give_back());
+                let commands = card.commands(&all);
+                let sequence = card.run(&commands, queue, all.len()).unwrap();
+                (sequence, commands)
+            };
+            let sequences = [stream(0, priorities[0]), stream(1, priorities[1])];
+            let third = if generation == FIRST { 2 } else { 4 };
+            card.execute(third, &short(objects, object * 4, 1 << 31 | 1));
+            for (sequence, commands) in sequences {
+                card.finish(sequence);
+                card.give_back(commands);
+            }
+            let last = if priorities[0] < priorities[1] { 1 } else { 2 };
+            assert_eq!(bytes(&memory, 0, 4), [last, 0, 0, 0], "{generation}: {round}");
+        }
+    }
+}
+
+/// rule(arbiter), rule(sync-restored)
+#[test]
+fn engine_is_one_queues_until_it_gives_it_back_or_the_card_is_closed() {
+    for (generation, in_turn) in
+        BOTH.into_iter().flat_map(|generation| [(generation, false), (generation, true)])
+    {
+        let card = card(executing(generation, |execution| execution.speed = 1));
+        // While it is off, everybody has it.
+        card.execute(0, &ask(1));
+        card.execute(1, &ask(1));
+        switch_on(&card, generation, in_turn);
+        card.execute(0, &ask(1));
+        let waits = card.commands(&ask(9));
+        let sequence = card.run(&waits, 1, 8).unwrap();
+        let (_, busy) = card.wait_for(sequence, Duration::from_millis(20));
+        assert_eq!(busy.status, wait::BUSY, "{generation}");
+        card.execute(0, &give_back());
+        card.finish(sequence);
+        card.give_back_late(waits);
+        // Queue 1 still has it, and nobody after the card was closed.
+        let machine = card.machine().clone();
+        card.close();
+        let card = open(&machine, 0);
+        card.execute(0, &ask(0));
+        card.execute(1, &ask(0));
+    }
+}
+
+/// Executes packets on a queue of the first generation, from beginning to end: an internal one tells of it by a word.
+fn execute(card: &Card, queue: u32, packets: &[u8]) {
+    if queue < 8 {
+        return card.execute(queue, packets);
+    }
+    let memory = host(8192);
+    let address = card.map_host(&memory);
+    let packets = [packets, &long(address + 4096, 1)].concat();
+    assert!(memory.write(0, &packets));
+    let nop = card.commands(&Card::nop());
+    let internal = Chunk {
+        cb_handle: address,
+        queue_index: queue,
+        cb_size: u32::try_from(packets.len()).unwrap(),
+        ..Chunk::default()
+    };
+    let (result, answer) = card.submit_with(&CsIn::default(), &[internal, card.chunk(&nop, 0, 8)]);
+    result.unwrap();
+    card.finish(answer.seq);
+    let end = Instant::now() + Duration::from_secs(60);
+    while bytes(&memory, 4096, 1) != [1] {
+        assert!(Instant::now() < end, "queue {queue}: {:?}", card.complaint());
+        std::thread::yield_now();
+    }
+    card.give_back(nop);
+    card.unmap(address).unwrap();
+}
+
+/// Where the first generation's registers of a transfer are. rule(transfer-registers)
+const SOURCE: u32 = 0x14;
+const TARGET: u32 = 0x1C;
+const SOURCE_STEPS: u32 = 0x2C;
+const SOURCE_BYTES: u32 = 0x4C;
+const TARGET_STEPS: u32 = 0x54;
+const TARGET_BYTES: u32 = 0x74;
+const COMMIT: u32 = 0x78;
+const COMPLETION: u32 = 0x7C;
+
+fn register(offset: u32, value: u32) -> Vec<u8> {
+    packet(opcode::WREG_32, offset << 8, value, &[])
+}
+
+fn halves(offset: u32, address: u64) -> Vec<u8> {
+    [register(offset, (address & 0xFFFF_FFFF) as u32), register(offset + 4, (address >> 32) as u32)].concat()
+}
+
+fn steps(offset: u32, steps: [(u32, u32); 4]) -> Vec<u8> {
+    let all = (0..).zip(steps).map(|(step, (count, apart))| {
+        [register(offset + step * 8, count), register(offset + step * 8 + 4, apart)].concat()
+    });
+    all.flatten().collect()
+}
+
+#[test]
+fn transfer_goes_in_steps_and_says_when_it_has_ended() {
+    for queue in [0, 5, 9, 30] {
+        let card = card(options(FIRST));
+        let memory = host(0x2000);
+        let address = card.map_host(&memory);
+        let content: Vec<u8> = (1..=200).collect();
+        assert!(memory.write(0, &content) && memory.write(0x1000, &[0xEE; 0x200]));
+        let commands = [
+            halves(SOURCE, address),
+            halves(TARGET, address + 0x1000),
+            // Twice the same 8 bytes, and the 8 bytes 20 further on.
+            steps(SOURCE_STEPS, [(2, 0), (2, 20), (1, 0), (1, 0)]),
+            register(SOURCE_BYTES, 8),
+            // As many in pieces of 4.
+            steps(TARGET_STEPS, [(8, 16), (1, 0), (1, 0), (1, 0)]),
+            register(TARGET_BYTES, 4),
+            register(COMPLETION, 0x5A5A),
+            halves(COMPLETION + 4, address + 0x1800),
+            register(COMMIT, 1),
+        ];
+        execute(&card, queue, &commands.concat());
+        let mut expected = vec![0xEE; 0x200];
+        let moved = [&content[..8], &content[..8], &content[20..28], &content[20..28]].concat();
+        for (piece, bytes) in moved.chunks(4).enumerate() {
+            expected[piece * 16..piece * 16 + 4].copy_from_slice(bytes);
+        }
+        assert_eq!(bytes(&memory, 0x1000, 0x200), expected, "{queue}");
+        assert_eq!(bytes(&memory, 0x1800, 4), 0x5A5A_u32.to_le_bytes(), "{queue}");
+        // The registers keep what they have; a plain transfer takes no steps, and one that fills has its words in the source.
+        assert!(memory.write(0x1800, &[0; 4]));
+        let again = [register(TARGET_BYTES, 64), register(COMMIT, 1 << 3)].concat();
+        execute(&card, queue, &again);
+        assert_eq!(bytes(&memory, 0x1000, 64), content[..64], "{queue}");
+        assert_eq!(bytes(&memory, 0x1800, 4), [0; 4], "{queue}: it does not say that it has ended");
+        let fill = [halves(SOURCE, 0x0102_0304_0506_0708), register(COMMIT, 1 << 3 | 1 << 4)].concat();
+        execute(&card, queue, &fill);
+        assert_eq!(bytes(&memory, 0x1000, 16), [8, 7, 6, 5, 4, 3, 2, 1].repeat(2), "{queue}");
+    }
+}
+
+/// A transfer's packet ends as the registers say, which begin with a sync object of the engine's own.
+#[test]
+fn transfer_that_says_nothing_else_adds_one_to_an_object_of_its_engine() {
+    for (queue, channel) in [(0, 0), (4, 1), (12, 2), (29, 7)] {
+        let card = card(options(FIRST));
+        let memory = host(0x1000);
+        let address = card.map_host(&memory);
+        let short =
+            |base: u32, offset: u32, value: u32| packet(opcode::MSG_SHORT, base << 22 | offset, value, &[]);
+        // The last manager's first monitor looks at its objects, two times.
+        let word = address + 0x800;
+        let arm = 2 << 17 | 1 << 16 | (!(1 << channel) & 0xFF) << 8;
+        let rows = [(0, word as u32), (1, (word >> 32) as u32), (2, 77), (3, arm)];
+        let monitor: Vec<u8> =
+            rows.into_iter().flat_map(|(row, value)| short(0, row * 0x800, value)).collect();
+        card.execute(0, &monitor);
+        let move_64 = |control: u32| packet(opcode::LIN_DMA, control, 64, &[address, address + 0x100]);
+        execute(&card, queue, &[move_64(1 << 3 | 1), move_64(1 << 3)].concat());
+        assert_eq!(bytes(&memory, 0x800, 4), [0; 4], "{queue}");
+        execute(&card, queue, &move_64(1 << 3 | 1));
+        assert_eq!(bytes(&memory, 0x800, 4), 77_u32.to_le_bytes(), "{queue}");
+    }
+}
+
+/// What a card says about commands that end badly.
+fn complaint(generation: Generation, queue: u32, packets: &[u8]) -> String {
+    let card = card(options(generation));
+    let commands = card.commands(packets);
+    card.lost(card.run(&commands, queue, packets.len()).unwrap());
+    card.complaint().unwrap()
+}
+
+#[test]
+fn what_is_not_modelled_is_refused_by_name() {
+    for generation in BOTH {
+        for message in [
+            packet(opcode::MSG_LONG, 1 << 20, 0, &[0x1000]),
+            packet(opcode::MSG_SHORT, 1 << 20 | 1 << 22, 0, &[]),
+        ] {
+            let said = complaint(generation, 0, &message);
+            assert!(said.contains("writes a timestamp") && said.contains("write a value"), "{said}");
+        }
+    }
+    for (operation, name) in [
+        (opcode::WRITE_ARC_STREAM, "WRITE_ARC_STREAM"),
+        (opcode::WREG_64_SHORT, "WREG_64_SHORT"),
+        (opcode::WREG_64_LONG, "WREG_64_LONG"),
+    ] {
+        let said = complaint(Generation::Gaudi2, 0, &packet(operation, 0, 0, &[0]));
+        assert!(said.contains(&format!("{name} is not modelled")), "{said}");
+    }
+    for (commands, part) in [
+        ([register(SOURCE_BYTES, 4), register(COMMIT, 0)].concat(), "0 bytes"),
+        (register(COMMIT, 1 << 1), "converts"),
+        (register(COMMIT, 1 << 4), "fills in steps"),
+        (
+            [
+                steps(SOURCE_STEPS, [(1, 0); 4]),
+                steps(TARGET_STEPS, [(2, 0), (1, 0), (1, 0), (1, 0)]),
+                register(SOURCE_BYTES, 4),
+                register(TARGET_BYTES, 4),
+                register(COMMIT, 0),
+            ]
+            .concat(),
+            "4 bytes into 8",
+        ),
+    ] {
+        let said = complaint(FIRST, 0, &commands);
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
