@@ -188,9 +188,15 @@ pub(crate) fn check_local_memory(bytes: u32) -> Result {
     Err(Failure::new(Code::ResourceExhausted, message))
 }
 
+/// What a call has in all: what the function needs itself, which its format limits, and what a dispatch asks for, which was checked when
+/// it was recorded. What was accepted then is not refused when it runs.
+fn local_memory(own: u32, asked: u32) -> Result<u32> {
+    check_local_memory(asked)?;
+    Ok(own.saturating_add(asked))
+}
+
 /// Makes a thread's workgroup-local memory at least so large; a thread that finds none says so.
 fn grow(scratch: &mut Vec<u128>, bytes: u32) -> Result {
-    check_local_memory(bytes)?;
     let words = (bytes as usize).div_ceil(size_of::<u128>());
     let more = words.saturating_sub(scratch.len());
     scratch.try_reserve_exact(more).map_err(|_| {
@@ -265,8 +271,8 @@ impl HostProgram for Program {
             let count = self.workers.len();
             return Err(invalid(format!("there is no worker {worker}: the program was loaded for {count}")));
         };
-        let local_memory = self.local_memory.get(call.function).copied().unwrap_or(0);
-        let local_memory = local_memory.saturating_add(call.local_memory);
+        let own = self.local_memory.get(call.function).copied().unwrap_or(0);
+        let local_memory = local_memory(own, call.local_memory)?;
         let pointers: SmallVec<[*mut c_void; 8]> =
             call.bindings.iter().map(|range| range.address().cast()).collect();
         let lengths: SmallVec<[usize; 8]> = call.bindings.iter().map(|range| range.length()).collect();
@@ -338,8 +344,13 @@ mod tests {
             grow(&mut scratch, bytes).unwrap();
             assert_eq!(scratch.len(), words, "{bytes}");
         }
-        let refused = grow(&mut scratch, u32::MAX).unwrap_err();
-        assert_eq!(refused.code(), Code::ResourceExhausted);
-        assert_eq!(scratch.len(), 256);
+        let own = u32::from(u16::MAX) * sys::IREE_HAL_EXECUTABLE_WORKGROUP_LOCAL_MEMORY_PAGE_SIZE;
+        for most in [0, own] {
+            assert_eq!(local_memory(most, MOST_LOCAL_MEMORY).unwrap(), most + MOST_LOCAL_MEMORY);
+            for asked in [MOST_LOCAL_MEMORY + 1, u32::MAX] {
+                let refused = local_memory(most, asked).unwrap_err();
+                assert_eq!(refused.code(), Code::ResourceExhausted);
+            }
+        }
     }
 }
