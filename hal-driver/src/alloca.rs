@@ -32,6 +32,7 @@ use hal_sys as sys;
 use parking_lot::{Condvar, Mutex};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -177,8 +178,9 @@ struct Parked {
     waiter: UnsafeCell<sys::iree_async_frontier_waiter_t>,
     operation: UnsafeCell<sys::iree_async_notification_wait_operation_t>,
     alloca: Alloca,
-    /// Whether it waits for a frontier, or else for a notification.
-    on_frontier: bool,
+    /// Where it waits for a frontier, in the group that the device was in then; null if it waits for a notification. The
+    /// frontiers of the lot keep it.
+    tracker: *mut sys::iree_async_frontier_tracker_t,
     /// Taken by whoever ends the operation: the task, and the memory that is not usable yet.
     task: Mutex<Option<(HostTask, Option<Reservation>)>>,
 }
@@ -281,14 +283,14 @@ impl PendingAllocas {
     fn enter(
         self: &Arc<Self>,
         alloca: Alloca,
-        reservation: Option<Reservation>,
+        (tracker, reservation): (*mut sys::iree_async_frontier_tracker_t, Option<Reservation>),
         task: HostTask,
     ) -> Option<Arc<Parked>> {
         let parked = Arc::new(Parked {
             lot: self.clone(),
             waiter: UnsafeCell::new(sys::iree_async_frontier_waiter_t::default()),
             operation: UnsafeCell::new(sys::iree_async_notification_wait_operation_t::default()),
-            on_frontier: reservation.is_some(),
+            tracker,
             alloca,
             task: Mutex::new(Some((task, reservation))),
         });
@@ -308,9 +310,10 @@ impl PendingAllocas {
         let mut lot = self.state.lock();
         let is_closed = lot.closed;
         let entry = lot.parked.iter_mut().find(|entry| Arc::ptr_eq(&entry.parked, parked));
-        let is_ours = entry.map(|entry| entry.is_registered = true).is_some() && is_closed;
+        let Some(entry) = entry else { return };
+        entry.is_registered = true;
         drop(lot);
-        if is_ours {
+        if is_closed {
             parked.take_back();
         }
     }
@@ -330,7 +333,7 @@ impl PendingAllocas {
             let message = "the pool's memory waits for a frontier, but the device is in no device group";
             return task.finish(Err(Failure::new(Code::FailedPrecondition, message)));
         };
-        let Some(parked) = self.enter(alloca, Some(reservation), task) else { return };
+        let Some(parked) = self.enter(alloca, (tracker, Some(reservation)), task) else { return };
         let theirs = Arc::into_raw(parked.clone());
         // SAFETY: the waiter stays where it is until the callback has given IREE's reference back; the frontier is the
         // pool's until the reservation is given back.
@@ -384,7 +387,7 @@ impl PendingAllocas {
         token: u32,
         task: HostTask,
     ) {
-        if let Some(parked) = self.enter(alloca, None, task) {
+        if let Some(parked) = self.enter(alloca, (null_mut(), None), task) {
             // SAFETY: alive and observed with this token, as the caller promises.
             unsafe { self.submit(&parked, notification, token) };
         }
@@ -463,11 +466,10 @@ impl Parked {
         // SAFETY: registered with exactly one of them. A wait that was taken out of the tracker has no callback any more,
         // so we give IREE's reference back ourselves.
         unsafe {
-            if self.on_frontier {
-                let Some(tracker) = self.lot.frontiers.tracker() else { return };
+            if !self.tracker.is_null() {
                 // The tracker reads the pool's frontier until then, so the reservation stays as long. Where the callback is on
                 // its way it ends the operation.
-                if sys::iree_async_frontier_tracker_cancel_wait(tracker, self.waiter.get()) {
+                if sys::iree_async_frontier_tracker_cancel_wait(self.tracker, self.waiter.get()) {
                     self.fail(closed());
                     self.lot.leave(self);
                     Arc::decrement_strong_count(Arc::as_ptr(self));
@@ -528,7 +530,6 @@ mod tests {
     use crate::testing;
     use hal_semaphore::testing::{Job, SoftBackend, device};
     use hal_semaphore::{Action, Affinity, Engine, Semaphore};
-    use std::ptr::null_mut;
 
     /// The device may end after an allocation is parked and before IREE has it.
     #[test]
@@ -540,6 +541,7 @@ mod tests {
             .submit::<[(Semaphore, u64); 0], _>(0, Affinity::ANY, &waits, &signals, Action::Host(Job::new(7)))
             .unwrap();
         let (task, _) = engine.backend().take_host().pop().unwrap();
+        // The proactor outlives the notification.
         let (owner, proactor) = (testing::device("mock"), testing::proactor());
         let (mut waits, mut signals) = (OwnedList::default(), OwnedList::default());
         signals.push(testing::semaphore(&owner), 1);
@@ -578,8 +580,8 @@ mod tests {
             early_limit: 0,
             is_early: false,
         };
-        let lot = PendingAllocas::new(Arc::new(Frontiers::new(1)), proactor);
-        let parked = lot.enter(alloca, None, task).unwrap();
+        let lot = PendingAllocas::new(Arc::new(Frontiers::new(1)), proactor.clone());
+        let parked = lot.enter(alloca, (null_mut(), None), task).unwrap();
         std::thread::scope(|scope| {
             let closing = scope.spawn(|| lot.close(Duration::from_secs(2)));
             while !lot.state.lock().closed {

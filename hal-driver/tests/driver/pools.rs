@@ -6,7 +6,7 @@ use crate::common::pool::{NOWHERE, Pool};
 use crate::common::{Buffer, Device, List, Result, Semaphore, Tracker, check, failure, params};
 use hal_semaphore::Code;
 use hal_sys as sys;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -102,6 +102,22 @@ fn memory_that_a_device_was_waiting_for_goes_back_with_what_it_waits_for() {
     assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
     assert_eq!(back(&pool), [Some((axis, EPOCH))]);
     drop(buffer);
+}
+
+/// The wait is in the tracker of the group that the device was in when it began.
+#[test]
+fn device_that_left_its_group_takes_back_what_waits_there() {
+    let scene = Scene::new();
+    let done = scene.device.semaphore(0);
+    let buffer = scene.alloca(&done, MAY_WAIT).unwrap();
+    let Scene { device, pool, axis, tracker } = scene;
+    check(unsafe { sys::iree_hal_device_assign_topology_info(device.0, null()) }).unwrap();
+    let begin = Instant::now();
+    drop(device);
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
+    assert_eq!(back(&pool), [Some((axis, EPOCH))]);
+    drop((buffer, tracker));
 }
 
 /// A tracker reads the frontier of a wait until that is over, and the pool has it for as long as the memory is out.
