@@ -19,7 +19,7 @@
 
 use crate::constants::NOTIFICATION_WAIT;
 use crate::frontier::{self, Frontiers};
-use crate::object::narrow;
+use crate::object::{Retained, narrow};
 use crate::pools::OwnPools;
 use crate::proactor::Proactor;
 use crate::reservation::{Pool, Reservation};
@@ -32,6 +32,7 @@ use hal_sys as sys;
 use parking_lot::{Condvar, Mutex};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -177,8 +178,9 @@ struct Parked {
     waiter: UnsafeCell<sys::iree_async_frontier_waiter_t>,
     operation: UnsafeCell<sys::iree_async_notification_wait_operation_t>,
     alloca: Alloca,
-    /// Whether it waits for a frontier, or else for a notification.
-    on_frontier: bool,
+    /// Where it waits for a frontier, in the group that the device was in then; null if it waits for a notification. The
+    /// frontiers of the lot keep it.
+    tracker: *mut sys::iree_async_frontier_tracker_t,
     /// Taken by whoever ends the operation: the task, and the memory that is not usable yet.
     task: Mutex<Option<(HostTask, Option<Reservation>)>>,
 }
@@ -202,10 +204,18 @@ pub(crate) struct PendingAllocas {
 
 #[derive(Default)]
 struct Lot {
-    parked: Vec<Arc<Parked>>,
+    parked: Vec<Entry>,
     /// How many callbacks IREE still owes.
     owed: usize,
     closed: bool,
+}
+
+/// What is parked. It is taken back by whoever finds both that IREE has it and that the lot is closed: the end of the device, or
+/// else the thread that parks it.
+struct Entry {
+    parked: Arc<Parked>,
+    /// IREE has it.
+    is_registered: bool,
 }
 
 impl PendingAllocas {
@@ -273,14 +283,14 @@ impl PendingAllocas {
     fn enter(
         self: &Arc<Self>,
         alloca: Alloca,
-        reservation: Option<Reservation>,
+        (tracker, reservation): (*mut sys::iree_async_frontier_tracker_t, Option<Reservation>),
         task: HostTask,
     ) -> Option<Arc<Parked>> {
         let parked = Arc::new(Parked {
             lot: self.clone(),
             waiter: UnsafeCell::new(sys::iree_async_frontier_waiter_t::default()),
             operation: UnsafeCell::new(sys::iree_async_notification_wait_operation_t::default()),
-            on_frontier: reservation.is_some(),
+            tracker,
             alloca,
             task: Mutex::new(Some((task, reservation))),
         });
@@ -291,13 +301,26 @@ impl PendingAllocas {
             return None;
         }
         lot.owed += 1;
-        lot.parked.push(parked.clone());
+        lot.parked.push(Entry { parked: parked.clone(), is_registered: false });
         Some(parked)
+    }
+
+    /// IREE has it now, if its callback has not come yet.
+    fn registered(&self, parked: &Arc<Parked>) {
+        let mut lot = self.state.lock();
+        let is_closed = lot.closed;
+        let entry = lot.parked.iter_mut().find(|entry| Arc::ptr_eq(&entry.parked, parked));
+        let Some(entry) = entry else { return };
+        entry.is_registered = true;
+        drop(lot);
+        if is_closed {
+            parked.take_back();
+        }
     }
 
     fn leave(&self, parked: &Arc<Parked>) {
         let mut lot = self.state.lock();
-        lot.parked.retain(|other| !Arc::ptr_eq(other, parked));
+        lot.parked.retain(|entry| !Arc::ptr_eq(&entry.parked, parked));
         lot.owed -= 1;
         if lot.owed == 0 {
             self.empty.notify_all();
@@ -310,7 +333,7 @@ impl PendingAllocas {
             let message = "the pool's memory waits for a frontier, but the device is in no device group";
             return task.finish(Err(Failure::new(Code::FailedPrecondition, message)));
         };
-        let Some(parked) = self.enter(alloca, Some(reservation), task) else { return };
+        let Some(parked) = self.enter(alloca, (tracker, Some(reservation)), task) else { return };
         let theirs = Arc::into_raw(parked.clone());
         // SAFETY: the waiter stays where it is until the callback has given IREE's reference back; the frontier is the
         // pool's until the reservation is given back.
@@ -326,18 +349,21 @@ impl PendingAllocas {
         if let Err(failure) = waiting {
             // SAFETY: nothing was registered, so the reference was not taken.
             drop(unsafe { Arc::from_raw(theirs) });
-            self.leave(&parked);
             parked.fail(failure);
+            return self.leave(&parked);
         }
+        self.registered(&parked);
     }
 
     fn park_on_pool(self: &Arc<Self>, alloca: Alloca, task: HostTask) {
-        let notification = alloca.pool.notification();
-        if notification.is_null() {
+        // SAFETY: the pool outlives the allocation, which has not ended, and keeps its notification. Once the allocation has
+        // ended the program may let go of the pool, so the reference is our own.
+        let Some(notification) = (unsafe { Retained::retain(alloca.pool.notification()) }) else {
             let message = "the pool is exhausted and has no way to say when it is not";
             return task.finish(Err(Failure::new(Code::ResourceExhausted, message)));
-        }
-        // SAFETY: the pool keeps its notification, and outlives the allocation.
+        };
+        let notification = notification.get();
+        // SAFETY: the reference is ours until we return.
         unsafe {
             // Look again after we have begun to listen, so that no release can slip between.
             let token = sys::iree_async_notification_begin_observe(notification);
@@ -361,7 +387,21 @@ impl PendingAllocas {
         token: u32,
         task: HostTask,
     ) {
-        let Some(parked) = self.enter(alloca, None, task) else { return };
+        if let Some(parked) = self.enter(alloca, (null_mut(), None), task) {
+            // SAFETY: alive and observed with this token, as the caller promises.
+            unsafe { self.submit(&parked, notification, token) };
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`listen`](Self::listen). What is parked was entered, and nobody has submitted it.
+    unsafe fn submit(
+        &self,
+        parked: &Arc<Parked>,
+        notification: *mut sys::iree_async_notification_t,
+        token: u32,
+    ) {
         let theirs = Arc::into_raw(parked.clone());
         // SAFETY: the operation stays where it is until its callback has given IREE's reference back.
         let listening = unsafe {
@@ -382,21 +422,20 @@ impl PendingAllocas {
         if let Err(failure) = listening {
             // SAFETY: nothing was submitted, so the reference was not taken.
             drop(unsafe { Arc::from_raw(theirs) });
-            self.leave(&parked);
             parked.fail(failure);
+            return self.leave(parked);
         }
+        self.registered(parked);
     }
 
     /// Ends what is parked, now and from now on, and waits until IREE has nothing of it left.
     pub(crate) fn close(&self, limit: Duration) -> bool {
         let mut lot = self.state.lock();
         lot.closed = true;
-        let parked = lot.parked.clone();
+        let registered = lot.parked.iter().filter(|entry| entry.is_registered);
+        let registered: Vec<_> = registered.map(|entry| entry.parked.clone()).collect();
         drop(lot);
-        for parked in parked {
-            parked.fail(closed());
-            parked.cancel();
-        }
+        registered.iter().for_each(Parked::take_back);
         let end = Instant::now() + limit;
         let mut lot = self.state.lock();
         while lot.owed > 0 {
@@ -422,18 +461,21 @@ impl Parked {
         }
     }
 
-    /// Asks IREE for its callback.
-    fn cancel(self: &Arc<Self>) {
+    /// Fails the operation because the device ends, and asks IREE to give back what it has of it.
+    fn take_back(self: &Arc<Self>) {
         // SAFETY: registered with exactly one of them. A wait that was taken out of the tracker has no callback any more,
         // so we give IREE's reference back ourselves.
         unsafe {
-            if self.on_frontier {
-                let Some(tracker) = self.lot.frontiers.tracker() else { return };
-                if sys::iree_async_frontier_tracker_cancel_wait(tracker, self.waiter.get()) {
+            if !self.tracker.is_null() {
+                // The tracker reads the pool's frontier until then, so the reservation stays as long. Where the callback is on
+                // its way it ends the operation.
+                if sys::iree_async_frontier_tracker_cancel_wait(self.tracker, self.waiter.get()) {
+                    self.fail(closed());
                     self.lot.leave(self);
                     Arc::decrement_strong_count(Arc::as_ptr(self));
                 }
             } else {
+                self.fail(closed());
                 let operation = &raw mut (*self.operation.get()).base;
                 // What cannot be cancelled is on its way.
                 drop(check(sys::iree_async_proactor_cancel(self.lot.proactor.get(), operation)));
@@ -448,10 +490,11 @@ unsafe extern "C" fn frontier_reached(user_data: *mut c_void, status: sys::iree_
         // SAFETY: IREE gives its reference back with its one call; the status is ours to consume.
         let (parked, outcome) =
             unsafe { (Arc::from_raw(user_data.cast_const().cast::<Parked>()), check(status)) };
-        parked.lot.leave(&parked);
         let taken = parked.task.lock().take();
-        let Some((task, Some(reservation))) = taken else { return };
-        task.finish(outcome.and_then(|()| parked.alloca.commit(reservation)));
+        if let Some((task, Some(reservation))) = taken {
+            task.finish(outcome.and_then(|()| parked.alloca.commit(reservation)));
+        }
+        parked.lot.leave(&parked);
     });
 }
 
@@ -477,4 +520,83 @@ unsafe extern "C" fn pool_notified(
         }
         parked.lot.leave(&parked);
     });
+}
+
+#[cfg(test)]
+#[cfg(feature = "mock")]
+mod tests {
+    use super::*;
+    use crate::semaphore::OwnedList;
+    use crate::testing;
+    use hal_semaphore::testing::{Job, SoftBackend, device};
+    use hal_semaphore::{Action, Affinity, Engine, Semaphore};
+
+    /// The device may end after an allocation is parked and before IREE has it.
+    #[test]
+    fn what_iree_gets_after_the_end_of_the_device_is_taken_back() {
+        let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+        let done = Semaphore::new(&engine, 0).unwrap();
+        let (waits, signals) = ([], [(done.clone(), 1)]);
+        engine
+            .submit::<[(Semaphore, u64); 0], _>(0, Affinity::ANY, &waits, &signals, Action::Host(Job::new(7)))
+            .unwrap();
+        let (task, _) = engine.backend().take_host().pop().unwrap();
+        // The proactor outlives the notification.
+        let (owner, proactor) = (testing::device("mock"), testing::proactor());
+        let (mut waits, mut signals) = (OwnedList::default(), OwnedList::default());
+        signals.push(testing::semaphore(&owner), 1);
+        let (mut buffer, mut notification) = (null_mut(), null_mut());
+        let (waits, signals) = (waits.raw(), signals.raw());
+        let params = sys::iree_hal_buffer_params_t {
+            type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+            usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT,
+            ..Default::default()
+        };
+        // SAFETY: everything lives through the calls; what is made is adopted once.
+        let (buffer, notification) = unsafe {
+            let (pool, out) = (null_mut(), &raw mut buffer);
+            check(sys::iree_hal_device_queue_alloca(
+                owner.get(),
+                1,
+                waits,
+                signals,
+                pool,
+                params,
+                64,
+                0,
+                out,
+            ))
+            .unwrap();
+            check(sys::iree_async_notification_create(proactor.get(), 0, &raw mut notification)).unwrap();
+            (Retained::adopt(buffer).unwrap(), Retained::adopt(notification).unwrap())
+        };
+        let alloca = Alloca {
+            // SAFETY: it is not asked for anything.
+            pool: unsafe { Pool::new(null_mut()) },
+            params,
+            length: 64,
+            may_wait: false,
+            buffer: TransientBuffer::of(buffer.lend()).unwrap(),
+            early_limit: 0,
+            is_early: false,
+        };
+        let lot = PendingAllocas::new(Arc::new(Frontiers::new(1)), proactor.clone());
+        let parked = lot.enter(alloca, (null_mut(), None), task).unwrap();
+        std::thread::scope(|scope| {
+            let closing = scope.spawn(|| lot.close(Duration::from_secs(2)));
+            while !lot.state.lock().closed {
+                std::thread::yield_now();
+            }
+            // It has looked at what is parked by then.
+            std::thread::sleep(Duration::from_millis(20));
+            // SAFETY: the notification is retained, and observed meanwhile.
+            unsafe {
+                let token = sys::iree_async_notification_begin_observe(notification.get());
+                lot.submit(&parked, notification.get(), token);
+                sys::iree_async_notification_end_observe(notification.get());
+            }
+            assert!(closing.join().unwrap(), "IREE still has it");
+        });
+        assert_eq!(done.query().unwrap_err().code(), Code::Cancelled);
+    }
 }

@@ -5,7 +5,7 @@
 use crate::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
 use crate::constants::{ACCESS_ALL, ACCESS_ANY, ACCESS_UNALIGNED};
 use crate::external::SharedMemory;
-use crate::object::{HostAllocator, Out, Retained, free, narrow, required, resource, wide};
+use crate::object::{Header, HostAllocator, Out, Retained, free, narrow, required, resource, wide};
 use crate::status::{Result, guard, guard_or, invalid, unavailable};
 use hal_backend::{Device, Heap, HostRange, Properties};
 use hal_semaphore::{Code, Failure};
@@ -267,7 +267,7 @@ impl Parent {
         // that was counted is ours.
         unsafe {
             let resource = device.cast::<sys::iree_hal_resource_t>();
-            let count = AtomicI32::from_ptr((&raw mut (*resource).ref_count).cast());
+            let count = AtomicI32::from_ptr(&raw mut (*resource).ref_count);
             let more = |count: i32| (count > 0).then_some(count + 1);
             count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
             Retained::adopt(device)
@@ -477,7 +477,7 @@ fn foreign_kind(kind: sys::iree_hal_external_buffer_type_t) -> String {
 /// The C object.
 #[repr(C)]
 pub(crate) struct Allocator<D: Device> {
-    resource: sys::iree_hal_resource_t,
+    resource: Header,
     memory: Arc<Memory<D>>,
 }
 

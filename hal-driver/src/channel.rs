@@ -20,7 +20,7 @@
 //! The ranks of any other provider exchange an id first, as IREE's interface has it.
 
 use crate::executable::{DeviceIdentity, is_same_device};
-use crate::object::{HostAllocator, Lent, Out, allocate, free, named, resource, slice};
+use crate::object::{Header, HostAllocator, Lent, Out, allocate, free, named, resource, slice};
 use crate::status::{Result, check, guard, guard_or, invalid};
 use hal_backend::Parameters;
 use hal_collectives::local::{Request, join};
@@ -288,7 +288,7 @@ fn asked(provider: Option<Lent<'_, sys::iree_hal_channel_provider_t>>) -> Result
 /// A channel of ours.
 #[repr(C)]
 pub(crate) struct Channel {
-    resource: sys::iree_hal_resource_t,
+    resource: Header,
     allocator: HostAllocator,
     device: DeviceIdentity,
     communicator: Arc<dyn Communicator>,

@@ -36,12 +36,14 @@ const SLOTS: usize = 1 << 24;
 /// A command buffer of ours.
 #[repr(C)]
 pub(crate) struct CommandBuffer {
-    base: sys::iree_hal_command_buffer_t,
+    base: UnsafeCell<sys::iree_hal_command_buffer_t>,
     allocator: HostAllocator,
     /// The device that it was made by, and that its executables are for.
     device: DeviceIdentity,
     /// What IREE remembers to check by.
     validation: Option<HostMemory>,
+    /// IREE checks an execution by it, whichever device that is on.
+    device_allocator: Retained<sys::iree_hal_allocator_t>,
     recording: UnsafeCell<Recording>,
 }
 
@@ -265,9 +267,9 @@ impl Recorded {
 
     /// Its mode, categories and queues, as the profile has them.
     pub(crate) fn properties(&self) -> (u64, u64, u64) {
-        // SAFETY: alive.
-        let base = unsafe { &*self.buffer.get() };
-        (u64::from(base.mode), u64::from(base.allowed_categories), base.queue_affinity)
+        let base = self.buffer.get();
+        // SAFETY: alive, and these never change.
+        unsafe { ((*base).mode.into(), (*base).allowed_categories.into(), (*base).queue_affinity) }
     }
 
     /// How many slots its binding table needs.
@@ -296,10 +298,11 @@ pub(crate) fn create(
     let validation = (state > 0).then(|| HostMemory::zeroed(allocator, state)).transpose()?;
     let storage = validation.as_ref().map_or(std::ptr::null_mut(), HostMemory::start);
     let buffer = CommandBuffer {
-        base: sys::iree_hal_command_buffer_t::default(),
+        base: UnsafeCell::default(),
         allocator,
         device,
         validation,
+        device_allocator: device_allocator.retain(),
         recording: UnsafeCell::new(Recording::default()),
     };
     let buffer = allocate(allocator, buffer)?.as_ptr().cast::<sys::iree_hal_command_buffer_t>();
@@ -595,11 +598,11 @@ unsafe extern "C" fn dispatch(
 /// Events: a queue is in order, so an event needs to be nothing but an object.
 pub(crate) mod event {
     use super::*;
-    use crate::object::resource;
+    use crate::object::{Header, resource};
 
     #[repr(C)]
     struct Event {
-        resource: sys::iree_hal_resource_t,
+        resource: Header,
         allocator: HostAllocator,
     }
 

@@ -36,7 +36,7 @@ use crate::executable::{DeviceIdentity, Reflection};
 use crate::frontier::Frontiers;
 use crate::host_pool::HostPool;
 use crate::host_program::Loaders;
-use crate::object::{HostAllocator, Lent, Out, Retained, allocate, resource};
+use crate::object::{Header, HostAllocator, Lent, Out, Retained, allocate, resource};
 use crate::pools::Pools;
 use crate::proactor::Proactor;
 use crate::profile::{Profiler, matches};
@@ -66,7 +66,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// The C object.
 #[repr(C)]
 pub(crate) struct HalDevice<D: Device> {
-    resource: sys::iree_hal_resource_t,
+    resource: Header,
     phase: Phase,
     state: State<D>,
 }

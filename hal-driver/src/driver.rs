@@ -6,7 +6,7 @@ use crate::channel::Membership;
 use crate::device::HalDevice;
 use crate::executable::Reflection;
 use crate::launch::expand;
-use crate::object::{HostAllocator, Lent, Out, allocate, free, named, required, resource, slice};
+use crate::object::{Header, HostAllocator, Lent, Out, allocate, free, named, required, resource, slice};
 use crate::status::{Result, check, guard, guard_or, invalid, text, view};
 use hal_backend::{DeviceInfo, Driver, Parameters};
 use hal_semaphore::{Code, Failure};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The C object.
 #[repr(C)]
 struct HalDriver<R: Driver> {
-    resource: sys::iree_hal_resource_t,
+    resource: Header,
     allocator: HostAllocator,
     driver: Arc<R>,
 }

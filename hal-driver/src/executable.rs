@@ -3,7 +3,7 @@
 //! Executables and their caches: the device loads, this describes.
 
 use crate::constants::{PARAMETER_BINDING, PARAMETER_CONSTANT};
-use crate::object::{HostAllocator, Out, Retained, allocate, free, required, resource, slice};
+use crate::object::{Header, HostAllocator, Out, Retained, allocate, free, required, resource, slice};
 use crate::status::{Missing, Result, guard, guard_or, invalid, text, unimplemented, view};
 use hal_backend::{Device, LoadRequest, Loaded, Parameters};
 use hal_semaphore::{Code, Failure};
@@ -37,7 +37,7 @@ impl Reflection {
 /// An executable of ours, as C sees it.
 #[repr(C)]
 struct Object {
-    resource: sys::iree_hal_resource_t,
+    resource: Header,
     allocator: HostAllocator,
     functions: Vec<hal_backend::Function>,
     reflection: Reflection,
@@ -297,7 +297,7 @@ unsafe extern "C" fn lookup_global_by_name(
 /// An executable cache, as C sees it. It keeps nothing: loading is the device's.
 #[repr(C)]
 struct Cache<D: Device> {
-    resource: sys::iree_hal_resource_t,
+    resource: Header,
     allocator: HostAllocator,
     device: Arc<D>,
     host: Arc<crate::host_program::Loaders>,

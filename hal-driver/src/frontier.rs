@@ -371,7 +371,7 @@ static SPARE: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 fn references(tracker: &Retained<sys::iree_async_frontier_tracker_t>) -> Option<usize> {
     // SAFETY: the tracker is alive, larger than its count, and aligned for it; whatever the word is, IREE changes it by
     // atomics or not at all after the tracker was made.
-    let word = unsafe { AtomicI32::from_ptr(tracker.get().cast()) };
+    let word = unsafe { AtomicI32::from_ptr(tracker.get().cast::<sys::iree_atomic_ref_count_t>()) };
     let count = word.load(Ordering::Acquire);
     let another = tracker.clone();
     let counts = word.load(Ordering::Acquire) == count.wrapping_add(1);

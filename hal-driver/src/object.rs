@@ -5,6 +5,7 @@
 use crate::status::{Result, check, invalid};
 use hal_semaphore::Failure;
 use hal_sys as sys;
+use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -351,7 +352,12 @@ pub(crate) fn narrow(size: u64) -> sys::iree_device_size_t {
     sys::iree_device_size_t::try_from(size).unwrap_or(sys::iree_device_size_t::MAX)
 }
 
-/// The header that every HAL object of ours begins with.
-pub(crate) fn resource<V>(vtable: *const V) -> sys::iree_hal_resource_t {
-    sys::iree_hal_resource_t { ref_count: 1, vtable: vtable.cast() }
+/// What every HAL object of ours begins with. IREE counts references in it, on any thread, while others have the object
+/// shared.
+#[repr(C)]
+pub(crate) struct Header(UnsafeCell<sys::iree_hal_resource_t>);
+
+/// The header of a new object, with one reference.
+pub(crate) fn resource<V>(vtable: *const V) -> Header {
+    Header(UnsafeCell::new(sys::iree_hal_resource_t { ref_count: 1, vtable: vtable.cast() }))
 }

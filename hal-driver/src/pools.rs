@@ -18,6 +18,7 @@ use crate::reservation::Pool;
 use crate::status::{Result, check, guard, guard_or, invalid};
 use hal_backend::{Device, Heap};
 use hal_sys as sys;
+use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -29,7 +30,7 @@ const SLAB: u64 = 64 << 20;
 /// The slab provider, as C sees it.
 #[repr(C)]
 struct Provider<D: Device> {
-    base: sys::iree_hal_slab_provider_t,
+    base: UnsafeCell<sys::iree_hal_slab_provider_t>,
     memory: Arc<Memory<D>>,
     heap: usize,
     acquired: AtomicU64,
@@ -226,7 +227,7 @@ impl HeapPools {
         let provider = crate::object::allocate(
             allocator,
             Provider {
-                base: sys::iree_hal_slab_provider_t::default(),
+                base: UnsafeCell::default(),
                 memory: memory.clone(),
                 heap: number,
                 acquired: AtomicU64::new(0),

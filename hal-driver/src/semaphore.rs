@@ -47,7 +47,7 @@ const FRONTIER_CAPACITY: u8 = 8;
 /// A semaphore of ours. IREE's part comes first, and its frontier's storage behind everything.
 #[repr(C)]
 pub(crate) struct Semaphore {
-    base: sys::iree_async_semaphore_t,
+    base: UnsafeCell<sys::iree_async_semaphore_t>,
     allocator: HostAllocator,
     registration: Registration,
     frontiers: Arc<Frontiers>,
@@ -90,7 +90,7 @@ impl Semaphore {
                 initial,
                 offset,
                 FRONTIER_CAPACITY,
-                &raw mut (*semaphore).base,
+                semaphore.cast(),
             );
             (&raw mut (*semaphore).allocator).write(allocator);
             (&raw mut (*semaphore).registration).write(registration);
@@ -144,7 +144,7 @@ impl Semaphore {
 
     fn value_word(&self) -> &AtomicI64 {
         // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore.
-        unsafe { AtomicI64::from_ptr((&raw const self.base.timeline_value).cast_mut()) }
+        unsafe { AtomicI64::from_ptr(&raw mut (*self.base.get()).timeline_value) }
     }
 
     /// Wakes the host's waiters for a value, and tells them and others that nothing unknown led up to it, if what is known
@@ -154,7 +154,7 @@ impl Semaphore {
     ///
     /// The frontier is valid, or null.
     unsafe fn wake(&self, value: u64, frontier: *const sys::iree_async_frontier_t) {
-        let base = (&raw const self.base).cast_mut();
+        let base = self.base.get();
         // SAFETY: the semaphore is alive, and its parts are changed by atomics or under its own lock; the frontier is
         // read during the call.
         unsafe {
@@ -170,7 +170,7 @@ impl Semaphore {
     fn dispatch(&self, value: u64) {
         // SAFETY: the semaphore is alive; its list is changed under its own lock.
         unsafe {
-            sys::iree_async_semaphore_dispatch_timepoints((&raw const self.base).cast_mut(), value);
+            sys::iree_async_semaphore_dispatch_timepoints(self.base.get(), value);
         }
     }
 
@@ -196,14 +196,14 @@ impl Semaphore {
     fn wake_failed(&self) {
         self.dispatch(self.value());
         let status = self.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
-        let base = (&raw const self.base).cast_mut();
+        let base = self.base.get();
         // SAFETY: the semaphore is alive; a published failure lives as long as it, and is only borrowed.
         unsafe { sys::iree_async_semaphore_dispatch_timepoints_failed(base, status) };
     }
 
     /// Whether anybody is in IREE's list of waiters. Whoever comes into it later looks at the value under its lock.
     fn has_waiters(&self) -> bool {
-        let base = (&raw const self.base).cast_mut();
+        let base = self.base.get();
         // SAFETY: the list is read under the semaphore's own lock.
         unsafe {
             sys::iree_slim_mutex_lock(&raw mut (*base).mutex);
@@ -228,7 +228,7 @@ impl Semaphore {
 
     fn failure_word(&self) -> &AtomicIsize {
         // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore.
-        unsafe { AtomicIsize::from_ptr((&raw const self.base.failure_status).cast_mut()) }
+        unsafe { AtomicIsize::from_ptr(&raw mut (*self.base.get()).failure_status) }
     }
 }
 

@@ -50,8 +50,9 @@ pub(crate) fn raw(failure: &Failure) -> sys::iree_status_t {
 
 /// The code of a status.
 pub(crate) fn code(status: sys::iree_status_t) -> Code {
-    // A status keeps its code in the low five bits of its address; success has none.
-    Code::from_number(u32::try_from(status as usize & 0x1F).unwrap_or(0))
+    // A status keeps its code in the lowest bits of its address; success has none.
+    let code = status.addr() & sys::IREE_STATUS_CODE_MASK as usize;
+    Code::from_number(u32::try_from(code).unwrap_or(0))
 }
 
 /// What a status says, without consuming it: its message, and what was added to that on its way here.
@@ -245,6 +246,20 @@ mod tests {
         }
         // SAFETY: success owns nothing.
         assert!(unsafe { check(OK) }.is_ok());
+    }
+
+    #[test]
+    fn the_code_of_a_status_is_the_one_that_iree_reads() {
+        for number in 1..=18 {
+            let bare = std::ptr::without_provenance_mut(number);
+            let failure = Failure::new(Code::from_number(u32::try_from(number).unwrap()), "why");
+            for status in [bare, raw(&failure)] {
+                let ours = code(status);
+                // SAFETY: just made; a bare one is nothing but its code.
+                let theirs = unsafe { sys::iree_status_consume_code(status) };
+                assert_eq!((ours as u32, theirs as usize), (theirs, number));
+            }
+        }
     }
 
     #[test]

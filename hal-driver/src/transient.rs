@@ -210,11 +210,16 @@ unsafe extern "C" fn map_range(
         }
         mapping.contents = inner.contents;
         // A persistent mapping keeps nothing. What IREE notes of that is in a bit field that shares a word with a field before it, where
-        // the bindings do not find it. And IREE does not ask to unmap what is nowhere.
-        let is_persistent = mode & sys::IREE_HAL_MAPPING_MODE_PERSISTENT != 0;
-        if !is_persistent && !inner.contents.data.is_null() {
-            set_inner(mapping, Box::into_raw(inner));
+        // the bindings do not find it.
+        if mode & sys::IREE_HAL_MAPPING_MODE_PERSISTENT != 0 {
+            return Ok(());
         }
+        if inner.contents.data.is_null() {
+            // IREE does not ask to unmap what is nowhere.
+            // SAFETY: mapped above, unmapped once.
+            return unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut *inner)) };
+        }
+        set_inner(mapping, Box::into_raw(inner));
         Ok(())
     })
 }
@@ -268,8 +273,8 @@ unsafe fn sync(
         let backing = unsafe { Transient::of(base) }.backing()?;
         // SAFETY: a buffer's resource header names a table of buffers, and the reference keeps both.
         let (table, begin) = unsafe {
-            let buffer = &*backing.get();
-            (&*buffer.resource.vtable.cast::<sys::iree_hal_buffer_vtable_t>(), buffer.byte_offset)
+            let buffer = backing.get();
+            (&*(*buffer).resource.vtable.cast::<sys::iree_hal_buffer_vtable_t>(), (*buffer).byte_offset)
         };
         let slot = slot(table).ok_or_else(|| invalid("the memory's buffer has a hole in its table"))?;
         // SAFETY: the memory is retained, and the range was checked against the buffer, which is as long.

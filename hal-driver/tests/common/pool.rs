@@ -2,10 +2,12 @@
 
 //! A pool of the program's own, whose memory others may still be using, and which remembers how that comes back.
 
-use super::{Buffer, Device, check};
+use super::{Buffer, Device, Proactor, Tracker, check};
 use hal_sys as sys;
+use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 /// What a reservation came back with: the axis and the epoch of its frontier, if there was one.
 pub(crate) type Back = Option<(sys::iree_async_axis_t, u64)>;
@@ -20,6 +22,15 @@ pub(crate) struct Pool {
     /// What has to be reached before any of its memory may be used.
     frontier: sys::iree_async_single_frontier_t,
     back: Mutex<Vec<Back>>,
+    /// What is told that the epoch has come when memory comes back, and how many were waiting for it then.
+    tracker: Mutex<*mut sys::iree_async_frontier_tracker_t>,
+    woken: AtomicUsize,
+    /// The pool says that there is no memory when it is first asked, and then gives some that nobody uses.
+    notification: *mut sys::iree_async_notification_t,
+    /// The references to the notification, each time that the pool was asked.
+    asked: Mutex<Vec<i32>>,
+    /// Its buffers are nowhere: they can be mapped, at no address.
+    is_nowhere: AtomicBool,
 }
 
 impl Pool {
@@ -28,7 +39,45 @@ impl Pool {
         let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
         frontier.entries = [sys::iree_async_frontier_entry_t { axis, epoch }];
         let resource = sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const VTABLE).cast() };
-        Box::new(Self { resource, allocator: device.allocator(), frontier, back: Mutex::default() })
+        Box::new(Self {
+            resource,
+            allocator: device.allocator(),
+            frontier,
+            back: Mutex::default(),
+            tracker: Mutex::new(null_mut()),
+            woken: AtomicUsize::new(0),
+            notification: null_mut(),
+            asked: Mutex::default(),
+            is_nowhere: AtomicBool::new(false),
+        })
+    }
+
+    /// A pool over memory of a device that has none at first, and then some that nobody uses.
+    pub(crate) fn late(device: &Device, proactor: &Proactor) -> Box<Self> {
+        let mut pool = Self::new(device, 0, 0);
+        let out = &raw mut pool.notification;
+        unsafe { check(sys::iree_async_notification_create(proactor.0, 0, out)).unwrap() };
+        pool
+    }
+
+    /// When memory comes back, its epoch comes as well.
+    pub(crate) fn advance_when_back(&self, tracker: &Tracker) {
+        *self.tracker.lock().unwrap() = tracker.0;
+    }
+
+    /// How many were waiting for the epoch when the memory came back.
+    pub(crate) fn woken(&self) -> usize {
+        self.woken.load(Ordering::SeqCst)
+    }
+
+    /// The references to the notification, each time that the pool was asked.
+    pub(crate) fn asked(&self) -> Vec<i32> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// Its buffers can be mapped at no address, from now on.
+    pub(crate) fn is_nowhere(&self) {
+        self.is_nowhere.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn raw(&self) -> *mut sys::iree_hal_pool_t {
@@ -38,6 +87,12 @@ impl Pool {
     /// How the memory came back so far.
     pub(crate) fn back(&self) -> Vec<Back> {
         self.back.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        unsafe { sys::iree_async_notification_release(self.notification) };
     }
 }
 
@@ -63,7 +118,19 @@ unsafe extern "C" fn acquire_reservation(
     result: *mut sys::iree_hal_pool_acquire_result_t,
 ) -> sys::iree_status_t {
     unsafe {
+        let own = &*pool.cast::<Pool>();
         reservation.write(sys::iree_hal_pool_reservation_t { length: size, ..Default::default() });
+        if !own.notification.is_null() {
+            let references = AtomicI32::from_ptr(&raw mut (*own.notification).ref_count);
+            let mut asked = own.asked.lock().unwrap();
+            result.write(if asked.is_empty() {
+                sys::IREE_HAL_POOL_ACQUIRE_EXHAUSTED
+            } else {
+                sys::IREE_HAL_POOL_ACQUIRE_OK
+            });
+            asked.push(references.load(Ordering::SeqCst));
+            return null_mut();
+        }
         let frontier = &raw const (*pool.cast::<Pool>()).frontier;
         info.write(sys::iree_hal_pool_acquire_info_t {
             wait_frontier: frontier.cast(),
@@ -82,6 +149,11 @@ unsafe extern "C" fn release_reservation(
     let (pool, frontier) =
         unsafe { (&*pool.cast::<Pool>(), frontier.cast::<sys::iree_async_single_frontier_t>().as_ref()) };
     let back = frontier.map(|frontier| (frontier.entries[0].axis, frontier.entries[0].epoch));
+    let tracker = *pool.tracker.lock().unwrap();
+    if let Some((axis, epoch)) = back.filter(|_| !tracker.is_null()) {
+        let woken = unsafe { sys::iree_async_frontier_tracker_advance(tracker, axis, epoch) };
+        pool.woken.fetch_add(woken, Ordering::SeqCst);
+    }
     pool.back.lock().unwrap().push(back);
 }
 
@@ -95,6 +167,10 @@ unsafe extern "C" fn materialize_reservation(
 ) -> sys::iree_status_t {
     unsafe {
         let (allocator, length) = ((*pool.cast::<Pool>()).allocator, (*reservation).length);
+        if (*pool.cast::<Pool>()).is_nowhere.load(Ordering::SeqCst) {
+            out.write(nowhere(params, length));
+            return null_mut();
+        }
         let mut whole = null_mut();
         check(sys::iree_hal_allocator_allocate_buffer(allocator, params, BEGIN + length, &raw mut whole))
             .unwrap();
@@ -103,6 +179,58 @@ unsafe extern "C" fn materialize_reservation(
     }
 }
 
-unsafe extern "C" fn notification(_: *mut sys::iree_hal_pool_t) -> *mut sys::iree_async_notification_t {
+unsafe extern "C" fn notification(pool: *mut sys::iree_hal_pool_t) -> *mut sys::iree_async_notification_t {
+    unsafe { (*pool.cast::<Pool>()).notification }
+}
+
+/// How many buffers there are that are nowhere.
+pub(crate) static NOWHERE: AtomicUsize = AtomicUsize::new(0);
+
+/// A buffer that is mapped at no address.
+fn nowhere(params: sys::iree_hal_buffer_params_t, length: usize) -> *mut sys::iree_hal_buffer_t {
+    NOWHERE.fetch_add(1, Ordering::SeqCst);
+    let buffer = Box::into_raw(Box::new(UnsafeCell::new(sys::iree_hal_buffer_t::default())));
+    let buffer: *mut sys::iree_hal_buffer_t = buffer.cast();
+    unsafe {
+        sys::iree_hal_buffer_initialize(
+            sys::iree_hal_buffer_placement_t::default(),
+            buffer,
+            length,
+            0,
+            length,
+            params.type_,
+            params.access,
+            params.usage,
+            &raw const NOWHERE_VTABLE,
+            buffer,
+        );
+    }
+    buffer
+}
+
+static NOWHERE_VTABLE: sys::iree_hal_buffer_vtable_t = sys::iree_hal_buffer_vtable_t {
+    recycle: Some(sys::iree_hal_buffer_recycle),
+    destroy: Some(destroy_nowhere),
+    map_range: Some(map_nowhere),
+    unmap_range: None,
+    invalidate_range: None,
+    flush_range: None,
+};
+
+unsafe extern "C" fn destroy_nowhere(buffer: *mut sys::iree_hal_buffer_t) {
+    drop(unsafe { Box::from_raw(buffer.cast::<UnsafeCell<sys::iree_hal_buffer_t>>()) });
+    NOWHERE.fetch_sub(1, Ordering::SeqCst);
+}
+
+unsafe extern "C" fn map_nowhere(
+    _buffer: *mut sys::iree_hal_buffer_t,
+    _mode: sys::iree_hal_mapping_mode_t,
+    _access: u16,
+    _offset: sys::iree_device_size_t,
+    _length: sys::iree_device_size_t,
+    mapping: *mut sys::iree_hal_buffer_mapping_t,
+) -> sys::iree_status_t {
+    let contents = sys::iree_byte_span_t { data: null_mut(), data_length: 0 };
+    unsafe { (*mapping).contents = contents };
     null_mut()
 }

@@ -10,7 +10,7 @@ use hal_sys as sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 const LENGTH: usize = 512;
 
@@ -292,4 +292,34 @@ fn wait_for(returned: &Returned) {
         std::thread::yield_now();
     }
     assert!(returned.load(Ordering::SeqCst) <= 1, "it comes back once");
+}
+
+/// IREE checks an execution by the allocator that the commands were made with, also where the device is another one.
+#[test]
+fn commands_keep_the_allocator_that_they_are_checked_by() {
+    let (first, second) = (Device::open("mock").unwrap(), Device::open("mock").unwrap());
+    let references = first.allocator().cast::<sys::iree_hal_resource_t>();
+    let references =
+        || unsafe { AtomicI32::from_ptr(&raw mut (*references).ref_count).load(Ordering::SeqCst) };
+    let before = references();
+    let mut commands = null_mut();
+    unsafe {
+        let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_DEFAULT;
+        check(sys::iree_hal_command_buffer_create(first.0, mode, 3, u64::MAX, 1, &raw mut commands)).unwrap();
+    }
+    let commands = Commands(commands);
+    assert_eq!(references(), before + 1);
+    unsafe {
+        let (length, pattern) = (LENGTH, 7_u8);
+        let target = sys::iree_hal_buffer_ref_t { length, ..Default::default() };
+        check(sys::iree_hal_command_buffer_begin(commands.0)).unwrap();
+        let pattern = (&raw const pattern).cast();
+        check(sys::iree_hal_command_buffer_fill_buffer(commands.0, target, pattern, 1, 0)).unwrap();
+        check(sys::iree_hal_command_buffer_end(commands.0)).unwrap();
+    }
+    drop(first);
+    let (buffer, done) = (second.buffer(LENGTH), second.semaphore(0));
+    second.execute(1, &List::none(), &done.at(1), &commands, &[&buffer]).unwrap();
+    done.wait(1).unwrap();
+    assert_eq!(buffer.read(), [7; LENGTH]);
 }

@@ -2,11 +2,12 @@
 
 //! Pools that programs bring: what they say of their memory is kept to, and they are told when it is free again.
 
-use crate::common::pool::Pool;
+use crate::common::pool::{NOWHERE, Pool};
 use crate::common::{Buffer, Device, List, Result, Semaphore, Tracker, check, failure, params};
 use hal_semaphore::Code;
 use hal_sys as sys;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const LENGTH: usize = 4096;
@@ -101,6 +102,76 @@ fn memory_that_a_device_was_waiting_for_goes_back_with_what_it_waits_for() {
     assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
     assert_eq!(back(&pool), [Some((axis, EPOCH))]);
     drop(buffer);
+}
+
+/// The wait is in the tracker of the group that the device was in when it began.
+#[test]
+fn device_that_left_its_group_takes_back_what_waits_there() {
+    let scene = Scene::new();
+    let done = scene.device.semaphore(0);
+    let buffer = scene.alloca(&done, MAY_WAIT).unwrap();
+    let Scene { device, pool, axis, tracker } = scene;
+    check(unsafe { sys::iree_hal_device_assign_topology_info(device.0, null()) }).unwrap();
+    let begin = Instant::now();
+    drop(device);
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
+    assert_eq!(back(&pool), [Some((axis, EPOCH))]);
+    drop((buffer, tracker));
+}
+
+/// A tracker reads the frontier of a wait until that is over, and the pool has it for as long as the memory is out.
+#[test]
+fn memory_goes_back_when_nobody_waits_for_its_frontier_any_more() {
+    let scene = Scene::new();
+    scene.pool.advance_when_back(&scene.tracker);
+    let done = scene.device.semaphore(0);
+    let buffer = scene.alloca(&done, MAY_WAIT).unwrap();
+    let Scene { device, pool, axis, tracker } = scene;
+    drop(device);
+    assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
+    assert_eq!(back(&pool), [Some((axis, EPOCH))]);
+    assert_eq!(pool.woken(), 0, "the tracker still had the frontier");
+    drop((buffer, tracker));
+}
+
+/// Whoever hears that it has its memory may let go of the pool, and of what that says of its memory by.
+#[test]
+fn notification_of_a_pool_is_kept_while_it_is_listened_to() {
+    let (device, proactor) = Device::open_polled("mock").unwrap();
+    let pool = Pool::late(&device, &proactor);
+    let (done, waits, mut buffer) = (device.semaphore(0), List::none(), null_mut());
+    let signals = done.at(1);
+    unsafe {
+        let (waits, signals, out) = (waits.raw(), signals.raw(), &raw mut buffer);
+        let (pool, length) = (pool.raw(), LENGTH);
+        check(sys::iree_hal_device_queue_alloca(device.0, 1, waits, signals, pool, params(), length, 0, out))
+            .unwrap();
+    }
+    let buffer = Buffer(buffer);
+    done.wait(1).unwrap();
+    assert_eq!(pool.asked(), [1, 2]);
+    drop(buffer);
+    back(&pool);
+}
+
+/// IREE does not ask to unmap what is at no address, and so there is nothing to keep for it.
+#[test]
+fn mapping_at_no_address_keeps_nothing() {
+    let scene = Scene::new();
+    scene.pool.is_nowhere();
+    let buffer = scene.allocated();
+    unsafe {
+        let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+        let access = u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_READ).unwrap();
+        let mode = sys::IREE_HAL_MAPPING_MODE_SCOPED;
+        check(sys::iree_hal_buffer_map_range(buffer.0, mode, access, 0, LENGTH, &raw mut mapping)).unwrap();
+        assert!(mapping.contents.data.is_null());
+        check(sys::iree_hal_buffer_unmap_range(&raw mut mapping)).unwrap();
+    }
+    drop(buffer);
+    back(&scene.pool);
+    assert_eq!(NOWHERE.load(Ordering::SeqCst), 0, "the memory's buffer is still kept");
 }
 
 /// What was waited for is over: who is given the memory next need not wait for it again.
