@@ -7,6 +7,7 @@
 //! itself. So threads know when they are inside such a call, and teardown then moves to a thread of its own.
 
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
@@ -32,12 +33,50 @@ pub(crate) fn is_inside() -> bool {
     DEPTH.with(Cell::get) > 0
 }
 
+/// Hands `teardown` to a thread that `spawn` makes. Where it makes none there is nobody who could wait safely: what is left stays as it
+/// is, and nothing that the closure has is let go of here.
+fn elsewhere<T: FnOnce() + Send + 'static>(
+    teardown: T,
+    spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> std::io::Result<()>,
+) {
+    let left = ManuallyDrop::new(teardown);
+    // Once it runs it is an ordinary closure again.
+    let _ = spawn(Box::new(move || ManuallyDrop::into_inner(left)()));
+}
+
 /// Runs `teardown` now, or on a thread of its own if it has to be `away` from here or the driver is above us on the stack.
 pub(crate) fn run(away: bool, teardown: impl FnOnce() + Send + 'static) {
     if !away && !is_inside() {
         return teardown();
     }
-    let builder = std::thread::Builder::new().name("hal-teardown".into());
-    // Without a thread there is nobody who could wait safely: what is left stays as it is.
-    let _ = builder.spawn(teardown);
+    elsewhere(teardown, |run| std::thread::Builder::new().name("hal-teardown".into()).spawn(run).map(drop));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn what_finds_no_thread_is_left_as_it_is() {
+        let kept = Arc::new(());
+        let captured = kept.clone();
+        elsewhere(
+            move || drop(captured),
+            |run| {
+                drop(run);
+                Err(std::io::Error::from(std::io::ErrorKind::WouldBlock))
+            },
+        );
+        assert_eq!(Arc::strong_count(&kept), 2);
+        let captured = kept.clone();
+        elsewhere(
+            move || drop(captured),
+            |run| {
+                run();
+                Ok(())
+            },
+        );
+        assert_eq!(Arc::strong_count(&kept), 2, "what runs lets go of what it has");
+    }
 }

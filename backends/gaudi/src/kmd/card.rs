@@ -340,7 +340,7 @@ impl Card {
         self.note.get().map(String::as_str)
     }
 
-    /// The same as [`take_events`](Self::take_events), for people, and what a program that ran on it failed with.
+    /// What the driver tells of the card, for people, and what a program that ran on it failed with.
     pub fn events(&self) -> String {
         let events = self.take_events();
         let mut names: Vec<&str> =
