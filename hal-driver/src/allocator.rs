@@ -6,7 +6,7 @@ use crate::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
 use crate::constants::{ACCESS_ALL, ACCESS_ANY, ACCESS_UNALIGNED};
 use crate::external::SharedMemory;
 use crate::object::{Header, HostAllocator, Out, Retained, free, narrow, required, resource, wide};
-use crate::status::{Result, guard, guard_or, invalid, unavailable};
+use crate::status::{OK, Result, guard, guard_or, invalid, unavailable};
 use hal_backend::{Device, Heap, HostRange, Properties};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -579,28 +579,25 @@ impl<D: Device> Table<D> {
         heaps: *mut sys::iree_hal_allocator_memory_heap_t,
         out_count: *mut usize,
     ) -> sys::iree_status_t {
-        guard(|| {
-            // SAFETY: C passes a live allocator of ours, and room for as many heaps as it says.
-            unsafe {
-                let known = &Allocator::<D>::of(allocator).properties.heaps;
-                Out::new(out_count).set(known.len());
-                if capacity < known.len() {
-                    return Err(Failure::new(
-                        Code::OutOfRange,
-                        "there are more heaps than there is room for",
-                    ));
-                }
-                for (at, heap) in known.iter().enumerate() {
-                    heaps.add(at).write(sys::iree_hal_allocator_memory_heap_t {
-                        type_: memory_type(heap),
-                        allowed_usage: usage(heap),
-                        max_allocation_size: narrow(heap.max_allocation),
-                        min_alignment: narrow(heap.alignment),
-                    });
-                }
+        // SAFETY: C passes a live allocator of ours, and room for as many heaps as it says.
+        unsafe {
+            let known = &Allocator::<D>::of(allocator).properties.heaps;
+            Out::new(out_count).set(known.len());
+            let room = if heaps.is_null() { 0 } else { capacity };
+            if room < known.len() {
+                // Whoever asks for the count drops what this answers: a code alone, which owns nothing.
+                return std::ptr::without_provenance_mut(sys::IREE_STATUS_OUT_OF_RANGE as usize);
             }
-            Ok(())
-        })
+            for (at, heap) in known.iter().enumerate() {
+                heaps.add(at).write(sys::iree_hal_allocator_memory_heap_t {
+                    type_: memory_type(heap),
+                    allowed_usage: usage(heap),
+                    max_allocation_size: narrow(heap.max_allocation),
+                    min_alignment: narrow(heap.alignment),
+                });
+            }
+        }
+        OK
     }
 
     unsafe extern "C" fn query_buffer_compatibility(
@@ -608,40 +605,42 @@ impl<D: Device> Table<D> {
         params: *mut sys::iree_hal_buffer_params_t,
         allocation_size: *mut sys::iree_device_size_t,
     ) -> sys::iree_hal_buffer_compatibility_t {
-        // SAFETY: C passes a live allocator of ours and parameters to adjust.
-        let (memory, params, size) =
-            unsafe { (Allocator::<D>::of(allocator), &mut *params, *allocation_size) };
-        // IREE asks for each buffer of each command that it validates.
-        let (own_number, own) = find_heap(&memory.properties, params).unzip();
-        let imported = find_import_heap(&memory.properties, params);
-        let Some(heap) = own.or(imported.map(|(heap, _)| heap)) else { return 0 };
-        let mut granted = granted(heap, params);
-        let mut bits = 0;
-        if own.is_some_and(|heap| wide(size) <= heap.max_allocation) {
-            bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_ALLOCATABLE;
-        }
-        if imported.is_some() {
-            bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_IMPORTABLE;
-        }
-        let gives_out = own_number.is_some_and(|number| memory.device.exports(number));
-        if heap.host_visible || (gives_out && params.usage & EXPORT != 0) {
-            bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_EXPORTABLE;
-        }
-        if params.type_ & DEVICE_VISIBLE != 0 {
-            if params.usage & TRANSFER != 0 {
-                bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_QUEUE_TRANSFER;
+        guard_or(0, || {
+            // SAFETY: C passes a live allocator of ours and parameters to adjust.
+            let (memory, params, size) =
+                unsafe { (Allocator::<D>::of(allocator), &mut *params, *allocation_size) };
+            // IREE asks for each buffer of each command that it validates.
+            let (own_number, own) = find_heap(&memory.properties, params).unzip();
+            let imported = find_import_heap(&memory.properties, params);
+            let Some(heap) = own.or(imported.map(|(heap, _)| heap)) else { return 0 };
+            let mut granted = granted(heap, params);
+            let mut bits = 0;
+            if own.is_some_and(|heap| wide(size) <= heap.max_allocation) {
+                bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_ALLOCATABLE;
             }
-            if params.usage & DISPATCH != 0 {
-                bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_QUEUE_DISPATCH;
+            if imported.is_some() {
+                bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_IMPORTABLE;
             }
-        }
-        if let Some((_, alignment)) = imported {
-            // A program that brings memory finds out how it has to begin. What the device allocates begins well by itself, and a program
-            // that kept what it was told of that could not ask another device for the same.
-            granted.min_alignment = granted.min_alignment.max(narrow(alignment));
-        }
-        *params = granted;
-        bits as sys::iree_hal_buffer_compatibility_t
+            let gives_out = own_number.is_some_and(|number| memory.device.exports(number));
+            if heap.host_visible || (gives_out && params.usage & EXPORT != 0) {
+                bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_EXPORTABLE;
+            }
+            if params.type_ & DEVICE_VISIBLE != 0 {
+                if params.usage & TRANSFER != 0 {
+                    bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_QUEUE_TRANSFER;
+                }
+                if params.usage & DISPATCH != 0 {
+                    bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_QUEUE_DISPATCH;
+                }
+            }
+            if let Some((_, alignment)) = imported {
+                // A program that brings memory finds out how it has to begin. What the device allocates begins well by itself, and a program
+                // that kept what it was told of that could not ask another device for the same.
+                granted.min_alignment = granted.min_alignment.max(narrow(alignment));
+            }
+            *params = granted;
+            bits as sys::iree_hal_buffer_compatibility_t
+        })
     }
 
     unsafe extern "C" fn allocate_buffer(

@@ -25,10 +25,12 @@ use crate::status::{Result, check, guard, guard_or, invalid};
 use hal_backend::Parameters;
 use hal_collectives::local::{Request, join};
 use hal_collectives::{Communicator, Terms};
+use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 /// How long an operation waits for ranks that do not come, unless the URI says something else.
@@ -98,9 +100,28 @@ struct DeviceGroup {
 /// The part of one device in collectives.
 pub(crate) struct Ranks {
     membership: Membership,
-    group: Mutex<Option<DeviceGroup>>,
-    /// The id that its provider's ranks have exchanged.
-    exchanged: Mutex<Option<Box<[u8]>>>,
+    groups: Mutex<Groups>,
+    exchange: Mutex<Exchange>,
+    /// An exchange is over.
+    exchanged: Condvar,
+}
+
+/// The group that says which rank the device is.
+#[derive(Default)]
+struct Groups {
+    current: Option<DeviceGroup>,
+    /// What it was before the last group was joined.
+    before: Option<DeviceGroup>,
+}
+
+/// The id that the ranks of the provider have in common.
+#[derive(Default)]
+enum Exchange {
+    #[default]
+    None,
+    /// This thread is in the provider, which may do anything. Nothing is locked meanwhile.
+    Going(ThreadId),
+    Known(Box<[u8]>),
 }
 
 /// What a channel is asked for with.
@@ -114,32 +135,37 @@ struct Place {
 
 impl Ranks {
     pub(crate) fn new(membership: Membership) -> Self {
-        Self { membership, group: Mutex::new(None), exchanged: Mutex::new(None) }
+        let (groups, exchange, exchanged) = (Mutex::default(), Mutex::default(), Condvar::new());
+        Self { membership, groups, exchange, exchanged }
     }
 
-    /// The device is in a group, or in none any more. A group of one device, as every session of IREE's runtime makes
-    /// around what it is given, says nothing of ranks, and what another one has said stays.
+    /// The device is in a group. A group of one device, as every session of IREE's runtime makes around what it is given,
+    /// says nothing of ranks, and what another one has said stays.
     ///
     /// # Safety
     ///
     /// The topology of the information is alive for the call, or null.
-    pub(crate) unsafe fn join(&self, info: Option<&sys::iree_hal_device_topology_info_t>) {
-        let Some(info) = info else {
-            *self.group.lock() = None;
-            return;
-        };
+    pub(crate) unsafe fn join(&self, info: &sys::iree_hal_device_topology_info_t) {
+        let mut groups = self.groups.lock();
+        groups.before = groups.current;
         // SAFETY: alive or null, as the caller promises.
         let topology = unsafe { info.topology.as_ref() };
         if let Some(topology) = topology.filter(|topology| topology.device_count > 1) {
             let name = [std::ptr::from_ref(topology).addr(), info.frontier.tracker.addr()];
             let (rank, count) = (info.topology_index, topology.device_count);
-            *self.group.lock() = Some(DeviceGroup { name, rank, count });
+            groups.current = Some(DeviceGroup { name, rank, count });
         }
+    }
+
+    /// The group that was joined last could not be built: what was before it counts again.
+    pub(crate) fn leave(&self) {
+        let mut groups = self.groups.lock();
+        groups.current = groups.before;
     }
 
     /// The provider of the program is another one.
     pub(crate) fn forget_provider(&self) {
-        *self.exchanged.lock() = None;
+        *self.exchange.lock() = Exchange::None;
     }
 
     /// A channel with what C asks for, owned by the caller.
@@ -202,7 +228,7 @@ impl Ranks {
         if let (Some(rank), Some(count), Some(id)) = (rank, count, &named) {
             return Ok(Place { rank, count, id: id.clone(), is_job: launched });
         }
-        let group = *self.group.lock();
+        let group = self.groups.lock().current;
         let mut place = if let Some((rank, count)) = self.membership.place {
             Place { rank, count, id: key(b'u', &[]), is_job: false }
         } else if let Some((provider, (rank, count))) = asked(provider)? {
@@ -233,19 +259,40 @@ impl Ranks {
 
     /// The id that the ranks of a provider have in common, exchanged once.
     fn exchange(&self, provider: Lent<'_, sys::iree_hal_channel_provider_t>, rank: u32) -> Result<Vec<u8>> {
-        let mut exchanged = self.exchanged.lock();
-        if exchanged.is_none() {
-            let mut id = [0_u8; ID_BYTES];
-            if rank == 0 {
-                fresh(&mut id);
+        let this = std::thread::current().id();
+        let mut exchange = self.exchange.lock();
+        loop {
+            match &*exchange {
+                Exchange::Known(id) => return Ok(id.to_vec()),
+                Exchange::Going(thread) if *thread == this => {
+                    let message = "the channel provider makes a channel of the device while it exchanges the id of the \
+                                   device's ranks; name an id, a rank and a count for that channel";
+                    return Err(Failure::new(Code::FailedPrecondition, message));
+                }
+                Exchange::Going(_) => self.exchanged.wait(&mut exchange),
+                Exchange::None => break,
             }
-            let span = sys::iree_byte_span_t { data: id.as_mut_ptr(), data_length: id.len() };
-            // SAFETY: the provider is lent, and the bytes live through the call.
-            unsafe { check(sys::iree_hal_channel_provider_exchange_default_id(provider.get(), span))? };
-            *exchanged = Some(key(b'p', &id).into());
         }
-        Ok(exchanged.as_ref().map(|id| id.to_vec()).unwrap_or_default())
+        *exchange = Exchange::Going(this);
+        drop(exchange);
+        let id = exchanged_by(provider, rank);
+        let known = id.as_ref().map_or(Exchange::None, |id| Exchange::Known(id.as_slice().into()));
+        *self.exchange.lock() = known;
+        self.exchanged.notify_all();
+        id
     }
+}
+
+/// The id that a provider's ranks agree on: that of the first.
+fn exchanged_by(provider: Lent<'_, sys::iree_hal_channel_provider_t>, rank: u32) -> Result<Vec<u8>> {
+    let mut id = [0_u8; ID_BYTES];
+    if rank == 0 {
+        fresh(&mut id);
+    }
+    let span = sys::iree_byte_span_t { data: id.as_mut_ptr(), data_length: id.len() };
+    // SAFETY: the provider is lent, and the bytes live through the call.
+    unsafe { check(sys::iree_hal_channel_provider_exchange_default_id(provider.get(), span))? };
+    Ok(key(b'p', &id))
 }
 
 /// The first bytes of an id: where it comes from, how long it is, and what it is.

@@ -466,16 +466,19 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours, and information for the call or none.
             let (state, info) = unsafe { (HalDevice::<D>::of(device), info.as_ref()) };
-            // SAFETY: C's group keeps its topology for the call, or has none.
-            unsafe { state.ranks.join(info) };
             match info {
-                // SAFETY: C's group keeps its tracker alive, or has none.
-                Some(info) => unsafe { state.frontiers.join(info) },
+                // SAFETY: C's group keeps its topology and its tracker alive for the call, or has none.
+                Some(info) => unsafe {
+                    // A group that is refused makes the device nothing in it.
+                    state.frontiers.join(info)?;
+                    state.ranks.join(info);
+                },
                 None => {
+                    state.ranks.leave();
                     state.frontiers.leave();
-                    Ok(())
                 }
             }
+            Ok(())
         })
     }
 

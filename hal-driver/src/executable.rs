@@ -318,6 +318,13 @@ pub(crate) fn create_cache<D: Device>(
     Ok(())
 }
 
+/// Why bytes of a length of 0, for "not known", are no executable: only the host's loaders read what nobody vouches for.
+fn unmeasured() -> Failure {
+    let message = "the host's loaders know no executable that begins like this, and a format of the device's own is recognised \
+                   only in bytes of a known length: say how long they are";
+    Failure::new(Code::InvalidArgument, message)
+}
+
 /// Writes the name of a format where C has room for it, with the zero behind it that C expects.
 ///
 /// # Safety
@@ -377,11 +384,18 @@ impl<D: Device> CacheTable<D> {
             // SAFETY: C passes a live cache of ours and lends us the rest for the call.
             unsafe {
                 let cache = Self::of(cache);
+                if data.data.is_null() {
+                    return Err(invalid(
+                        "an executable's format is inferred from its bytes, and there are none",
+                    ));
+                }
                 let inferred = match cache.device.infer_format(slice(data.data, data.data_length)?) {
                     Some(inferred) => inferred,
                     None => {
                         let runs = |format: &str| cache.device.supports(format, &*cache.host);
-                        cache.host.infer_format(caching_mode, data, runs)?
+                        let inferred = cache.host.infer_format(caching_mode, data, runs);
+                        inferred
+                            .map_err(|failure| if data.data_length == 0 { unmeasured() } else { failure })?
                     }
                 };
                 write_name(&inferred.format, format, capacity)?;

@@ -73,11 +73,16 @@ unsafe impl Send for Groups {}
 struct Membership {
     tracker: Retained<sys::iree_async_frontier_tracker_t>,
     base_axis: sys::iree_async_axis_t,
-    /// Not left again.
-    live: AtomicBool,
+    queues: usize,
+    /// How many threads advance its axes now; and [`LEFT`], once it was left.
+    users: AtomicUsize,
     /// Counted in [`SPARE`].
     spare: AtomicBool,
 }
+
+/// Nobody advances the axes any more. They are retired by who leaves, or by the last one that was at it: IREE asks that nothing
+/// advances an axis that is being retired, and somebody may leave from within an advance, which calls whoever waited.
+const LEFT: usize = 1 << (usize::BITS - 1);
 
 impl Frontiers {
     pub(crate) fn new(queues: usize) -> Self {
@@ -94,7 +99,7 @@ impl Frontiers {
     /// The device's own membership.
     fn own(&self) -> Option<&Membership> {
         // SAFETY: null, or a membership that `groups` keeps for good.
-        unsafe { self.own.load(Ordering::Acquire).as_ref() }.filter(|own| own.live.load(Ordering::Acquire))
+        unsafe { self.own.load(Ordering::Acquire).as_ref() }.filter(|own| own.is_live())
     }
 
     fn others(&self) -> Arc<[Arc<Membership>]> {
@@ -128,23 +133,22 @@ impl Frontiers {
         let mut joined = None;
         if let Some(tracker) = tracker {
             let base_axis = frontier.base_axis;
-            let (live, spare) = (AtomicBool::new(true), AtomicBool::new(false));
-            let member = Arc::new(Membership { tracker, base_axis, live, spare });
-            member.register(self.completed.len())?;
+            let (queues, users, spare) = (self.completed.len(), AtomicUsize::new(0), AtomicBool::new(false));
+            let member = Arc::new(Membership { tracker, base_axis, queues, users, spare });
+            if let Err((registered, failure)) = member.register() {
+                drop(groups);
+                member.retire(registered);
+                return Err(failure);
+            }
             if self.own().is_none() {
                 groups.kept.push(member.clone());
                 self.own.store(Arc::as_ptr(&member).cast_mut(), Ordering::Release);
             } else {
                 self.replace_others(others.iter().chain([&member]).cloned().collect());
             }
-            // What completes from here on is told by who completes it; see `advance`.
-            fence(Ordering::SeqCst);
-            for (ordinal, completed) in self.completed.iter().enumerate() {
-                member.advance(ordinal, completed.load(Ordering::Relaxed));
-            }
             joined = Some(member);
         }
-        if let Some((before, member)) = groups.last.replace((*info, joined)) {
+        if let Some((before, member)) = groups.last.replace((*info, joined.clone())) {
             groups.before = Some(before);
             if let Some(member) = member.filter(|member| !self.is_own(member)) {
                 member.spare();
@@ -152,6 +156,13 @@ impl Frontiers {
         }
         self.shown.show(Some(self.in_own_axes(*info)));
         drop(groups);
+        if let Some(member) = joined {
+            // What completes from here on is told by who completes it; see `advance`.
+            fence(Ordering::SeqCst);
+            for (ordinal, completed) in self.completed.iter().enumerate() {
+                member.advance(ordinal, completed.load(Ordering::Relaxed));
+            }
+        }
         self.prune();
         Ok(())
     }
@@ -180,7 +191,8 @@ impl Frontiers {
             let rest = others.iter().filter(|other| !Arc::ptr_eq(other, &member)).cloned();
             self.replace_others(rest.collect());
         }
-        member.leave(self.completed.len());
+        drop(groups);
+        member.leave();
     }
 
     /// Gives all axes up: nothing advances them any more. Called when nothing is in flight.
@@ -188,8 +200,10 @@ impl Frontiers {
         let groups = self.groups.lock();
         let others = self.others();
         self.replace_others(Arc::new([]));
-        for member in groups.kept.iter().chain(others.iter()) {
-            member.leave(self.completed.len());
+        let members: Vec<_> = groups.kept.iter().chain(others.iter()).cloned().collect();
+        drop(groups);
+        for member in members {
+            member.leave();
         }
     }
 
@@ -277,8 +291,9 @@ impl Membership {
         axis(self.base_axis, ordinal)
     }
 
-    fn register(&self, queues: usize) -> Result {
-        for ordinal in 0..queues {
+    /// Registers an axis for each queue. On failure these are how many there are.
+    fn register(&self) -> std::result::Result<(), (usize, Failure)> {
+        for ordinal in 0..self.queues {
             let no_semaphore = std::ptr::null_mut();
             // SAFETY: the tracker is retained.
             let registered = unsafe {
@@ -288,26 +303,34 @@ impl Membership {
                     no_semaphore,
                 ))
             };
-            if let Err(failure) = registered {
-                self.retire(ordinal);
-                return Err(failure);
-            }
+            registered.map_err(|failure| (ordinal, failure))?;
         }
         Ok(())
     }
 
+    /// Not left again.
+    fn is_live(&self) -> bool {
+        self.users.load(Ordering::Acquire) & LEFT == 0
+    }
+
     fn advance(&self, ordinal: usize, epoch: u64) {
-        if self.live.load(Ordering::Acquire) {
-            // SAFETY: the tracker is retained.
-            unsafe {
-                sys::iree_async_frontier_tracker_advance(self.tracker.get(), self.axis(ordinal), epoch);
-            }
+        let enter = |users: usize| (users & LEFT == 0).then_some(users + 1);
+        if self.users.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_err() {
+            return;
+        }
+        // SAFETY: the tracker is retained.
+        unsafe {
+            sys::iree_async_frontier_tracker_advance(self.tracker.get(), self.axis(ordinal), epoch);
+        }
+        if self.users.fetch_sub(1, Ordering::AcqRel) == LEFT | 1 {
+            self.retire(self.queues);
         }
     }
 
-    fn leave(&self, queues: usize) {
-        if self.live.swap(false, Ordering::AcqRel) {
-            self.retire(queues);
+    /// Retires the axes, now or when nobody advances them any more. Calls whoever waited, so that nothing may be locked.
+    fn leave(&self) {
+        if self.users.fetch_or(LEFT, Ordering::AcqRel) == 0 {
+            self.retire(self.queues);
         }
     }
 
@@ -445,5 +468,133 @@ fn axis(base: sys::iree_async_axis_t, ordinal: usize) -> sys::iree_async_axis_t 
             sys::iree_async_axis_device_index(base),
             ordinal,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::c_void;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    fn tracker() -> Retained<sys::iree_async_frontier_tracker_t> {
+        let mut tracker = std::ptr::null_mut();
+        // SAFETY: what is made is adopted once.
+        unsafe {
+            let options = sys::iree_async_frontier_tracker_options_default();
+            let system = sys::iree_allocator_system();
+            check(sys::iree_async_frontier_tracker_create(options, system, &raw mut tracker)).unwrap();
+            Retained::adopt(tracker).unwrap()
+        }
+    }
+
+    fn info(tracker: &Retained<sys::iree_async_frontier_tracker_t>) -> Info {
+        let mut info = Info::default();
+        info.frontier.tracker = tracker.get();
+        // SAFETY: plain arithmetic on numbers, in C.
+        info.frontier.base_axis = unsafe { sys::iree_async_axis_make_queue(1, 0, 0, 0) };
+        info
+    }
+
+    /// Somebody who waits for an epoch of an axis, and does something when it is told.
+    struct Waiter {
+        waiter: sys::iree_async_frontier_waiter_t,
+        frontier: sys::iree_async_single_frontier_t,
+        then: Box<dyn Fn(Result)>,
+    }
+
+    impl Waiter {
+        /// It stays where it is for good, as trackers keep its address.
+        fn wait(tracker: Tracker, axis: sys::iree_async_axis_t, epoch: u64, then: impl Fn(Result) + 'static) {
+            unsafe extern "C" fn told(user: *mut c_void, status: sys::iree_status_t) {
+                // SAFETY: a waiter that stays for good; the status is ours.
+                unsafe { ((*user.cast::<Waiter>()).then)(check(status)) };
+            }
+            let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
+            frontier.entries[0] = sys::iree_async_frontier_entry_t { axis, epoch };
+            let waiter = sys::iree_async_frontier_waiter_t::default();
+            let waiter = Box::into_raw(Box::new(Waiter { waiter, frontier, then: Box::new(then) }));
+            // SAFETY: the tracker is alive, and what it keeps stays for good.
+            unsafe {
+                check(sys::iree_async_frontier_tracker_wait(
+                    tracker,
+                    (&raw const (*waiter).frontier).cast(),
+                    Some(told),
+                    waiter.cast(),
+                    &raw mut (*waiter).waiter,
+                ))
+                .unwrap();
+            }
+        }
+    }
+
+    /// Runs something on a thread of its own, and is there when it hangs.
+    fn in_time(work: impl FnOnce() + Send + 'static) {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            work();
+            tell.send(()).unwrap();
+        });
+        told.recv_timeout(Duration::from_secs(10)).expect("it hangs or fails");
+    }
+
+    #[test]
+    fn whoever_hears_that_an_axis_is_given_up_may_join_and_leave() {
+        for way in ["leave", "retire"] {
+            in_time(move || {
+                let (first, second) = (tracker(), tracker());
+                let frontiers = Arc::new(Frontiers::new(1));
+                // SAFETY: the trackers are alive.
+                unsafe { frontiers.join(&info(&first)).unwrap() };
+                let (tell, told) = mpsc::channel();
+                let then = {
+                    let frontiers = frontiers.clone();
+                    move |outcome: Result| {
+                        // SAFETY: the tracker is alive.
+                        unsafe { frontiers.join(&info(&second)).unwrap() };
+                        frontiers.leave();
+                        tell.send(outcome.unwrap_err().code()).unwrap();
+                    }
+                };
+                Waiter::wait(first.get(), info(&first).frontier.base_axis, 1, then);
+                match way {
+                    "leave" => frontiers.leave(),
+                    _ => frontiers.retire(),
+                }
+                assert_eq!(told.recv().unwrap(), Code::Cancelled);
+            });
+        }
+    }
+
+    /// async/frontier_tracker.h: an axis is retired when nothing advances it any more.
+    #[test]
+    fn an_axis_that_is_being_advanced_is_retired_after_that() {
+        in_time(|| {
+            let tracker = tracker();
+            let axis = info(&tracker).frontier.base_axis;
+            let frontiers = Arc::new(Frontiers::new(1));
+            // SAFETY: the tracker is alive.
+            unsafe { frontiers.join(&info(&tracker)).unwrap() };
+            let (log, early) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(None)));
+            let then = {
+                let seen = early.clone();
+                let (frontiers, tracker, log) = (frontiers.clone(), tracker.get(), log.clone());
+                move |outcome: Result| {
+                    outcome.unwrap();
+                    frontiers.leave();
+                    let later = log.clone();
+                    Waiter::wait(tracker, axis, 7, move |outcome| {
+                        later.lock().push(outcome.unwrap_err().code());
+                    });
+                    *seen.lock() = Some(log.lock().is_empty());
+                }
+            };
+            Waiter::wait(tracker.get(), axis, 1, then);
+            frontiers.own().unwrap().advance(0, 1);
+            assert_eq!(*early.lock(), Some(true), "it is retired while it is being advanced");
+            assert_eq!(*log.lock(), [Code::Cancelled], "it is retired by now");
+            assert!(frontiers.own().is_none());
+        });
     }
 }

@@ -17,16 +17,66 @@ use hal_backend::{Device, Observer, Properties};
 use hal_semaphore::{Code, Failure, Point};
 use hal_sys as sys;
 use parking_lot::{Mutex, RwLock};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// The profiling of a device.
+///
+/// # The program's sink
+///
+/// The recorder calls it, and it may do anything: block, or use the device. So nothing is locked meanwhile but a session's
+/// recorder, for reading; and whoever is in a recorder cannot begin, flush or end the session that it is of.
 #[derive(Default)]
 pub(crate) struct Profiler {
-    session: RwLock<Option<Arc<Session>>>,
+    state: RwLock<State>,
     /// Whether a session is open, without the lock: for operations that only check.
     open: AtomicBool,
     sessions: AtomicU64,
+}
+
+/// What becomes of a device's sessions, of which there is one at a time.
+#[derive(Default)]
+enum State {
+    #[default]
+    Closed,
+    /// Somebody is making a session.
+    Opening,
+    Open(Arc<Session>),
+}
+
+/// Makes the state what it was, unless a session was opened.
+struct Opening<'a>(&'a Profiler);
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.write();
+        if matches!(*state, State::Opening) {
+            *state = State::Closed;
+        }
+    }
+}
+
+thread_local! {
+    /// The profilers whose recorders this thread is in, by their addresses.
+    static WITHIN: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Takes the last one back.
+struct Within;
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        let _ = WITHIN.try_with(|within| within.borrow_mut().pop());
+    }
+}
+
+/// Calls the recorder of a profiler.
+fn within<T>(profiler: usize, call: impl FnOnce() -> T) -> T {
+    // A thread that is ending has no such list any more.
+    let entered = WITHIN.try_with(|within| within.borrow_mut().push(profiler)).is_ok();
+    let _within = entered.then(|| Within);
+    call()
 }
 
 /// One session.
@@ -36,12 +86,15 @@ struct Session {
     queues: usize,
     submissions: AtomicU64,
     samples: AtomicU64,
-    /// Serialises clock samples, so that they are written in their order.
+    /// Serialises clock samples, so that they are numbered in their order.
     clock: Mutex<()>,
 }
 
 /// IREE's recorder, ours alone. It has told its sink that a session has begun, and tells it that it has ended when it goes.
-struct Recorder(*mut sys::iree_hal_local_profile_recorder_t);
+struct Recorder {
+    raw: *mut sys::iree_hal_local_profile_recorder_t,
+    profiler: usize,
+}
 
 // SAFETY: the recorder has its own lock.
 unsafe impl Send for Recorder {}
@@ -52,7 +105,11 @@ impl Recorder {
     /// Writes what is left, and ends the session.
     fn end(&self) -> Result {
         // SAFETY: the recorder is alive. It ends once, whoever asks.
-        unsafe { check(sys::iree_hal_local_profile_recorder_end(self.0)) }
+        self.call(|recorder| unsafe { check(sys::iree_hal_local_profile_recorder_end(recorder)) })
+    }
+
+    fn call(&self, call: impl FnOnce(*mut sys::iree_hal_local_profile_recorder_t) -> Result) -> Result {
+        within(self.profiler, || call(self.raw))
     }
 }
 
@@ -61,7 +118,7 @@ impl Drop for Recorder {
         // A session that nobody ended well has somebody who was told why.
         let _ = self.end();
         // SAFETY: ours alone, and it has ended.
-        unsafe { sys::iree_hal_local_profile_recorder_destroy(self.0) };
+        unsafe { sys::iree_hal_local_profile_recorder_destroy(self.raw) };
     }
 }
 
@@ -84,10 +141,15 @@ impl Profiler {
         allocator: HostAllocator,
         clock: &dyn Fn() -> Option<u64>,
     ) -> Result {
-        let mut session = self.session.write();
-        if session.is_some() {
-            return Err(Failure::new(Code::FailedPrecondition, "the device is being profiled already"));
+        self.refuse_within()?;
+        {
+            let mut state = self.state.write();
+            if !matches!(*state, State::Closed) {
+                return Err(Failure::new(Code::FailedPrecondition, "the device is being profiled already"));
+            }
+            *state = State::Opening;
         }
+        let _opening = Opening(self);
         let queues = properties.queues.queues;
         // SAFETY: defaults are plain values; what is lent lives through the call, as the caller promises.
         let recorder = unsafe {
@@ -118,19 +180,21 @@ impl Profiler {
                 ..Default::default()
             };
             let mut recorder = std::ptr::null_mut();
-            check(sys::iree_hal_local_profile_recorder_create(
-                &raw const recorder_options,
-                options,
-                allocator.raw(),
-                &raw mut recorder,
-            ))?;
+            within(self.address(), || {
+                check(sys::iree_hal_local_profile_recorder_create(
+                    &raw const recorder_options,
+                    options,
+                    allocator.raw(),
+                    &raw mut recorder,
+                ))
+            })?;
             recorder
         };
         if recorder.is_null() {
             return Ok(());
         }
         let opened = Arc::new(Session {
-            recorder: RwLock::new(Some(Recorder(recorder))),
+            recorder: RwLock::new(Some(Recorder { raw: recorder, profiler: self.address() })),
             physical,
             queues,
             submissions: AtomicU64::new(0),
@@ -138,15 +202,19 @@ impl Profiler {
             clock: Mutex::new(()),
         });
         opened.correlate(clock)?;
-        *session = Some(opened);
+        *self.state.write() = State::Open(opened);
         self.open.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     /// Writes what has been recorded so far.
     pub(crate) fn flush(&self, clock: &dyn Fn() -> Option<u64>) -> Result {
-        let session = self.session.read();
-        let Some(session) = session.as_ref() else { return Ok(()) };
+        self.refuse_within()?;
+        let session = match &*self.state.read() {
+            State::Open(session) => session.clone(),
+            State::Closed => return Ok(()),
+            State::Opening => return Err(beginning()),
+        };
         session.correlate(clock)?;
         // SAFETY: the recorder is alive under the lock.
         session.with(|recorder| unsafe { check(sys::iree_hal_local_profile_recorder_flush(recorder)) })
@@ -154,8 +222,20 @@ impl Profiler {
 
     /// Closes the session.
     pub(crate) fn end(&self, clock: &dyn Fn() -> Option<u64>) -> Result {
-        self.open.store(false, Ordering::Relaxed);
-        let Some(session) = self.session.write().take() else { return Ok(()) };
+        self.refuse_within()?;
+        let session = {
+            let mut state = self.state.write();
+            match &*state {
+                State::Open(session) => {
+                    let session = session.clone();
+                    self.open.store(false, Ordering::Relaxed);
+                    *state = State::Closed;
+                    session
+                }
+                State::Closed => return Ok(()),
+                State::Opening => return Err(beginning()),
+            }
+        };
         let correlated = session.correlate(clock);
         let Some(recorder) = session.recorder.write().take() else { return Ok(()) };
         correlated.and(recorder.end())
@@ -166,9 +246,33 @@ impl Profiler {
         if !self.open.load(Ordering::Relaxed) {
             return None;
         }
-        let session = self.session.read().clone()?;
+        let session = match &*self.state.read() {
+            State::Open(session) => session.clone(),
+            _ => return None,
+        };
         Some(Trace::new(session, about()))
     }
+
+    /// Where it is: it stays there while a session is open.
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Refuses what a sink asks for while it is called.
+    fn refuse_within(&self) -> Result {
+        let is_within = |within: &RefCell<Vec<usize>>| within.borrow().contains(&self.address());
+        if WITHIN.try_with(is_within).unwrap_or(false) {
+            let message =
+                "a profile's sink cannot begin, flush or end the session that calls it; do so after the call";
+            return Err(Failure::new(Code::FailedPrecondition, message));
+        }
+        Ok(())
+    }
+}
+
+fn beginning() -> Failure {
+    let message = "the device's profiling is being begun by another thread; wait until that has returned";
+    Failure::new(Code::FailedPrecondition, message)
 }
 
 fn scope(physical: u32, ordinal: usize) -> sys::iree_hal_local_profile_queue_scope_t {
@@ -182,17 +286,21 @@ fn scope(physical: u32, ordinal: usize) -> sys::iree_hal_local_profile_queue_sco
 
 impl Session {
     fn with(&self, write: impl FnOnce(*mut sys::iree_hal_local_profile_recorder_t) -> Result) -> Result {
-        match self.recorder.read().as_ref() {
-            Some(recorder) => write(recorder.0),
+        // Whoever ends the session waits for this, and a sink that is called from here may submit what is written down as well.
+        match self.recorder.read_recursive().as_ref() {
+            Some(recorder) => recorder.call(write),
             None => Ok(()),
         }
     }
 
     /// Writes what the device's clock shows now, between two looks at the host's.
     fn correlate(&self, clock: &dyn Fn() -> Option<u64>) -> Result {
-        let _order = self.clock.lock();
-        let begin = now();
-        let Some(tick) = clock() else { return Ok(()) };
+        let (sample, begin, tick, end) = {
+            let _order = self.clock.lock();
+            let begin = now();
+            let Some(tick) = clock() else { return Ok(()) };
+            (self.samples.fetch_add(1, Ordering::Relaxed) + 1, begin, tick, now())
+        };
         // SAFETY: the default is a plain value; the recorder is alive under its lock.
         self.with(|recorder| unsafe {
             let mut record = sys::iree_hal_profile_clock_correlation_record_default();
@@ -201,11 +309,11 @@ impl Session {
                 | sys::IREE_HAL_PROFILE_CLOCK_CORRELATION_FLAG_HOST_SYSTEM_TIMESTAMP
                 | sys::IREE_HAL_PROFILE_CLOCK_CORRELATION_FLAG_HOST_TIME_BRACKET;
             record.physical_device_ordinal = self.physical;
-            record.sample_id = self.samples.fetch_add(1, Ordering::Relaxed) + 1;
+            record.sample_id = sample;
             record.device_tick = tick;
             // The host has one clock here, in nanoseconds, and every reading of it is that.
             record.host_time_begin_ns = begin;
-            record.host_time_end_ns = now();
+            record.host_time_end_ns = end;
             record.host_cpu_timestamp_ns = u64::try_from(begin).unwrap_or(1);
             record.host_system_timestamp = record.host_cpu_timestamp_ns;
             record.host_system_frequency_hz = 1_000_000_000;

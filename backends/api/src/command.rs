@@ -67,7 +67,8 @@ impl<D: Device> std::ops::Deref for Commands<D> {
 }
 
 /// Gets the times of a job for a profile, in nanoseconds of [`Device::clock`]. Told before the job's completion is
-/// reported, so that whoever has seen the completion finds the times.
+/// reported, so that whoever has seen the completion finds the times. It may block, and it may submit to the device: hold no lock
+/// that taking a job needs.
 pub trait Observer: Send + Sync {
     /// The device worked on the job's command with this number from `begin` to `end`.
     fn command(&self, number: usize, begin: u64, end: u64);

@@ -58,6 +58,8 @@ struct Flight {
     submissions: SmallVec<[Submission; 2]>,
     /// Which of them end commands that somebody watches.
     marks: Vec<(usize, usize)>,
+    /// From when to when the commands went that somebody watches, and have ended.
+    times: Vec<(usize, u64, u64)>,
     /// Points that it waits for and that are not submitted yet.
     waits: SmallVec<[Awaited; 2]>,
     submitted: bool,
@@ -190,6 +192,7 @@ impl Queues {
             steps: plan.steps.into(),
             submissions: SmallVec::new(),
             marks: Vec::new(),
+            times: Vec::new(),
             waits: waits
                 .map(|wait| Awaited { queue: wait.point.queue.ordinal(), epoch: wait.point.epoch })
                 .collect(),

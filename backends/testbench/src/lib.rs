@@ -5,7 +5,9 @@
 //! An operation of this engine is one command. A [`Testbench`] submits it, and the timeline that comes back says what became
 //! of it: it reaches a value, or fails with what the device reported.
 
-use hal_backend::{Command, Commands, Completer, Device, DeviceSpec, Failure, Job, QueueId, Rejected};
+use hal_backend::{
+    Command, Commands, Completer, Device, DeviceSpec, Failure, Job, Observer, QueueId, Rejected,
+};
 use hal_semaphore::backend::{Backend, Batch, Submitted};
 use hal_semaphore::{Action, Affinity, Engine, Semaphore};
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A device as the engine's backend: an operation is a command, and it waits for nothing natively.
-struct OneDevice<D>(Arc<D>);
+struct OneDevice<D>(Arc<D>, Option<Arc<dyn Observer>>);
 
 impl<D: Device> Backend for OneDevice<D> {
     type Timeline = Semaphore;
@@ -40,7 +42,7 @@ impl<D: Device> Backend for OneDevice<D> {
                 waits: Default::default(),
                 event: None,
                 commands: Commands::Own(command.into_iter().collect()),
-                observer: None,
+                observer: self.1.clone(),
             };
             match self.0.submit(job) {
                 Ok(()) => accepted += 1,
@@ -70,7 +72,20 @@ impl<D: Device> Testbench<D> {
     ///
     /// If the engine cannot be made.
     pub fn new(device: Arc<D>) -> Self {
-        match Engine::new(OneDevice(device.clone())) {
+        Self::with(device, None)
+    }
+
+    /// An engine over this device alone, whose every job is watched.
+    ///
+    /// # Panics
+    ///
+    /// If the engine cannot be made.
+    pub fn observed(device: Arc<D>, observer: Arc<dyn Observer>) -> Self {
+        Self::with(device, Some(observer))
+    }
+
+    fn with(device: Arc<D>, observer: Option<Arc<dyn Observer>>) -> Self {
+        match Engine::new(OneDevice(device.clone(), observer)) {
             Ok(engine) => Self { device, engine },
             Err(failure) => panic!("there is no engine for this device: {failure}"),
         }

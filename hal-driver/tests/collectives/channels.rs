@@ -7,7 +7,8 @@ use crate::rig::*;
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::time::Duration;
 
 #[test]
 fn a_channel_is_what_it_is_asked_for() {
@@ -51,6 +52,23 @@ fn devices_of_a_group_are_its_ranks() {
         sys::iree_hal_device_group_release(group);
     }
     drop(tracker);
+}
+
+#[test]
+fn a_group_that_could_not_be_built_makes_nobody_a_rank() {
+    let devices: [_; 4] = std::array::from_fn(|_| Device::open("mock://?queues=1").unwrap());
+    let place = |device: usize| devices[device].default_channel().unwrap().place();
+    // There is an axis for the first, which unwinds, and none for the second, which refuses.
+    let small = Tracker::of_axes(1);
+    small.group_of(&[&devices[0], &devices[1]]).unwrap_err();
+    assert_eq!((place(0), place(1)), ((0, 1), (0, 1)));
+    // What was there before stays.
+    let tracker = Tracker::new();
+    let group = tracker.group_of(&[&devices[0], &devices[1]]).unwrap();
+    let small = Tracker::of_axes(1);
+    small.group_of(&[&devices[1], &devices[2], &devices[3]]).unwrap_err();
+    assert_eq!([0, 1, 2, 3].map(place), [(0, 2), (1, 2), (0, 1), (0, 1)]);
+    unsafe { sys::iree_hal_device_group_release(group) };
 }
 
 #[test]
@@ -176,6 +194,65 @@ fn a_provider_says_which_rank_a_device_is_and_the_ids_are_exchanged_once() {
         rank.done.wait(1).unwrap();
         assert_eq!(rank.read(recv), [42; 3]);
     }
+}
+
+/// A provider that makes a channel of its device while it exchanges the id.
+#[repr(C)]
+struct Curious {
+    resource: sys::iree_hal_resource_t,
+    device: *mut sys::iree_hal_device_t,
+    asked: mpsc::Sender<Option<Code>>,
+}
+
+static CURIOUS: sys::iree_hal_channel_provider_vtable_t = sys::iree_hal_channel_provider_vtable_t {
+    destroy: Some(destroy_curious),
+    query_default_rank_and_count: Some(query_curious),
+    exchange_default_id: Some(exchange_curious),
+};
+
+unsafe extern "C" fn destroy_curious(provider: *mut sys::iree_hal_channel_provider_t) {
+    drop(unsafe { Box::from_raw(provider.cast::<Curious>()) });
+}
+
+unsafe extern "C" fn query_curious(
+    _: *mut sys::iree_hal_channel_provider_t,
+    rank: *mut i32,
+    count: *mut i32,
+) -> sys::iree_status_t {
+    unsafe { (*rank, *count) = (0, 1) };
+    null_mut()
+}
+
+unsafe extern "C" fn exchange_curious(
+    provider: *mut sys::iree_hal_channel_provider_t,
+    _: sys::iree_byte_span_t,
+) -> sys::iree_status_t {
+    let provider = unsafe { &*provider.cast::<Curious>() };
+    let params = sys::iree_hal_channel_params_t { rank: -1, count: -1, ..Default::default() };
+    let mut channel = null_mut();
+    let created =
+        unsafe { check(sys::iree_hal_channel_create(provider.device, u64::MAX, params, &raw mut channel)) };
+    provider.asked.send(created.err().map(|refused| refused.code)).unwrap();
+    null_mut()
+}
+
+#[test]
+fn a_provider_that_makes_a_channel_while_it_exchanges_the_id_is_refused() {
+    let (asked, answers) = mpsc::channel();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let device = Device::open("mock").unwrap();
+        let resource = sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const CURIOUS).cast() };
+        let provider = Box::into_raw(Box::new(Curious { resource, device: device.0, asked })).cast();
+        unsafe {
+            sys::iree_hal_device_replace_channel_provider(device.0, provider);
+            sys::iree_hal_channel_provider_release(provider);
+        }
+        tell.send(device.default_channel().map(|channel| channel.place())).unwrap();
+    });
+    let place = told.recv_timeout(Duration::from_secs(20)).expect("the provider hangs");
+    assert_eq!(place.unwrap(), (0, 1));
+    assert_eq!(answers.recv().unwrap(), Some(Code::FailedPrecondition));
 }
 
 #[test]

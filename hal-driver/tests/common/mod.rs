@@ -504,8 +504,18 @@ impl Tracker {
 
     /// A tracker in memory of an allocator.
     pub(crate) fn with(allocator: sys::iree_allocator_t) -> Self {
+        Self::create(unsafe { sys::iree_async_frontier_tracker_options_default() }, allocator)
+    }
+
+    /// A tracker that takes so many axes and no more.
+    pub(crate) fn of_axes(axis_table_capacity: u32) -> Self {
+        let defaults = unsafe { sys::iree_async_frontier_tracker_options_default() };
+        let options = sys::iree_async_frontier_tracker_options_t { axis_table_capacity, ..defaults };
+        Self::create(options, unsafe { sys::iree_allocator_system() })
+    }
+
+    fn create(options: sys::iree_async_frontier_tracker_options_t, allocator: sys::iree_allocator_t) -> Self {
         unsafe {
-            let options = sys::iree_async_frontier_tracker_options_default();
             let mut tracker = null_mut();
             check(sys::iree_async_frontier_tracker_create(options, allocator, &raw mut tracker)).unwrap();
             Self(tracker)

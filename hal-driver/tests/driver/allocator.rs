@@ -347,3 +347,17 @@ fn bytes_are_counted_where_they_are() {
         assert_eq!(statistics(), (host, device_bytes), "{uri}");
     }
 }
+
+/// hal/allocator.h shows how: the first call asks for the count, and nobody looks at what it answers.
+#[test]
+fn asking_how_many_heaps_there_are_leaves_nothing_to_free() {
+    for uri in ["mock", "template"] {
+        let device = Device::open(uri).unwrap();
+        let (allocator, mut count) = (device.allocator(), 0);
+        let asked =
+            unsafe { sys::iree_hal_allocator_query_memory_heaps(allocator, 0, null_mut(), &raw mut count) };
+        assert_eq!(count, heaps(&device).len(), "{uri}");
+        // A status that is a code and nothing else.
+        assert_eq!(asked.addr(), sys::IREE_STATUS_OUT_OF_RANGE as usize, "{uri}");
+    }
+}

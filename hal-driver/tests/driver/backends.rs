@@ -31,9 +31,11 @@ enum Oddity {
     NoQueues,
     CrookedAlignment,
     NoName,
+    /// It panics where it is asked whether its memory goes elsewhere.
+    Panics,
 }
 
-const ODDITIES: [(&str, Oddity); 8] = [
+const ODDITIES: [(&str, Oddity); 9] = [
     ("fresh-views", Oddity::FreshViews),
     ("keeps-imports", Oddity::KeepsImports),
     ("not-coherent", Oddity::NotCoherent),
@@ -42,6 +44,7 @@ const ODDITIES: [(&str, Oddity); 8] = [
     ("no-queues", Oddity::NoQueues),
     ("crooked-alignment", Oddity::CrookedAlignment),
     ("no-name", Oddity::NoName),
+    ("panics", Oddity::Panics),
 ];
 
 struct Odd;
@@ -144,6 +147,11 @@ impl hal_backend::Device for OddDevice {
         self.kept.lock().unwrap().push(range.clone());
         IMPORTED.fetch_add(1, Ordering::SeqCst);
         Ok(OddMemory { range, view: None, imported: true })
+    }
+
+    fn exports(&self, _heap: usize) -> bool {
+        assert!(self.oddity != Oddity::Panics, "told to");
+        false
     }
 
     fn host_view(&self, memory: &OddMemory) -> Option<HostRange> {
@@ -526,11 +534,11 @@ fn device_that_cannot_be_is_refused_when_it_is_opened() {
 #[test]
 fn format_of_an_executable_is_the_backends_to_know() {
     let device = open("fresh-views").unwrap();
-    let infer = |bytes: &[u8]| unsafe {
+    let infer_of = |bytes: &[u8], length: usize| unsafe {
         let (mut cache, mut name, mut size) = (null_mut(), [0_u8; 16], 0);
         check(sys::iree_hal_executable_cache_create(device.0, crate::common::view("test"), &raw mut cache))
             .unwrap();
-        let data = sys::iree_const_byte_span_t { data: bytes.as_ptr(), data_length: bytes.len() };
+        let data = sys::iree_const_byte_span_t { data: bytes.as_ptr(), data_length: length };
         let inferred = check(sys::iree_hal_executable_cache_infer_format(
             cache,
             0,
@@ -542,6 +550,28 @@ fn format_of_an_executable_is_the_backends_to_know() {
         sys::iree_hal_executable_cache_release(cache);
         inferred.map(|()| (String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned(), size))
     };
+    let infer = |bytes: &[u8]| infer_of(bytes, bytes.len());
     assert_eq!(infer(b"ODD!and more").unwrap(), ("odd".to_owned(), 4));
     assert_eq!(infer(b"nothing that anybody knows").unwrap_err().code, Code::Incompatible);
+    // hal/executable_cache.h: the length may be unknown. A backend reads no bytes that nobody vouches for.
+    let mut bytes = [0; 4096];
+    bytes[..4].copy_from_slice(b"ODD!");
+    let refused = infer_of(&bytes, 0).unwrap_err();
+    assert_eq!(refused.code, Code::InvalidArgument, "{}", refused.text);
+    assert!(refused.text.contains("say how long"), "{}", refused.text);
+}
+
+#[test]
+fn a_panic_of_the_backend_stops_at_the_allocator() {
+    let device = open("panics").unwrap();
+    let params = sys::iree_hal_buffer_params_t {
+        type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+        usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT,
+        ..Default::default()
+    };
+    let (no_params, no_size) = (null_mut(), null_mut());
+    let compatible = unsafe {
+        sys::iree_hal_allocator_query_buffer_compatibility(device.allocator(), params, 64, no_params, no_size)
+    };
+    assert_eq!(compatible, 0);
 }

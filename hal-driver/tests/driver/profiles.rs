@@ -7,6 +7,8 @@ use hal_semaphore::Code;
 use hal_sys as sys;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// A sink that fails at one of its writes.
 #[repr(C)]
@@ -16,7 +18,7 @@ struct Sink {
     begun: AtomicUsize,
     written: AtomicUsize,
     ended: AtomicUsize,
-    /// What else it does when it is written to.
+    /// What else it does when it is called.
     works: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -29,6 +31,12 @@ impl Sink {
             written: AtomicUsize::new(0),
             ended: AtomicUsize::new(0),
             works,
+        }
+    }
+
+    fn work(&self) {
+        if let Some(works) = &self.works {
+            works();
         }
     }
 
@@ -56,7 +64,9 @@ unsafe extern "C" fn begin_session(
     sink: *mut sys::iree_hal_profile_sink_t,
     _: *const sys::iree_hal_profile_chunk_metadata_t,
 ) -> sys::iree_status_t {
-    unsafe { (*sink.cast::<Sink>()).begun.fetch_add(1, Ordering::Relaxed) };
+    let sink = unsafe { &*sink.cast::<Sink>() };
+    sink.begun.fetch_add(1, Ordering::Relaxed);
+    sink.work();
     std::ptr::null_mut()
 }
 
@@ -67,9 +77,7 @@ unsafe extern "C" fn write(
     _: *const sys::iree_const_byte_span_t,
 ) -> sys::iree_status_t {
     let sink = unsafe { &*sink.cast::<Sink>() };
-    if let Some(works) = &sink.works {
-        works();
-    }
+    sink.work();
     if sink.written.fetch_add(1, Ordering::Relaxed) == sink.fails_at {
         return failure(Code::DataLoss, "the disk is full");
     }
@@ -81,7 +89,9 @@ unsafe extern "C" fn end_session(
     _: *const sys::iree_hal_profile_chunk_metadata_t,
     _: sys::iree_status_code_t,
 ) -> sys::iree_status_t {
-    unsafe { (*sink.cast::<Sink>()).ended.fetch_add(1, Ordering::Relaxed) };
+    let sink = unsafe { &*sink.cast::<Sink>() };
+    sink.ended.fetch_add(1, Ordering::Relaxed);
+    sink.work();
     std::ptr::null_mut()
 }
 
@@ -139,4 +149,53 @@ fn a_sink_may_wait_for_work_of_the_device() {
         assert_eq!(sink.ended.load(Ordering::Relaxed), 1, "{uri}");
         sink.works = None;
     }
+}
+
+/// hal/device.h: nested begins fail with `FAILED_PRECONDITION`, and whoever calls begins, flushes and ends one after the other. A
+/// sink that is called by one of them, or by work that is written down, is told so of its own session, and hangs nowhere.
+#[test]
+fn a_sink_may_not_begin_flush_or_end_the_session_that_calls_it() {
+    let (tell, told) = mpsc::channel();
+    let (calls, called) = mpsc::channel();
+    let calls = std::sync::Mutex::new(calls);
+    std::thread::spawn(move || {
+        let [device, other] = [0, 1].map(|_| Arc::new(Device::open("mock").unwrap()));
+        let works = {
+            let device = device.clone();
+            move || {
+                let mut inner = Sink::new(usize::MAX, None);
+                let options = inner.options();
+                let nested = unsafe {
+                    [
+                        check(sys::iree_hal_device_profiling_begin(device.0, &raw const options)),
+                        check(sys::iree_hal_device_profiling_flush(device.0)),
+                        check(sys::iree_hal_device_profiling_end(device.0)),
+                    ]
+                };
+                // Another device is another session.
+                unsafe {
+                    check(sys::iree_hal_device_profiling_begin(other.0, &raw const options)).unwrap();
+                    check(sys::iree_hal_device_profiling_flush(other.0)).unwrap();
+                    check(sys::iree_hal_device_profiling_end(other.0)).unwrap();
+                }
+                calls.lock().unwrap().send(nested.map(|refused| refused.unwrap_err().code)).unwrap();
+            }
+        };
+        let mut sink = Sink::new(usize::MAX, Some(Box::new(works)));
+        let options = sink.options();
+        unsafe { check(sys::iree_hal_device_profiling_begin(device.0, &raw const options)) }.unwrap();
+        let (buffer, done) = (device.buffer(64), device.semaphore(0));
+        device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
+        done.wait(1).unwrap();
+        unsafe { check(sys::iree_hal_device_profiling_flush(device.0)) }.unwrap();
+        unsafe { check(sys::iree_hal_device_profiling_end(device.0)) }.unwrap();
+        sink.works = None;
+        let numbers = [&sink.begun, &sink.ended].map(|number| number.load(Ordering::Relaxed));
+        tell.send(numbers).unwrap();
+    });
+    let numbers = told.recv_timeout(Duration::from_secs(30)).expect("a sink hangs in its own session");
+    assert_eq!(numbers, [1, 1], "begun and ended");
+    let called: Vec<_> = called.try_iter().collect();
+    assert!(called.len() > 4, "the sink was called {} times", called.len());
+    assert!(called.iter().all(|codes| *codes == [Code::FailedPrecondition; 3]), "{called:?}");
 }

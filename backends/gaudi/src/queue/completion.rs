@@ -27,6 +27,18 @@ struct Report {
     outcome: Result<(), Failure>,
 }
 
+impl Flight {
+    /// Tells whoever watches it, who may do anything. No lock is held.
+    fn tell(&self, outcome: Result<(), &Failure>) {
+        let Some(observer) = &self.observer else { return };
+        for &(command, begin, end) in &self.times {
+            observer.command(command, begin, end);
+        }
+        let end = self.end.unwrap_or_else(clock);
+        observer.job(self.begin.min(end), end, outcome);
+    }
+}
+
 impl Queues {
     /// The thread that is told of errors by the kernel, also while nothing is in flight. The card is let go of then: a process
     /// that keeps one open through a reset is killed.
@@ -114,15 +126,12 @@ impl Queues {
         flight.submissions.clear();
         // The card began with it when it was done with the one before.
         flight.begin = flight.begin.max(queue.ended);
-        if let Some(observer) = &flight.observer {
-            let mut begin = flight.begin;
-            for &(command, index) in &flight.marks {
-                let end = ends.get(index).copied().flatten().unwrap_or_else(clock).max(begin);
-                observer.command(command, begin, end);
-                begin = end;
-            }
+        let mut begin = flight.begin;
+        for (command, index) in flight.marks.drain(..) {
+            let end = ends.get(index).copied().flatten().unwrap_or_else(clock).max(begin);
+            flight.times.push((command, begin, end));
+            begin = end;
         }
-        flight.marks.clear();
         queue.ended = ends.last().copied().flatten().unwrap_or_else(clock);
         flight.end = Some(queue.ended);
         if let Some(failure) = lost {
@@ -134,6 +143,7 @@ impl Queues {
         let Some(completer) = self.completer.get() else { return };
         let mut reports = reports.into_iter().peekable();
         while let Some((report, flight)) = reports.next() {
+            flight.tell(report.outcome.as_ref().map(drop));
             // What the job held is free before its completion is known.
             drop(flight);
             let covered = |(next, _): &(Report, Flight)| next.id == report.id && next.outcome.is_ok();
@@ -203,10 +213,7 @@ fn retire(state: &mut State) -> Vec<(Report, Flight)> {
                 queue.completed = flight.epoch;
                 again = true;
                 let outcome = flight.failure.take().map_or(Ok(()), Err);
-                if let Some(observer) = &flight.observer {
-                    let end = flight.end.unwrap_or_else(clock);
-                    observer.job(flight.begin.min(end), end, outcome.as_ref().map(drop));
-                }
+                flight.end.get_or_insert_with(clock);
                 reports.push((Report { id: flight.id, epoch: flight.epoch, outcome }, flight));
             }
         }
