@@ -12,7 +12,7 @@
 
 use crate::generation::Capabilities;
 use crate::kmd::uapi::{cb, event};
-use crate::kmd::{Card, Errno, Progress};
+use crate::kmd::{Card, Errno, OPERATIONAL, Progress};
 use crate::memory::{Heap, Memory};
 use crate::shared::Shared;
 use hal_backend::{Code, Failure, HostRange, Origin};
@@ -148,7 +148,7 @@ impl Submitter {
         if errno == Errno::BUSY && self.card.take_events() & event::DEVICE_RESET != 0 {
             return self.told();
         }
-        let (name, state) = (self.card.name(), self.card.state());
+        let (name, state) = (self.card.name(), refusing(self.card.state(), errno));
         let message = match self.card.noted() {
             Some(note) => format!("{name} is {state} ({errno}): {note}; its memory is lost, open it again"),
             None => format!("{name} is {state} ({errno}); its memory is lost, open it again"),
@@ -317,6 +317,12 @@ impl Drop for Submitter {
     }
 }
 
+/// The state of a card that refuses work, for people. Its driver refuses waits before it says that a reset is to come, and may be done
+/// with the reset when it is asked.
+fn refusing(state: &'static str, errno: Errno) -> &'static str {
+    if errno == Errno::BUSY && state == OPERATIONAL { "taken by a reset" } else { state }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -331,5 +337,12 @@ mod tests {
         drop(full);
         assert_eq!(in_flight.load(Ordering::Relaxed), 0);
         assert_eq!(Arc::strong_count(&in_flight), 1, "references that nobody gives back");
+    }
+
+    #[test]
+    fn a_card_that_refuses_work_is_not_called_operational() {
+        assert_eq!(refusing(OPERATIONAL, Errno::BUSY), "taken by a reset");
+        assert_eq!(refusing("being reset", Errno::BUSY), "being reset");
+        assert_eq!(refusing(OPERATIONAL, Errno::NODEV), OPERATIONAL);
     }
 }

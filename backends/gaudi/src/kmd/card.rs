@@ -556,9 +556,12 @@ const EVENTS: [(u64, &str); 6] = [
     (event::DEVICE_RESET, "a reset"),
 ];
 
+/// What a card is called that can be used.
+pub(crate) const OPERATIONAL: &str = "operational";
+
 fn state_name(state: u32) -> &'static str {
     match state {
-        status::OPERATIONAL => "operational",
+        status::OPERATIONAL => OPERATIONAL,
         status::IN_RESET => "being reset",
         status::MALFUNCTION => "broken until its driver is loaded again",
         status::NEEDS_RESET => "waiting for a reset",

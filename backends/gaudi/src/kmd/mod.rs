@@ -7,6 +7,7 @@ mod holders;
 mod nodes;
 mod notices;
 
+pub(crate) use card::OPERATIONAL;
 pub use card::{Card, Progress};
 pub use hal_emulation::{Errno, Kernel, Linux, borrow};
 pub(crate) use hal_emulation::{clock, identity, map_shared};
