@@ -505,17 +505,18 @@ mod tests {
     }
 
     impl Waiter {
-        /// It stays where it is for good, as trackers keep its address.
+        /// It stays where it is until it is told, as trackers keep its address.
         fn wait(tracker: Tracker, axis: sys::iree_async_axis_t, epoch: u64, then: impl Fn(Result) + 'static) {
             unsafe extern "C" fn told(user: *mut c_void, status: sys::iree_status_t) {
-                // SAFETY: a waiter that stays for good; the status is ours.
-                unsafe { ((*user.cast::<Waiter>()).then)(check(status)) };
+                // SAFETY: the box that was given away below, told once; the status is ours.
+                let (waiter, outcome) = unsafe { (Box::from_raw(user.cast::<Waiter>()), check(status)) };
+                (waiter.then)(outcome);
             }
             let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
             frontier.entries[0] = sys::iree_async_frontier_entry_t { axis, epoch };
             let waiter = sys::iree_async_frontier_waiter_t::default();
             let waiter = Box::into_raw(Box::new(Waiter { waiter, frontier, then: Box::new(then) }));
-            // SAFETY: the tracker is alive, and what it keeps stays for good.
+            // SAFETY: the tracker is alive, and what it keeps stays until it is told.
             unsafe {
                 check(sys::iree_async_frontier_tracker_wait(
                     tracker,

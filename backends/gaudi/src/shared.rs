@@ -41,9 +41,41 @@ struct Entry {
     key: Key,
     shared: Weak<Shared>,
     card: Weak<Card>,
+    /// There as long as the card has its file.
+    life: Weak<()>,
+}
+
+impl Entry {
+    /// Whether the card's file is there, or was a moment ago.
+    fn has_file(&self) -> bool {
+        self.card.upgrade().map_or(self.life.strong_count() > 0, |card| card.is_open())
+    }
 }
 
 static OPEN: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+/// Cards that threads of this process are about to open.
+static OPENING: Mutex<Vec<Key>> = Mutex::new(Vec::new());
+
+/// A card is this thread's to open.
+struct Opening<'a>(&'a Key);
+
+impl<'a> Opening<'a> {
+    /// Nothing if another thread is at it.
+    fn begin(key: &'a Key) -> Option<Self> {
+        let mut opening = OPENING.lock();
+        (!opening.contains(key)).then(|| {
+            opening.push(key.clone());
+            Self(key)
+        })
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        OPENING.lock().retain(|key| key != self.0);
+    }
+}
 
 /// What an open file is known by.
 pub(crate) fn key_of_file(file: BorrowedFd<'_>) -> Result<Key, Failure> {
@@ -71,13 +103,13 @@ enum Found {
 
 fn find(key: &Key) -> Found {
     let mut open = OPEN.lock();
-    open.retain(|entry| entry.card.strong_count() > 0);
+    open.retain(|entry| entry.life.strong_count() > 0);
     let mut found = Found::Nothing;
     for entry in open.iter().filter(|entry| entry.key == *key) {
         match entry.shared.upgrade() {
             // A card that was lost is opened again, beside what is left of it.
             Some(shared) if shared.card.is_open() => return Found::Open(shared),
-            None if entry.card.upgrade().is_some_and(|card| card.is_open()) => found = Found::Closing,
+            None if entry.has_file() => found = Found::Closing,
             _ => {}
         }
     }
@@ -88,7 +120,12 @@ impl Shared {
     fn new(card: Arc<Card>, keys: impl IntoIterator<Item = Key>) -> Arc<Self> {
         let (device, host) = (Heap::device(&card), Heap::host(&card));
         let shared = Arc::new(Self { card, device, host, in_flight: Arc::default() });
-        let entry = |key| Entry { key, shared: Arc::downgrade(&shared), card: Arc::downgrade(&shared.card) };
+        let entry = |key| Entry {
+            key,
+            shared: Arc::downgrade(&shared),
+            card: Arc::downgrade(&shared.card),
+            life: shared.card.life(),
+        };
         OPEN.lock().extend(keys.into_iter().map(entry));
         shared
     }
@@ -101,16 +138,22 @@ impl Shared {
         patience: Duration,
     ) -> Result<Arc<Self>, Failure> {
         let begin = Instant::now();
-        loop {
+        // Of threads that open one card at once, one does, and the others get what it has.
+        let _opening = loop {
+            let opening = Opening::begin(&key);
+            let waits = begin.elapsed() < patience;
             match find(&key) {
                 Found::Open(shared) => return Ok(shared),
-                Found::Closing if begin.elapsed() < patience => std::thread::sleep(RETRY),
-                Found::Closing | Found::Nothing => break,
+                Found::Closing if waits => {}
+                Found::Closing | Found::Nothing if opening.is_some() || !waits => break opening,
+                Found::Closing | Found::Nothing => {}
             }
-        }
+            drop(opening);
+            std::thread::sleep(RETRY);
+        };
         let card = Card::open(kernel, path, patience.saturating_sub(begin.elapsed()))?;
         let file = card.key();
-        Ok(Self::new(card, [key].into_iter().chain(file)))
+        Ok(Self::new(card, [key.clone()].into_iter().chain(file)))
     }
 
     /// The card behind a descriptor of the program's.

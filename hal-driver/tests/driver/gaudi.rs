@@ -165,6 +165,22 @@ fn a_reset_wakes_every_waiter_and_the_card_opens_again() {
     }
 }
 
+/// A card has one user at a time, which is this process: of its threads each gets it, while others open it and let go of it.
+#[test]
+fn threads_open_and_close_one_card_at_once() {
+    let uri = card(2, "");
+    let _machine = Device::open(&neighbour(&uri)).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..40 {
+                    drop(Device::open(&uri).unwrap());
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn a_submission_that_hangs_is_told_and_the_card_opens_again() {
     for generation in [1, 2] {

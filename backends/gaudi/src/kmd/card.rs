@@ -69,6 +69,8 @@ pub struct Card {
     holders: Holders,
     /// What a program that ran on it failed with, the first of them: only software can say it.
     note: OnceLock<String>,
+    /// Goes behind the file.
+    life: Arc<()>,
 }
 
 /// The file of a card.
@@ -141,6 +143,7 @@ impl Card {
             notices: None,
             holders: Holders::default(),
             note: OnceLock::new(),
+            life: Arc::default(),
         };
         // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
         card.abi = card.identify()?;
@@ -537,6 +540,13 @@ impl Card {
             _ => (Code::Internal, "its driver failed"),
         };
         Failure::new(code, format!("{name}: {what}: {advice} ({errno}, errno {})", errno.raw_os_error()))
+    }
+}
+
+impl Card {
+    /// Lives as long as the card has its file, also while its last owner lets go of it.
+    pub(crate) fn life(&self) -> Weak<()> {
+        Arc::downgrade(&self.life)
     }
 }
 
