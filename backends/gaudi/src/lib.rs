@@ -332,21 +332,15 @@ mod tests {
 
     #[test]
     fn advice_is_for_what_was_not_done() {
-        for (uri, parts) in [
-            ("gaudi://emulated/2", vec!["gaudi://emulated/2", "has 2 cards", "cards=3"]),
-            ("gaudi://emulated/1?cards=1", vec!["has 1 card,", "cards=2"]),
-            ("gaudi://emulated/8?cards=8", vec!["has 8 cards", "from 0 to 7"]),
-            ("gaudi://emulated/x", vec!["emulated/0, emulated/1"]),
-            ("gaudi://emulated?fault=open:EAGAIN:100000&open_timeout=0", vec!["longer open_timeout="]),
-            ("gaudi:///dev/accel/accel250", vec!["ask for gaudi://emulated"]),
-        ] {
-            let refused = Gaudi::open_uri(uri).unwrap_err();
-            let message = refused.message();
-            assert_eq!(hal_testbench::circular_advice(uri, message), None, "{uri}: {message}");
-            for part in parts {
-                assert!(message.contains(part), "{part:?} is not in what {uri} says: {message}");
-            }
-        }
+        let cases: &[(&str, &[&str])] = &[
+            ("gaudi://emulated/2", &["gaudi://emulated/2", "has 2 cards", "cards=3"]),
+            ("gaudi://emulated/1?cards=1", &["has 1 card,", "cards=2"]),
+            ("gaudi://emulated/8?cards=8", &["has 8 cards", "from 0 to 7"]),
+            ("gaudi://emulated/x", &["emulated/0, emulated/1"]),
+            ("gaudi://emulated?fault=open:EAGAIN:100000&open_timeout=0", &["longer open_timeout="]),
+            ("gaudi:///dev/accel/accel250", &["ask for gaudi://emulated"]),
+        ];
+        hal_testbench::assert_refused(Gaudi::open_uri, cases);
         let listed = [Node {
             number: 0,
             address: "0000:19:00.0".to_owned(),

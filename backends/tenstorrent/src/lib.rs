@@ -347,19 +347,13 @@ mod tests {
 
     #[test]
     fn advice_is_for_what_was_not_done() {
-        for (uri, parts) in [
-            ("tenstorrent://emulated/1", vec!["tenstorrent://emulated/1", "has 1 card,", "cards=2"]),
-            ("tenstorrent://emulated/3?cards=2", vec!["has 2 cards", "cards=4"]),
-            ("tenstorrent://emulated/8?cards=8", vec!["has 8 cards", "from 0 to 7"]),
-            ("tenstorrent://emulated/x", vec!["emulated/0, emulated/1"]),
-            ("tenstorrent:///dev/tenstorrent/250", vec!["ask for tenstorrent://emulated"]),
-        ] {
-            let refused = open_uri(uri).unwrap_err();
-            let message = refused.message();
-            assert_eq!(hal_testbench::circular_advice(uri, message), None, "{uri}: {message}");
-            for part in parts {
-                assert!(message.contains(part), "{part:?} is not in what {uri} says: {message}");
-            }
-        }
+        let cases: &[(&str, &[&str])] = &[
+            ("tenstorrent://emulated/1", &["tenstorrent://emulated/1", "has 1 card,", "cards=2"]),
+            ("tenstorrent://emulated/3?cards=2", &["has 2 cards", "cards=4"]),
+            ("tenstorrent://emulated/8?cards=8", &["has 8 cards", "from 0 to 7"]),
+            ("tenstorrent://emulated/x", &["emulated/0, emulated/1"]),
+            ("tenstorrent:///dev/tenstorrent/250", &["ask for tenstorrent://emulated"]),
+        ];
+        hal_testbench::assert_refused(open_uri, cases);
     }
 }

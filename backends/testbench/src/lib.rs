@@ -151,6 +151,18 @@ pub fn until_known(timeline: &Semaphore) -> Result<(), Failure> {
     }
 }
 
+/// Checks that each URI is refused with a message that has all of these parts, and no [circular advice](circular_advice).
+pub fn assert_refused<T>(open: impl Fn(&str) -> Result<T, Failure>, cases: &[(&str, &[&str])]) {
+    for &(uri, parts) in cases {
+        let Err(refused) = open(uri) else { panic!("{uri} was opened") };
+        let message = refused.message();
+        assert_eq!(circular_advice(uri, message), None, "{uri}: {message}");
+        for part in parts {
+            assert!(message.contains(part), "{part:?} is not in what {uri} says: {message}");
+        }
+    }
+}
+
 /// What a message advises although the URI that it is about has done just that: to ask for the device that was asked for, or to
 /// give a parameter that was given, without saying how else.
 pub fn circular_advice(uri: &str, message: &str) -> Option<String> {
