@@ -381,8 +381,9 @@ impl<B: Backend> Turn<'_, B> {
         Classified::Recorded(record(via), WaitClass::Held)
     }
 
-    /// What covers a wait, in the queue itself or in another one. Where nothing does, the slot counts one more listener,
-    /// whom the next promise is told to; so it does while others are looked at, which then see each other or are seen.
+    /// What covers a wait, in the queue itself or in another one. A queue that finds nothing stays counted as a listener of the
+    /// slot, and the next promise is told to it. It is counted before it looks: either it sees a promise that is made
+    /// meanwhile, or the thread that makes it sees the listener.
     fn any_coverage(&self, slot: &Slot, state: &SlotState, value: u64) -> Option<(WaitClass, Cover)> {
         self.own_coverage(state, value).or_else(|| {
             if !sabotaged(Defect::ListenerLooksFirst) {

@@ -2,7 +2,7 @@
 
 //! Executions: `__qaic_execute_bo_ioctl`, `send_bo_list_to_device`, `copy_exec_reqs`, `copy_partial_exec_reqs`.
 
-use crate::common::{BINDING, STUCK, bytes, card, options, wait_for};
+use crate::common::{Activation, BINDING, Card, STUCK, bytes, card, options, wait_for};
 use hal_emulation::Errno;
 use hal_qaic_abi::uapi::{Call, Execute, ExecuteHeader, FROM_DEVICE, SliceEntry, TO_DEVICE};
 use hal_qaic_emulator::Options;
@@ -128,14 +128,20 @@ fn an_object_of_which_nothing_is_transferred_completes_only_in_one_piece() {
     }
 }
 
-#[test]
-fn an_object_is_complete_when_each_of_its_slices_is() {
-    let card = card(options());
-    let active = card.channel(8);
+/// An object of three slices, of which the second waits; and a slice of each kind.
+fn stuck_in_the_middle(card: &Card, active: &Activation) -> (u32, [SliceEntry; 2]) {
     let handle = card.create(4096).unwrap();
     let plain = SliceEntry { size: 64, dev_addr: active.bases.ddr + BINDING, ..SliceEntry::default() };
     let waits = SliceEntry { sem0: wait_for(STUCK), ..plain };
     card.attach(handle, active.channel, TO_DEVICE, &[plain, waits, plain]).unwrap();
+    (handle, [plain, waits])
+}
+
+#[test]
+fn an_object_is_complete_when_each_of_its_slices_is() {
+    let card = card(options());
+    let active = card.channel(8);
+    let (handle, _) = stuck_in_the_middle(&card, &active);
     for _ in 0..2 {
         card.execute(active.channel, &[handle]).unwrap();
         assert_eq!(card.wait(active.channel, handle, 50), Err(Errno::TIMEDOUT));
@@ -150,10 +156,7 @@ fn an_object_is_complete_when_each_of_its_slices_is() {
 fn nothing_of_an_execution_is_left_when_its_channel_is_released() {
     let card = card(options());
     let active = card.channel(8);
-    let handle = card.create(4096).unwrap();
-    let plain = SliceEntry { size: 64, dev_addr: active.bases.ddr + BINDING, ..SliceEntry::default() };
-    let waits = SliceEntry { sem0: wait_for(STUCK), ..plain };
-    card.attach(handle, active.channel, TO_DEVICE, &[plain, waits, plain]).unwrap();
+    let (handle, [plain, waits]) = stuck_in_the_middle(&card, &active);
     let before = card.stuck(&active);
     card.execute(active.channel, &[before, handle]).unwrap();
     while card.counts().responses < 2 {
