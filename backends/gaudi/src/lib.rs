@@ -330,6 +330,14 @@ mod tests {
         assert!(emulated("emulated1").is_err() && emulated("emulated/x").is_err());
     }
 
+    /// A card that boots refuses to be opened for longer than ten seconds.
+    #[test]
+    fn card_that_boots_is_waited_for() {
+        let begin = std::time::Instant::now();
+        Gaudi::open_uri("gaudi://emulated?seed=130&fault=open:EAGAIN:1050").unwrap();
+        assert!(begin.elapsed() > Duration::from_secs(10));
+    }
+
     #[test]
     fn advice_is_for_what_was_not_done() {
         let cases: &[(&str, &[&str])] = &[
