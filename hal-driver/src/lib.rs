@@ -46,39 +46,67 @@
 //! | frontiers and axes | `frontier.rs` |
 //! | what the engine carries | `work.rs`; who looks for completions of devices that do not report them in `completions.rs` |
 
+#[path = "memory/alloca.rs"]
 mod alloca;
+#[path = "memory/allocator.rs"]
 mod allocator;
+#[path = "memory/bounce.rs"]
 mod bounce;
+#[path = "memory/buffer.rs"]
 mod buffer;
+#[path = "command/channel.rs"]
 mod channel;
+#[path = "command/collective.rs"]
 mod collective;
+#[path = "command/command_buffer.rs"]
 mod command_buffer;
 mod completions;
+#[path = "ffi/constants.rs"]
 mod constants;
 mod device;
 mod driver;
+#[path = "command/executable.rs"]
 mod executable;
+#[path = "memory/external.rs"]
 mod external;
+#[path = "sync/frontier.rs"]
 mod frontier;
+#[path = "sync/host_pool.rs"]
 mod host_pool;
+#[path = "command/host_program.rs"]
 mod host_program;
+#[path = "driver/launch.rs"]
 mod launch;
+#[path = "memory/lending.rs"]
 mod lending;
+#[path = "ffi/object.rs"]
 mod object;
+#[path = "memory/pools.rs"]
 mod pools;
+#[path = "sync/proactor.rs"]
 mod proactor;
+#[path = "device/profile.rs"]
 mod profile;
+#[path = "memory/ranges.rs"]
 mod ranges;
+#[path = "command/record.rs"]
 mod record;
+#[path = "memory/reservation.rs"]
 mod reservation;
+#[path = "sync/semaphore.rs"]
 mod semaphore;
+#[path = "command/staging.rs"]
 mod staging;
+#[path = "ffi/status.rs"]
 mod status;
+#[path = "sync/teardown.rs"]
 mod teardown;
 #[cfg(test)]
 #[cfg(feature = "mock")]
 mod testing;
+#[path = "memory/transient.rs"]
 mod transient;
+#[path = "device/work.rs"]
 mod work;
 
 pub use driver::register;
