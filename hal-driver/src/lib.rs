@@ -31,87 +31,30 @@
 //!
 //! # Where things are
 //!
-//! | C interface | here |
+//! | room | what lives there |
 //! |---|---|
-//! | driver factory, driver | `driver.rs` |
-//! | device | `device.rs`, queue operations in `device/queue.rs`; files and memory that the host cannot map in `device/staged.rs`, memory of other devices in `device/loan.rs`, which of its bytes in `ranges.rs`; for drivers that map it in `bounce.rs` |
-//! | semaphore | `semaphore.rs`: IREE's structure as a timeline of the engine |
-//! | allocator, buffer | `allocator.rs`, `buffer.rs`; memory by file descriptors in `external.rs` |
-//! | pools, stream-ordered allocation | `pools.rs`, `alloca.rs`; what is allocated in `reservation.rs` and `transient.rs` |
-//! | proactor | `proactor.rs` |
-//! | command buffer, event | `command_buffer.rs`, `record.rs`; captured bytes in `staging.rs` |
-//! | channel | `channel.rs`; collectives in `collective.rs`, command buffers that have some in `device/collective.rs`; what the launcher of many processes says in `launch.rs` |
-//! | executable, executable cache | `executable.rs`; the host's own in `host_program.rs` |
-//! | profiling | `profile.rs` |
-//! | frontiers and axes | `frontier.rs` |
-//! | what the engine carries | `work.rs`; who looks for completions of devices that do not report them in `completions.rs` |
+//! | `driver.rs` | driver factory, driver; what the launcher of many processes says in `driver/launch.rs` |
+//! | `device/` | the device (`device.rs`), its queue operations (`queue.rs`), what the engine carries for each (`work.rs`), who looks for completions of devices that do not report them (`completions.rs`), profiling (`profile.rs`); files and memory that the host cannot map (`staged.rs`), memory of other devices (`loan.rs`), command buffers with collectives (`collective.rs`) |
+//! | `command/` | command buffer, event (`command_buffer.rs`, `record.rs`, captured bytes in `staging.rs`); executable, executable cache (`executable.rs`, the host's own in `host_program.rs`); channel (`channel.rs`), collectives (`collective.rs`) |
+//! | `memory/` | allocator, buffer (`allocator.rs`, `buffer.rs`, by file descriptors in `external.rs`); pools, stream-ordered allocation (`pools.rs`, `alloca.rs`, what is allocated in `reservation.rs` and `transient.rs`); memory that stands for another device's (`lending.rs`, which of its bytes in `ranges.rs`, for drivers that map it in `bounce.rs`) |
+//! | `sync/` | semaphore (`semaphore.rs`: IREE's structure as a timeline of the engine), frontiers and axes (`frontier.rs`), proactor (`proactor.rs`), threads for what may block (`host_pool.rs`) and for teardown (`teardown.rs`) |
+//! | `ffi/` | C's side as types: counted objects (`object.rs`), statuses (`status.rs`), constants (`constants.rs`) |
+//!
+//! A room uses those below it in this table, never one above.
 
-#[path = "memory/alloca.rs"]
-mod alloca;
-#[path = "memory/allocator.rs"]
-mod allocator;
-#[path = "memory/bounce.rs"]
-mod bounce;
-#[path = "memory/buffer.rs"]
-mod buffer;
-#[path = "command/channel.rs"]
-mod channel;
-#[path = "command/collective.rs"]
-mod collective;
-#[path = "command/command_buffer.rs"]
-mod command_buffer;
-mod completions;
-#[path = "ffi/constants.rs"]
-mod constants;
+mod command;
 mod device;
 mod driver;
-#[path = "command/executable.rs"]
-mod executable;
-#[path = "memory/external.rs"]
-mod external;
-#[path = "sync/frontier.rs"]
-mod frontier;
-#[path = "sync/host_pool.rs"]
-mod host_pool;
-#[path = "command/host_program.rs"]
-mod host_program;
-#[path = "driver/launch.rs"]
-mod launch;
-#[path = "memory/lending.rs"]
-mod lending;
-#[path = "ffi/object.rs"]
-mod object;
-#[path = "memory/pools.rs"]
-mod pools;
-#[path = "sync/proactor.rs"]
-mod proactor;
-#[path = "device/profile.rs"]
-mod profile;
-#[path = "memory/ranges.rs"]
-mod ranges;
-#[path = "command/record.rs"]
-mod record;
-#[path = "memory/reservation.rs"]
-mod reservation;
-#[path = "sync/semaphore.rs"]
-mod semaphore;
-#[path = "command/staging.rs"]
-mod staging;
-#[path = "ffi/status.rs"]
-mod status;
-#[path = "sync/teardown.rs"]
-mod teardown;
+mod ffi;
+mod memory;
+mod sync;
 #[cfg(test)]
 #[cfg(feature = "mock")]
 mod testing;
-#[path = "memory/transient.rs"]
-mod transient;
-#[path = "device/work.rs"]
-mod work;
 
 pub use driver::register;
+pub use ffi::status::UNIMPLEMENTED;
 pub use hal_sys as sys;
-pub use status::UNIMPLEMENTED;
 
 /// Exports the function that adds a driver to IREE's registry, under the name that IREE's build is told.
 #[macro_export]

@@ -19,9 +19,9 @@
 //! the ranks are the processes of a job of MPI, that is the group and MPI carries it; every other group is within this process.
 //! The ranks of any other provider exchange an id first, as IREE's interface has it.
 
-use crate::executable::{DeviceIdentity, is_same_device};
-use crate::object::{Header, HostAllocator, Lent, Out, allocate, free, named, resource, slice};
-use crate::status::{Result, check, guard, guard_or, invalid};
+use crate::command::executable::{DeviceIdentity, is_same_device};
+use crate::ffi::object::{Header, HostAllocator, Lent, Out, allocate, free, named, resource, slice};
+use crate::ffi::status::{Result, check, guard, guard_or, invalid};
 use hal_backend::Parameters;
 use hal_collectives::local::{Request, join};
 use hal_collectives::{Communicator, Terms};

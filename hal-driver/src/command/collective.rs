@@ -6,14 +6,14 @@
 //! enters all of its collectives in their order, and each waits for its step ([`crate::device`] has the chain of steps).
 //! Then it is an operation of the host that occupies no thread: it starts, and ends when the group has done it.
 
-use crate::buffer::Slice;
-use crate::channel::Channel;
-use crate::constants::{ACCESS_READ, ACCESS_WRITE, Access};
-use crate::executable::DeviceIdentity;
-use crate::host_pool::HostPool;
-use crate::object::extent;
-use crate::record::{Reference, Use};
-use crate::status::{Result, invalid};
+use crate::command::channel::Channel;
+use crate::command::executable::DeviceIdentity;
+use crate::command::record::{Reference, Use};
+use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
+use crate::ffi::object::extent;
+use crate::ffi::status::{Result, invalid};
+use crate::memory::buffer::Slice;
+use crate::sync::host_pool::HostPool;
 use hal_backend::HostRange;
 use hal_collectives::{
     Buffers, Communicator, Done, Element, Entry, Job, Kind, Memory, Operation, PieceBuffers, PieceEntry,

@@ -14,13 +14,13 @@
 //! divide it: each step has commands of the device and collectives that nothing orders against each other, and is over when
 //! both are. A step ends where a barrier stands between a collective and what is recorded before or behind it.
 
-use crate::buffer::Slice;
-use crate::collective::CollectiveRecord;
-use crate::executable::{DeviceIdentity, is_same_device};
-use crate::object::{HostAllocator, HostMemory, Lent, Out, Retained, allocate, bytes, free, wide};
-use crate::record::{Record, Reference, StandIns, Use, Uses};
-use crate::staging;
-use crate::status::{Result, guard, guard_or, invalid};
+use crate::command::collective::CollectiveRecord;
+use crate::command::executable::{DeviceIdentity, is_same_device};
+use crate::command::record::{Record, Reference, StandIns, Use, Uses};
+use crate::command::staging;
+use crate::ffi::object::{HostAllocator, HostMemory, Lent, Out, Retained, allocate, bytes, free, wide};
+use crate::ffi::status::{Result, guard, guard_or, invalid};
+use crate::memory::buffer::Slice;
 use hal_backend::{Command, Commands, Device};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -598,7 +598,7 @@ unsafe extern "C" fn dispatch(
 /// Events: a queue is in order, so an event needs to be nothing but an object.
 pub(crate) mod event {
     use super::*;
-    use crate::object::{Header, resource};
+    use crate::ffi::object::{Header, resource};
 
     #[repr(C)]
     struct Event {
@@ -632,7 +632,7 @@ pub(crate) unsafe fn bindings(
     table: &sys::iree_hal_buffer_binding_table_t,
 ) -> Result<Box<[Option<Slice>]>> {
     // SAFETY: the table is valid for the call, as the caller promises.
-    let bindings = unsafe { crate::record::binding_table(table)? };
+    let bindings = unsafe { crate::command::record::binding_table(table)? };
     if bindings.len() < recorded.binding_count() {
         let message = format!(
             "the command buffer needs a binding table of {} slots, and was given one of {}",

@@ -2,9 +2,9 @@
 
 //! Executables and their caches: the device loads, this describes.
 
-use crate::constants::{PARAMETER_BINDING, PARAMETER_CONSTANT};
-use crate::object::{Header, HostAllocator, Out, Retained, allocate, free, required, resource, slice};
-use crate::status::{Missing, Result, guard, guard_or, invalid, text, unimplemented, view};
+use crate::ffi::constants::{PARAMETER_BINDING, PARAMETER_CONSTANT};
+use crate::ffi::object::{Header, HostAllocator, Out, Retained, allocate, free, required, resource, slice};
+use crate::ffi::status::{Missing, Result, guard, guard_or, invalid, text, unimplemented, view};
 use hal_backend::{Device, LoadRequest, Loaded, Parameters};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -300,7 +300,7 @@ struct Cache<D: Device> {
     resource: Header,
     allocator: HostAllocator,
     device: Arc<D>,
-    host: Arc<crate::host_program::Loaders>,
+    host: Arc<crate::command::host_program::Loaders>,
     reflection: Reflection,
 }
 
@@ -308,7 +308,7 @@ struct Cache<D: Device> {
 pub(crate) fn create_cache<D: Device>(
     allocator: HostAllocator,
     device: Arc<D>,
-    host: Arc<crate::host_program::Loaders>,
+    host: Arc<crate::command::host_program::Loaders>,
     reflection: Reflection,
     out: Out<*mut sys::iree_hal_executable_cache_t>,
 ) -> Result {

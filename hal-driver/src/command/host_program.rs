@@ -6,8 +6,8 @@
 //! functions over binding pointers, so whoever has threads and memory can run them: the mock device and the compute
 //! engines of emulated ones do, through [`HostProgram`].
 
-use crate::object::{HostAllocator, Retained};
-use crate::status::{Result, check, invalid, text, view};
+use crate::ffi::object::{HostAllocator, Retained};
+use crate::ffi::status::{Result, check, invalid, text, view};
 use hal_backend::{Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;

@@ -10,12 +10,12 @@
 //! named, when the record is made, and for one in a slot when the binding table comes. It is no protection of memory; a
 //! dispatch may do what it likes with what is bound.
 
-use crate::buffer::Slice;
-use crate::constants::{ACCESS_READ, ACCESS_WRITE, Access};
-use crate::executable::{DeviceIdentity, Executable, Function};
-use crate::host_program::check_local_memory;
-use crate::object::{extent, slice, wide};
-use crate::status::{Missing, Result, invalid, unimplemented};
+use crate::command::executable::{DeviceIdentity, Executable, Function};
+use crate::command::host_program::check_local_memory;
+use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
+use crate::ffi::object::{extent, slice, wide};
+use crate::ffi::status::{Missing, Result, invalid, unimplemented};
+use crate::memory::buffer::Slice;
 use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span, Workgroups};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;

@@ -6,7 +6,7 @@
 //! for each would go through the heap twice and be freed by a thread that did not allocate it, which costs more than
 //! moving the bytes.
 
-use crate::status::Result;
+use crate::ffi::status::Result;
 use hal_backend::HostRange;
 use parking_lot::Mutex;
 

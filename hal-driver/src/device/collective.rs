@@ -16,15 +16,15 @@
 
 use super::State;
 use super::queue::{SemaphoreLists, Side};
-use crate::buffer::Slice;
-use crate::collective::{CollectiveRecord, Collectives, Entered, Mapped, Near};
-use crate::command_buffer::{Recorded, Step};
-use crate::constants::{ACCESS_READ, ACCESS_WRITE};
-use crate::lending::{Owner, copy_all_by};
-use crate::record::{Reference, Use};
-use crate::semaphore::{IreeTimeline, List, OwnedList};
-use crate::status::{Result, invalid};
-use crate::work::Operation;
+use crate::command::collective::{CollectiveRecord, Collectives, Entered, Mapped, Near};
+use crate::command::command_buffer::{Recorded, Step};
+use crate::command::record::{Reference, Use};
+use crate::device::work::Operation;
+use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
+use crate::ffi::status::{Result, invalid};
+use crate::memory::buffer::Slice;
+use crate::memory::lending::{Owner, copy_all_by};
+use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
 use hal_backend::Device;
 use hal_collectives::{Entry, Piece, PieceEntry, Pieces, WINDOW};
 use hal_semaphore::{Affinity, Failure};

@@ -27,16 +27,16 @@
 
 use super::State;
 use super::queue::{SemaphoreLists, Side};
-use crate::buffer::Slice;
-use crate::command_buffer::{Recorded, Step};
-use crate::constants::ACCESS_WRITE;
-use crate::lending::{Lending, Owner, RETURNED, staging_of};
-use crate::object::Lent;
-use crate::ranges::Ranges;
-use crate::record::{Record, Reference, StandIns, Use};
-use crate::semaphore::{IreeTimeline, List, OwnedList};
-use crate::status::{Result, text};
-use crate::work::Operation;
+use crate::command::command_buffer::{Recorded, Step};
+use crate::command::record::{Record, Reference, StandIns, Use};
+use crate::device::work::Operation;
+use crate::ffi::constants::ACCESS_WRITE;
+use crate::ffi::object::Lent;
+use crate::ffi::status::{Result, text};
+use crate::memory::buffer::Slice;
+use crate::memory::lending::{Lending, Owner, RETURNED, staging_of};
+use crate::memory::ranges::Ranges;
+use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
 use hal_backend::Device;
 use hal_semaphore::{Affinity, Failure};
 use hal_sys as sys;

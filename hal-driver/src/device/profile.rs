@@ -7,12 +7,12 @@
 //! the device says of it (dispatches, a span of its queue), and what it cost from the host's point of view. All of that
 //! is written before the operation's signals are out, so whoever has waited for them finds it in the profile.
 
-use crate::command_buffer::Recorded;
-use crate::executable::Executable;
-use crate::object::HostAllocator;
-use crate::record::{DispatchRecord, Record};
-use crate::status::{Result, check, text, view};
-use crate::work::Operation;
+use crate::command::command_buffer::Recorded;
+use crate::command::executable::Executable;
+use crate::command::record::{DispatchRecord, Record};
+use crate::device::work::Operation;
+use crate::ffi::object::HostAllocator;
+use crate::ffi::status::{Result, check, text, view};
 use hal_backend::{Device, Observer, Properties};
 use hal_semaphore::{Code, Failure, Point};
 use hal_sys as sys;

@@ -4,19 +4,19 @@
 
 use super::loan::Loans;
 use super::{HalDevice, Raw, State, Table};
-use crate::alloca::{Alloca, Attempt, Dealloca};
-use crate::allocator;
-use crate::buffer::{Opaque, Slice};
-use crate::command_buffer::{Recorded, bindings};
-use crate::constants::{ACCESS_READ, ACCESS_WRITE};
-use crate::object::{Lent, Out, Retained, bytes, narrow, slice, wide};
-use crate::profile::About;
-use crate::record::{Record, Reference, Use};
-use crate::reservation::Pool;
-use crate::semaphore::List;
-use crate::status::{Result, check, guard, invalid, refused};
-use crate::transient::TransientBuffer;
-use crate::work::{HostCall, Operation, ProgramCall, Transfer, Work};
+use crate::command::command_buffer::{Recorded, bindings};
+use crate::command::record::{Record, Reference, Use};
+use crate::device::profile::About;
+use crate::device::work::{HostCall, Operation, ProgramCall, Transfer, Work};
+use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
+use crate::ffi::object::{Lent, Out, Retained, bytes, narrow, slice, wide};
+use crate::ffi::status::{Result, check, guard, invalid, refused};
+use crate::memory::alloca::{Alloca, Attempt, Dealloca};
+use crate::memory::allocator;
+use crate::memory::buffer::{Opaque, Slice};
+use crate::memory::reservation::Pool;
+use crate::memory::transient::TransientBuffer;
+use crate::sync::semaphore::List;
 use hal_backend::Device;
 use hal_semaphore::timeline::TimelineValues;
 use hal_semaphore::{Action, Affinity, Code, Failure};
@@ -583,6 +583,6 @@ impl<D: Device> Table<D> {
         _affinity: sys::iree_hal_queue_affinity_t,
     ) -> sys::iree_status_t {
         // Submissions go out as they are made.
-        crate::status::OK
+        crate::ffi::status::OK
     }
 }

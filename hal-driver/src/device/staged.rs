@@ -9,14 +9,14 @@
 
 use super::State;
 use super::queue::{SemaphoreLists, Side};
-use crate::allocator::staging;
-use crate::buffer::Slice;
-use crate::lending::copy_by;
-use crate::object::{Retained, narrow};
-use crate::record::{Record, Reference};
-use crate::semaphore::{IreeTimeline, List, OwnedList};
-use crate::status::{Result, invalid};
-use crate::work::{Operation, Transfer};
+use crate::command::record::{Record, Reference};
+use crate::device::work::{Operation, Transfer};
+use crate::ffi::object::{Retained, narrow};
+use crate::ffi::status::{Result, invalid};
+use crate::memory::allocator::staging;
+use crate::memory::buffer::Slice;
+use crate::memory::lending::copy_by;
+use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
 use hal_backend::Device;
 use hal_semaphore::Affinity;
 use hal_sys as sys;

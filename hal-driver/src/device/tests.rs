@@ -3,14 +3,14 @@
 //! What becomes of operations that only this crate can bring about at the moment that matters.
 
 use super::{HalDevice, State};
-use crate::alloca::Dealloca;
-use crate::buffer::Slice;
-use crate::constants::ACCESS_READ;
-use crate::object::{Lent, Retained};
-use crate::semaphore::IreeTimeline;
-use crate::status::check;
+use crate::ffi::constants::ACCESS_READ;
+use crate::ffi::object::{Lent, Retained};
+use crate::ffi::status::check;
+use crate::memory::alloca::Dealloca;
+use crate::memory::buffer::Slice;
+use crate::memory::transient::TransientBuffer;
+use crate::sync::semaphore::IreeTimeline;
 use crate::testing;
-use crate::transient::TransientBuffer;
 use hal_backend::Driver;
 use hal_mock::Mock;
 use hal_semaphore::timeline::Timeline;
@@ -35,7 +35,7 @@ fn alloca(
     length: usize,
 ) -> (Retained<sys::iree_hal_buffer_t>, IreeTimeline) {
     let (there, mut buffer) = (testing::semaphore(device), null_mut());
-    let mut signals = crate::semaphore::OwnedList::default();
+    let mut signals = crate::sync::semaphore::OwnedList::default();
     signals.push(there.clone(), 1);
     // SAFETY: everything lives through the call; what it makes is adopted once.
     unsafe {

@@ -2,21 +2,21 @@
 
 //! What the engine carries for each queue operation, and how it reaches the device or the host.
 
-use crate::alloca::{Alloca, Dealloca, PendingAllocas};
-use crate::buffer::{Opaque, Slice};
-use crate::collective::{Collectives, Waiting};
-use crate::command_buffer::Recorded;
-use crate::completions::Completions;
+use crate::command::collective::{Collectives, Waiting};
+use crate::command::command_buffer::Recorded;
+use crate::command::record::{Record, StandIns};
 use crate::device::Loan;
-use crate::frontier::Frontiers;
-use crate::host_pool::HostPool;
-use crate::object::{Retained, narrow};
-use crate::profile::Trace;
-use crate::record::{Record, StandIns};
-use crate::reservation::Reservation;
-use crate::semaphore::{IreeTimeline, OwnedList};
-use crate::status::{Result, check};
-use crate::teardown;
+use crate::device::completions::Completions;
+use crate::device::profile::Trace;
+use crate::ffi::object::{Retained, narrow};
+use crate::ffi::status::{Result, check};
+use crate::memory::alloca::{Alloca, Dealloca, PendingAllocas};
+use crate::memory::buffer::{Opaque, Slice};
+use crate::memory::reservation::Reservation;
+use crate::sync::frontier::Frontiers;
+use crate::sync::host_pool::HostPool;
+use crate::sync::semaphore::{IreeTimeline, OwnedList};
+use crate::sync::teardown;
 use hal_backend::{Command, Commands, Device, Job, Observer, Rejected};
 use hal_semaphore::backend::{Backend, Batch, Completer, DeviceSpec, Ended, HostTask, Submission, Submitted};
 use hal_semaphore::{Code, Failure, Point, QueueId};

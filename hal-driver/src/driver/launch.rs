@@ -5,7 +5,7 @@
 //! A job of many processes has one command line for all. So a device's URI may name the rank of its process: `{rank}` is
 //! the rank in the whole job, `{local_rank}` the rank among the processes on the same machine.
 
-use crate::status::{Result, invalid};
+use crate::ffi::status::{Result, invalid};
 use std::borrow::Cow;
 
 /// The rank in the job: Open MPI, MPICH and others by PMI, PMIx, Slurm.

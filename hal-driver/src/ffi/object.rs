@@ -2,7 +2,7 @@
 
 //! Ownership of C objects as types: retained references, objects of ours, out-parameters.
 
-use crate::status::{Result, check, invalid};
+use crate::ffi::status::{Result, check, invalid};
 use hal_semaphore::Failure;
 use hal_sys as sys;
 use std::cell::UnsafeCell;

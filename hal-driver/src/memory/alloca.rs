@@ -2,7 +2,7 @@
 
 //! Stream-ordered allocation: reservations from pools, and waiting for memory without a thread.
 //!
-//! A [transient buffer](crate::transient) gets a reservation of a pool when its `queue_alloca` happens and gives it back when its
+//! A [transient buffer](crate::memory::transient) gets a reservation of a pool when its `queue_alloca` happens and gives it back when its
 //! `queue_dealloca` goes to its queue, with the *death frontier* of that queue's epoch: the pool may hand the bytes to
 //! the next allocation at once, which then waits for the frontier. So there are three ways to get memory: now; after a
 //! frontier ([`Attempt::Frontier`]); and when something else is given back ([`Attempt::Exhausted`]). The last two
@@ -17,15 +17,15 @@
 //! A parked operation is counted twice: by IREE until its callback has run, and by the list of what is parked, from which
 //! either the callback or the end of the device takes it. Whoever takes it ends the operation.
 
-use crate::constants::NOTIFICATION_WAIT;
-use crate::frontier::{self, Frontiers};
-use crate::object::{Retained, narrow};
-use crate::pools::OwnPools;
-use crate::proactor::Proactor;
-use crate::reservation::{Pool, Reservation};
-use crate::status::{Result, check, guard_or};
-use crate::teardown;
-use crate::transient::TransientBuffer;
+use crate::ffi::constants::NOTIFICATION_WAIT;
+use crate::ffi::object::{Retained, narrow};
+use crate::ffi::status::{Result, check, guard_or};
+use crate::memory::pools::OwnPools;
+use crate::memory::reservation::{Pool, Reservation};
+use crate::memory::transient::TransientBuffer;
+use crate::sync::frontier::{self, Frontiers};
+use crate::sync::proactor::Proactor;
+use crate::sync::teardown;
 use hal_semaphore::backend::HostTask;
 use hal_semaphore::{Code, Failure, Point};
 use hal_sys as sys;
@@ -526,7 +526,7 @@ unsafe extern "C" fn pool_notified(
 #[cfg(feature = "mock")]
 mod tests {
     use super::*;
-    use crate::semaphore::OwnedList;
+    use crate::sync::semaphore::OwnedList;
     use crate::testing;
     use hal_semaphore::testing::{Job, SoftBackend, device};
     use hal_semaphore::{Action, Affinity, Engine, Semaphore};

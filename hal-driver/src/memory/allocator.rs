@@ -2,11 +2,11 @@
 
 //! The device allocator: synchronous buffers of the device's heaps, imports and exports.
 
-use crate::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
-use crate::constants::{ACCESS_ALL, ACCESS_ANY, ACCESS_UNALIGNED};
-use crate::external::SharedMemory;
-use crate::object::{Header, HostAllocator, Out, Retained, free, narrow, required, resource, wide};
-use crate::status::{OK, Result, guard, guard_or, invalid, unavailable};
+use crate::ffi::constants::{ACCESS_ALL, ACCESS_ANY, ACCESS_UNALIGNED};
+use crate::ffi::object::{Header, HostAllocator, Out, Retained, free, narrow, required, resource, wide};
+use crate::ffi::status::{OK, Result, guard, guard_or, invalid, unavailable};
+use crate::memory::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
+use crate::memory::external::SharedMemory;
 use hal_backend::{Device, Heap, HostRange, Properties};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -486,7 +486,7 @@ impl<D: Device> Allocator<D> {
     pub(crate) fn create(memory: Arc<Memory<D>>) -> Result<Retained<sys::iree_hal_allocator_t>> {
         let allocator = memory.allocator;
         let object = Self { resource: resource(const { &Table::<D>::VTABLE }), memory };
-        let object = crate::object::allocate(allocator, object)?;
+        let object = crate::ffi::object::allocate(allocator, object)?;
         // SAFETY: fresh, with one reference.
         unsafe { Retained::adopt(object.as_ptr().cast()) }
             .ok_or_else(|| invalid("an allocator is never null"))

@@ -3,7 +3,7 @@
 //! Mappings of memory that the host cannot map, for devices of drivers that map what they work on.
 //!
 //! IREE's local devices do: they know no other way to a buffer. Where they execute a command buffer they ask for any access
-//! at all, which programs never do ([`ACCESS_ANY`](crate::constants::ACCESS_ANY)); so such a mapping is another driver at
+//! at all, which programs never do ([`ACCESS_ANY`](crate::ffi::constants::ACCESS_ANY)); so such a mapping is another driver at
 //! work, on a thread that may wait. It gets a copy: the owner brings the bytes into host memory, and when the mapping ends takes
 //! those back that changed, as for any [loan](crate::device::Loan). A program that maps such a buffer is refused, as before.
 //!
@@ -20,14 +20,14 @@
 //! a thread remembers what it has mapped, and whenever a semaphore is signalled on it that we are told of, ours or one that we
 //! watch, everything that has changed by then goes back first. Of a semaphore that is neither we are not told.
 
-use crate::buffer::Slice;
-use crate::constants::{ACCESS_ANY, ACCESS_WRITE};
-use crate::lending::{Lending, Owner, RETURNED, staging_of};
-use crate::object::{Lent, narrow, wide};
-use crate::ranges::{Ranges, differences};
-use crate::semaphore::{IreeTimeline, List};
-use crate::status::{Result, check, invalid};
-use crate::teardown;
+use crate::ffi::constants::{ACCESS_ANY, ACCESS_WRITE};
+use crate::ffi::object::{Lent, narrow, wide};
+use crate::ffi::status::{Result, check, invalid};
+use crate::memory::buffer::Slice;
+use crate::memory::lending::{Lending, Owner, RETURNED, staging_of};
+use crate::memory::ranges::{Ranges, differences};
+use crate::sync::semaphore::{IreeTimeline, List};
+use crate::sync::teardown;
 use hal_backend::HostRange;
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;

@@ -2,14 +2,14 @@
 
 //! Buffers: memory of a device behind IREE's buffer interface, and any buffer as something a queue can work on.
 
-use crate::allocator::{Counted, HOST_VISIBLE, Parent};
-use crate::bounce;
-use crate::constants::{ACCESS_ANY, ACCESS_READ, Access};
-use crate::external::SharedMemory;
-use crate::object::{HostAllocator, Lent, Retained, extent, narrow, wide};
-use crate::status::{Result, check, guard, guard_or, invalid, text};
-use crate::teardown;
-use crate::transient::TransientBuffer;
+use crate::ffi::constants::{ACCESS_ANY, ACCESS_READ, Access};
+use crate::ffi::object::{HostAllocator, Lent, Retained, extent, narrow, wide};
+use crate::ffi::status::{Result, check, guard, guard_or, invalid, text};
+use crate::memory::allocator::{Counted, HOST_VISIBLE, Parent};
+use crate::memory::bounce;
+use crate::memory::external::SharedMemory;
+use crate::memory::transient::TransientBuffer;
+use crate::sync::teardown;
 use hal_backend::{Device, HostRange, Place, Span};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -173,7 +173,7 @@ impl Buffer {
             offset: spec.offset,
             release: spec.release,
         };
-        let buffer = crate::object::allocate(allocator, buffer)?.as_ptr();
+        let buffer = crate::ffi::object::allocate(allocator, buffer)?.as_ptr();
         let base: *mut sys::iree_hal_buffer_t = buffer.cast();
         // SAFETY: the object is fresh, its base comes first, and IREE initialises all of the base.
         unsafe {
@@ -573,7 +573,7 @@ fn foreign_backing(
             return Ok(None);
         }
         let backing = Retained::retain(sys::iree_hal_local_transient_buffer_backing_buffer(buffer));
-        backing.map(Some).ok_or_else(crate::transient::no_memory)
+        backing.map(Some).ok_or_else(crate::memory::transient::no_memory)
     }
 }
 

@@ -6,7 +6,7 @@
 //! shrinking, and a dma-buf has one size for ever. Anything else could be cut off by another process, and a page that is
 //! missing ends the process that looks at it.
 
-use crate::status::Result;
+use crate::ffi::status::Result;
 use hal_backend::HostRange;
 use hal_semaphore::{Code, Failure};
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};

@@ -2,13 +2,13 @@
 
 //! Bytes of a device that nobody else can use, and host memory that stands for them.
 
-use crate::allocator;
-use crate::buffer::Slice;
-use crate::constants::ACCESS_READ;
-use crate::object::{Lent, Retained, narrow};
-use crate::ranges::{Ranges, differences};
-use crate::semaphore::{IreeTimeline, List, OwnedList};
-use crate::status::{Result, check, invalid};
+use crate::ffi::constants::ACCESS_READ;
+use crate::ffi::object::{Lent, Retained, narrow};
+use crate::ffi::status::{Result, check, invalid};
+use crate::memory::allocator;
+use crate::memory::buffer::Slice;
+use crate::memory::ranges::{Ranges, differences};
+use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
 use hal_semaphore::MAX_VALUE;
 use hal_sys as sys;
 use std::ops::Range;

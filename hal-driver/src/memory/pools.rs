@@ -9,13 +9,13 @@
 //! A stream-ordered buffer gives its memory back when it is let go of, if no deallocation has, and that may be after the
 //! device. So whoever has such a buffer has the [`Pools`], and with them everything that a pool of IREE's needs.
 
-use crate::allocator::{Memory, Parent, granted, memory_type, usage};
-use crate::buffer::{Backing, Buffer, BufferSpec, DeviceMemory, Release};
-use crate::frontier::Frontiers;
-use crate::object::{Out, Retained, free, narrow, wide};
-use crate::proactor::Proactor;
-use crate::reservation::Pool;
-use crate::status::{Result, check, guard, guard_or, invalid};
+use crate::ffi::object::{Out, Retained, free, narrow, wide};
+use crate::ffi::status::{Result, check, guard, guard_or, invalid};
+use crate::memory::allocator::{Memory, Parent, granted, memory_type, usage};
+use crate::memory::buffer::{Backing, Buffer, BufferSpec, DeviceMemory, Release};
+use crate::memory::reservation::Pool;
+use crate::sync::frontier::Frontiers;
+use crate::sync::proactor::Proactor;
 use hal_backend::{Device, Heap};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
@@ -224,7 +224,7 @@ impl HeapPools {
         frontiers: &Arc<Frontiers>,
     ) -> Result<Self> {
         let allocator = memory.allocator;
-        let provider = crate::object::allocate(
+        let provider = crate::ffi::object::allocate(
             allocator,
             Provider {
                 base: UnsafeCell::default(),
@@ -367,7 +367,7 @@ impl Pools {
 /// # Safety
 ///
 /// As [`Retained::adopt`], for something that was just created.
-unsafe fn adopt<T: crate::object::Counted>(object: *mut T) -> Result<Retained<T>> {
+unsafe fn adopt<T: crate::ffi::object::Counted>(object: *mut T) -> Result<Retained<T>> {
     // SAFETY: the reference is the caller's, as it promises.
     unsafe { Retained::adopt(object) }.ok_or_else(|| invalid("IREE reported success but returned no object"))
 }

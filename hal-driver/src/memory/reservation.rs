@@ -2,8 +2,8 @@
 
 //! Memory that a pool of IREE's has set aside for one allocation.
 
-use crate::object::Retained;
-use crate::status::{Result, check, invalid};
+use crate::ffi::object::Retained;
+use crate::ffi::status::{Result, check, invalid};
 use hal_sys as sys;
 use std::ffi::c_void;
 

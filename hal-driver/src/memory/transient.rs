@@ -13,11 +13,11 @@
 //!
 //! IREE's local drivers have a buffer of this kind as well. Theirs lends its memory without a reference and keeps no pool.
 
-use crate::constants::Access;
-use crate::object::{HostAllocator, Lent, Retained, free, narrow};
-use crate::pools::Pools;
-use crate::reservation::{Pool, Reservation};
-use crate::status::{Result, check, guard, guard_or, invalid};
+use crate::ffi::constants::Access;
+use crate::ffi::object::{HostAllocator, Lent, Retained, free, narrow};
+use crate::ffi::status::{Result, check, guard, guard_or, invalid};
+use crate::memory::pools::Pools;
+use crate::memory::reservation::{Pool, Reservation};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use parking_lot::Mutex;
@@ -60,7 +60,8 @@ impl TransientBuffer {
         pools: Arc<Pools>,
     ) -> Result<Self> {
         let buffer = Transient { base: UnsafeCell::default(), allocator, state: Mutex::default(), pools };
-        let base: *mut sys::iree_hal_buffer_t = crate::object::allocate(allocator, buffer)?.as_ptr().cast();
+        let base: *mut sys::iree_hal_buffer_t =
+            crate::ffi::object::allocate(allocator, buffer)?.as_ptr().cast();
         // SAFETY: the object is fresh, its base comes first, and IREE initialises all of the base.
         let buffer = unsafe {
             sys::iree_hal_buffer_initialize(

@@ -23,8 +23,8 @@
 //! The own membership is read by every signal and stays where it is for good. The others are a list that is replaced as
 //! a whole; who advances them keeps the list that it found, and no lock is held while trackers call back.
 
-use crate::object::Retained;
-use crate::status::{Result, check, raw};
+use crate::ffi::object::Retained;
+use crate::ffi::status::{Result, check, raw};
 use hal_semaphore::{Code, Failure, Point};
 use hal_sys as sys;
 use parking_lot::{Mutex, RwLock};

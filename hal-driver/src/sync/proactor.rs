@@ -7,10 +7,10 @@
 //! anything in a callback of its own, of which nothing of ours is on the stack. So it is found out once which thread polls,
 //! by an operation that does nothing, and what must not happen on it happens elsewhere.
 
-use crate::constants::NOP;
-use crate::object::Retained;
-use crate::status::{Result, check, guard_or, invalid};
-use crate::teardown;
+use crate::ffi::constants::NOP;
+use crate::ffi::object::Retained;
+use crate::ffi::status::{Result, check, guard_or, invalid};
+use crate::sync::teardown;
 use hal_sys as sys;
 use parking_lot::{Condvar, Mutex};
 use std::cell::UnsafeCell;

@@ -14,13 +14,13 @@
 //! A semaphore of ours is recognised by its vtable, a `static` with one address. Every other one, and one of another
 //! device of ours, is *foreign*: it is watched and signalled through IREE's own interface (rule S9).
 
-use crate::bounce;
-use crate::constants::WAIT_FOR_ALL;
-use crate::frontier::Frontiers;
-use crate::object::{Counted, HostAllocator};
-use crate::proactor::Proactor;
-use crate::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
-use crate::teardown;
+use crate::ffi::constants::WAIT_FOR_ALL;
+use crate::ffi::object::{Counted, HostAllocator};
+use crate::ffi::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
+use crate::memory::bounce;
+use crate::sync::frontier::Frontiers;
+use crate::sync::proactor::Proactor;
+use crate::sync::teardown;
 use hal_semaphore::timeline::{Registration, Timeline, TimelineValues, Watcher};
 use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, Point, SignalError};
 use hal_sys as sys;
@@ -407,8 +407,8 @@ impl<'a> List<'a> {
     pub(crate) unsafe fn new(list: &'a sys::iree_hal_semaphore_list_t) -> Result<Self> {
         // SAFETY: valid during `'a`, as the caller promises.
         let (pointers, values) = unsafe {
-            let pointers = crate::object::slice(list.semaphores.cast_const(), list.count)?;
-            (pointers, crate::object::slice(list.payload_values.cast_const(), list.count)?)
+            let pointers = crate::ffi::object::slice(list.semaphores.cast_const(), list.count)?;
+            (pointers, crate::ffi::object::slice(list.payload_values.cast_const(), list.count)?)
         };
         if pointers.iter().any(|pointer| pointer.is_null()) {
             return Err(invalid("a semaphore list holds no semaphore in one of its places"));

@@ -15,9 +15,9 @@ mod poller;
 #[cfg(unix)]
 mod watch;
 
-use crate::proactor::Proactor;
-use crate::status::{Result, panic_text};
-use crate::teardown;
+use crate::ffi::status::{Result, panic_text};
+use crate::sync::proactor::Proactor;
+use crate::sync::teardown;
 use hal_backend::{Completion, Device, Properties};
 use hal_semaphore::backend::Completer;
 use hal_semaphore::{Code, Failure, Origin, Point};

@@ -13,9 +13,9 @@
 //! does not submit it again.
 
 use super::Looker;
-use crate::constants::{FILE_DESCRIPTOR, HANDLE_POLL, POLL_BROKEN, POLL_READABLE};
-use crate::proactor::Proactor;
-use crate::status::{Result, check, guard_or};
+use crate::ffi::constants::{FILE_DESCRIPTOR, HANDLE_POLL, POLL_BROKEN, POLL_READABLE};
+use crate::ffi::status::{Result, check, guard_or};
+use crate::sync::proactor::Proactor;
 use hal_backend::Device;
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;

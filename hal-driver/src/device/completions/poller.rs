@@ -19,7 +19,7 @@
 //! one of them sees the other.
 
 use super::Looker;
-use crate::status::Result;
+use crate::ffi::status::Result;
 use event_listener::{Event, Listener, listener};
 use hal_backend::Device;
 use hal_semaphore::{AdaptiveSpin, Code, Failure};
