@@ -9,3 +9,4 @@ pub(crate) mod host_pool;
 pub(crate) mod proactor;
 pub(crate) mod semaphore;
 pub(crate) mod teardown;
+pub(crate) mod write_back;

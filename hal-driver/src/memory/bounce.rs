@@ -17,8 +17,8 @@
 //!
 //! What is written has to be back before anybody hears that the operation has ended. A command buffer's mappings end before its
 //! signals. But IREE's local-task driver ends those of a dispatch that may run inline after its signals, on the same thread. So
-//! a thread remembers what it has mapped, and whenever a semaphore is signalled on it that we are told of, ours or one that we
-//! watch, everything that has changed by then goes back first. Of a semaphore that is neither we are not told.
+//! a thread remembers what it has mapped ([`write_back`]), and whenever a semaphore is signalled on it that we are told of, ours
+//! or one that we watch, everything that has changed by then goes back first. Of a semaphore that is neither we are not told.
 
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_WRITE};
 use crate::ffi::object::{Lent, narrow, wide};
@@ -28,20 +28,13 @@ use crate::memory::lending::{Lending, Owner, RETURNED, staging_of};
 use crate::memory::ranges::{Ranges, differences};
 use crate::sync::semaphore::{IreeTimeline, List};
 use crate::sync::teardown;
+use crate::sync::write_back::{self, WriteBack, copying};
 use hal_backend::HostRange;
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use parking_lot::Mutex;
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-
-thread_local! {
-    /// What this thread has mapped.
-    static MAPPED: RefCell<Vec<Weak<Bounce>>> = const { RefCell::new(Vec::new()) };
-    /// This thread is copying, and whatever it signals meanwhile is of others.
-    static COPIES: Cell<bool> = const { Cell::new(false) };
-}
 
 /// The copies that there are, by the address of their buffer, which they keep.
 static BOUNCES: Mutex<BTreeMap<usize, Weak<Bounce>>> = Mutex::new(BTreeMap::new());
@@ -65,14 +58,6 @@ fn copy_of(range: &HostRange) -> Result<HostRange> {
     let fits = copy.copy_from(range);
     debug_assert!(fits, "it is as long");
     Ok(copy)
-}
-
-/// Does something on a thread that must not do it again inside.
-fn copying<T>(copy: impl FnOnce() -> T) -> T {
-    let before = COPIES.replace(true);
-    let copied = copy();
-    COPIES.set(before);
-    copied
 }
 
 impl Bounce {
@@ -138,7 +123,9 @@ impl Bounce {
         *known = Some(fresh);
         Ok(())
     }
+}
 
+impl WriteBack for Bounce {
     /// Has the owner take what has changed, and waits until it has.
     fn write_back(&self) -> Result {
         if !self.writes {
@@ -190,10 +177,8 @@ pub(crate) unsafe fn map(
     bounce.refresh()?;
     let part = bounce.view.slice(offset, length).ok_or_else(|| invalid("a mapping is inside its buffer"))?;
     mapping.contents = sys::iree_byte_span_t { data: part.address(), data_length: narrow(length) };
-    MAPPED.with_borrow_mut(|mapped| {
-        mapped.retain(|bounce| bounce.strong_count() > 0);
-        mapped.push(Arc::downgrade(&bounce));
-    });
+    let mapped = Arc::downgrade(&bounce);
+    write_back::register(mapped);
     let [kept] = &mut mapping.impl_.reserved;
     *kept = wide(Arc::into_raw(bounce).expose_provenance());
     Ok(())
@@ -213,20 +198,4 @@ pub(crate) unsafe fn unmap(mapping: &mut sys::iree_hal_buffer_mapping_t) -> Resu
     // SAFETY: nobody else writes this field, so it is what `map` put there, taken out once.
     let bounce = unsafe { Arc::from_raw(bounce) };
     bounce.write_back().map(|()| true)
-}
-
-/// A semaphore is about to be signalled on this thread, or has been: what this thread has mapped goes back first.
-pub(crate) fn before_signal() -> Result {
-    // A thread on its way out has nothing mapped any more.
-    let has_mapped = MAPPED.try_with(|mapped| !mapped.borrow().is_empty()).unwrap_or(false);
-    if has_mapped && !COPIES.get() { write_back_all() } else { Ok(()) }
-}
-
-#[cold]
-fn write_back_all() -> Result {
-    let mapped: Vec<Arc<Bounce>> = MAPPED.with_borrow_mut(|mapped| {
-        mapped.retain(|bounce| bounce.strong_count() > 0);
-        mapped.iter().filter_map(Weak::upgrade).collect()
-    });
-    mapped.iter().try_for_each(|bounce| bounce.write_back())
 }

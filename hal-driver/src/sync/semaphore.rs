@@ -17,10 +17,9 @@
 use crate::ffi::constants::WAIT_FOR_ALL;
 use crate::ffi::object::{Counted, HostAllocator};
 use crate::ffi::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
-use crate::memory::bounce;
 use crate::sync::frontier::Frontiers;
 use crate::sync::proactor::Proactor;
-use crate::sync::teardown;
+use crate::sync::{teardown, write_back};
 use hal_semaphore::timeline::{Registration, Timeline, TimelineValues, Watcher};
 use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, Point, SignalError};
 use hal_sys as sys;
@@ -567,7 +566,7 @@ unsafe extern "C" fn reached(
         // SAFETY: IREE gives its reference back with the one call that it makes; the status is ours to consume.
         let (entry, outcome) =
             unsafe { (Arc::from_raw(user_data.cast_const().cast::<Entry>()), check(status)) };
-        let outcome = outcome.and_then(|()| bounce::before_signal());
+        let outcome = outcome.and_then(|()| write_back::before_signal());
         entry.watcher.notify(outcome.map(|()| entry.value));
     });
 }
@@ -630,7 +629,7 @@ unsafe extern "C" fn signal(
                 format!("cannot signal {value}: it is past the largest a semaphore can reach, {MAX_VALUE}");
             return Err(invalid(message));
         }
-        bounce::before_signal()?;
+        write_back::before_signal()?;
         // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
         let semaphore = unsafe { &*base.cast::<Semaphore>() };
         // The engine may not have heard of a failure yet.
