@@ -3,7 +3,7 @@
 //! Mappings of memory that the host cannot map, for devices of drivers that map what they work on.
 //!
 //! IREE's local devices do: they know no other way to a buffer. Where they execute a command buffer they ask for any access
-//! at all, which programs never do ([`ACCESS_ANY`](crate::ffi::constants::ACCESS_ANY)); so such a mapping is another driver at
+//! at all, which programs never do ([`ACCESS_ANY`]); so such a mapping is another driver at
 //! work, on a thread that may wait. It gets a copy: the owner brings the bytes into host memory, and when the mapping ends takes
 //! those back that changed, as for any [loan](crate::device::Loan). A program that maps such a buffer is refused, as before.
 //!
