@@ -6,11 +6,16 @@
 
 pub(crate) mod alloca;
 pub(crate) mod allocator;
+pub(crate) mod backing;
 pub(crate) mod bounce;
 pub(crate) mod buffer;
+pub(crate) mod buffer_range;
 pub(crate) mod external;
+pub(crate) mod heap;
 pub(crate) mod lending;
 pub(crate) mod pools;
 pub(crate) mod ranges;
 pub(crate) mod reservation;
+mod statistics;
 pub(crate) mod transient;
+mod virtual_memory;

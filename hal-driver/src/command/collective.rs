@@ -12,7 +12,7 @@ use crate::command::record::{Reference, Use};
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::object::extent;
 use crate::ffi::status::{Result, invalid};
-use crate::memory::buffer::Slice;
+use crate::memory::buffer_range::Slice;
 use crate::sync::host_pool::HostPool;
 use hal_backend::HostRange;
 use hal_collectives::{

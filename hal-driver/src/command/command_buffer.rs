@@ -20,7 +20,7 @@ use crate::command::record::{Record, Reference, StandIns, Use, Uses};
 use crate::command::staging;
 use crate::ffi::object::{HostAllocator, HostMemory, Lent, Out, Retained, allocate, bytes, free, wide};
 use crate::ffi::status::{Result, guard, guard_or, invalid};
-use crate::memory::buffer::Slice;
+use crate::memory::buffer_range::Slice;
 use hal_backend::{Command, Commands, Device};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;

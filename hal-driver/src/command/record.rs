@@ -15,7 +15,7 @@ use crate::command::host_program::check_local_memory;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::object::{extent, slice, wide};
 use crate::ffi::status::{Missing, Result, invalid, unimplemented};
-use crate::memory::buffer::Slice;
+use crate::memory::buffer_range::Slice;
 use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span, Workgroups};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;

@@ -22,7 +22,7 @@ use crate::command::record::{Reference, Use};
 use crate::device::work::Operation;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::ffi::status::{Result, invalid};
-use crate::memory::buffer::Slice;
+use crate::memory::buffer_range::Slice;
 use crate::memory::lending::{Owner, copy_all_by};
 use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
 use hal_backend::Device;

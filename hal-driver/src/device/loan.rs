@@ -33,7 +33,7 @@ use crate::device::work::Operation;
 use crate::ffi::constants::ACCESS_WRITE;
 use crate::ffi::object::Lent;
 use crate::ffi::status::{Result, text};
-use crate::memory::buffer::Slice;
+use crate::memory::buffer_range::Slice;
 use crate::memory::lending::{Lending, Owner, RETURNED, staging_of};
 use crate::memory::ranges::Ranges;
 use crate::sync::semaphore::{IreeTimeline, List, OwnedList};

@@ -9,11 +9,12 @@ use crate::command::record::{Record, Reference, Use};
 use crate::device::profile::About;
 use crate::device::work::{HostCall, Operation, ProgramCall, Transfer, Work};
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
+use crate::ffi::object::Opaque;
 use crate::ffi::object::{Lent, Out, Retained, bytes, narrow, slice, wide};
 use crate::ffi::status::{Result, check, guard, invalid, refused};
 use crate::memory::alloca::{Alloca, Attempt, Dealloca};
-use crate::memory::allocator;
-use crate::memory::buffer::{Opaque, Slice};
+use crate::memory::buffer_range::Slice;
+use crate::memory::heap;
 use crate::memory::reservation::Pool;
 use crate::memory::transient::TransientBuffer;
 use crate::sync::semaphore::List;
@@ -183,7 +184,7 @@ impl<D: Device> State<D> {
         let (heaps, mut params) = (&self.properties.heaps, *params);
         // SAFETY: parameters of ours, in which what was left open is filled in.
         unsafe { sys::iree_hal_buffer_params_canonicalize(&raw mut params) };
-        let (heap, mut params) = allocator::place(&self.properties, &params)?;
+        let (heap, mut params) = heap::place(&self.properties, &params)?;
         if heaps.get(heap).is_none_or(|heap| length > heap.max_allocation) {
             let message =
                 format!("this device cannot allocate {length} bytes of the kind that was asked for");

@@ -7,7 +7,7 @@ use crate::ffi::constants::ACCESS_READ;
 use crate::ffi::object::{Lent, Retained};
 use crate::ffi::status::check;
 use crate::memory::alloca::Dealloca;
-use crate::memory::buffer::Slice;
+use crate::memory::buffer_range::Slice;
 use crate::memory::transient::TransientBuffer;
 use crate::sync::semaphore::IreeTimeline;
 use crate::testing;

@@ -361,3 +361,11 @@ pub(crate) struct Header(UnsafeCell<sys::iree_hal_resource_t>);
 pub(crate) fn resource<V>(vtable: *const V) -> Header {
     Header(UnsafeCell::new(sys::iree_hal_resource_t { ref_count: 1, vtable: vtable.cast() }))
 }
+
+/// A pointer to C's own data that we keep but never look at.
+pub(crate) struct Opaque(pub(crate) *mut c_void);
+
+// SAFETY: only handed back to whoever gave it.
+unsafe impl Send for Opaque {}
+// SAFETY: as above.
+unsafe impl Sync for Opaque {}

@@ -2,234 +2,26 @@
 
 //! The device allocator: synchronous buffers of the device's heaps, imports and exports.
 
-use crate::ffi::constants::{ACCESS_ALL, ACCESS_ANY, ACCESS_UNALIGNED};
+use crate::ffi::constants::ACCESS_ANY;
 use crate::ffi::object::{Header, HostAllocator, Out, Retained, free, narrow, required, resource, wide};
-use crate::ffi::status::{OK, Result, guard, guard_or, invalid, unavailable};
-use crate::memory::buffer::{Buffer, BufferSpec, DeviceMemory, Release, Slice};
+use crate::ffi::status::{OK, Result, guard, guard_or, invalid};
+use crate::memory::backing::{DeviceMemory, Parent};
+use crate::memory::buffer::{Buffer, BufferSpec, Release};
+use crate::memory::buffer_range::Slice;
 use crate::memory::external::SharedMemory;
+use crate::memory::heap::{
+    DEVICE_VISIBLE, DISPATCH, EXPORT, TRANSFER, alignment, check_alignment, crooked, find_heap,
+    find_import_heap, granted, memory_type, place, usage,
+};
+use crate::memory::statistics::{CountedBytes, Statistics};
+use crate::memory::virtual_memory;
 use hal_backend::{Device, Heap, HostRange, Properties};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
-use parking_lot::Mutex;
 use std::any::Any;
 use std::marker::PhantomData;
 use std::os::fd::{BorrowedFd, IntoRawFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
-
-type MemoryType = sys::iree_hal_memory_type_t;
-type Usage = sys::iree_hal_buffer_usage_t;
-
-const DEVICE_VISIBLE: MemoryType = sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE as MemoryType;
-const DEVICE_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL as MemoryType;
-pub(crate) const HOST_VISIBLE: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_VISIBLE as MemoryType;
-const HOST_COHERENT: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_COHERENT as MemoryType;
-const HOST_CACHED: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_CACHED as MemoryType;
-const OPTIMAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_OPTIMAL as MemoryType;
-const HOST_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL as MemoryType;
-
-const TRANSFER: Usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER as Usage;
-const DISPATCH: Usage = sys::IREE_HAL_BUFFER_USAGE_DISPATCH as Usage;
-const SHARING: Usage = (sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT
-    | sys::IREE_HAL_BUFFER_USAGE_SHARING_REPLICATE
-    | sys::IREE_HAL_BUFFER_USAGE_SHARING_CONCURRENT
-    | sys::IREE_HAL_BUFFER_USAGE_SHARING_IMMUTABLE) as Usage;
-const EXPORT: Usage = sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT as Usage;
-const MAPPING: Usage = (sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED
-    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_PERSISTENT
-    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_OPTIONAL
-    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM
-    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_SEQUENTIAL_WRITE) as Usage;
-
-const OPTIONAL: Usage = sys::IREE_HAL_BUFFER_USAGE_MAPPING_OPTIONAL as Usage;
-
-/// The type of a heap's memory in IREE's terms.
-pub(crate) fn memory_type(heap: &Heap) -> MemoryType {
-    let mut bits = DEVICE_VISIBLE;
-    if heap.device_local {
-        bits |= DEVICE_LOCAL;
-    } else {
-        bits |= HOST_LOCAL;
-    }
-    if heap.host_visible {
-        bits |= HOST_VISIBLE;
-    }
-    if heap.coherent {
-        bits |= HOST_COHERENT | HOST_CACHED;
-    }
-    bits
-}
-
-/// What a heap's buffers can be used for.
-pub(crate) fn usage(heap: &Heap) -> Usage {
-    TRANSFER | DISPATCH | SHARING | if heap.host_visible { MAPPING } else { 0 }
-}
-
-/// What a buffer is to begin on; nothing, if there is no such alignment.
-fn alignment(params: &sys::iree_hal_buffer_params_t) -> Option<u64> {
-    Some(wide(params.min_alignment).max(1)).filter(|alignment| alignment.is_power_of_two())
-}
-
-/// The heap for a buffer. Whoever is told that something can be allocated, allocates it, or queues its allocation asks here.
-fn find_heap<'a>(
-    properties: &'a Properties,
-    params: &sys::iree_hal_buffer_params_t,
-) -> Option<(usize, &'a Heap)> {
-    let must_map =
-        params.type_ & HOST_VISIBLE != 0 || (params.usage & MAPPING != 0 && params.usage & OPTIONAL == 0);
-    let wants_host = params.type_ & HOST_LOCAL == HOST_LOCAL;
-    let alignment = alignment(params)?;
-    let fits = |heap: &Heap| (heap.host_visible || !must_map) && heap.alignment >= alignment;
-    let mut candidates = properties.heaps.iter().enumerate().filter(|(_, heap)| fits(heap));
-    let first = candidates.next()?;
-    if wants_host && first.1.device_local {
-        return Some(candidates.find(|(_, heap)| !heap.device_local).unwrap_or(first));
-    }
-    Some(first)
-}
-
-/// The heap for a buffer, and the parameters that the buffer will really have.
-pub(crate) fn place(
-    properties: &Properties,
-    params: &sys::iree_hal_buffer_params_t,
-) -> Result<(usize, sys::iree_hal_buffer_params_t)> {
-    match find_heap(properties, params) {
-        Some((index, heap)) => Ok((index, granted(heap, params))),
-        None => Err(misplaced(properties, params)),
-    }
-}
-
-/// Why no heap fits.
-#[cold]
-fn misplaced(properties: &Properties, params: &sys::iree_hal_buffer_params_t) -> Failure {
-    let Some(alignment) = alignment(params) else { return crooked(params) };
-    let most = properties.heaps.iter().map(|heap| heap.alignment).max().unwrap_or(1);
-    invalid(if alignment > most {
-        format!("no memory of this device is aligned to {alignment}, but to {most} at most")
-    } else {
-        "no memory of this device is what the buffer asks for: the host cannot map it, or it is aligned to less"
-            .to_owned()
-    })
-}
-
-#[cold]
-fn crooked(params: &sys::iree_hal_buffer_params_t) -> Failure {
-    invalid(format!("an alignment is a power of two, not {}", params.min_alignment))
-}
-
-/// What a buffer of a heap really has, of what was asked for and beyond.
-pub(crate) fn granted(heap: &Heap, params: &sys::iree_hal_buffer_params_t) -> sys::iree_hal_buffer_params_t {
-    let mut params = *params;
-    params.type_ = (params.type_ & !OPTIMAL) | DEVICE_VISIBLE;
-    params.usage |= TRANSFER;
-    if !heap.device_local {
-        // Asked for as the device's own, and visible to the host: here these are two kinds of memory, and only one can be
-        // mapped. The device uses it where it is.
-        params.type_ = (params.type_ & !(DEVICE_LOCAL & !DEVICE_VISIBLE)) | HOST_LOCAL;
-    }
-    if heap.host_visible {
-        params.type_ |= HOST_VISIBLE;
-        params.usage |= (sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED
-            | sys::IREE_HAL_BUFFER_USAGE_MAPPING_PERSISTENT
-            | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM) as Usage;
-    } else {
-        // Mapping was optional, and is not to be had.
-        params.usage &= !MAPPING;
-    }
-    if heap.coherent {
-        params.type_ |= HOST_COHERENT;
-    }
-    if params.access == 0 {
-        params.access = ACCESS_ALL;
-    }
-    params
-}
-
-/// The heap that host memory joins when it is imported, and what it has to begin on: the heap of the host's memory, or of
-/// memory that both share. Host memory does not become a card's own.
-fn find_import_heap<'a>(
-    properties: &'a Properties,
-    params: &sys::iree_hal_buffer_params_t,
-) -> Option<(&'a Heap, u64)> {
-    alignment(params)?;
-    let taking = || properties.heaps.iter().filter_map(|heap| Some((heap, heap.import_alignment?)));
-    let taken = taking().find(|(heap, _)| !heap.device_local).or_else(|| taking().next())?;
-    let wants_device = params.type_ & DEVICE_LOCAL == DEVICE_LOCAL;
-    (taken.0.device_local || !wants_device).then_some(taken)
-}
-
-/// Whether an import begins where its heap asks it to. Programs are compiled for that: a vector load from elsewhere is a
-/// fault.
-fn check_alignment(least: u64, params: &sys::iree_hal_buffer_params_t, address: u64) -> Result {
-    let least = if params.access & ACCESS_UNALIGNED != 0 { 1 } else { least };
-    let alignment = least.max(wide(params.min_alignment));
-    if address.is_multiple_of(alignment) {
-        return Ok(());
-    }
-    let message = format!(
-        "host memory at {address:#x} does not begin at a multiple of {alignment}; align it, copy it into a buffer that is \
-         allocated, or allow IREE_HAL_MEMORY_ACCESS_UNALIGNED if no program is to work on it"
-    );
-    Err(Failure::new(Code::OutOfRange, message))
-}
-
-/// What a buffer is asked for with that bytes pass through: the host can map it, and the device copy from and to it.
-pub(crate) fn staging() -> sys::iree_hal_buffer_params_t {
-    let mapping =
-        sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM;
-    sys::iree_hal_buffer_params_t {
-        type_: HOST_LOCAL | DEVICE_VISIBLE,
-        usage: TRANSFER | mapping as Usage,
-        ..Default::default()
-    }
-}
-
-/// How much is allocated of the device's memory and of the host's, for `--print_device_statistics`.
-#[derive(Default)]
-pub(crate) struct Statistics {
-    device: Arc<Counter>,
-    host: Arc<Counter>,
-}
-
-#[derive(Default)]
-struct Counter {
-    allocated: AtomicU64,
-    freed: AtomicU64,
-    peak: AtomicU64,
-}
-
-impl Counter {
-    fn add(self: &Arc<Self>, bytes: u64) -> Counted {
-        let allocated = self.allocated.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let live = allocated.saturating_sub(self.freed.load(Ordering::Relaxed));
-        self.peak.fetch_max(live, Ordering::Relaxed);
-        Counted { counter: self.clone(), bytes }
-    }
-
-    /// The peak, what was allocated and what was freed.
-    fn read(&self) -> [sys::iree_device_size_t; 3] {
-        [&self.peak, &self.allocated, &self.freed].map(|number| narrow(number.load(Ordering::Relaxed)))
-    }
-}
-
-impl Statistics {
-    fn of(&self, heap: &Heap) -> &Arc<Counter> {
-        if heap.device_local { &self.device } else { &self.host }
-    }
-}
-
-/// Some bytes that are counted until they are gone.
-pub(crate) struct Counted {
-    counter: Arc<Counter>,
-    bytes: u64,
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.counter.freed.fetch_add(self.bytes, Ordering::Relaxed);
-    }
-}
 
 /// What buffers of a device are made with: shared by the allocator and the pools.
 pub(crate) struct Memory<D: Device> {
@@ -239,61 +31,6 @@ pub(crate) struct Memory<D: Device> {
     pub(crate) statistics: Statistics,
     /// The device for C, as long as there is one.
     pub(crate) parent: Arc<Parent>,
-}
-
-/// A device for C, for what does not keep it: buffers may outlive it.
-///
-/// # Invariants
-///
-/// What is in here is null or a device whose structure is not freed, as long as the lock is held. The device may be on its
-/// way out, with no reference left.
-#[derive(Default)]
-pub(crate) struct Parent {
-    device: AtomicPtr<sys::iree_hal_device_t>,
-    lock: Mutex<()>,
-}
-
-impl Parent {
-    /// The device, to compare with or to name where nobody looks at it; null if it is gone.
-    pub(crate) fn address(&self) -> *mut sys::iree_hal_device_t {
-        self.device.load(Ordering::Acquire)
-    }
-
-    /// A reference to the device, unless it is gone or on its way out.
-    pub(crate) fn retain(&self) -> Option<Retained<sys::iree_hal_device_t>> {
-        let _stays = self.lock.lock();
-        let device = NonNull::new(self.address())?.as_ptr();
-        // SAFETY: the structure is there, by the invariant; it begins with its count, which IREE changes by atomics. A reference
-        // that was counted is ours.
-        unsafe {
-            let resource = device.cast::<sys::iree_hal_resource_t>();
-            let count = AtomicI32::from_ptr(&raw mut (*resource).ref_count);
-            let more = |count: i32| (count > 0).then_some(count + 1);
-            count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-            Retained::adopt(device)
-        }
-    }
-
-    /// The device exists now.
-    ///
-    /// # Safety
-    ///
-    /// It is [forgotten](Self::forget) before it is freed.
-    pub(crate) unsafe fn is(&self, device: *mut sys::iree_hal_device_t) {
-        self.device.store(device, Ordering::Release);
-    }
-
-    /// Keeps the device from being forgotten.
-    #[cfg(test)]
-    pub(crate) fn hold(&self) -> parking_lot::MutexGuard<'_, ()> {
-        self.lock.lock()
-    }
-
-    /// The device has no reference any more.
-    pub(crate) fn forget(&self) {
-        let _nobody_looks = self.lock.lock();
-        self.device.store(std::ptr::null_mut(), Ordering::Release);
-    }
 }
 
 impl<D: Device> Memory<D> {
@@ -349,7 +86,7 @@ impl<D: Device> Memory<D> {
         &self,
         memory: D::Memory,
         shared: Option<Arc<SharedMemory>>,
-        counted: Option<Counted>,
+        counted: Option<CountedBytes>,
     ) -> Arc<DeviceMemory<D>> {
         DeviceMemory::new(self.device.clone(), self.parent.clone(), memory, shared, counted)
     }
@@ -725,102 +462,5 @@ impl<D: Device> Table<D> {
             unsafe { Out::new(out).set(external) };
             Ok(())
         })
-    }
-}
-
-/// No device here pages its memory for IREE yet: each of these says so by name, with the code that IREE asks for.
-mod virtual_memory {
-    use super::*;
-
-    fn none(what: &str) -> sys::iree_status_t {
-        guard(|| Err(unavailable(what)))
-    }
-
-    pub(super) unsafe extern "C" fn supports(_: *mut sys::iree_hal_allocator_t) -> bool {
-        false
-    }
-
-    pub(super) unsafe extern "C" fn query_granularity(
-        _: *mut sys::iree_hal_allocator_t,
-        _: sys::iree_hal_buffer_params_t,
-        _: *mut sys::iree_device_size_t,
-        _: *mut sys::iree_device_size_t,
-    ) -> sys::iree_status_t {
-        none("iree_hal_allocator_virtual_memory_query_granularity")
-    }
-
-    pub(super) unsafe extern "C" fn reserve(
-        _: *mut sys::iree_hal_allocator_t,
-        _: sys::iree_hal_queue_affinity_t,
-        _: sys::iree_device_size_t,
-        _: *mut *mut sys::iree_hal_buffer_t,
-    ) -> sys::iree_status_t {
-        none("iree_hal_allocator_virtual_memory_reserve")
-    }
-
-    pub(super) unsafe extern "C" fn release(
-        _: *mut sys::iree_hal_allocator_t,
-        _: *mut sys::iree_hal_buffer_t,
-    ) -> sys::iree_status_t {
-        none("iree_hal_allocator_virtual_memory_release")
-    }
-
-    pub(super) unsafe extern "C" fn physical_allocate(
-        _: *mut sys::iree_hal_allocator_t,
-        _: sys::iree_hal_buffer_params_t,
-        _: sys::iree_device_size_t,
-        _: sys::iree_allocator_t,
-        _: *mut *mut sys::iree_hal_physical_memory_t,
-    ) -> sys::iree_status_t {
-        none("iree_hal_allocator_physical_memory_allocate")
-    }
-
-    pub(super) unsafe extern "C" fn physical_free(
-        _: *mut sys::iree_hal_allocator_t,
-        _: *mut sys::iree_hal_physical_memory_t,
-    ) -> sys::iree_status_t {
-        none("iree_hal_allocator_physical_memory_free")
-    }
-
-    pub(super) unsafe extern "C" fn map(
-        _: *mut sys::iree_hal_allocator_t,
-        _: *mut sys::iree_hal_buffer_t,
-        _: sys::iree_device_size_t,
-        _: *mut sys::iree_hal_physical_memory_t,
-        _: sys::iree_device_size_t,
-        _: sys::iree_device_size_t,
-    ) -> sys::iree_status_t {
-        none("iree_hal_allocator_virtual_memory_map")
-    }
-
-    pub(super) unsafe extern "C" fn unmap(
-        _: *mut sys::iree_hal_allocator_t,
-        _: *mut sys::iree_hal_buffer_t,
-        _: sys::iree_device_size_t,
-        _: sys::iree_device_size_t,
-    ) -> sys::iree_status_t {
-        none("iree_hal_allocator_virtual_memory_unmap")
-    }
-
-    pub(super) unsafe extern "C" fn protect(
-        _: *mut sys::iree_hal_allocator_t,
-        _: *mut sys::iree_hal_buffer_t,
-        _: sys::iree_device_size_t,
-        _: sys::iree_device_size_t,
-        _: sys::iree_hal_queue_affinity_t,
-        _: sys::iree_hal_memory_protection_t,
-    ) -> sys::iree_status_t {
-        none("iree_hal_allocator_virtual_memory_protect")
-    }
-
-    pub(super) unsafe extern "C" fn advise(
-        _: *mut sys::iree_hal_allocator_t,
-        _: *mut sys::iree_hal_buffer_t,
-        _: sys::iree_device_size_t,
-        _: sys::iree_device_size_t,
-        _: sys::iree_hal_queue_affinity_t,
-        _: sys::iree_hal_memory_advice_t,
-    ) -> sys::iree_status_t {
-        none("iree_hal_allocator_virtual_memory_advise")
     }
 }

@@ -23,7 +23,7 @@
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_WRITE};
 use crate::ffi::object::{Lent, narrow, wide};
 use crate::ffi::status::{Result, check, invalid};
-use crate::memory::buffer::Slice;
+use crate::memory::buffer_range::Slice;
 use crate::memory::lending::{Lending, Owner, RETURNED, staging_of};
 use crate::memory::ranges::{Ranges, differences};
 use crate::sync::semaphore::{IreeTimeline, List};

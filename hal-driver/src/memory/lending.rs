@@ -5,8 +5,8 @@
 use crate::ffi::constants::ACCESS_READ;
 use crate::ffi::object::{Lent, Retained, narrow};
 use crate::ffi::status::{Result, check, invalid};
-use crate::memory::allocator;
-use crate::memory::buffer::Slice;
+use crate::memory::buffer_range::Slice;
+use crate::memory::heap;
 use crate::memory::ranges::{Ranges, differences};
 use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
 use hal_semaphore::MAX_VALUE;
@@ -53,7 +53,7 @@ pub(crate) fn staging_of(device: Lent<'_, sys::iree_hal_device_t>, length: u64) 
     // SAFETY: the device is lent; the out-parameter is ours.
     let buffer = unsafe {
         let allocator = sys::iree_hal_device_allocator(device.get());
-        let params = allocator::staging();
+        let params = heap::staging();
         check(sys::iree_hal_allocator_allocate_buffer(allocator, params, narrow(length), &raw mut buffer))?;
         Retained::adopt(buffer)
     };

@@ -11,8 +11,10 @@
 
 use crate::ffi::object::{Out, Retained, free, narrow, wide};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid};
-use crate::memory::allocator::{Memory, Parent, granted, memory_type, usage};
-use crate::memory::buffer::{Backing, Buffer, BufferSpec, DeviceMemory, Release};
+use crate::memory::allocator::Memory;
+use crate::memory::backing::{Backing, DeviceMemory, Parent};
+use crate::memory::buffer::{Buffer, BufferSpec, Release};
+use crate::memory::heap::{granted, memory_type, usage};
 use crate::memory::reservation::Pool;
 use crate::sync::frontier::Frontiers;
 use crate::sync::proactor::Proactor;
