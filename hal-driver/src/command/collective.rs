@@ -12,7 +12,7 @@ use crate::command::record::{Reference, Use};
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::object::extent;
 use crate::ffi::status::{Result, invalid};
-use crate::memory::buffer_range::Slice;
+use crate::memory::buffer_range::BufferRange;
 use crate::sync::host_pool::HostPool;
 use hal_backend::HostRange;
 use hal_collectives::{
@@ -153,7 +153,8 @@ unsafe fn length_of(reference: &sys::iree_hal_buffer_ref_t) -> Result<u64> {
         return Ok(extent(reference.length));
     }
     // SAFETY: alive, as the caller promises.
-    unsafe { Slice::lent(reference.buffer, reference.offset, reference.length) }.map(|slice| slice.length)
+    unsafe { BufferRange::lent(reference.buffer, reference.offset, reference.length) }
+        .map(|range| range.length)
 }
 
 /// How many elements one rank of an all-gather sends: as many as IREE's header says the count is, or that share of the
@@ -189,8 +190,8 @@ unsafe fn cut(
     };
     // SAFETY: alive or null, as the caller promises.
     Ok(Some(match unsafe { Reference::new(reference)? } {
-        Reference::Direct(slice) if slice.length < bytes => return Err(short(slice.length)),
-        Reference::Direct(slice) => Reference::Direct(slice.part(0, bytes)?),
+        Reference::Direct(range) if range.length < bytes => return Err(short(range.length)),
+        Reference::Direct(range) => Reference::Direct(range.part(0, bytes)?),
         Reference::Slot { length, .. } if length < bytes => return Err(short(length)),
         Reference::Slot { slot, offset, .. } => Reference::Slot { slot, offset, length: bytes },
     }))
@@ -198,23 +199,23 @@ unsafe fn cut(
 
 /// Memory that is mapped when the first piece of an operation that uses it starts, and until the last one has ended.
 pub(crate) struct Mapped {
-    slice: Slice,
+    bytes: BufferRange,
     access: Access,
-    range: Mutex<Option<HostRange>>,
+    mapped: Mutex<Option<HostRange>>,
 }
 
 impl Mapped {
-    pub(crate) fn new(slice: Slice, access: Access) -> Arc<Self> {
-        Arc::new(Self { slice, access, range: Mutex::default() })
+    pub(crate) fn new(bytes: BufferRange, access: Access) -> Arc<Self> {
+        Arc::new(Self { bytes, access, mapped: Mutex::default() })
     }
 
     fn map(&self) -> Result<HostRange> {
-        if let Some(range) = &*self.range.lock() {
-            return Ok(range.clone());
+        if let Some(mapped) = &*self.mapped.lock() {
+            return Ok(mapped.clone());
         }
         // Without the lock, as a buffer may be another driver's. Two pieces that start at once may both map it.
-        let range = self.slice.map(self.access)?;
-        Ok(self.range.lock().get_or_insert(range).clone())
+        let mapped = self.bytes.map(self.access)?;
+        Ok(self.mapped.lock().get_or_insert(mapped).clone())
     }
 }
 
@@ -223,28 +224,28 @@ pub(crate) enum Near {
     /// That of the whole operation, and how many bytes of it the piece uses.
     Whole(Arc<Mapped>, u64),
     /// What stands for the piece's.
-    Staging(Slice),
+    Staging(BufferRange),
 }
 
 impl Near {
     fn length(&self) -> u64 {
         match self {
             Near::Whole(_, length) => *length,
-            Near::Staging(slice) => slice.length,
+            Near::Staging(range) => range.length,
         }
     }
 
     fn map(&self, access: Access) -> Result<Memory> {
         Ok(match self {
             Near::Whole(mapped, _) => Memory::Whole(mapped.map()?),
-            Near::Staging(slice) => Memory::Alone(slice.map(access)?),
+            Near::Staging(range) => Memory::Alone(range.map(access)?),
         })
     }
 }
 
 /// A collective that its rank has entered, or a piece of one, with memory that the host can see.
 pub(crate) enum Entered {
-    Whole { entry: Box<dyn Entry>, send: Option<Slice>, recv: Option<Slice> },
+    Whole { entry: Box<dyn Entry>, send: Option<BufferRange>, recv: Option<BufferRange> },
     Piece { entry: Box<dyn PieceEntry>, send: Option<Near>, recv: Option<Near> },
 }
 
@@ -252,7 +253,7 @@ impl Entered {
     fn length(&self) -> u64 {
         let lengths = match self {
             Entered::Whole { send, recv, .. } => {
-                [send, recv].map(|slice| slice.as_ref().map(|slice| slice.length))
+                [send, recv].map(|range| range.as_ref().map(|range| range.length))
             }
             Entered::Piece { send, recv, .. } => [send, recv].map(|near| near.as_ref().map(Near::length)),
         };
@@ -269,8 +270,8 @@ impl Entered {
     fn start(self, done: Done) -> std::result::Result<Option<Job>, (Failure, Done)> {
         match self {
             Entered::Whole { entry, send, recv } => {
-                let map = |slice: &Option<Slice>, access| {
-                    slice.as_ref().map(|slice: &Slice| slice.map(access)).transpose()
+                let map = |range: &Option<BufferRange>, access| {
+                    range.as_ref().map(|range: &BufferRange| range.map(access)).transpose()
                 };
                 match (map(&send, ACCESS_READ), map(&recv, ACCESS_WRITE)) {
                     (Ok(send), Ok(recv)) => Ok(entry.start(Buffers { send, recv }, done)),

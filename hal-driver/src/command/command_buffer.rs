@@ -20,7 +20,7 @@ use crate::command::record::{Record, Reference, StandIns, Use, Uses};
 use crate::command::staging;
 use crate::ffi::object::{HostAllocator, HostMemory, Lent, Out, Retained, allocate, bytes, free, wide};
 use crate::ffi::status::{Result, guard, guard_or, invalid};
-use crate::memory::buffer_range::Slice;
+use crate::memory::buffer_range::BufferRange;
 use hal_backend::{Command, Commands, Device};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -95,8 +95,8 @@ impl Recording {
                     uses.add(way);
                 }
             }
-            Reference::Direct(slice) => {
-                if let Some(owner) = slice.sole_user().filter(|owner| !self.owners.contains(owner)) {
+            Reference::Direct(range) => {
+                if let Some(owner) = range.sole_user().filter(|owner| !self.owners.contains(owner)) {
                     self.owners.push(owner);
                 }
             }
@@ -223,7 +223,7 @@ impl Recorded {
         &self,
         step: usize,
         device: &Arc<D>,
-        bindings: &[Option<Slice>],
+        bindings: &[Option<BufferRange>],
         stand_ins: &StandIns,
     ) -> Result<Commands<D>> {
         let Some(step) = self.steps().get(step) else {
@@ -538,7 +538,7 @@ unsafe extern "C" fn update_buffer(
 /// How many bytes the source of an update has. "To the end" is known of a buffer that is named.
 fn update_length(target: &Reference) -> Result<usize> {
     let length = match target {
-        Reference::Direct(slice) => slice.length,
+        Reference::Direct(range) => range.length,
         Reference::Slot { length, .. } => *length,
     };
     isize::try_from(length).map(isize::unsigned_abs).map_err(|_| {
@@ -630,7 +630,7 @@ pub(crate) mod event {
 pub(crate) unsafe fn bindings(
     recorded: &Recorded,
     table: &sys::iree_hal_buffer_binding_table_t,
-) -> Result<Box<[Option<Slice>]>> {
+) -> Result<Box<[Option<BufferRange>]>> {
     // SAFETY: the table is valid for the call, as the caller promises.
     let bindings = unsafe { crate::command::record::binding_table(table)? };
     if bindings.len() < recorded.binding_count() {
@@ -642,9 +642,9 @@ pub(crate) unsafe fn bindings(
         return Err(invalid(message));
     }
     for (slot, (uses, binding)) in recorded.slots().iter().zip(&bindings).enumerate() {
-        let Some(slice) = binding else { continue };
+        let Some(range) = binding else { continue };
         for way in uses.iter() {
-            way.check(slice).map_err(|failure| {
+            way.check(range).map_err(|failure| {
                 Failure::new(
                     failure.code(),
                     format!("slot {slot} of the binding table: {}", failure.message()),

@@ -15,7 +15,7 @@ use crate::command::host_program::check_local_memory;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::object::{extent, slice, wide};
 use crate::ffi::status::{Missing, Result, invalid, unimplemented};
-use crate::memory::buffer_range::Slice;
+use crate::memory::buffer_range::BufferRange;
 use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span, Workgroups};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 /// A buffer of a record: a part of one, or of whatever a slot of the binding table will hold.
 pub(crate) enum Reference {
-    Direct(Slice),
+    Direct(BufferRange),
     Slot { slot: usize, offset: u64, length: u64 },
 }
 
@@ -43,15 +43,15 @@ impl Reference {
             });
         }
         // SAFETY: alive or null, as the caller promises.
-        let slice = unsafe { Slice::lent(reference.buffer, reference.offset, reference.length) };
-        slice.map(Reference::Direct)
+        let range = unsafe { BufferRange::lent(reference.buffer, reference.offset, reference.length) };
+        range.map(Reference::Direct)
     }
 
     /// Whether the buffer may be used like that, if it is known which it is. Of every buffer of a record it is checked when
     /// the record is made.
     pub(crate) fn check(&self, way: Use) -> Result {
         match self {
-            Reference::Direct(slice) => way.check(slice),
+            Reference::Direct(range) => way.check(range),
             Reference::Slot { .. } => Ok(()),
         }
     }
@@ -59,7 +59,7 @@ impl Reference {
     /// The memory, if it is settled which that is.
     fn settled<D: Device>(&self, device: &Arc<D>) -> Resolved<Span<D>> {
         match self {
-            Reference::Direct(slice) => slice.settled(device).ok_or(Unresolved::Open),
+            Reference::Direct(range) => range.settled(device).ok_or(Unresolved::Open),
             Reference::Slot { .. } => Err(Unresolved::Open),
         }
     }
@@ -68,20 +68,20 @@ impl Reference {
     fn resolve<D: Device>(
         &self,
         device: &Arc<D>,
-        table: &[Option<Slice>],
+        table: &[Option<BufferRange>],
         stand_ins: &StandIns,
     ) -> Result<Span<D>> {
-        let slice = self.bytes(table)?;
-        match stand_ins.of(&slice) {
+        let range = self.bytes(table)?;
+        match stand_ins.of(&range) {
             Some(staging) => staging.resolve(device),
-            None => slice.resolve(device),
+            None => range.resolve(device),
         }
     }
 
     /// Which bytes of which buffer it is.
-    pub(crate) fn bytes<'a>(&'a self, table: &'a [Option<Slice>]) -> Result<Cow<'a, Slice>> {
+    pub(crate) fn bytes<'a>(&'a self, table: &'a [Option<BufferRange>]) -> Result<Cow<'a, BufferRange>> {
         match self {
-            Reference::Direct(slice) => Ok(Cow::Borrowed(slice)),
+            Reference::Direct(range) => Ok(Cow::Borrowed(range)),
             Reference::Slot { slot, offset, length } => match table.get(*slot) {
                 Some(Some(binding)) => binding.part(*offset, *length).map(Cow::Owned),
                 Some(None) => Err(invalid(format!("slot {slot} of the binding table holds no buffer"))),
@@ -97,24 +97,24 @@ impl Reference {
 
 /// What stands for memory of other devices in an operation, which cannot use it where it is. Mostly there is none.
 #[derive(Default)]
-pub(crate) struct StandIns(Box<[(Slice, Slice)]>);
+pub(crate) struct StandIns(Box<[(BufferRange, BufferRange)]>);
 
 impl StandIns {
     /// Of each pair the first is what the operation names, and the second, as long, stands for it. They are in the order of
     /// their places, and have no bytes in common.
-    pub(crate) fn new(pairs: Vec<(Slice, Slice)>) -> Self {
+    pub(crate) fn new(pairs: Vec<(BufferRange, BufferRange)>) -> Self {
         Self(pairs.into())
     }
 
     /// What stands for some bytes, if anything does.
-    fn of(&self, slice: &Slice) -> Option<Slice> {
+    fn of(&self, range: &BufferRange) -> Option<BufferRange> {
         if self.0.is_empty() {
             return None;
         }
-        let place = slice.place();
+        let place = range.place();
         let behind = self.0.partition_point(|(original, _)| original.place() <= place);
         let (original, staging) = self.0.get(behind.checked_sub(1)?)?;
-        staging.part(slice.offset_in(original)?, slice.length).ok()
+        staging.part(range.offset_in(original)?, range.length).ok()
     }
 }
 
@@ -168,8 +168,8 @@ impl Use {
     }
 
     /// Whether a buffer may be used like that.
-    pub(crate) fn check(self, slice: &Slice) -> Result {
-        let ((access, usage), needs) = (slice.allowed(), self.needs());
+    pub(crate) fn check(self, range: &BufferRange) -> Result {
+        let ((access, usage), needs) = (range.allowed(), self.needs());
         if access & needs.0 == needs.0 && usage & needs.1 == needs.1 {
             return Ok(());
         }
@@ -228,7 +228,7 @@ type Resolved<T> = std::result::Result<T, Unresolved>;
 /// The table and its buffers are alive.
 pub(crate) unsafe fn binding_table(
     table: &sys::iree_hal_buffer_binding_table_t,
-) -> Result<Box<[Option<Slice>]>> {
+) -> Result<Box<[Option<BufferRange>]>> {
     // SAFETY: the table is alive, as the caller promises.
     let bindings = unsafe { slice(table.bindings, table.count)? };
     let own = |binding: &sys::iree_hal_buffer_binding_t| {
@@ -236,7 +236,7 @@ pub(crate) unsafe fn binding_table(
             return Ok(None);
         }
         // SAFETY: the table's buffers are alive, as the caller promises.
-        unsafe { Slice::lent(binding.buffer, binding.offset, binding.length) }.map(Some)
+        unsafe { BufferRange::lent(binding.buffer, binding.offset, binding.length) }.map(Some)
     };
     bindings.iter().map(own).collect()
 }
@@ -428,7 +428,7 @@ impl Record {
     pub(crate) fn resolve<D: Device>(
         &self,
         device: &Arc<D>,
-        table: &[Option<Slice>],
+        table: &[Option<BufferRange>],
         stand_ins: &StandIns,
     ) -> Result<Command<D>> {
         self.translate(|reference| reference.resolve(device, table, stand_ins))
@@ -504,10 +504,10 @@ impl Record {
     /// Puts what stands for a buffer in its place.
     pub(crate) fn replace(&mut self, stand_ins: &StandIns) {
         for reference in self.references_mut() {
-            if let Reference::Direct(slice) = reference
-                && let Some(staging) = stand_ins.of(slice)
+            if let Reference::Direct(range) = reference
+                && let Some(staging) = stand_ins.of(range)
             {
-                *slice = staging;
+                *range = staging;
             }
         }
     }
@@ -531,7 +531,7 @@ impl Record {
     /// How many bytes it moves.
     pub(crate) fn payload(&self) -> u64 {
         let length = |reference: &Reference| match reference {
-            Reference::Direct(slice) => slice.length,
+            Reference::Direct(range) => range.length,
             Reference::Slot { length, .. } => *length,
         };
         match self {

@@ -431,7 +431,7 @@ impl About {
             }
             Operation::HostCall(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_HOST_CALL,
             Operation::Transfer(transfer) => {
-                about.payload = transfer.slice.length;
+                about.payload = transfer.range.length;
                 if transfer.writes_file {
                     sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_WRITE
                 } else {

@@ -13,7 +13,7 @@ use crate::ffi::object::Opaque;
 use crate::ffi::object::{Lent, Out, Retained, bytes, narrow, slice, wide};
 use crate::ffi::status::{Result, check, guard, invalid, refused};
 use crate::memory::alloca::{Alloca, Attempt, Dealloca};
-use crate::memory::buffer_range::Slice;
+use crate::memory::buffer_range::BufferRange;
 use crate::memory::heap;
 use crate::memory::reservation::Pool;
 use crate::memory::transient::TransientBuffer;
@@ -154,7 +154,13 @@ impl<D: Device> State<D> {
         self.submit(affinity, lists, Side::Queue, Operation::Record(record))
     }
 
-    fn copy(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, source: Slice, target: Slice) -> Result {
+    fn copy(
+        &self,
+        affinity: Affinity,
+        lists: &SemaphoreLists<'_>,
+        source: BufferRange,
+        target: BufferRange,
+    ) -> Result {
         if source.length != target.length {
             return Err(invalid(format!("cannot copy {} bytes onto {}", source.length, target.length)));
         }
@@ -268,12 +274,12 @@ impl<D: Device> State<D> {
         lists: &SemaphoreLists<'_>,
         file: Lent<'_, sys::iree_hal_file_t>,
         file_offset: u64,
-        slice: Slice,
+        range: BufferRange,
         writes_file: bool,
     ) -> Result {
-        let length = slice.length;
+        let length = range.length;
         let access = if writes_file { ACCESS_WRITE } else { ACCESS_READ };
-        if writes_file { Use::Source } else { Use::Target }.check(&slice)?;
+        if writes_file { Use::Source } else { Use::Target }.check(&range)?;
         let raw = file.get();
         // SAFETY: the file is lent, and keeps its storage.
         let (storage, size, blocking) = unsafe {
@@ -285,11 +291,11 @@ impl<D: Device> State<D> {
             return self.barrier(affinity, lists);
         }
         if let Some(storage) = storage {
-            let bytes = Slice::new(storage.retain(), narrow(file_offset), narrow(length))?;
+            let bytes = BufferRange::new(storage.retain(), narrow(file_offset), narrow(length))?;
             return if writes_file {
-                self.copy(affinity, lists, slice, bytes)
+                self.copy(affinity, lists, range, bytes)
             } else {
-                self.copy(affinity, lists, bytes, slice)
+                self.copy(affinity, lists, bytes, range)
             };
         }
         let outside = file_offset.checked_add(length).is_none_or(|end| size > 0 && end > size);
@@ -300,8 +306,8 @@ impl<D: Device> State<D> {
         if !blocking {
             return Err(invalid("the file can neither be mapped nor read and written from a thread"));
         }
-        let mapped = slice.is_host_visible();
-        let transfer = Transfer { file: file.retain(), file_offset, slice, writes_file };
+        let mapped = range.is_host_visible();
+        let transfer = Transfer { file: file.retain(), file_offset, range, writes_file };
         if !mapped {
             return self.staged(affinity, lists, &transfer);
         }
@@ -391,7 +397,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let target = Slice::lent(target, target_offset, length)?;
+                let target = BufferRange::lent(target, target_offset, length)?;
                 let length = target.length;
                 let record = Record::fill(Reference::Direct(target), pattern, pattern_length)?;
                 state.record(state.affinity(affinity), &lists, record, length)
@@ -415,7 +421,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call; the source has `length` bytes.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let target = Slice::lent(target, target_offset, length)?;
+                let target = BufferRange::lent(target, target_offset, length)?;
                 let length = target.length;
                 let count =
                     usize::try_from(length).map_err(|_| invalid("an update is larger than memory"))?;
@@ -442,8 +448,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let source = Slice::lent(source, source_offset, length)?;
-                let target = Slice::lent(target, target_offset, length)?;
+                let source = BufferRange::lent(source, source_offset, length)?;
+                let target = BufferRange::lent(target, target_offset, length)?;
                 state.copy(state.affinity(affinity), &lists, source, target)
             }
         })
@@ -465,7 +471,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let target = Slice::lent(target, target_offset, length)?;
+                let target = BufferRange::lent(target, target_offset, length)?;
                 let file = Lent::required(file, "there is no file to read")?;
                 state.transfer(state.affinity(affinity), &lists, file, file_offset, target, false)
             }
@@ -488,7 +494,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let source = Slice::lent(source, source_offset, length)?;
+                let source = BufferRange::lent(source, source_offset, length)?;
                 let file = Lent::required(file, "there is no file to write")?;
                 state.transfer(state.affinity(affinity), &lists, file, file_offset, source, true)
             }

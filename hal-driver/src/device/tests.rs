@@ -7,7 +7,7 @@ use crate::ffi::constants::ACCESS_READ;
 use crate::ffi::object::{Lent, Retained};
 use crate::ffi::status::check;
 use crate::memory::alloca::Dealloca;
-use crate::memory::buffer_range::Slice;
+use crate::memory::buffer_range::BufferRange;
 use crate::memory::transient::TransientBuffer;
 use crate::sync::semaphore::IreeTimeline;
 use crate::testing;
@@ -121,7 +121,7 @@ fn bytes_that_are_mapped_keep_the_pool_that_they_are_from() {
     let pools = unsafe { Arc::downgrade(&HalDevice::<Mocked>::of(device.get()).pools) };
     let (buffer, there) = alloca(&device, 4096);
     there.wait(1).unwrap();
-    let bytes = Slice::new(buffer, 0, 4096).unwrap().map(ACCESS_READ).unwrap();
+    let bytes = BufferRange::new(buffer, 0, 4096).unwrap().map(ACCESS_READ).unwrap();
     drop((there, device));
     assert!(pools.strong_count() > 0, "the memory's buffer has no pool to go back to");
     drop(bytes);

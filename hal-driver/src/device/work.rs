@@ -12,7 +12,7 @@ use crate::ffi::object::Opaque;
 use crate::ffi::object::{Retained, narrow};
 use crate::ffi::status::{Result, check};
 use crate::memory::alloca::{Alloca, Dealloca, PendingAllocas};
-use crate::memory::buffer_range::Slice;
+use crate::memory::buffer_range::BufferRange;
 use crate::memory::reservation::Reservation;
 use crate::sync::frontier::Frontiers;
 use crate::sync::host_pool::HostPool;
@@ -39,7 +39,7 @@ pub(crate) enum Operation<D: Device> {
     /// The same, where it is known already which memory it works on. Nothing while the device has it.
     Command(Option<Command<D>>),
     /// A step of a command buffer.
-    Execute { commands: Recorded, step: usize, bindings: Box<[Option<Slice>]>, stand_ins: StandIns },
+    Execute { commands: Recorded, step: usize, bindings: Box<[Option<BufferRange>]>, stand_ins: StandIns },
     /// Collectives that are not ordered against each other.
     Collectives(Box<Collectives>),
     /// Memory is given back.
@@ -130,14 +130,14 @@ impl HostCall {
 pub(crate) struct Transfer {
     pub(crate) file: Retained<sys::iree_hal_file_t>,
     pub(crate) file_offset: u64,
-    pub(crate) slice: Slice,
+    pub(crate) range: BufferRange,
     pub(crate) writes_file: bool,
 }
 
 impl Transfer {
     fn run(&self) -> Result {
-        let (file, buffer) = (self.file.get(), self.slice.buffer.get());
-        let (offset, length) = (narrow(self.slice.offset), narrow(self.slice.length));
+        let (file, buffer) = (self.file.get(), self.range.buffer.get());
+        let (offset, length) = (narrow(self.range.offset), narrow(self.range.length));
         // SAFETY: both are retained; the range was checked.
         unsafe {
             check(if self.writes_file {

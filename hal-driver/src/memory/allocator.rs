@@ -7,7 +7,7 @@ use crate::ffi::object::{Header, HostAllocator, Out, Retained, free, narrow, req
 use crate::ffi::status::{OK, Result, guard, guard_or, invalid};
 use crate::memory::backing::{DeviceMemory, Parent};
 use crate::memory::buffer::{Buffer, BufferSpec, Release};
-use crate::memory::buffer_range::Slice;
+use crate::memory::buffer_range::BufferRange;
 use crate::memory::external::SharedMemory;
 use crate::memory::heap::{
     DEVICE_VISIBLE, DISPATCH, EXPORT, TRANSFER, alignment, check_alignment, crooked, find_heap,
@@ -431,24 +431,24 @@ impl<D: Device> Table<D> {
     ) -> sys::iree_status_t {
         guard(|| {
             // SAFETY: C passes a live buffer.
-            let slice = unsafe { Slice::lent(buffer, 0, sys::iree_device_size_t::MAX)? };
+            let range = unsafe { BufferRange::lent(buffer, 0, sys::iree_device_size_t::MAX)? };
             let mut external = sys::iree_hal_external_buffer_t {
                 type_: requested,
                 flags,
-                size: narrow(slice.length),
+                size: narrow(range.length),
                 ..Default::default()
             };
             match requested {
                 sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION => {
-                    if !slice.is_host_visible() {
+                    if !range.is_host_visible() {
                         let message = "the buffer's memory is the device's alone, so there is no address to export; copy it \
                                        into a buffer that is HOST_VISIBLE";
                         return Err(Failure::new(Code::Unavailable, message));
                     }
-                    external.handle.host_allocation.ptr = slice.map(ACCESS_ANY)?.address().cast();
+                    external.handle.host_allocation.ptr = range.map(ACCESS_ANY)?.address().cast();
                 }
                 sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD => {
-                    external.handle.opaque_fd.fd = slice.descriptor()?.into_raw_fd();
+                    external.handle.opaque_fd.fd = range.descriptor()?.into_raw_fd();
                 }
                 other => {
                     let kind = foreign_kind(other);

@@ -23,7 +23,7 @@
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_WRITE};
 use crate::ffi::object::{Lent, narrow, wide};
 use crate::ffi::status::{Result, check, invalid};
-use crate::memory::buffer_range::Slice;
+use crate::memory::buffer_range::BufferRange;
 use crate::memory::lending::{Lending, Owner, RETURNED, staging_of};
 use crate::memory::ranges::{Ranges, differences};
 use crate::sync::semaphore::{IreeTimeline, List};
@@ -62,7 +62,7 @@ fn copy_of(range: &HostRange) -> Result<HostRange> {
 
 impl Bounce {
     /// The copy of a buffer, without its bytes.
-    fn new(owner: Owner, original: &Slice) -> Result<Self> {
+    fn new(owner: Owner, original: &BufferRange) -> Result<Self> {
         let (access, _) = original.allowed();
         let lending = || {
             let staging = staging_of(owner.lend(), original.length)?;
@@ -74,7 +74,7 @@ impl Bounce {
     }
 
     /// The copy of a buffer that others may have as well.
-    fn of(owner: Owner, original: &Slice) -> Result<Arc<Self>> {
+    fn of(owner: Owner, original: &BufferRange) -> Result<Arc<Self>> {
         let address = original.buffer.get().addr();
         let there = |bounces: &BTreeMap<usize, Weak<Self>>| bounces.get(&address).and_then(Weak::upgrade);
         if let Some(bounce) = there(&BOUNCES.lock()) {
@@ -171,7 +171,7 @@ pub(crate) unsafe fn map(
     }
     // SAFETY: the buffer is alive, as the caller promises.
     let buffer = unsafe { Lent::required(buffer, "a buffer is missing")? };
-    let whole = Slice::new(buffer.retain(), 0, sys::iree_device_size_t::MAX)?;
+    let whole = BufferRange::new(buffer.retain(), 0, sys::iree_device_size_t::MAX)?;
     whole.part(offset, length)?;
     let bounce = Bounce::of(owner, &whole)?;
     bounce.refresh()?;

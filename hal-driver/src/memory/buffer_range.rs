@@ -21,13 +21,13 @@ pub(crate) const WHOLE: u64 = u64::MAX;
 
 /// Part of a buffer that an operation keeps until it has ended. Which memory that is may not be settled yet.
 #[derive(Clone)]
-pub(crate) struct Slice {
+pub(crate) struct BufferRange {
     pub(crate) buffer: Retained<sys::iree_hal_buffer_t>,
     pub(crate) offset: u64,
     pub(crate) length: u64,
 }
 
-impl Slice {
+impl BufferRange {
     /// Part of a buffer that C lends us, checked against the buffer's length, which never changes.
     ///
     /// # Safety
@@ -49,9 +49,9 @@ impl Slice {
         offset: sys::iree_device_size_t,
         length: sys::iree_device_size_t,
     ) -> Result<Self> {
-        let slice = Self { buffer, offset: wide(offset), length: extent(length) };
-        let length = slice.resolved_length()?;
-        Ok(Self { length, ..slice })
+        let range = Self { buffer, offset: wide(offset), length: extent(length) };
+        let length = range.resolved_length()?;
+        Ok(Self { length, ..range })
     }
 
     /// The memory, if the buffer is an allocation of the device's that keeps it for good and belongs to nobody who wants to
@@ -96,13 +96,13 @@ impl Slice {
     }
 
     /// Where in other bytes of the same buffer these begin, if all of them are there.
-    pub(crate) fn offset_in(&self, other: &Slice) -> Option<u64> {
+    pub(crate) fn offset_in(&self, other: &BufferRange) -> Option<u64> {
         let ((buffer, start, end), (within, begin, stop)) = (self.bytes(), other.bytes());
         (buffer == within && begin <= start && end <= stop).then(|| start - begin)
     }
 
     /// All from the first to the last byte of both, if they have bytes in common.
-    pub(crate) fn union(&self, other: &Slice) -> Option<Slice> {
+    pub(crate) fn union(&self, other: &BufferRange) -> Option<BufferRange> {
         let ((buffer, start, end), (within, begin, stop)) = (self.bytes(), other.bytes());
         if buffer != within || start >= stop || begin >= end {
             return None;
@@ -110,7 +110,7 @@ impl Slice {
         let (first, last) = (start.min(begin), end.max(stop));
         // SAFETY: what a buffer is allocated from lives as long as it, and one of its parts is retained.
         let (whole, before) = unsafe { (Retained::retain(buffer)?, wide((*buffer).byte_offset)) };
-        Some(Slice { buffer: whole, offset: first - before, length: last - first })
+        Some(BufferRange { buffer: whole, offset: first - before, length: last - first })
     }
 
     /// The device that alone can use it: its owner, where the host cannot map the memory.
@@ -178,7 +178,7 @@ impl Slice {
         }
     }
 
-    /// What the buffer is part of, and where in that the slice begins. A buffer keeps what it is part of.
+    /// What the buffer is part of, and where in that the range begins. A buffer keeps what it is part of.
     fn allocation(&self) -> Result<(Lent<'_, sys::iree_hal_buffer_t>, u64)> {
         let (allocation, begin) = allocation_of(self.buffer.lend())?;
         Ok((allocation, begin + self.offset))
@@ -191,14 +191,14 @@ impl Slice {
             Some(transient) => transient.backing()?,
             None => match foreign_backing(allocation)? {
                 Some(backing) => backing,
-                None => return Ok(Allocated { memory: Memory::Whole(allocation), offset, slice: self }),
+                None => return Ok(Allocated { memory: Memory::Whole(allocation), offset, range: self }),
             },
         };
         let (allocation, begin) = allocation_of(backing.lend())?;
         // Mostly the memory's buffer is all of its allocation, and the reference to it will do.
         let other = (allocation.get() != backing.get()).then(|| allocation.retain());
         let memory = Memory::Backing(other.unwrap_or(backing));
-        Ok(Allocated { memory, offset: begin + offset, slice: self })
+        Ok(Allocated { memory, offset: begin + offset, range: self })
     }
 
     /// The memory for a device: its own, or anybody else's through the host.
@@ -280,16 +280,16 @@ fn foreign_backing(
     }
 }
 
-/// The memory of a slice, at one time.
+/// The memory of a range, at one time.
 struct Allocated<'a> {
     memory: Memory<'a>,
-    /// Where in it the slice begins.
+    /// Where in it the range begins.
     offset: u64,
-    slice: &'a Slice,
+    range: &'a BufferRange,
 }
 
 enum Memory<'a> {
-    /// What the slice's buffer is part of, for as long as the buffer.
+    /// What the range's buffer is part of, for as long as the buffer.
     Whole(Lent<'a, sys::iree_hal_buffer_t>),
     /// What a stream-ordered buffer had when it was asked, whatever becomes of that.
     Backing(Retained<sys::iree_hal_buffer_t>),
@@ -315,11 +315,11 @@ impl Allocated<'_> {
                 sys::IREE_HAL_MAPPING_MODE_SCOPED,
                 access,
                 narrow(self.offset),
-                narrow(self.slice.length),
+                narrow(self.range.length),
                 &raw mut mapping,
             ))?;
             let (start, length) = (mapping.contents.data, mapping.contents.data_length);
-            let (mapping, source) = (mapping.into(), self.slice.buffer.clone());
+            let (mapping, source) = (mapping.into(), self.range.buffer.clone());
             let owner = Arc::new(Mapping { mapping, _source: source });
             Ok(HostRange::from_raw(start, length, Some(owner)))
         }

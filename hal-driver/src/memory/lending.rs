@@ -5,7 +5,7 @@
 use crate::ffi::constants::ACCESS_READ;
 use crate::ffi::object::{Lent, Retained, narrow};
 use crate::ffi::status::{Result, check, invalid};
-use crate::memory::buffer_range::Slice;
+use crate::memory::buffer_range::BufferRange;
 use crate::memory::heap;
 use crate::memory::ranges::{Ranges, differences};
 use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
@@ -25,7 +25,7 @@ pub(crate) const RETURNED: u64 = MAX_VALUE;
 /// Has a device copy bytes, through IREE's interface.
 pub(crate) fn copy_by(
     device: &Owner,
-    (source, target): (&Slice, &Slice),
+    (source, target): (&BufferRange, &BufferRange),
     waits: &List<'_>,
     signals: &List<'_>,
 ) -> Result {
@@ -48,7 +48,7 @@ pub(crate) fn copy_by(
 }
 
 /// Host memory of a device, for others too.
-pub(crate) fn staging_of(device: Lent<'_, sys::iree_hal_device_t>, length: u64) -> Result<Slice> {
+pub(crate) fn staging_of(device: Lent<'_, sys::iree_hal_device_t>, length: u64) -> Result<BufferRange> {
     let mut buffer = std::ptr::null_mut();
     // SAFETY: the device is lent; the out-parameter is ours.
     let buffer = unsafe {
@@ -59,7 +59,7 @@ pub(crate) fn staging_of(device: Lent<'_, sys::iree_hal_device_t>, length: u64) 
     };
     let buffer: Retained<sys::iree_hal_buffer_t> =
         buffer.ok_or_else(|| invalid("the allocator made nothing"))?;
-    Slice::new(buffer, 0, narrow(length))
+    BufferRange::new(buffer, 0, narrow(length))
 }
 
 /// What is lent, and what stands for it.
@@ -69,13 +69,13 @@ pub(crate) fn staging_of(device: Lent<'_, sys::iree_hal_device_t>, length: u64) 
 /// `original` is memory of `owner`; `staging` is as long, and the host can map it.
 pub(crate) struct Lending {
     owner: Owner,
-    pub(crate) original: Slice,
-    pub(crate) staging: Slice,
+    pub(crate) original: BufferRange,
+    pub(crate) staging: BufferRange,
 }
 
 impl Lending {
     /// The invariants have to hold.
-    pub(crate) fn new(owner: Owner, original: Slice, staging: Slice) -> Self {
+    pub(crate) fn new(owner: Owner, original: BufferRange, staging: BufferRange) -> Self {
         Self { owner, original, staging }
     }
 
@@ -87,7 +87,7 @@ impl Lending {
     /// Has the owner copy.
     pub(crate) fn copy(
         &self,
-        bytes: (&Slice, &Slice),
+        bytes: (&BufferRange, &BufferRange),
         waits: &List<'_>,
         signal: (&IreeTimeline, u64),
     ) -> Result {
@@ -97,7 +97,7 @@ impl Lending {
     }
 
     /// In which of these bytes what stands for them differs from `snapshot`, as long as it.
-    pub(crate) fn changes(&self, snapshot: &Slice, within: &Ranges) -> Result<Ranges> {
+    pub(crate) fn changes(&self, snapshot: &BufferRange, within: &Ranges) -> Result<Ranges> {
         let mut changes = Ranges::default();
         for range in within.iter() {
             let length = range.end - range.start;
@@ -152,7 +152,7 @@ impl Lending {
 /// Has a device copy the first of each pair to the second, in one operation.
 pub(crate) fn copy_all_by(
     device: &Owner,
-    pairs: &[(Slice, Slice)],
+    pairs: &[(BufferRange, BufferRange)],
     mut waits: OwnedList,
     mut signals: OwnedList,
 ) -> Result {
@@ -161,10 +161,10 @@ pub(crate) fn copy_all_by(
     }
     let mut commands = std::ptr::null_mut();
     let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT | sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED;
-    let reference = |slice: &Slice| sys::iree_hal_buffer_ref_t {
-        buffer: slice.buffer.get(),
-        offset: narrow(slice.offset),
-        length: narrow(slice.length),
+    let reference = |range: &BufferRange| sys::iree_hal_buffer_ref_t {
+        buffer: range.buffer.get(),
+        offset: narrow(range.offset),
+        length: narrow(range.length),
         ..Default::default()
     };
     // SAFETY: the device is retained; the lists live through the call.
