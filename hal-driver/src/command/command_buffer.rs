@@ -18,7 +18,7 @@ use crate::command::collective::CollectiveRecord;
 use crate::command::executable::{DeviceIdentity, is_same_device};
 use crate::command::record::{Record, Reference, StandIns, Use, Uses};
 use crate::command::staging;
-use crate::ffi::object::{HostAllocator, HostMemory, Lent, Out, Retained, allocate, bytes, free, wide};
+use crate::ffi::object::{HostAllocator, HostMemory, Lent, Out, Retained, allocate, bytes, free, to_u64};
 use crate::ffi::status::{Result, guard, guard_or, invalid};
 use crate::memory::buffer_range::BufferRange;
 use hal_backend::{Command, Commands, Device};
@@ -572,7 +572,7 @@ unsafe extern "C" fn collective(
             let device = &(*base.cast::<CommandBuffer>()).device;
             let recording = open(base)?;
             let record =
-                CollectiveRecord::new(device, channel, op, param, [&send, &recv], wide(element_count))?;
+                CollectiveRecord::new(device, channel, op, param, [&send, &recv], to_u64(element_count))?;
             recording.add_collective(record);
         }
         Ok(())

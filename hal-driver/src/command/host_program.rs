@@ -278,17 +278,17 @@ impl HostProgram for Program {
         let lengths: SmallVec<[usize; 8]> = call.bindings.iter().map(|range| range.length()).collect();
         let [count_x, count_y, count_z] = call.workgroups;
         let [size_x, size_y, size_z] = call.workgroup_size;
-        let narrow = |number: u32| {
+        let to_device_size = |number: u32| {
             u16::try_from(number).map_err(|_| invalid("a dispatch is deeper than 65,535 workgroups"))
         };
         let state = sys::iree_hal_executable_dispatch_state_v0_t {
             workgroup_size_x: size_x,
             workgroup_size_y: size_y,
-            workgroup_size_z: narrow(size_z)?,
+            workgroup_size_z: to_device_size(size_z)?,
             constant_count: u16::try_from(call.constants.len()).map_err(|_| invalid("too many constants"))?,
             workgroup_count_x: count_x,
             workgroup_count_y: count_y,
-            workgroup_count_z: narrow(count_z)?,
+            workgroup_count_z: to_device_size(count_z)?,
             max_concurrency: u8::try_from(call.concurrency).unwrap_or(u8::MAX),
             binding_count: u8::try_from(pointers.len()).map_err(|_| invalid("too many bindings"))?,
             constants: call.constants.as_ptr(),

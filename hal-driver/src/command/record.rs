@@ -13,7 +13,7 @@
 use crate::command::executable::{DeviceIdentity, Executable, Function};
 use crate::command::host_program::check_local_memory;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
-use crate::ffi::object::{extent, slice, wide};
+use crate::ffi::object::{extent, slice, to_u64};
 use crate::ffi::status::{Missing, Result, invalid, unimplemented};
 use crate::memory::buffer_range::BufferRange;
 use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span, Workgroups};
@@ -38,7 +38,7 @@ impl Reference {
             let slot = reference.buffer_slot() as usize;
             return Ok(Reference::Slot {
                 slot,
-                offset: wide(reference.offset),
+                offset: to_u64(reference.offset),
                 length: extent(reference.length),
             });
         }

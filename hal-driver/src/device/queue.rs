@@ -10,7 +10,7 @@ use crate::device::profile::About;
 use crate::device::work::{HostCall, Operation, ProgramCall, Transfer, Work};
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::ffi::object::Opaque;
-use crate::ffi::object::{Lent, Out, Retained, bytes, narrow, slice, wide};
+use crate::ffi::object::{Lent, Out, Retained, bytes, slice, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, guard, invalid, refused};
 use crate::memory::alloca::{Alloca, Attempt, Dealloca};
 use crate::memory::buffer_range::BufferRange;
@@ -291,7 +291,8 @@ impl<D: Device> State<D> {
             return self.barrier(affinity, lists);
         }
         if let Some(storage) = storage {
-            let bytes = BufferRange::new(storage.retain(), narrow(file_offset), narrow(length))?;
+            let bytes =
+                BufferRange::new(storage.retain(), to_device_size(file_offset), to_device_size(length))?;
             return if writes_file {
                 self.copy(affinity, lists, range, bytes)
             } else {
@@ -356,7 +357,7 @@ impl<D: Device> Table<D> {
                 // A pool outlives what is allocated from it, as IREE asks of its owner.
                 let pool = (!pool.is_null()).then(|| Pool::new(pool));
                 let buffer =
-                    state.alloca(device, affinity, &lists, pool, &params, wide(allocation_size), flags)?;
+                    state.alloca(device, affinity, &lists, pool, &params, to_u64(allocation_size), flags)?;
                 Out::new(out).set(buffer.into_raw());
             }
             Ok(())

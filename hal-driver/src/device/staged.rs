@@ -11,7 +11,7 @@ use super::State;
 use super::queue::{SemaphoreLists, Side};
 use crate::command::record::{Record, Reference};
 use crate::device::work::{Operation, Transfer};
-use crate::ffi::object::{Retained, narrow};
+use crate::ffi::object::{Retained, to_device_size};
 use crate::ffi::status::{Result, invalid};
 use crate::memory::buffer_range::BufferRange;
 use crate::memory::heap::staging;
@@ -99,7 +99,7 @@ impl<D: Device> State<D> {
     /// Memory that the host can map.
     fn staging_buffer(&self, length: u64) -> Result<BufferRange> {
         let buffer: Retained<sys::iree_hal_buffer_t> = self.memory.create(&staging(), length)?;
-        BufferRange::new(buffer, 0, narrow(length))
+        BufferRange::new(buffer, 0, to_device_size(length))
     }
 
     /// A transfer by way of staging buffers.

@@ -9,7 +9,7 @@ use crate::device::Loan;
 use crate::device::completions::Completions;
 use crate::device::profile::Trace;
 use crate::ffi::object::Opaque;
-use crate::ffi::object::{Retained, narrow};
+use crate::ffi::object::{Retained, to_device_size};
 use crate::ffi::status::{Result, check};
 use crate::memory::alloca::{Alloca, Dealloca, PendingAllocas};
 use crate::memory::buffer_range::BufferRange;
@@ -137,7 +137,7 @@ pub(crate) struct Transfer {
 impl Transfer {
     fn run(&self) -> Result {
         let (file, buffer) = (self.file.get(), self.range.buffer.get());
-        let (offset, length) = (narrow(self.range.offset), narrow(self.range.length));
+        let (offset, length) = (to_device_size(self.range.offset), to_device_size(self.range.length));
         // SAFETY: both are retained; the range was checked.
         unsafe {
             check(if self.writes_file {

@@ -337,18 +337,18 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_void, offset: usize, count: usize)
     unsafe { slice(start, count) }
 }
 
-/// A size of IREE's, which is as wide as an address, as a size of ours, which is as wide as a device's memory.
-pub(crate) fn wide(size: sys::iree_device_size_t) -> u64 {
+/// A size of IREE's, which has as many bits as an address, as a size of ours, which has as many as a device's memory.
+pub(crate) fn to_u64(size: sys::iree_device_size_t) -> u64 {
     size as u64
 }
 
 /// A length of IREE's, where the largest means "to the end".
 pub(crate) fn extent(length: sys::iree_device_size_t) -> u64 {
-    if length == sys::iree_device_size_t::MAX { u64::MAX } else { wide(length) }
+    if length == sys::iree_device_size_t::MAX { u64::MAX } else { to_u64(length) }
 }
 
 /// A size of ours as one of IREE's. What does not fit is more than anything IREE could have.
-pub(crate) fn narrow(size: u64) -> sys::iree_device_size_t {
+pub(crate) fn to_device_size(size: u64) -> sys::iree_device_size_t {
     sys::iree_device_size_t::try_from(size).unwrap_or(sys::iree_device_size_t::MAX)
 }
 

@@ -18,7 +18,7 @@
 //! either the callback or the end of the device takes it. Whoever takes it ends the operation.
 
 use crate::ffi::constants::NOTIFICATION_WAIT;
-use crate::ffi::object::{Retained, narrow};
+use crate::ffi::object::{Retained, to_device_size};
 use crate::ffi::status::{Result, check, guard_or};
 use crate::memory::pools::OwnPools;
 use crate::memory::reservation::{Pool, Reservation};
@@ -73,7 +73,7 @@ impl Alloca {
         unsafe {
             check(sys::iree_hal_pool_acquire_reservation(
                 self.pool.get(),
-                narrow(self.length),
+                to_device_size(self.length),
                 self.params.min_alignment.max(1),
                 std::ptr::null(),
                 flags,

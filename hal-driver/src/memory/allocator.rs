@@ -3,7 +3,9 @@
 //! The device allocator: synchronous buffers of the device's heaps, imports and exports.
 
 use crate::ffi::constants::ACCESS_ANY;
-use crate::ffi::object::{Header, HostAllocator, Out, Retained, free, narrow, required, resource, wide};
+use crate::ffi::object::{
+    Header, HostAllocator, Out, Retained, free, required, resource, to_device_size, to_u64,
+};
 use crate::ffi::status::{OK, Result, guard, guard_or, invalid};
 use crate::memory::backing::{DeviceMemory, Parent};
 use crate::memory::buffer::{Buffer, BufferSpec, Release};
@@ -142,7 +144,7 @@ impl<D: Device> Memory<D> {
                 }
                 // SAFETY: the program lends an open descriptor for the call.
                 let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
-                Brought::Shared(SharedMemory::open(descriptor, wide(external.size))?)
+                Brought::Shared(SharedMemory::open(descriptor, to_u64(external.size))?)
             }
             other => {
                 let kind = foreign_kind(other);
@@ -188,7 +190,7 @@ impl<D: Device> Memory<D> {
             placement: self.placement(&params),
             params,
             offset: 0,
-            length: wide(external.size),
+            length: to_u64(external.size),
             release,
         };
         Buffer::create(self.allocator, backing, spec)
@@ -329,8 +331,8 @@ impl<D: Device> Table<D> {
                 heaps.add(at).write(sys::iree_hal_allocator_memory_heap_t {
                     type_: memory_type(heap),
                     allowed_usage: usage(heap),
-                    max_allocation_size: narrow(heap.max_allocation),
-                    min_alignment: narrow(heap.alignment),
+                    max_allocation_size: to_device_size(heap.max_allocation),
+                    min_alignment: to_device_size(heap.alignment),
                 });
             }
         }
@@ -352,7 +354,7 @@ impl<D: Device> Table<D> {
             let Some(heap) = own.or(imported.map(|(heap, _)| heap)) else { return 0 };
             let mut granted = granted(heap, params);
             let mut bits = 0;
-            if own.is_some_and(|heap| wide(size) <= heap.max_allocation) {
+            if own.is_some_and(|heap| to_u64(size) <= heap.max_allocation) {
                 bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_ALLOCATABLE;
             }
             if imported.is_some() {
@@ -373,7 +375,7 @@ impl<D: Device> Table<D> {
             if let Some((_, alignment)) = imported {
                 // A program that brings memory finds out how it has to begin. What the device allocates begins well by itself, and a program
                 // that kept what it was told of that could not ask another device for the same.
-                granted.min_alignment = granted.min_alignment.max(narrow(alignment));
+                granted.min_alignment = granted.min_alignment.max(to_device_size(alignment));
             }
             *params = granted;
             bits as sys::iree_hal_buffer_compatibility_t
@@ -389,7 +391,7 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live allocator of ours, parameters, and where the buffer goes.
             unsafe {
-                let buffer = Allocator::<D>::of(allocator).create(&*params, wide(allocation_size))?;
+                let buffer = Allocator::<D>::of(allocator).create(&*params, to_u64(allocation_size))?;
                 Out::new(out_buffer).set(buffer.into_raw());
             }
             Ok(())
@@ -435,7 +437,7 @@ impl<D: Device> Table<D> {
             let mut external = sys::iree_hal_external_buffer_t {
                 type_: requested,
                 flags,
-                size: narrow(range.length),
+                size: to_device_size(range.length),
                 ..Default::default()
             };
             match requested {

@@ -21,7 +21,7 @@
 //! or one that we watch, everything that has changed by then goes back first. Of a semaphore that is neither we are not told.
 
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_WRITE};
-use crate::ffi::object::{Lent, narrow, wide};
+use crate::ffi::object::{Lent, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, invalid};
 use crate::memory::buffer_range::BufferRange;
 use crate::memory::lending::{Lending, Owner, RETURNED, staging_of};
@@ -176,11 +176,11 @@ pub(crate) unsafe fn map(
     let bounce = Bounce::of(owner, &whole)?;
     bounce.refresh()?;
     let part = bounce.view.slice(offset, length).ok_or_else(|| invalid("a mapping is inside its buffer"))?;
-    mapping.contents = sys::iree_byte_span_t { data: part.address(), data_length: narrow(length) };
+    mapping.contents = sys::iree_byte_span_t { data: part.address(), data_length: to_device_size(length) };
     let mapped = Arc::downgrade(&bounce);
     write_back::register(mapped);
     let [kept] = &mut mapping.impl_.reserved;
-    *kept = wide(Arc::into_raw(bounce).expose_provenance());
+    *kept = to_u64(Arc::into_raw(bounce).expose_provenance());
     Ok(())
 }
 
@@ -191,7 +191,7 @@ pub(crate) unsafe fn map(
 /// The mapping is one of a buffer of ours, which ends.
 pub(crate) unsafe fn unmap(mapping: &mut sys::iree_hal_buffer_mapping_t) -> Result<bool> {
     let [kept] = &mut mapping.impl_.reserved;
-    let bounce = std::ptr::with_exposed_provenance::<Bounce>(narrow(std::mem::take(kept)));
+    let bounce = std::ptr::with_exposed_provenance::<Bounce>(to_device_size(std::mem::take(kept)));
     if bounce.is_null() {
         return Ok(false);
     }

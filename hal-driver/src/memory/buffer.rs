@@ -3,7 +3,7 @@
 //! Buffers: memory of a device behind IREE's buffer interface.
 
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_READ, Access};
-use crate::ffi::object::{HostAllocator, Lent, Retained, narrow, wide};
+use crate::ffi::object::{HostAllocator, Lent, Retained, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid, text};
 use crate::memory::backing::{Backing, owner_is_gone};
 use crate::memory::bounce;
@@ -101,9 +101,9 @@ impl Buffer {
             sys::iree_hal_buffer_initialize(
                 spec.placement,
                 base,
-                narrow(spec.length),
+                to_device_size(spec.length),
                 0,
-                narrow(spec.length),
+                to_device_size(spec.length),
                 spec.params.type_,
                 spec.params.access,
                 spec.params.usage,
@@ -172,12 +172,12 @@ unsafe extern "C" fn map_range(
         if access & ACCESS_ANY != 0 && buffer.backing.host_view().is_none() {
             let owner = buffer.backing.parent().retain().ok_or_else(owner_is_gone)?;
             // SAFETY: as above; `unmap_range` ends it.
-            return unsafe { bounce::map(base, owner, wide(offset), wide(length), mapping) };
+            return unsafe { bounce::map(base, owner, to_u64(offset), to_u64(length), mapping) };
         }
         let view = buffer
             .backing
             .host_view()
-            .and_then(|view| view.slice(buffer.offset.checked_add(wide(offset))?, wide(length)))
+            .and_then(|view| view.slice(buffer.offset.checked_add(to_u64(offset))?, to_u64(length)))
             .ok_or_else(|| {
                 let message = format!(
                     "the buffer is in memory of the device {}, which the host cannot map; copy it with a queue of that \
@@ -188,7 +188,7 @@ unsafe extern "C" fn map_range(
                 Failure::new(Code::PermissionDenied, message)
             })?;
         if access & ACCESS_READ != 0 {
-            buffer.backing.invalidate(buffer.offset + wide(offset), wide(length))?;
+            buffer.backing.invalidate(buffer.offset + to_u64(offset), to_u64(length))?;
         }
         // A scoped mapping keeps the buffer and so the view; of a persistent one IREE asks that somebody does.
         mapping.contents = sys::iree_byte_span_t { data: view.address(), data_length: length };
@@ -218,7 +218,7 @@ unsafe extern "C" fn invalidate_range(
     guard(|| {
         // SAFETY: C passes a live buffer of ours.
         let buffer = unsafe { Buffer::of(base) };
-        buffer.backing.invalidate(buffer.offset + wide(offset), wide(length))
+        buffer.backing.invalidate(buffer.offset + to_u64(offset), to_u64(length))
     })
 }
 
@@ -230,7 +230,7 @@ unsafe extern "C" fn flush_range(
     guard(|| {
         // SAFETY: C passes a live buffer of ours.
         let buffer = unsafe { Buffer::of(base) };
-        buffer.backing.flush(buffer.offset + wide(offset), wide(length))
+        buffer.backing.flush(buffer.offset + to_u64(offset), to_u64(length))
     })
 }
 

@@ -3,7 +3,7 @@
 //! Part of any buffer, ours or another driver's, as something that a queue can work on.
 
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_READ, Access};
-use crate::ffi::object::{Lent, Retained, extent, narrow, wide};
+use crate::ffi::object::{Lent, Retained, extent, to_device_size, to_u64};
 use crate::ffi::status::{Result, check};
 use crate::memory::backing::{DeviceMemory, owner_is_gone};
 use crate::memory::buffer::Buffer;
@@ -49,7 +49,7 @@ impl BufferRange {
         offset: sys::iree_device_size_t,
         length: sys::iree_device_size_t,
     ) -> Result<Self> {
-        let range = Self { buffer, offset: wide(offset), length: extent(length) };
+        let range = Self { buffer, offset: to_u64(offset), length: extent(length) };
         let length = range.resolved_length()?;
         Ok(Self { length, ..range })
     }
@@ -84,7 +84,7 @@ impl BufferRange {
         // SAFETY: the buffer is retained, and what it is allocated from lives as long as it does.
         unsafe {
             let buffer = self.buffer.get();
-            let start = wide((*buffer).byte_offset) + self.offset;
+            let start = to_u64((*buffer).byte_offset) + self.offset;
             ((*buffer).allocated_buffer, start, start + self.length)
         }
     }
@@ -109,7 +109,7 @@ impl BufferRange {
         }
         let (first, last) = (start.min(begin), end.max(stop));
         // SAFETY: what a buffer is allocated from lives as long as it, and one of its parts is retained.
-        let (whole, before) = unsafe { (Retained::retain(buffer)?, wide((*buffer).byte_offset)) };
+        let (whole, before) = unsafe { (Retained::retain(buffer)?, to_u64((*buffer).byte_offset)) };
         Some(BufferRange { buffer: whole, offset: first - before, length: last - first })
     }
 
@@ -149,7 +149,7 @@ impl BufferRange {
 
     fn resolved_length(&self) -> Result<u64> {
         // SAFETY: the buffer is retained; its length never changes.
-        let whole = wide(unsafe { (*self.buffer.get()).byte_length });
+        let whole = to_u64(unsafe { (*self.buffer.get()).byte_length });
         let rest = whole.checked_sub(self.offset);
         match rest {
             Some(rest) if self.length == WHOLE => Ok(rest),
@@ -229,7 +229,7 @@ impl BufferRange {
             return Err(Failure::new(Code::Unavailable, message));
         };
         // SAFETY: the allocation is lent; its length never changes.
-        let whole = wide(unsafe { (*allocation.get()).byte_length });
+        let whole = to_u64(unsafe { (*allocation.get()).byte_length });
         if (buffer.offset + offset, self.length) != (0, whole) {
             let message = format!(
                 "a descriptor is of all {whole} bytes of an allocation, and not of {} at {offset}; export the whole buffer",
@@ -254,7 +254,7 @@ fn allocation_of<'a>(
     unsafe {
         let buffer = buffer.get();
         let allocation = Lent::required((*buffer).allocated_buffer, "a buffer is part of none")?;
-        Ok((allocation, wide((*buffer).byte_offset)))
+        Ok((allocation, to_u64((*buffer).byte_offset)))
     }
 }
 
@@ -314,8 +314,8 @@ impl Allocated<'_> {
                 buffer.get(),
                 sys::IREE_HAL_MAPPING_MODE_SCOPED,
                 access,
-                narrow(self.offset),
-                narrow(self.range.length),
+                to_device_size(self.offset),
+                to_device_size(self.range.length),
                 &raw mut mapping,
             ))?;
             let (start, length) = (mapping.contents.data, mapping.contents.data_length);

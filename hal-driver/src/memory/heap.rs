@@ -3,7 +3,7 @@
 //! The kinds of memory that a device has, in IREE's terms, and which of them a buffer gets.
 
 use crate::ffi::constants::{ACCESS_ALL, ACCESS_UNALIGNED};
-use crate::ffi::object::wide;
+use crate::ffi::object::to_u64;
 use crate::ffi::status::{Result, invalid};
 use hal_backend::{Heap, Properties};
 use hal_semaphore::{Code, Failure};
@@ -59,7 +59,7 @@ pub(crate) fn usage(heap: &Heap) -> Usage {
 
 /// What a buffer is to begin on; nothing, if there is no such alignment.
 pub(crate) fn alignment(params: &sys::iree_hal_buffer_params_t) -> Option<u64> {
-    Some(wide(params.min_alignment).max(1)).filter(|alignment| alignment.is_power_of_two())
+    Some(to_u64(params.min_alignment).max(1)).filter(|alignment| alignment.is_power_of_two())
 }
 
 /// The heap for a buffer. Whoever is told that something can be allocated, allocates it, or queues its allocation asks here.
@@ -154,7 +154,7 @@ pub(crate) fn find_import_heap<'a>(
 /// fault.
 pub(crate) fn check_alignment(least: u64, params: &sys::iree_hal_buffer_params_t, address: u64) -> Result {
     let least = if params.access & ACCESS_UNALIGNED != 0 { 1 } else { least };
-    let alignment = least.max(wide(params.min_alignment));
+    let alignment = least.max(to_u64(params.min_alignment));
     if address.is_multiple_of(alignment) {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 //! Bytes of a device that nobody else can use, and host memory that stands for them.
 
 use crate::ffi::constants::ACCESS_READ;
-use crate::ffi::object::{Lent, Retained, narrow};
+use crate::ffi::object::{Lent, Retained, to_device_size};
 use crate::ffi::status::{Result, check, invalid};
 use crate::memory::buffer_range::BufferRange;
 use crate::memory::heap;
@@ -38,10 +38,10 @@ pub(crate) fn copy_by(
             waits.raw(),
             signals.raw(),
             source.buffer.get(),
-            narrow(source.offset),
+            to_device_size(source.offset),
             target.buffer.get(),
-            narrow(target.offset),
-            narrow(source.length),
+            to_device_size(target.offset),
+            to_device_size(source.length),
             0,
         ))
     }
@@ -54,12 +54,17 @@ pub(crate) fn staging_of(device: Lent<'_, sys::iree_hal_device_t>, length: u64) 
     let buffer = unsafe {
         let allocator = sys::iree_hal_device_allocator(device.get());
         let params = heap::staging();
-        check(sys::iree_hal_allocator_allocate_buffer(allocator, params, narrow(length), &raw mut buffer))?;
+        check(sys::iree_hal_allocator_allocate_buffer(
+            allocator,
+            params,
+            to_device_size(length),
+            &raw mut buffer,
+        ))?;
         Retained::adopt(buffer)
     };
     let buffer: Retained<sys::iree_hal_buffer_t> =
         buffer.ok_or_else(|| invalid("the allocator made nothing"))?;
-    BufferRange::new(buffer, 0, narrow(length))
+    BufferRange::new(buffer, 0, to_device_size(length))
 }
 
 /// What is lent, and what stands for it.
@@ -163,8 +168,8 @@ pub(crate) fn copy_all_by(
     let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT | sys::IREE_HAL_COMMAND_BUFFER_MODE_UNVALIDATED;
     let reference = |range: &BufferRange| sys::iree_hal_buffer_ref_t {
         buffer: range.buffer.get(),
-        offset: narrow(range.offset),
-        length: narrow(range.length),
+        offset: to_device_size(range.offset),
+        length: to_device_size(range.length),
         ..Default::default()
     };
     // SAFETY: the device is retained; the lists live through the call.

@@ -9,7 +9,7 @@
 //! A stream-ordered buffer gives its memory back when it is let go of, if no deallocation has, and that may be after the
 //! device. So whoever has such a buffer has the [`Pools`], and with them everything that a pool of IREE's needs.
 
-use crate::ffi::object::{Out, Retained, free, narrow, wide};
+use crate::ffi::object::{Out, Retained, free, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid};
 use crate::memory::allocator::Memory;
 use crate::memory::backing::{Backing, DeviceMemory, Parent};
@@ -80,7 +80,7 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live provider of ours, and where the slab goes.
             let (provider, out) = unsafe { (Self::of(provider), Out::new(out_slab)) };
-            let memory = provider.memory.allocate(provider.heap, wide(min_length))?;
+            let memory = provider.memory.allocate(provider.heap, to_u64(min_length))?;
             provider.acquired.fetch_add(1, Ordering::Relaxed);
             let view = memory.host_view();
             let handle = Box::into_raw(Box::new(memory));
@@ -122,8 +122,8 @@ impl<D: Device> Table<D> {
             let spec = BufferSpec {
                 placement: provider.memory.placement(&params),
                 params: granted(heap, &params),
-                offset: wide(slab_offset),
-                length: wide(allocation_size),
+                offset: to_u64(slab_offset),
+                length: to_u64(allocation_size),
                 // SAFETY: C asks for the callback, as its interface says.
                 release: unsafe { Release::new(release_callback) },
             };
@@ -245,8 +245,8 @@ impl HeapPools {
             sys::iree_hal_slab_provider_initialize(const { &Table::<D>::VTABLE }, provider);
             let provider = adopt(provider)?;
             let mut options = sys::iree_hal_tlsf_pool_options_t::default();
-            options.tlsf_options.range_length = narrow(slab);
-            options.tlsf_options.alignment = narrow(alignment);
+            options.tlsf_options.range_length = to_device_size(slab);
+            options.tlsf_options.alignment = to_device_size(alignment);
             options.tlsf_options.frontier_capacity = 4;
             let mut small = std::ptr::null_mut();
             check(sys::iree_hal_tlsf_pool_create(

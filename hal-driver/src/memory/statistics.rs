@@ -2,7 +2,7 @@
 
 //! How much memory is allocated, of the device's and of the host's.
 
-use crate::ffi::object::narrow;
+use crate::ffi::object::to_device_size;
 use hal_backend::Heap;
 use hal_sys as sys;
 use std::sync::Arc;
@@ -32,7 +32,8 @@ impl Counter {
 
     /// The peak, what was allocated and what was freed.
     pub(crate) fn read(&self) -> [sys::iree_device_size_t; 3] {
-        [&self.peak, &self.allocated, &self.freed].map(|number| narrow(number.load(Ordering::Relaxed)))
+        [&self.peak, &self.allocated, &self.freed]
+            .map(|number| to_device_size(number.load(Ordering::Relaxed)))
     }
 }
 

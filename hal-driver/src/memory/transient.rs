@@ -14,7 +14,7 @@
 //! IREE's local drivers have a buffer of this kind as well. Theirs lends its memory without a reference and keeps no pool.
 
 use crate::ffi::constants::Access;
-use crate::ffi::object::{HostAllocator, Lent, Retained, free, narrow};
+use crate::ffi::object::{HostAllocator, Lent, Retained, free, to_device_size};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid};
 use crate::memory::pools::Pools;
 use crate::memory::reservation::{Pool, Reservation};
@@ -67,9 +67,9 @@ impl TransientBuffer {
             sys::iree_hal_buffer_initialize(
                 placement,
                 base,
-                narrow(length),
+                to_device_size(length),
                 0,
-                narrow(length),
+                to_device_size(length),
                 params.type_,
                 params.access,
                 params.usage,
