@@ -7,7 +7,7 @@ use crate::constants::{ACCESS_ALL, ACCESS_ANY, ACCESS_UNALIGNED};
 use crate::external::SharedMemory;
 use crate::object::{Header, HostAllocator, Out, Retained, free, narrow, required, resource, wide};
 use crate::status::{OK, Result, guard, guard_or, invalid, unavailable};
-use hal_backend::{Device, Heap, HostRange, Properties};
+use hal_backend::{Device, Heap, HostRange, MemoryRequest, Properties, Purpose};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use parking_lot::Mutex;
@@ -31,6 +31,10 @@ const HOST_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL as MemoryTyp
 
 const TRANSFER: Usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER as Usage;
 const DISPATCH: Usage = sys::IREE_HAL_BUFFER_USAGE_DISPATCH as Usage;
+/// What dispatches work on, rather than only get their workgroups from.
+const STORAGE: Usage = (sys::IREE_HAL_BUFFER_USAGE_DISPATCH_UNIFORM_READ
+    | sys::IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE
+    | sys::IREE_HAL_BUFFER_USAGE_DISPATCH_IMAGE) as Usage;
 const SHARING: Usage = (sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT
     | sys::IREE_HAL_BUFFER_USAGE_SHARING_REPLICATE
     | sys::IREE_HAL_BUFFER_USAGE_SHARING_CONCURRENT
@@ -98,6 +102,12 @@ pub(crate) fn place(
         Some((index, heap)) => Ok((index, granted(heap, params))),
         None => Err(misplaced(properties, params)),
     }
+}
+
+/// What a backend is asked for a buffer of a heap with.
+fn request(heap: usize, params: &sys::iree_hal_buffer_params_t, length: u64) -> MemoryRequest {
+    let purpose = if params.usage & STORAGE != 0 { Purpose::Dispatch } else { Purpose::Transfer };
+    MemoryRequest { heap, length, alignment: wide(params.min_alignment).max(1), purpose }
 }
 
 /// Why no heap fits.
@@ -317,7 +327,8 @@ impl<D: Device> Memory<D> {
     }
 
     /// Memory of a heap.
-    pub(crate) fn allocate(&self, heap: usize, length: u64) -> Result<Arc<DeviceMemory<D>>> {
+    pub(crate) fn allocate(&self, request: MemoryRequest) -> Result<Arc<DeviceMemory<D>>> {
+        let MemoryRequest { heap, length, .. } = request;
         let kind = self.properties.heaps.get(heap);
         let kind = kind.ok_or_else(|| invalid(format!("this device has no heap number {heap}")))?;
         let limit = kind.max_allocation;
@@ -326,19 +337,20 @@ impl<D: Device> Memory<D> {
                 format!("{length} bytes are more than one allocation can have on this device: {limit}");
             return Err(Failure::new(Code::ResourceExhausted, message));
         }
-        let memory = self.device.allocate(heap, length.max(1))?;
+        let memory = self.device.allocate(&MemoryRequest { length: length.max(1), ..request })?;
         let counted = self.statistics.of(kind).add(length);
         Ok(self.backing(memory, None, Some(counted)))
     }
 
     /// Memory of a heap that other processes can be given a descriptor of, where the heap takes shared memory of the host's;
     /// else the backend gives descriptors out, or nobody does.
-    fn allocate_for_export(&self, heap: usize, length: u64) -> Result<Arc<DeviceMemory<D>>> {
+    fn allocate_for_export(&self, request: MemoryRequest) -> Result<Arc<DeviceMemory<D>>> {
+        let MemoryRequest { heap, length, .. } = request;
         let takes_shared = |heap: &Heap| {
             heap.host_visible && heap.import_alignment.is_some() && length <= heap.max_allocation
         };
         let Some(kind) = self.properties.heaps.get(heap).filter(|heap| takes_shared(heap)) else {
-            return self.allocate(heap, length);
+            return self.allocate(request);
         };
         let shared = SharedMemory::create(length)?;
         let memory = self.device.import(shared.range(None))?;
@@ -361,10 +373,11 @@ impl<D: Device> Memory<D> {
         length: u64,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
         let (heap, params) = place(&self.properties, params)?;
+        let request = request(heap, &params, length);
         let backing = if params.usage & EXPORT != 0 {
-            self.allocate_for_export(heap, length)?
+            self.allocate_for_export(request)?
         } else {
-            self.allocate(heap, length)?
+            self.allocate(request)?
         };
         let spec =
             BufferSpec { placement: self.placement(&params), params, offset: 0, length, release: None };

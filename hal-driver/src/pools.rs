@@ -16,7 +16,7 @@ use crate::object::{Out, Retained, free, narrow, wide};
 use crate::proactor::Proactor;
 use crate::reservation::Pool;
 use crate::status::{Result, check, guard, guard_or, invalid};
-use hal_backend::{Device, Heap};
+use hal_backend::{Device, Heap, MemoryRequest, Purpose};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -78,7 +78,14 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live provider of ours, and where the slab goes.
             let (provider, out) = unsafe { (Self::of(provider), Out::new(out_slab)) };
-            let memory = provider.memory.allocate(provider.heap, wide(min_length))?;
+            let alignment =
+                provider.memory.properties.heaps.get(provider.heap).map_or(1, |heap| heap.alignment);
+            let memory = provider.memory.allocate(MemoryRequest {
+                heap: provider.heap,
+                length: wide(min_length),
+                alignment,
+                purpose: Purpose::Pool,
+            })?;
             provider.acquired.fetch_add(1, Ordering::Relaxed);
             let view = memory.host_view();
             let handle = Box::into_raw(Box::new(memory));
