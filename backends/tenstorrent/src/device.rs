@@ -10,7 +10,7 @@ use crate::memory::{Memory, PAGE};
 use crate::queue::{Queue, Shared};
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Inferred, Job,
-    LoadRequest, Loaded, NativeWaits, Properties, Rejected,
+    LoadRequest, Loaded, MemoryRequest, NativeWaits, Properties, Rejected,
 };
 use hal_emulation::clock;
 use std::fmt;
@@ -110,15 +110,16 @@ impl Device for TenstorrentDevice {
         self.shared.start(completer);
     }
 
-    fn allocate(&self, heap: usize, length: u64) -> Result<Memory, Failure> {
-        match heap {
+    fn allocate(&self, request: &MemoryRequest) -> Result<Memory, Failure> {
+        let length = request.length;
+        match request.heap {
             CARD => {
                 let Board { dram, l1, .. } = &*self.shared.board;
                 let near = l1.allocate_row(length);
                 near.map_or_else(|| dram.allocate(length), Ok).map(Memory::Card)
             }
             HOST => HostRange::allocate(length, 64).map(Memory::Host),
-            _ => Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}"))),
+            heap => Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}"))),
         }
     }
 

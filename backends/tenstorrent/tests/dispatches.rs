@@ -9,7 +9,7 @@
 
 mod support;
 
-use hal_backend::{Code, Device, HostRange};
+use hal_backend::{Code, Device, HostRange, MemoryRequest};
 use hal_tenstorrent::Executable;
 use std::sync::{Arc, OnceLock};
 use support::compiler::{FLOATS, INTEGERS, compile};
@@ -200,7 +200,7 @@ fn a_binding_whose_pages_alone_do_not_fit_is_refused_with_numbers() {
     const LENGTH: u64 = 512 << 20;
     let bench = Bench::new(&[("tiles", "1")]);
     let executable = floats(&bench);
-    let large = Arc::new(bench.device.allocate(0, LENGTH).unwrap());
+    let large = Arc::new(bench.device.allocate(&MemoryRequest::new(0, LENGTH)).unwrap());
     let all = span(&large, 0, LENGTH);
     let refused =
         bench.run(call(&executable, MULTIPLY_ADD, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap_err();
@@ -222,7 +222,7 @@ fn small_buffers_are_in_tiles_while_there_is_room_and_others_in_dram() {
     let bench = Bench::of(support::open(&parameters).unwrap());
     let row = 4096 * (bench.device.card().grid().tiles().len() as u64 - 1);
     let place = |length: u64| {
-        let memory = Arc::new(bench.device.allocate(0, length).unwrap());
+        let memory = Arc::new(bench.device.allocate(&MemoryRequest::new(0, length)).unwrap());
         let is_near = format!("{memory:?}").contains("L1");
         (memory, is_near)
     };

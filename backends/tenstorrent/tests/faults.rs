@@ -9,7 +9,7 @@
 
 mod support;
 
-use hal_backend::{Code, Command, Device, Failure, Parameters, Pattern};
+use hal_backend::{Code, Command, Device, Failure, MemoryRequest, Parameters, Pattern};
 use hal_emulation::{Errno, Kernel};
 use hal_tenstorrent_emulator::{Emulator, Options};
 use hal_testbench::until_known;
@@ -93,14 +93,14 @@ fn anything(fault: &str, executable: &[u8]) -> Option<Failure> {
     };
     let bench = Bench::of(device);
     let outcome = bench.load(executable).and_then(|executable| {
-        let memory = std::sync::Arc::new(bench.device.allocate(0, 4000)?);
+        let memory = std::sync::Arc::new(bench.device.allocate(&MemoryRequest::new(0, 4000))?);
         let all = span(&memory, 0, 4000);
         let dispatch = || call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all.clone()]);
         (0..3).try_for_each(|_| bench.run(dispatch()).and_then(|()| bench.run(fill(&memory, 3))))
     });
     let failure = outcome.err()?;
     // Whatever comes then fails for the same reason.
-    let memory = bench.device.allocate(0, 4000).map(std::sync::Arc::new).unwrap();
+    let memory = bench.device.allocate(&MemoryRequest::new(0, 4000)).map(std::sync::Arc::new).unwrap();
     assert_eq!(bench.run(fill(&memory, 1)).unwrap_err().code(), Code::Unavailable, "{failure}");
     Some(failure)
 }
@@ -197,9 +197,9 @@ fn memory_that_is_not_there_is_said_with_who_has_it() {
         let bench = Bench::new(&[("board", board)]);
         let whole = bench.device.properties().heaps[0].max_allocation;
         assert_eq!(whole, banks * (0xff00_0000 - (1 << 20)));
-        let _most = bench.device.allocate(0, whole - (64 << 20)).unwrap();
-        let _some = bench.device.allocate(0, 12_345).unwrap();
-        let refused = bench.device.allocate(0, 64 << 20).unwrap_err();
+        let _most = bench.device.allocate(&MemoryRequest::new(0, whole - (64 << 20))).unwrap();
+        let _some = bench.device.allocate(&MemoryRequest::new(0, 12_345)).unwrap();
+        let refused = bench.device.allocate(&MemoryRequest::new(0, 64 << 20)).unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted);
         let says = format!("in {banks} banks");
         assert!(refused.message().contains(&says), "{refused}");

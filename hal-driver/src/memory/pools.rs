@@ -18,7 +18,7 @@ use crate::memory::heap::{granted, memory_type, usage};
 use crate::memory::reservation::Pool;
 use crate::sync::frontier::Frontiers;
 use crate::sync::proactor::Proactor;
-use hal_backend::{Device, Heap};
+use hal_backend::{Device, Heap, MemoryRequest, Purpose};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
