@@ -40,6 +40,12 @@ impl Mutant {
         let is_fence = self.original.trim_start_matches("crate::sync::").starts_with("fence(");
         self.operator.ends_with(" to Relaxed") || is_fence
     }
+
+    /// Whether what comes after it may see what it should not: a value that is not gone, or has gone.
+    pub(super) fn drops_an_end(&self) -> bool {
+        let ends = ["drop(", "return", "break", "continue"];
+        self.operator.ends_with(" dropped") && ends.iter().any(|end| self.original.contains(end))
+    }
 }
 
 /// Reads the crate.
@@ -157,7 +163,8 @@ mod tests {
         assert!(!others.is_empty() && others.iter().all(|mutant| !mutant.original.contains("fence")));
     }
 
-    const TEXT: &str = "fn a(b: u8) {\n    if b < 1 {\n        c(\n            d,\n        );\n        e();\n    }\n}\n";
+    const TEXT: &str =
+        "fn a(b: u8) {\n    if b < 1 {\n        c(\n            d,\n        );\n        e();\n    }\n}\n";
 
     fn of(text: &str) -> Vec<Mutant> {
         mutants(&Files::from([("src/a.rs".into(), text.into())]))

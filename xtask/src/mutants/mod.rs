@@ -30,8 +30,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use suite::{Copy, How, Stage, Subject};
-use together::Blamed;
+use suite::{Copy, How, Objection, Stage, Subject};
+use together::{Blamed, Rendered};
 
 /// How many are tried when nothing is said about it.
 const SAMPLE: usize = 40;
@@ -289,13 +289,8 @@ fn put_together(copy: &Copy, files: &Files, mutants: &[Mutant]) -> Result<(HashS
         let mut blamed = HashSet::new();
         for objection in &objections {
             let Some(made) = rendered.get(objection.file.as_str()) else { continue };
-            match objection.at.iter().find_map(|&at| made.blamed(at)) {
-                Some(found) => drop(blamed.insert((objection.file.as_str(), found.clone()))),
-                // Nothing is there: none of the file's mutants can be told from what is meant.
-                None => blamed.extend(
-                    made.mutants.iter().map(|&number| (objection.file.as_str(), Blamed::Mutant(number))),
-                ),
-            }
+            blamed
+                .extend(blame(made, objection, mutants).into_iter().map(|it| (objection.file.as_str(), it)));
         }
         blamed.iter().for_each(|(file, blamed)| left_out.add(file, blamed));
         if left_out.len() == said {
@@ -308,6 +303,25 @@ fn put_together(copy: &Copy, files: &Files, mutants: &[Mutant]) -> Result<(HashS
             said - left_out.mutants.len()
         );
     }
+}
+
+/// What is to blame for an objection: what stands there; else the mutants between the places that it is about without which
+/// something does not end there; else all between them; else all of the file.
+fn blame(made: &Rendered, objection: &Objection, mutants: &[Mutant]) -> Vec<Blamed> {
+    if let Some(found) = objection.at.iter().find_map(|at| made.blamed(at.start)) {
+        return vec![found.clone()];
+    }
+    let start = objection.at.iter().map(|at| at.start).min().unwrap_or_default();
+    let end = objection.at.iter().map(|at| at.end).max().unwrap_or_default();
+    let between = made.within(&(start..end));
+    let mut blamed = between.clone();
+    blamed.retain(|&number| mutants.get(number).is_some_and(Mutant::drops_an_end));
+    for others in [&between, &made.mutants] {
+        if blamed.is_empty() {
+            blamed.clone_from(others);
+        }
+    }
+    blamed.into_iter().map(Blamed::Mutant).collect()
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -10,6 +10,7 @@ use super::together;
 use crate::workspace;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -308,7 +309,7 @@ pub(super) struct Objection {
     /// Relative to the crate.
     pub(super) file: String,
     /// Bytes of the file: where the error is, and behind that what else it is about.
-    pub(super) at: Vec<usize>,
+    pub(super) at: Vec<Range<usize>>,
 }
 
 /// The programs of tests that cargo says it has built.
@@ -356,23 +357,24 @@ fn without_shrinking(text: &str) -> String {
 fn objections(messages: &str, folder: &str) -> Vec<Objection> {
     let mut found = Vec::new();
     for message in messages.lines().filter(|line| line.contains("\"level\":\"error\"")) {
-        // The spans of the error itself; what is said in its notes is another matter.
-        let spans = message.split("\"spans\":[").skip(1).map(|spans| spans.split("\"children\":").next());
-        let spans = spans.flatten().flat_map(|spans| spans.split("\"byte_end\":").skip(1));
+        // The spans of the error itself come last; those in its notes are another matter.
+        let Some((_, spans)) = message.rsplit_once("\"spans\":[") else { continue };
+        let spans = spans.split("\"byte_end\":").skip(1);
         let mut places = Vec::new();
         for span in spans {
             let value = |key: &str| span.split(key).nth(1).and_then(|rest| rest.split([',', '"']).next());
             let (file, at) = (value("\"file_name\":\""), value("\"byte_start\":"));
-            if let (Some(file), Some(Ok(at))) = (file, at.map(str::parse))
+            let end = span.split(',').next().map(str::parse);
+            if let (Some(file), Some(Ok(at)), Some(Ok(end))) = (file, at.map(str::parse), end)
                 && let Some(file) = file.strip_prefix(folder).and_then(|file| file.strip_prefix('/'))
             {
-                places.push((!span.contains("\"is_primary\":true"), file, at));
+                places.push((!span.contains("\"is_primary\":true"), file, at..end));
             }
         }
         places.sort_by_key(|&(is_second, ..)| is_second);
         let Some(&(_, file, _)) = places.first() else { continue };
-        let at = places.iter().filter(|(_, other, _)| *other == file).map(|&(.., at)| at).collect();
-        found.push(Objection { file: file.to_owned(), at });
+        let at = places.iter().filter(|(_, other, _)| *other == file).map(|(.., at)| at.clone());
+        found.push(Objection { file: file.to_owned(), at: at.collect() });
     }
     found
 }
@@ -510,8 +512,12 @@ mod tests {
             )
         };
         let spans = [span("a/src/b.rs", 1, false), span("a/src/b.rs", 2, true), span("c/src/b.rs", 3, false)];
-        let message = format!("{{\"level\":\"error\",\"spans\":[{}],\"children\":[]}}", spans.join(","));
-        assert_eq!(objections(&message, "a"), [Objection { file: "src/b.rs".into(), at: vec![2, 1] }]);
+        let note = span("a/src/b.rs", 5, true);
+        let message = format!(
+            "{{\"children\":[{{\"spans\":[{note}]}}],\"level\":\"error\",\"spans\":[{}]}}",
+            spans.join(",")
+        );
+        assert_eq!(objections(&message, "a"), [Objection { file: "src/b.rs".into(), at: vec![2..9, 1..9] }]);
         assert_eq!(objections(&message.replace("error", "warning"), "a"), []);
     }
 

@@ -57,6 +57,18 @@ impl Rendered {
     pub(super) fn blamed(&self, at: usize) -> Option<&Blamed> {
         self.places.iter().rev().find(|(place, _)| place.contains(&at)).map(|(_, blamed)| blamed)
     }
+
+    /// The mutants whose branches are in a part of the text.
+    pub(super) fn within(&self, part: &Range<usize>) -> Vec<usize> {
+        let inside = |place: &Range<usize>| part.start <= place.start && place.end <= part.end;
+        let mutants = self.places.iter().filter(|(place, _)| inside(place));
+        mutants
+            .filter_map(|(_, blamed)| match blamed {
+                Blamed::Mutant(number) => Some(*number),
+                Blamed::Piece(_) => None,
+            })
+            .collect()
+    }
 }
 
 /// Puts mutants, each with its number, into a file, and braces around no piece that was given up. Those for which there is
@@ -302,6 +314,7 @@ mod tests {
         assert_eq!(rendered.blamed(at), Some(&Blamed::Piece(12..18)));
         // Nothing stands at the signature.
         assert_eq!(rendered.blamed(0), None);
+        assert_eq!(rendered.within(&(0..at)).len(), mutations.len());
     }
 
     #[test]
