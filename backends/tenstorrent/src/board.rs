@@ -7,7 +7,7 @@
 
 use crate::dispatch::Tiles;
 use crate::kmd::Card;
-use crate::memory::Pool;
+use crate::memory::{Pool, Share};
 use crate::tile::Watch;
 use hal_backend::{Code, Failure};
 use hal_emulation::threads::Machines;
@@ -22,10 +22,10 @@ use std::time::Duration;
 pub(crate) struct Board {
     pub(crate) card: Arc<Card>,
     pub(crate) dram: Arc<Pool>,
-    /// What its tiles' memory has for buffers.
-    pub(crate) l1: Arc<Pool>,
+    /// What its tiles' memory has for buffers, if it has any.
+    pub(crate) l1: Option<Arc<Pool>>,
     /// How much of each tile's memory that is.
-    reserved: u32,
+    share: Share,
     pub(crate) tiles: Tiles,
     node: PathBuf,
     /// Which system it was opened on.
@@ -39,13 +39,13 @@ static BOARDS: Machines<Board> = Machines::new();
 
 impl Board {
     /// The card behind a node: the one that is open, or opened now. `system` tells systems apart, of which a program may have several that
-    /// are emulated. `reserved` is how much of each tile's memory buffers have, of all devices.
+    /// are emulated. `share` is what buffers have of each tile's memory, of all devices.
     pub(crate) fn open(
         kernel: Arc<dyn Kernel>,
         system: usize,
         node: &Path,
         patience: Duration,
-        reserved: u32,
+        share: Share,
         mut watch: Option<Box<dyn Watch>>,
     ) -> Result<Arc<Self>, Failure> {
         let same = |board: &Board| {
@@ -55,20 +55,22 @@ impl Board {
         loop {
             let board = BOARDS.shared(same, || {
                 let card = Arc::new(Card::open(kernel.clone(), node, patience)?);
-                let dram = Pool::dram(&card);
-                let tiles = Tiles::new(&card, &dram, reserved, watch.take())?;
-                let l1 = Pool::tiles(&card, tiles.places(), reserved);
+                let dram = Pool::dram(&card).ok_or_else(|| {
+                    let message = format!("{} has no bank of DRAM", card.name());
+                    Failure::new(Code::FailedPrecondition, message)
+                })?;
+                let tiles = Tiles::new(&card, &dram, share.bytes, watch.take())?;
+                let l1 = Pool::tiles(&card, &tiles.places(), share);
                 let (node, lost) = (node.to_owned(), AtomicBool::new(false));
-                Ok(Self { card, dram, l1, reserved, tiles, node, system, lost })
+                Ok(Self { card, dram, l1, share, tiles, node, system, lost })
             })?;
-            if board.reserved == reserved {
+            if board.share == share {
                 return Ok(board);
             }
             let message = format!(
-                "{} is open in this program with l1={}, which all devices of it have in common; {} is another",
+                "{} is open in this program with l1={}, which all devices of it have in common; {share} is another",
                 board.card.name(),
-                board.reserved >> 10,
-                reserved >> 10
+                board.share,
             );
             // The last device of it may be about to go.
             drop(board);

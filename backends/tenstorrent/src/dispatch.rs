@@ -387,11 +387,12 @@ impl Plan<'_> {
     /// Why a dispatch does not fit into a tile, not even a few pages at a time.
     fn too_large(&self, pages: u64, needed: u64, code: usize) -> Error {
         let message = format!(
-            "function {:?} does not fit into a tile's {} bytes: {needed} are taken before there is a place for a page of its \
+            "function {:?} does not fit into the {} bytes that a tile has for it (l1= has the other {}): {needed} are taken before there is a place for a page of its \
              bindings, by its code ({code}), its stack ({STACK}), workgroup-local memory ({}) and the table of the {pages} pages \
              that its bindings have ({}); bind less, or compile for smaller workgroups",
             self.function.name,
             self.end,
+            u64::from(L1) - self.end,
             self.local_length(),
             2 * u64::from(ENTRY) * pages,
         );
