@@ -10,7 +10,7 @@ use crate::executable::Executable;
 use crate::kmd::{Card, Error, Place};
 use crate::memory::Pool;
 use crate::stub::{CORES, ENVIRONMENT, IMAGE, L1, STACK, STATE, common, core_block, workgroup_state};
-use crate::tile::{Common, Patience, Tile, Watch, wait};
+use crate::tile::{Common, Patience, Tile, Watch, hold, wait};
 use hal_backend::{Code, Dispatch, Failure, LoadRequest};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -129,8 +129,7 @@ impl Tiles {
         });
         if let Err(error) = launched {
             // Those that were let go are held again, whatever they are at.
-            let held = tiles.iter().try_for_each(|tile| tile.hold());
-            return held.and(Err(error));
+            return hold(&tiles).and(Err(error));
         }
         wait(&tiles, epoch, self.patience(settings, stop))?;
         for tile in &tiles {

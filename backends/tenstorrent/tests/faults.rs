@@ -51,6 +51,25 @@ fn a_kernel_that_never_ends_is_stopped_in_time_and_others_run() {
 }
 
 #[test]
+fn a_tile_that_cannot_be_held_loses_the_device_before_its_memory_is_given_out_again() {
+    for (fault, timeout) in
+        [(&[("fault", "stuck:2")][..], "60"), (&[("fault", "stuck:2"), ("fault", "hang:2")], "1")]
+    {
+        let pairs = [fault, &[("dispatch_timeout", timeout), ("tiles", "1")]].concat();
+        let bench = Bench::new(&pairs);
+        let executable = bench.load(kernels()).unwrap();
+        let memory = bench.memory(&[0; 4000]);
+        let all = span(&memory, 0, 4000);
+        let lost = bench.run(call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap_err();
+        assert_eq!(lost.code(), Code::Unavailable, "{lost}");
+        for part in ["tile (1, 2)", "does not let its cores be held", "reset it (tt-smi -r)"] {
+            assert!(lost.message().contains(part), "{part:?} in {lost}");
+        }
+        assert_eq!(bench.run(fill(&memory, 1)).unwrap_err().message(), lost.message());
+    }
+}
+
+#[test]
 fn transfers_go_on_while_tiles_run() {
     let bench = Bench::new(&[("fault", "hang:2"), ("dispatch_timeout", "2"), ("tiles", "1")]);
     let executable = bench.load(kernels()).unwrap();
