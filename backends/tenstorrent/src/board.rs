@@ -10,12 +10,11 @@ use crate::kmd::Card;
 use crate::memory::{Pool, Share};
 use crate::tile::Watch;
 use hal_backend::{Code, Failure};
-use hal_emulation::threads::Machines;
-use hal_emulation::{Kernel, clock};
+use hal_emulation::Kernel;
+use hal_emulation::registry::{Place, Registry};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An open card, with everything of it that is shared.
 #[derive(Debug)]
@@ -27,15 +26,12 @@ pub(crate) struct Board {
     /// How much of each tile's memory that is.
     share: Share,
     pub(crate) tiles: Tiles,
-    node: PathBuf,
-    /// Which system it was opened on.
-    system: usize,
-    /// Set when it is lost: then whoever wants the card opens it anew.
-    lost: AtomicBool,
+    /// Goes when its file has been closed.
+    place: Place,
 }
 
-/// Every card that is open.
-static BOARDS: Machines<Board> = Machines::new();
+/// Every card that is open: by the system that it was opened on, and its node.
+static BOARDS: Registry<(usize, PathBuf), Board> = Registry::new();
 
 impl Board {
     /// The card behind a node: the one that is open, or opened now. `system` tells systems apart, of which a program may have several that
@@ -48,21 +44,19 @@ impl Board {
         share: Share,
         mut watch: Option<Box<dyn Watch>>,
     ) -> Result<Arc<Self>, Failure> {
-        let same = |board: &Board| {
-            board.system == system && board.node == node && !board.lost.load(Ordering::Relaxed)
-        };
-        let deadline = clock().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        let begin = Instant::now();
         loop {
-            let board = BOARDS.shared(same, || {
-                let card = Arc::new(Card::open(kernel.clone(), node, patience)?);
+            let key = (system, node.to_owned());
+            let board = BOARDS.open(key, Some(begin + patience), |place| {
+                let card =
+                    Arc::new(Card::open(kernel.clone(), node, patience.saturating_sub(begin.elapsed()))?);
                 let dram = Pool::dram(&card).ok_or_else(|| {
                     let message = format!("{} has no bank of DRAM", card.name());
                     Failure::new(Code::FailedPrecondition, message)
                 })?;
                 let tiles = Tiles::new(&card, &dram, share.bytes, watch.take())?;
                 let l1 = Pool::tiles(&card, &tiles.places(), share);
-                let (node, lost) = (node.to_owned(), AtomicBool::new(false));
-                Ok(Self { card, dram, l1, share, tiles, node, system, lost })
+                Ok(Self { card, dram, l1, share, tiles, place })
             })?;
             if board.share == share {
                 return Ok(board);
@@ -74,15 +68,15 @@ impl Board {
             );
             // The last device of it may be about to go.
             drop(board);
-            if clock() >= deadline {
+            if begin.elapsed() >= patience {
                 return Err(Failure::new(Code::FailedPrecondition, message));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// It is gone, and will not be given to anybody else.
+    /// It is lost, and nobody else gets it: whoever wants the card opens it anew, and the kernel says whether that can be.
     pub(crate) fn lose(&self) {
-        self.lost.store(true, Ordering::Relaxed);
+        self.place.release();
     }
 }

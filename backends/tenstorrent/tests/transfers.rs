@@ -9,7 +9,7 @@
 
 mod support;
 
-use hal_backend::{Command, Pattern, scramble};
+use hal_backend::{Command, Pattern, splitmix64};
 use support::{Bench, contents, host, span, whole};
 
 /// More than three pages for each of the tiles, and a part of one: shards of four.
@@ -34,7 +34,7 @@ fn random_transfers_are_what_they_would_be_in_plain_memory() {
         let mut draw = 0;
         let mut number = |below: u64| {
             draw += 1;
-            scramble(draw) % below
+            splitmix64(draw) % below
         };
         let bytes: Vec<u8> = (0..LENGTH).map(|at| u8::try_from(at % 251).unwrap()).collect();
         let mut expected = [bytes.clone(), bytes.iter().rev().copied().collect()];
@@ -86,7 +86,7 @@ fn random_transfers_are_what_they_would_be_in_plain_memory() {
 #[test]
 fn large_transfers_cover_everything_once() {
     let bench = Bench::new(&[("board", "p100a")]);
-    let bytes: Vec<u8> = (0..3_000_000_u64).map(|at| u8::try_from(scramble(at) % 256).unwrap()).collect();
+    let bytes: Vec<u8> = (0..3_000_000_u64).map(|at| u8::try_from(splitmix64(at) % 256).unwrap()).collect();
     let memory = bench.memory(&bytes);
     assert!(bench.read(&memory, 0, 3_000_000) == bytes);
     // Onto itself, further on.

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::{Tenstorrent, TenstorrentDevice};
-use hal_backend::{Device, Driver, MemoryRequest, Parameters, Purpose, scramble};
+use hal_backend::{Device, Driver, MemoryRequest, Parameters, Purpose, splitmix64};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +50,7 @@ fn kind(range: &CardRange) -> Kind {
 
 fn bytes(length: u64, seed: u64) -> Vec<u8> {
     (0..length.div_ceil(8))
-        .flat_map(|word| scramble(seed ^ word << 20).to_le_bytes())
+        .flat_map(|word| splitmix64(seed ^ word << 20).to_le_bytes())
         .take(usize::try_from(length).unwrap())
         .collect()
 }
