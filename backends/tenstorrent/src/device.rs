@@ -6,7 +6,7 @@ use crate::board::Board;
 use crate::dispatch::Settings;
 use crate::executable::{Executable, FORMAT, infer};
 use crate::kmd::Card;
-use crate::memory::{Memory, PAGE};
+use crate::memory::{Memory, PAGE, allocate};
 use crate::queue::{Queue, Shared};
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Inferred, Job,
@@ -60,6 +60,12 @@ impl TenstorrentDevice {
         Ok(device)
     }
 
+    /// How much of its tiles' memory is for buffers, of all tiles, if any is.
+    #[cfg(test)]
+    pub(crate) fn shared_l1(&self) -> Option<u64> {
+        self.shared.board.l1.as_ref().map(|l1| l1.capacity())
+    }
+
     /// The card that it is.
     pub fn card(&self) -> &Card {
         &self.shared.board.card
@@ -111,14 +117,12 @@ impl Device for TenstorrentDevice {
     }
 
     fn allocate(&self, request: &MemoryRequest) -> Result<Memory, Failure> {
-        let length = request.length;
         match request.heap {
             CARD => {
                 let Board { dram, l1, .. } = &*self.shared.board;
-                let near = l1.allocate_row(length);
-                near.map_or_else(|| dram.allocate(length), Ok).map(Memory::Card)
+                allocate(dram, l1.as_ref(), request).map(Memory::Card)
             }
-            HOST => HostRange::allocate(length, 64).map(Memory::Host),
+            HOST => HostRange::allocate(request.length, 64).map(Memory::Host),
             heap => Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}"))),
         }
     }
