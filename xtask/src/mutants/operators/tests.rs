@@ -99,8 +99,8 @@ fn nothing_is_said_twice() {
 
 #[test]
 fn deliberate_defects_and_checks_are_left_alone() {
-    assert_eq!(operators("if sabotaged(Defect::A) { b }"), [""; 0]);
-    assert_eq!(operators("if !sabotaged(Defect::A) { b }"), [""; 0]);
+    assert_eq!(operators("if is_mutated(Mutation::A) { b }"), [""; 0]);
+    assert_eq!(operators("if !is_mutated(Mutation::A) { b }"), [""; 0]);
     assert_eq!(operators("debug_assert!(a == b); #[cfg(test)] mod tests { fn a() { b(); } }"), [""; 0]);
 }
 
