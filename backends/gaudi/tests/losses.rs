@@ -5,7 +5,7 @@
 
 mod support;
 
-use hal_backend::{Device, Failure};
+use hal_backend::{Device, Failure, MemoryRequest};
 use hal_gaudi::GaudiDevice;
 use std::any::Any;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ const REQUESTS: [(&str, Request); 6] = [
         drop(request.wait());
         Ok(keep(()))
     }),
-    ("device memory", |one, _| one.allocate(0, 1 << 30).map(keep)),
-    ("host memory", |one, _| one.allocate(1, 8 << 20).map(keep)),
+    ("device memory", |one, _| one.allocate(&MemoryRequest::new(0, 1 << 30)).map(keep)),
+    ("host memory", |one, _| one.allocate(&MemoryRequest::new(1, 8 << 20)).map(keep)),
     ("memory of the program's", |one, _| one.import(range(LENGTH)).map(keep)),
     ("an export", |one, _| {
         let memory = Arc::new(one.ipc().allocate(LENGTH)?);

@@ -7,7 +7,7 @@
 
 use crate::dispatch::Tiles;
 use crate::kmd::Card;
-use crate::memory::Pool;
+use crate::memory::{Pool, Share};
 use crate::tile::Watch;
 use hal_backend::{Code, Failure};
 use hal_emulation::Kernel;
@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 pub(crate) struct Board {
     pub(crate) card: Arc<Card>,
     pub(crate) dram: Arc<Pool>,
-    /// What its tiles' memory has for buffers.
-    pub(crate) l1: Arc<Pool>,
+    /// What its tiles' memory has for buffers, if it has any.
+    pub(crate) l1: Option<Arc<Pool>>,
     /// How much of each tile's memory that is.
-    reserved: u32,
+    share: Share,
     pub(crate) tiles: Tiles,
     /// Goes when its file has been closed.
     place: Place,
@@ -35,13 +35,13 @@ static BOARDS: Registry<(usize, PathBuf), Board> = Registry::new();
 
 impl Board {
     /// The card behind a node: the one that is open, or opened now. `system` tells systems apart, of which a program may have several that
-    /// are emulated. `reserved` is how much of each tile's memory buffers have, of all devices.
+    /// are emulated. `share` is what buffers have of each tile's memory, of all devices.
     pub(crate) fn open(
         kernel: Arc<dyn Kernel>,
         system: usize,
         node: &Path,
         patience: Duration,
-        reserved: u32,
+        share: Share,
         mut watch: Option<Box<dyn Watch>>,
     ) -> Result<Arc<Self>, Failure> {
         let begin = Instant::now();
@@ -50,19 +50,21 @@ impl Board {
             let board = BOARDS.open(key, Some(begin + patience), |place| {
                 let card =
                     Arc::new(Card::open(kernel.clone(), node, patience.saturating_sub(begin.elapsed()))?);
-                let dram = Pool::dram(&card);
-                let tiles = Tiles::new(&card, &dram, reserved, watch.take())?;
-                let l1 = Pool::tiles(&card, tiles.places(), reserved);
-                Ok(Self { card, dram, l1, reserved, tiles, place })
+                let dram = Pool::dram(&card).ok_or_else(|| {
+                    let message = format!("{} has no bank of DRAM", card.name());
+                    Failure::new(Code::FailedPrecondition, message)
+                })?;
+                let tiles = Tiles::new(&card, &dram, share.bytes, watch.take())?;
+                let l1 = Pool::tiles(&card, &tiles.places(), share);
+                Ok(Self { card, dram, l1, share, tiles, place })
             })?;
-            if board.reserved == reserved {
+            if board.share == share {
                 return Ok(board);
             }
             let message = format!(
-                "{} is open in this program with l1={}, which all devices of it have in common; {} is another",
+                "{} is open in this program with l1={}, which all devices of it have in common; {share} is another",
                 board.card.name(),
-                board.reserved >> 10,
-                reserved >> 10
+                board.share,
             );
             // The last device of it may be about to go.
             drop(board);

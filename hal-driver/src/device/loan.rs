@@ -27,16 +27,16 @@
 
 use super::State;
 use super::queue::{SemaphoreLists, Side};
-use crate::buffer::Slice;
-use crate::command_buffer::{Recorded, Step};
-use crate::constants::ACCESS_WRITE;
-use crate::lending::{Lending, Owner, RETURNED, staging_of};
-use crate::object::Lent;
-use crate::ranges::Ranges;
-use crate::record::{Record, Reference, StandIns, Use};
-use crate::semaphore::{IreeTimeline, List, OwnedList};
-use crate::status::{Result, text};
-use crate::work::Operation;
+use crate::command::command_buffer::{Recorded, Step};
+use crate::command::record::{Record, Reference, StandIns, Use};
+use crate::device::work::Operation;
+use crate::ffi::constants::ACCESS_WRITE;
+use crate::ffi::object::Lent;
+use crate::ffi::status::{Result, text};
+use crate::memory::buffer_range::BufferRange;
+use crate::memory::lending::{Lending, Owner, RETURNED, staging_of};
+use crate::memory::ranges::Ranges;
+use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
 use hal_backend::Device;
 use hal_semaphore::{Affinity, Failure};
 use hal_sys as sys;
@@ -45,29 +45,29 @@ use std::sync::Arc;
 /// Bytes of another device that an operation names, and everything that it does with them.
 struct Request {
     owner: Owner,
-    bytes: Slice,
-    uses: Vec<(Slice, Use)>,
+    bytes: BufferRange,
+    uses: Vec<(BufferRange, Use)>,
 }
 
 /// Everything of other devices that an operation names, as often as it does.
 #[derive(Default)]
-struct Requests(Vec<(Owner, Slice, Use)>);
+struct Requests(Vec<(Owner, BufferRange, Use)>);
 
 impl Requests {
     /// What names the same bytes is one request. No two have bytes in common.
     fn merge(mut self) -> Vec<Request> {
-        self.0.sort_by_key(|(_, slice, _)| slice.place());
+        self.0.sort_by_key(|(_, range, _)| range.place());
         let mut requests: Vec<Request> = Vec::new();
-        for (owner, slice, way) in self.0 {
+        for (owner, range, way) in self.0 {
             // In this order only the last one can have bytes in common with the next.
             let last = requests.last_mut();
-            let union = last.as_ref().and_then(|last| last.bytes.union(&slice));
+            let union = last.as_ref().and_then(|last| last.bytes.union(&range));
             match (last, union) {
                 (Some(last), Some(union)) => {
                     last.bytes = union;
-                    last.uses.push((slice, way));
+                    last.uses.push((range, way));
                 }
-                _ => requests.push(Request { owner, bytes: slice.clone(), uses: vec![(slice, way)] }),
+                _ => requests.push(Request { owner, bytes: range.clone(), uses: vec![(range, way)] }),
             }
         }
         requests
@@ -78,7 +78,7 @@ impl Requests {
 pub(crate) struct Loan {
     lending: Lending,
     /// What was lent, where only a comparison says what was written.
-    snapshot: Option<Slice>,
+    snapshot: Option<BufferRange>,
     /// Whether the operation may want to see what is there.
     reads: bool,
     /// What is certain to be written, and what a dispatch may write.
@@ -134,11 +134,11 @@ impl Loan {
 
 /// Whether bytes that may have been written go back. What a dispatch writes nobody knows, but it does not write what the
 /// program has forbidden.
-fn is_returned(slice: &Slice) -> Result<bool> {
-    let (access, _) = slice.allowed();
+fn is_returned(range: &BufferRange) -> Result<bool> {
+    let (access, _) = range.allowed();
     let allowed = access & ACCESS_WRITE != 0;
     if allowed {
-        Use::Target.check(slice)?;
+        Use::Target.check(range)?;
     }
     Ok(allowed)
 }
@@ -163,7 +163,7 @@ impl Loans {
 
 impl<D: Device> State<D> {
     /// Host memory for the owner and this device: the owner's, or, where it has none, this one's.
-    pub(super) fn staging_with(&self, owner: &Owner, length: u64) -> Result<Slice> {
+    pub(super) fn staging_with(&self, owner: &Owner, length: u64) -> Result<BufferRange> {
         let owner = owner.lend();
         // SAFETY: it is this device.
         let own = unsafe { Lent::required(self.memory.parent(), "the device has no structure")? };
@@ -186,9 +186,9 @@ impl<D: Device> State<D> {
         let Request { owner, bytes: original, uses } = request;
         let (mut written, mut compared) = (Ranges::default(), Ranges::default());
         let mut reads = false;
-        for (slice, way) in &uses {
+        for (named, way) in &uses {
             if way.reads() {
-                Use::Source.check(slice)?;
+                Use::Source.check(named)?;
                 reads = true;
             }
             let ranges = match way {
@@ -196,10 +196,10 @@ impl<D: Device> State<D> {
                 Use::Binding => &mut compared,
                 Use::Source | Use::Count | Use::Sent | Use::Received => continue,
             };
-            if is_returned(slice)?
-                && let Some(offset) = slice.offset_in(&original)
+            if is_returned(named)?
+                && let Some(offset) = named.offset_in(&original)
             {
-                ranges.add(offset..offset + slice.length);
+                ranges.add(offset..offset + named.length);
             }
         }
         let length = original.length;
@@ -216,9 +216,9 @@ impl<D: Device> State<D> {
     }
 
     /// Asks for what only another device can use.
-    fn ask(&self, requests: &mut Requests, slice: &Slice, way: Use) -> Result {
-        if slice.length > 0 && slice.out_of_reach(self.memory.parent()).is_some() {
-            requests.0.push((slice.owner()?, slice.clone(), way));
+    fn ask(&self, requests: &mut Requests, range: &BufferRange, way: Use) -> Result {
+        if range.length > 0 && range.out_of_reach(self.memory.parent()).is_some() {
+            requests.0.push((range.owner()?, range.clone(), way));
         }
         Ok(())
     }
@@ -227,8 +227,8 @@ impl<D: Device> State<D> {
     pub(super) fn is_in_reach(&self, record: &Record) -> bool {
         let mut near = true;
         record.visit(|reference, _| {
-            if let Reference::Direct(slice) = reference {
-                near &= slice.out_of_reach(self.memory.parent()).is_none();
+            if let Reference::Direct(range) = reference {
+                near &= range.out_of_reach(self.memory.parent()).is_none();
             }
         });
         near
@@ -244,8 +244,8 @@ impl<D: Device> State<D> {
         let mut requests = Requests::default();
         let mut asked = Ok(());
         record.visit(|reference, way| {
-            if let (Ok(()), Reference::Direct(slice)) = (&asked, reference) {
-                asked = self.ask(&mut requests, slice, way);
+            if let (Ok(()), Reference::Direct(range)) = (&asked, reference) {
+                asked = self.ask(&mut requests, range, way);
             }
         });
         asked?;
@@ -261,10 +261,10 @@ impl<D: Device> State<D> {
         &self,
         commands: &Recorded,
         step: &Step,
-        table: &[Option<Slice>],
+        table: &[Option<BufferRange>],
     ) -> Result<Loans> {
         let parent = self.memory.parent();
-        let is_near = |slice: &Slice| slice.out_of_reach(parent).is_none();
+        let is_near = |range: &BufferRange| range.out_of_reach(parent).is_none();
         if commands.names_only_memory_of(parent) && table.iter().flatten().all(is_near) {
             return Ok(Loans::default());
         }
@@ -273,8 +273,8 @@ impl<D: Device> State<D> {
         for record in &step.records {
             record.visit(|reference, way| {
                 // What does not fit is found out, and told, when the commands go to their queue.
-                if let (Ok(()), Ok(slice)) = (&asked, reference.bytes(table)) {
-                    asked = self.ask(&mut requests, &slice, way);
+                if let (Ok(()), Ok(range)) = (&asked, reference.bytes(table)) {
+                    asked = self.ask(&mut requests, &range, way);
                 }
             });
         }

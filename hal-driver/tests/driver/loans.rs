@@ -784,23 +784,13 @@ fn memory_of_a_program_s_own_pool_is_lent_too() {
 mod stress {
     use super::{Buffer, Device, Executable, List, Part, Semaphore, Step, WAYS, Way, Work, perform, read};
     use super::{card, filled, steps};
+    use crate::common::dice::Dice;
 
     const LENGTH: usize = 512;
     const BUFFERS: usize = 3;
     const ROUNDS: u64 = 8;
     /// What one operation may write, and what nobody else touches in its round.
     const SHARE: usize = 8;
-
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, bound: usize) -> usize {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            usize::try_from(self.0 % bound as u64).unwrap()
-        }
-    }
 
     /// Which bytes of which buffer.
     #[derive(Clone, Copy, Debug)]
@@ -830,30 +820,30 @@ mod stress {
         source: Place,
     }
 
-    fn operation(random: &mut Random, cards: usize, target: Place, source: Place) -> Operation {
-        let byte = u8::try_from(random.below(200)).unwrap();
-        let kind = match random.below(4) {
+    fn operation(dice: &mut Dice, cards: usize, target: Place, source: Place) -> Operation {
+        let byte = u8::try_from(dice.below(200)).unwrap();
+        let kind = match dice.below(4) {
             0 => Kind::Fill(byte),
             1 => Kind::Copy,
             2 => Kind::Dispatch(byte),
             _ => Kind::Both(byte),
         };
         let way = match kind {
-            Kind::Both(_) => WAYS[1 + random.below(2)],
-            _ => WAYS[random.below(3)],
+            Kind::Both(_) => WAYS[1 + dice.below(2)],
+            _ => WAYS[dice.below(3)],
         };
-        Operation { worker: random.below(cards), way, affinity: 1 << random.below(2), kind, target, source }
+        Operation { worker: dice.below(cards), way, affinity: 1 << dice.below(2), kind, target, source }
     }
 
     /// A round: shares that nobody else has, in a random order.
-    fn round(random: &mut Random, cards: usize) -> Vec<Operation> {
+    fn round(dice: &mut Dice, cards: usize) -> Vec<Operation> {
         let mut places: Vec<Place> = (0..BUFFERS * LENGTH / SHARE)
             .map(|share| Place { buffer: share % BUFFERS, offset: share / BUFFERS * SHARE })
             .collect();
         for at in (1..places.len()).rev() {
-            places.swap(at, random.below(at + 1));
+            places.swap(at, dice.below(at + 1));
         }
-        places.chunks_exact(2).take(6).map(|pair| operation(random, cards, pair[0], pair[1])).collect()
+        places.chunks_exact(2).take(6).map(|pair| operation(dice, cards, pair[0], pair[1])).collect()
     }
 
     impl Operation {
@@ -900,7 +890,7 @@ mod stress {
     }
 
     fn program(seed: u64, count: usize) {
-        let random = &mut Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let dice = &mut Dice::new(seed);
         let cards: Vec<Device> = (0..count).map(card).collect();
         let executables: Vec<Executable> = cards.iter().map(steps).collect();
         let mut expected: Vec<Vec<u8>> =
@@ -911,7 +901,7 @@ mod stress {
         let mut before: Vec<Semaphore> = Vec::new();
         let mut told = Vec::new();
         for _ in 0..ROUNDS {
-            let operations = round(random, count);
+            let operations = round(dice, count);
             let ends: Vec<Semaphore> = operations.iter().map(|op| cards[op.worker].semaphore(0)).collect();
             let waits = List::of(&before.iter().map(|end| (end, 1)).collect::<Vec<_>>());
             for (op, end) in operations.iter().zip(&ends) {

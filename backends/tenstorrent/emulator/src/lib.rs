@@ -30,6 +30,7 @@
 //! | `no-large-windows` | the bridge shows no windows of 4 GiB: `EINVAL` |
 //! | `reset:N` | somebody resets the card when the N-th tile is let go: open files and mappings are dead |
 //! | `hang:N` | the N-th tile that is let go never executes anything |
+//! | `stuck:N` | the N-th tile that is let go cannot be held again: what is written to its reset register is lost |
 //! | `harvested:N` | the N-th window that is pointed somewhere shows a tile that is fused off: touching it loses the device |
 //! | `flip:N` | in the N-th read of more than four bytes the last bit is not what was there |
 //! | `unplug:N` | the card is pulled out at the N-th request: `ENODEV` from there on |
