@@ -32,6 +32,7 @@ mod device;
 mod host;
 mod machine;
 mod program;
+mod request;
 mod uri;
 
 pub use command::{
@@ -43,4 +44,5 @@ pub use hal_semaphore::{AdaptiveSpin, Code, CompletionError, Failure, Origin, Po
 pub use host::{HostPart, HostRange};
 pub use machine::{processors, splitmix64};
 pub use program::{Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest};
+pub use request::{MemoryRequest, Purpose};
 pub use uri::Parameters;

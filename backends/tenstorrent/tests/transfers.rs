@@ -12,17 +12,23 @@ mod support;
 use hal_backend::{Command, Pattern, splitmix64};
 use support::{Bench, contents, host, span, whole};
 
-/// A few pages of each bank, and a part of one.
-const LENGTH: u64 = 100_001;
+/// More than three pages for each of the tiles, and a part of one: shards of four.
+const LENGTH: u64 = 1_500_001;
 
 #[test]
 fn random_transfers_are_what_they_would_be_in_plain_memory() {
     for pairs in [
-        &[("board", "p100a"), ("banks", "0xf7")][..],
-        &[("board", "p150")],
+        &[("board", "p100a"), ("banks", "0xf7"), ("l1", "0")][..],
+        &[("board", "p150"), ("l1", "0")],
         // In the memory of its tiles.
-        &[("board", "p100a"), ("l1", "64")],
-        &[("fault", "no-large-windows"), ("fault", "windows:2")],
+        &[("board", "p100a"), ("columns", "0x3bdf"), ("l1", "64")],
+        &[("l1", "64:interleaved")],
+        &[("l1", "64:height-columns")],
+        &[("l1", "64:width")],
+        &[("l1", "64:width-columns")],
+        &[("l1", "64:block")],
+        &[("l1", "64:block-columns")],
+        &[("l1", "0"), ("fault", "no-large-windows"), ("fault", "windows:2")],
     ] {
         let bench = Bench::new(pairs);
         let mut draw = 0;
@@ -33,7 +39,7 @@ fn random_transfers_are_what_they_would_be_in_plain_memory() {
         let bytes: Vec<u8> = (0..LENGTH).map(|at| u8::try_from(at % 251).unwrap()).collect();
         let mut expected = [bytes.clone(), bytes.iter().rev().copied().collect()];
         let memories = [bench.memory(&expected[0]), bench.memory(&expected[1])];
-        let is_near = pairs.iter().any(|(name, _)| *name == "l1");
+        let is_near = !pairs.iter().any(|(name, value)| *name == "l1" && *value == "0");
         assert_eq!(format!("{:?}", memories[0]).contains("L1"), is_near, "{:?}", memories[0]);
         for round in 0..300 {
             let length = number(if round % 3 == 0 { 40_000 } else { 70 }) + 1;

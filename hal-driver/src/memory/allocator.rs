@@ -13,11 +13,11 @@ use crate::memory::buffer_range::BufferRange;
 use crate::memory::external::SharedMemory;
 use crate::memory::heap::{
     DEVICE_VISIBLE, DISPATCH, EXPORT, TRANSFER, alignment, check_alignment, crooked, find_heap,
-    find_import_heap, granted, memory_type, place, usage,
+    find_import_heap, granted, memory_type, place, request, usage,
 };
 use crate::memory::statistics::{CountedBytes, Statistics};
 use crate::memory::virtual_memory;
-use hal_backend::{Device, Heap, HostRange, Properties};
+use hal_backend::{Device, Heap, HostRange, MemoryRequest, Properties};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use std::any::Any;
@@ -56,7 +56,8 @@ impl<D: Device> Memory<D> {
     }
 
     /// Memory of a heap.
-    pub(crate) fn allocate(&self, heap: usize, length: u64) -> Result<Arc<DeviceMemory<D>>> {
+    pub(crate) fn allocate(&self, request: MemoryRequest) -> Result<Arc<DeviceMemory<D>>> {
+        let MemoryRequest { heap, length, .. } = request;
         let kind = self.properties.heaps.get(heap);
         let kind = kind.ok_or_else(|| invalid(format!("this device has no heap number {heap}")))?;
         let limit = kind.max_allocation;
@@ -65,19 +66,20 @@ impl<D: Device> Memory<D> {
                 format!("{length} bytes are more than one allocation can have on this device: {limit}");
             return Err(Failure::new(Code::ResourceExhausted, message));
         }
-        let memory = self.device.allocate(heap, length.max(1))?;
+        let memory = self.device.allocate(&MemoryRequest { length: length.max(1), ..request })?;
         let counted = self.statistics.of(kind).add(length);
         Ok(self.backing(memory, None, Some(counted)))
     }
 
     /// Memory of a heap that other processes can be given a descriptor of, where the heap takes shared memory of the host's;
     /// else the backend gives descriptors out, or nobody does.
-    fn allocate_for_export(&self, heap: usize, length: u64) -> Result<Arc<DeviceMemory<D>>> {
+    fn allocate_for_export(&self, request: MemoryRequest) -> Result<Arc<DeviceMemory<D>>> {
+        let MemoryRequest { heap, length, .. } = request;
         let takes_shared = |heap: &Heap| {
             heap.host_visible && heap.import_alignment.is_some() && length <= heap.max_allocation
         };
         let Some(kind) = self.properties.heaps.get(heap).filter(|heap| takes_shared(heap)) else {
-            return self.allocate(heap, length);
+            return self.allocate(request);
         };
         let shared = SharedMemory::create(length)?;
         let memory = self.device.import(shared.range(None))?;
@@ -100,10 +102,11 @@ impl<D: Device> Memory<D> {
         length: u64,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
         let (heap, params) = place(&self.properties, params)?;
+        let request = request(heap, &params, length);
         let backing = if params.usage & EXPORT != 0 {
-            self.allocate_for_export(heap, length)?
+            self.allocate_for_export(request)?
         } else {
-            self.allocate(heap, length)?
+            self.allocate(request)?
         };
         let spec =
             BufferSpec { placement: self.placement(&params), params, offset: 0, length, release: None };

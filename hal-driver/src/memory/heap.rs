@@ -5,7 +5,7 @@
 use crate::ffi::constants::{ACCESS_ALL, ACCESS_UNALIGNED};
 use crate::ffi::object::to_u64;
 use crate::ffi::status::{Result, invalid};
-use hal_backend::{Heap, Properties};
+use hal_backend::{Heap, MemoryRequest, Properties, Purpose};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 
@@ -22,6 +22,10 @@ const HOST_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL as MemoryTyp
 
 pub(crate) const TRANSFER: Usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER as Usage;
 pub(crate) const DISPATCH: Usage = sys::IREE_HAL_BUFFER_USAGE_DISPATCH as Usage;
+/// What dispatches work on, rather than only get their workgroups from.
+const STORAGE: Usage = (sys::IREE_HAL_BUFFER_USAGE_DISPATCH_UNIFORM_READ
+    | sys::IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE
+    | sys::IREE_HAL_BUFFER_USAGE_DISPATCH_IMAGE) as Usage;
 const SHARING: Usage = (sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT
     | sys::IREE_HAL_BUFFER_USAGE_SHARING_REPLICATE
     | sys::IREE_HAL_BUFFER_USAGE_SHARING_CONCURRENT
@@ -89,6 +93,12 @@ pub(crate) fn place(
         Some((index, heap)) => Ok((index, granted(heap, params))),
         None => Err(misplaced(properties, params)),
     }
+}
+
+/// What a backend is asked for a buffer of a heap with.
+pub(crate) fn request(heap: usize, params: &sys::iree_hal_buffer_params_t, length: u64) -> MemoryRequest {
+    let purpose = if params.usage & STORAGE != 0 { Purpose::Dispatch } else { Purpose::Transfer };
+    MemoryRequest { heap, length, alignment: to_u64(params.min_alignment).max(1), purpose }
 }
 
 /// Why no heap fits.

@@ -18,7 +18,7 @@ use crate::memory::heap::{granted, memory_type, usage};
 use crate::memory::reservation::Pool;
 use crate::sync::frontier::Frontiers;
 use crate::sync::proactor::Proactor;
-use hal_backend::{Device, Heap};
+use hal_backend::{Device, Heap, MemoryRequest, Purpose};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -80,7 +80,14 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live provider of ours, and where the slab goes.
             let (provider, out) = unsafe { (Self::of(provider), Out::new(out_slab)) };
-            let memory = provider.memory.allocate(provider.heap, to_u64(min_length))?;
+            let alignment =
+                provider.memory.properties.heaps.get(provider.heap).map_or(1, |heap| heap.alignment);
+            let memory = provider.memory.allocate(MemoryRequest {
+                heap: provider.heap,
+                length: to_u64(min_length),
+                alignment,
+                purpose: Purpose::Pool,
+            })?;
             provider.acquired.fetch_add(1, Ordering::Relaxed);
             let view = memory.host_view();
             let handle = Box::into_raw(Box::new(memory));

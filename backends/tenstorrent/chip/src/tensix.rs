@@ -156,6 +156,8 @@ pub(crate) struct Tensix {
     /// How many instructions its cores have executed.
     instructions: u64,
     pub(crate) control: Control,
+    /// Whether its cores' resets are out of order: what the network writes there is lost.
+    pub(crate) stuck: bool,
     pub(crate) interface: Interface,
 }
 
@@ -174,6 +176,7 @@ impl Tensix {
             last: None,
             instructions: 0,
             control: Control::new(),
+            stuck: false,
             interface: Interface::default(),
         }
     }
@@ -326,6 +329,9 @@ impl Tensix {
         let (Ok(value), Some(register)) = (value, self.control.register(address)) else {
             return Err(unmapped);
         };
+        if self.stuck && address == register::SOFT_RESET {
+            return Ok(());
+        }
         *register = value;
         self.apply_resets();
         Ok(())

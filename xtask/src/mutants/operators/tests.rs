@@ -105,6 +105,25 @@ fn deliberate_defects_and_checks_are_left_alone() {
 }
 
 #[test]
+fn what_only_a_deliberate_defect_runs_is_left_alone() {
+    assert_eq!(operators("if mutated(Defect::A) { a(); b(); } c"), [""; 0]);
+    assert_eq!(operators("if mutated(Defect::A) && !a() { b(); }"), [""; 0]);
+    assert_eq!(operators("if a && !mutated(Defect::A) { b(); c(); }").len(), 5);
+    assert_eq!(operators("if mutated(Defect::A) || !a() { b(); c(); }").len(), 6);
+}
+
+#[test]
+fn the_same_under_another_name_is_left_out() {
+    assert_eq!(operators("{ d(); if a { b(); } c }"), ["statement dropped", "if true", "if false"]);
+    // A condition that is not made false, or one of two ways.
+    assert_eq!(operators("if let Some(a) = b { c(); }"), ["statement dropped"]);
+    let two_ways = ["if true", "if false", "statement dropped", "statement dropped"];
+    assert_eq!(operators("if a { b(); } else { c(); }"), two_ways);
+    assert_eq!(operators("{ let a = b(); drop(a); }"), [""; 0]);
+    assert_eq!(operators("{ let a = b(); drop(a); c }"), ["statement dropped"]);
+}
+
+#[test]
 fn the_anchor_is_the_line_that_a_reader_looks_at() {
     let source = "fn a(\n) {\n    b();\n    c();\n}";
     let lines: Vec<_> = mutations(source)
