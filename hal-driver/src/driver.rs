@@ -2,15 +2,19 @@
 
 //! The HAL driver and its factory: names, enumeration, and opening devices by path or number.
 
-use crate::channel::Membership;
+mod launch;
+
+use crate::command::channel::Membership;
+use crate::command::executable::Reflection;
 use crate::device::HalDevice;
-use crate::executable::Reflection;
-use crate::launch::expand;
-use crate::object::{Header, HostAllocator, Lent, Out, allocate, free, named, required, resource, slice};
-use crate::status::{Result, check, guard, guard_or, invalid, text, view};
+use crate::ffi::object::{
+    Header, HostAllocator, Lent, Out, allocate, free, named, required, resource, slice,
+};
+use crate::ffi::status::{Result, check, guard, guard_or, invalid, text, view};
 use hal_backend::{DeviceInfo, Driver, Parameters};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
+use launch::expand;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -115,7 +119,7 @@ impl<R: Driver> Table<R> {
             Out::new(out_count).set(1);
             Out::new(out_infos).set(const { &Self::INFO });
         }
-        crate::status::OK
+        crate::ffi::status::OK
     }
 
     unsafe extern "C" fn try_create(

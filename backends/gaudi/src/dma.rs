@@ -216,6 +216,12 @@ impl Shared {
             return Err(Failure::new(Code::InvalidArgument, "a transfer of no bytes"));
         }
         let region = Region::host(&self.card, range.clone()).map_err(|errno| {
+            if let Some(loss) = self.submitter.loss() {
+                // Nobody else may ever ask anything of the card, and it has to be let go of.
+                let mut lines = self.lines.lock();
+                lines.lost.get_or_insert(loss);
+                self.settle(&mut lines);
+            }
             let what =
                 format!("{} bytes at {:p} could not be made known to it", range.length(), range.address());
             self.card.failure(&what, errno)

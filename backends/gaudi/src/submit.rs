@@ -12,7 +12,7 @@
 
 use crate::generation::Capabilities;
 use crate::kmd::uapi::{cb, event};
-use crate::kmd::{Card, Errno, OPERATIONAL, Progress};
+use crate::kmd::{Card, Ending, Errno, OPERATIONAL, Progress};
 use crate::memory::{Heap, Memory};
 use crate::shared::Shared;
 use hal_backend::{Code, Failure, HostRange, Origin};
@@ -143,7 +143,7 @@ impl Submitter {
     }
 
     /// Why the card is of no use any more.
-    pub(crate) fn lost(&self, errno: Errno) -> Failure {
+    fn lost(&self, errno: Errno) -> Failure {
         // A card that is about to be reset is operational until then, and refuses waits.
         if errno == Errno::BUSY && self.card.take_events() & event::DEVICE_RESET != 0 {
             return self.told();
@@ -177,7 +177,10 @@ impl Submitter {
             self.buffers.lock().push(buffer);
             return Ok(place.fill(sequence.map_err(|errno| self.refused(what, errno))?, queue, None));
         }
-        let memory = self.host.allocate(commands.len() as u64).map_err(Refused::Failed)?;
+        let memory = self.host.allocate(commands.len() as u64).map_err(|failure| match self.loss() {
+            Some(loss) => Refused::Lost(loss),
+            None => Refused::Failed(failure),
+        })?;
         if !memory.host_view().is_some_and(|view| view.write(0, commands)) {
             return Err(Refused::Failed(self.card.failure(what, Errno::FAULT)));
         }
@@ -288,8 +291,22 @@ impl Submitter {
         Failure::with_origin(Code::Aborted, Origin::Device, message)
     }
 
+    /// Why the card is of no use any more, if a request was refused for that.
+    pub(crate) fn loss(&self) -> Option<Failure> {
+        self.card.ending().map(|ending| self.ended(ending))
+    }
+
+    /// Why the card is of no use any more.
+    pub(crate) fn ended(&self, ending: Ending) -> Failure {
+        match ending {
+            Ending::Told => self.told(),
+            Ending::Refused(errno) => self.lost(errno),
+            Ending::Lost(failure) => failure,
+        }
+    }
+
     /// Why the card is of no use any more, when its driver has said so.
-    pub(crate) fn told(&self) -> Failure {
+    fn told(&self) -> Failure {
         if self.card.take_events() & event::CS_TIMEOUT != 0 {
             return self.too_late("a submission");
         }

@@ -33,7 +33,7 @@ use crate::options::Options;
 use crate::reports::{Done, Reports};
 use crate::workers::Share;
 use hal_backend::{
-    AdaptiveSpin, Command, Completer, Failure, Job, NativeWait, QueueId, Rejected, processors, scramble,
+    AdaptiveSpin, Command, Completer, Failure, Job, NativeWait, QueueId, Rejected, processors, splitmix64,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -199,7 +199,7 @@ impl Hardware {
                 delayed: Vec::new(),
                 shares: Vec::new(),
                 asleep: 0,
-                random: scramble(options.seed),
+                random: splitmix64(options.seed),
                 stopping: false,
             }),
             work: Condvar::new(),
@@ -397,7 +397,7 @@ impl Hardware {
         if !self.seeded || schedule.ready.len() < 2 {
             return schedule.ready.pop_front();
         }
-        schedule.random = scramble(schedule.random);
+        schedule.random = splitmix64(schedule.random);
         let count = schedule.ready.len();
         let at = usize::try_from(schedule.random % count as u64).unwrap_or(0);
         schedule.ready.remove(at)

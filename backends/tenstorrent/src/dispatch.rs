@@ -10,7 +10,7 @@ use crate::executable::Executable;
 use crate::kmd::{Card, Error, Place};
 use crate::memory::Pool;
 use crate::stub::{CORES, ENVIRONMENT, IMAGE, L1, STACK, STATE, common, core_block, workgroup_state};
-use crate::tile::{Common, Patience, Tile, Watch, wait};
+use crate::tile::{Common, Patience, Tile, Watch, hold, wait};
 use hal_backend::{Code, Dispatch, Failure, LoadRequest};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -129,8 +129,7 @@ impl Tiles {
         });
         if let Err(error) = launched {
             // Those that were let go are held again, whatever they are at.
-            let held = tiles.iter().try_for_each(|tile| tile.hold());
-            return held.and(Err(error));
+            return hold(&tiles).and(Err(error));
         }
         wait(&tiles, epoch, self.patience(settings, stop))?;
         for tile in &tiles {
@@ -387,11 +386,12 @@ impl Plan<'_> {
     /// Why a dispatch does not fit into a tile, not even a few pages at a time.
     fn too_large(&self, pages: u64, needed: u64, code: usize) -> Error {
         let message = format!(
-            "function {:?} does not fit into a tile's {} bytes: {needed} are taken before there is a place for a page of its \
+            "function {:?} does not fit into the {} bytes that a tile has for it (l1= has the other {}): {needed} are taken before there is a place for a page of its \
              bindings, by its code ({code}), its stack ({STACK}), workgroup-local memory ({}) and the table of the {pages} pages \
              that its bindings have ({}); bind less, or compile for smaller workgroups",
             self.function.name,
             self.end,
+            u64::from(L1) - self.end,
             self.local_length(),
             2 * u64::from(ENTRY) * pages,
         );

@@ -150,9 +150,22 @@ impl Tile {
         Ok(said == epoch)
     }
 
-    /// Holds its cores.
-    pub(crate) fn hold(&self) -> Result<(), Error> {
-        self.card.write_word(self.place, SOFT_RESET, ALL_HELD)
+    /// Holds its cores. They are held when this returns: a read comes after the write, so that nothing which is given out from then on,
+    /// in any tile, is written by them. A tile that cannot be held is the end of the card.
+    fn hold(&self) -> Result<(), Error> {
+        self.card.write_word(self.place, SOFT_RESET, ALL_HELD)?;
+        let found = self.card.read_word(self.place, SOFT_RESET)?;
+        if found == u32::MAX {
+            self.card.check_alive()?;
+        }
+        if found & ALL_HELD == ALL_HELD {
+            return Ok(());
+        }
+        Err(Error::Gone(format!(
+            "tile {} does not let its cores be held (its reset register is {found:#x}, and not {ALL_HELD:#x}), and may write \
+             anywhere: reset it (tt-smi -r), and open it again",
+            self.place
+        )))
     }
 
     /// What the function returned that its cores called: the first that is not zero.
@@ -171,11 +184,16 @@ impl Tile {
     }
 }
 
+/// Holds these tiles, all of them also where one cannot be.
+pub(crate) fn hold(tiles: &[&Tile]) -> Result<(), Error> {
+    tiles.iter().map(|tile| tile.hold()).fold(Ok(()), Result::and)
+}
+
 /// Waits until these tiles are done, and holds them, also where they are not.
 pub(crate) fn wait(tiles: &[&Tile], epoch: u32, patience: Patience<'_>) -> Result<(), Error> {
     let ended = tiles.iter().try_for_each(|tile| wait_for(tile, epoch, patience));
-    let held = tiles.iter().try_for_each(|tile| tile.hold());
-    ended.and(held)
+    // A dispatch that is only late leaves a queue that goes on; one whose tiles go on themselves must not.
+    hold(tiles).and(ended)
 }
 
 fn wait_for(tile: &Tile, epoch: u32, patience: Patience<'_>) -> Result<(), Error> {

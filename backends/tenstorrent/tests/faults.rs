@@ -9,7 +9,7 @@
 
 mod support;
 
-use hal_backend::{Code, Command, Device, Failure, Parameters, Pattern};
+use hal_backend::{Code, Command, Device, Failure, MemoryRequest, Parameters, Pattern, Purpose};
 use hal_emulation::{Errno, Kernel};
 use hal_tenstorrent_emulator::{Emulator, Options};
 use hal_testbench::until_known;
@@ -48,6 +48,25 @@ fn a_kernel_that_never_ends_is_stopped_in_time_and_others_run() {
     bench.run(dispatch()).unwrap();
     let found = floats_of(&bench.read(&memory, 0, 4000));
     assert!(found.iter().zip(&x).all(|(found, x)| (found - (x * x + x)).abs() < 1e-4));
+}
+
+#[test]
+fn a_tile_that_cannot_be_held_loses_the_device_before_its_memory_is_given_out_again() {
+    for (fault, timeout) in
+        [(&[("fault", "stuck:2")][..], "60"), (&[("fault", "stuck:2"), ("fault", "hang:2")], "1")]
+    {
+        let pairs = [fault, &[("dispatch_timeout", timeout), ("tiles", "1")]].concat();
+        let bench = Bench::new(&pairs);
+        let executable = bench.load(kernels()).unwrap();
+        let memory = bench.memory(&[0; 4000]);
+        let all = span(&memory, 0, 4000);
+        let lost = bench.run(call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap_err();
+        assert_eq!(lost.code(), Code::Unavailable, "{lost}");
+        for part in ["tile (1, 2)", "does not let its cores be held", "reset it (tt-smi -r)"] {
+            assert!(lost.message().contains(part), "{part:?} in {lost}");
+        }
+        assert_eq!(bench.run(fill(&memory, 1)).unwrap_err().message(), lost.message());
+    }
 }
 
 #[test]
@@ -93,14 +112,14 @@ fn anything(fault: &str, executable: &[u8]) -> Option<Failure> {
     };
     let bench = Bench::of(device);
     let outcome = bench.load(executable).and_then(|executable| {
-        let memory = std::sync::Arc::new(bench.device.allocate(0, 4000)?);
+        let memory = std::sync::Arc::new(bench.device.allocate(&MemoryRequest::new(0, 4000))?);
         let all = span(&memory, 0, 4000);
         let dispatch = || call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all.clone()]);
         (0..3).try_for_each(|_| bench.run(dispatch()).and_then(|()| bench.run(fill(&memory, 3))))
     });
     let failure = outcome.err()?;
     // Whatever comes then fails for the same reason.
-    let memory = bench.device.allocate(0, 4000).map(std::sync::Arc::new).unwrap();
+    let memory = bench.device.allocate(&MemoryRequest::new(0, 4000)).map(std::sync::Arc::new).unwrap();
     assert_eq!(bench.run(fill(&memory, 1)).unwrap_err().code(), Code::Unavailable, "{failure}");
     Some(failure)
 }
@@ -197,13 +216,25 @@ fn memory_that_is_not_there_is_said_with_who_has_it() {
         let bench = Bench::new(&[("board", board)]);
         let whole = bench.device.properties().heaps[0].max_allocation;
         assert_eq!(whole, banks * (0xff00_0000 - (1 << 20)));
-        let _most = bench.device.allocate(0, whole - (64 << 20)).unwrap();
-        let _some = bench.device.allocate(0, 12_345).unwrap();
-        let refused = bench.device.allocate(0, 64 << 20).unwrap_err();
+        let most = MemoryRequest::new(0, whole - (64 << 20)).with_purpose(Purpose::Pool);
+        let _most = bench.device.allocate(&most).unwrap();
+        let some = MemoryRequest::new(0, 12_345).with_purpose(Purpose::Transfer);
+        let _some = bench.device.allocate(&some).unwrap();
+        let _near = bench.device.allocate(&MemoryRequest::new(0, 500)).unwrap();
+        let refused = bench.device.allocate(&MemoryRequest::new(0, 64 << 20)).unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted);
-        let says = format!("in {banks} banks");
-        assert!(refused.message().contains(&says), "{refused}");
-        assert!(refused.message().contains(&format!("of {}, 12345 bytes", whole - (64 << 20))), "{refused}");
+        let row = banks * 4096;
+        let free = (64 << 20) / row * row - row;
+        for says in [
+            format!("no room for {} bytes for dispatches", 64 << 20),
+            format!("bytes of DRAM in {banks} banks {free} are free, {free} of them together"),
+            format!("for pools 1 with {0} bytes ({0})", whole - (64 << 20)),
+            "for transfers 1 with 12345 bytes (12345)".to_owned(),
+            "bytes of L1 in 119 tiles".to_owned(),
+            "for dispatches 1 with 500 bytes (500)".to_owned(),
+        ] {
+            assert!(refused.message().contains(&says), "{says:?} in {refused}");
+        }
         assert!(refused.message().contains(board), "{refused}");
     }
 }

@@ -31,8 +31,8 @@ use super::{Device, Shared};
 use crate::backend::{Backend, Batch, Item, NativeWait, NativeWaits, Stop, Submitted, Transition, WaitClass};
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
+use crate::mutation::{Mutation, is_mutated};
 use crate::ring::{take_first, take_last_if};
-use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 
@@ -98,7 +98,7 @@ impl<B: Backend> Turn<'_, B> {
             });
             let counted = self.device.counts_reports();
             self.settle(&mut scratch, answer, reports, last_native);
-            if !counted && self.device.counts_reports() && !sabotaged(Defect::CountsUnknown) {
+            if !counted && self.device.counts_reports() && !is_mutated(Mutation::CountsUnknown) {
                 self = self.make_count_known();
             }
         }
@@ -474,8 +474,8 @@ impl<B: Backend> Turn<'_, B> {
         fence(Ordering::SeqCst);
         // Before the reports: what ends in between has been reported then.
         let nothing_left = device.outstanding(self.shared.queues()) == 0;
-        let looks_last = sabotaged(Defect::FullLooksAtWorkLast);
-        if device.reports(self.shared.queues()) != reports && !sabotaged(Defect::FullDoesNotLookAgain) {
+        let looks_last = is_mutated(Mutation::FullLooksAtWorkLast);
+        if device.reports(self.shared.queues()) != reports && !is_mutated(Mutation::FullDoesNotLookAgain) {
             // What took the room has ended meanwhile.
             self.state.window.resume(true);
             return;
@@ -533,7 +533,7 @@ impl<B: Backend> Turn<'_, B> {
             }
             for signal in &state.ops.live(key).signals {
                 let Some(slot) = self.shared.own(&signal.timeline) else { continue };
-                if slot.has_listeners() && !sabotaged(Defect::AnnounceDoesNotLook) {
+                if slot.has_listeners() && !is_mutated(Mutation::AnnounceDoesNotLook) {
                     let promise = Promise { value: signal.value, queue: self.index, epoch, cover, event };
                     self.agenda.covers.push_back(super::agenda::Covering { slot: slot.clone(), promise });
                 }

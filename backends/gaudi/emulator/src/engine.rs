@@ -11,7 +11,7 @@ use crate::machine::{Machine, State};
 use crate::packets;
 use crate::strides::Transfer;
 use crate::sync::{Hold, Outside, engine_of};
-use hal_backend::scramble;
+use hal_backend::splitmix64;
 use hal_emulation::clock;
 use hal_emulation::fault::Faults;
 use hal_gaudi_abi::uapi::{PageFault, event};
@@ -84,7 +84,7 @@ impl Machine {
             let jitter = state.cards.get(card).is_some_and(|card| card.faults.has(fault::JITTER));
             if jitter {
                 let draw =
-                    scramble(self.options.execution.seed ^ scramble(sequence << 16 ^ u64::from(queue)));
+                    splitmix64(self.options.execution.seed ^ splitmix64(sequence << 16 ^ u64::from(queue)));
                 self.delay(&mut state, Duration::from_nanos(draw % JITTER_NS), ended);
             } else {
                 self.retire(&mut state, ended);

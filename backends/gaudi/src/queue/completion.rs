@@ -40,14 +40,13 @@ impl Flight {
 }
 
 impl Queues {
-    /// The thread that is told of errors by the kernel, also while nothing is in flight. The card is let go of then: a process
-    /// that keeps one open through a reset is killed.
+    /// The thread that learns of the card's end, from the kernel or from whoever meets it, also while nothing is in flight. The card is
+    /// let go of then: a process that keeps one open through a reset is killed.
     pub(crate) fn heed(&self) {
-        if self.planner.card.wait_for_end(&self.quiet) {
-            let failure = self.submitter.told();
-            self.state.lock().lost.get_or_insert(failure);
-            self.work.notify_all();
-        }
+        let Some(ending) = self.planner.card.wait_for_end(&self.quiet) else { return };
+        let failure = self.submitter.ended(ending);
+        self.state.lock().lost.get_or_insert(failure);
+        self.work.notify_all();
     }
 
     /// The thread that learns of completions. Ends when it is told to and nothing is in flight.

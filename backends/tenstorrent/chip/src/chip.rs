@@ -290,6 +290,13 @@ impl Chip {
         self.tensix.iter().map(|tensix| tensix.lock().released()).sum()
     }
 
+    /// From now on the cores of this tile stay as they are: what the network writes to their resets is lost.
+    pub fn stick(&self, index: usize) {
+        if let Some(tile) = self.tensix.get(index) {
+            tile.lock().stuck = true;
+        }
+    }
+
     /// Lets the cores of one tile execute so many instructions each, and does what they ask of the network as they ask it. Whether any
     /// would go on.
     ///

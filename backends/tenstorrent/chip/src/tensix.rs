@@ -142,6 +142,8 @@ pub(crate) struct Tensix {
     /// How many instructions its cores have executed.
     instructions: u64,
     pub(crate) control: Control,
+    /// Whether its cores' resets are out of order: what the network writes there is lost.
+    pub(crate) stuck: bool,
     pub(crate) interface: Interface,
 }
 
@@ -162,6 +164,7 @@ impl Tensix {
             instructions: 0,
             control: Control::new(&family.starts),
             interface: Interface::new(&family.noc, location),
+            stuck: false,
         }
     }
 
@@ -314,6 +317,9 @@ impl Tensix {
         let (Ok(value), Some(register)) = (value, self.control.register(address, None)) else {
             return Err(unmapped);
         };
+        if self.stuck && address == SOFT_RESET {
+            return Ok(());
+        }
         *register = value;
         self.apply_resets();
         Ok(())

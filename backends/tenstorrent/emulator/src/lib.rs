@@ -30,6 +30,7 @@
 //! | `no-large-windows` | the bridge shows no windows of 4 GiB: `EINVAL`; of an n150, other programs have all but the smallest: `ENOMEM` |
 //! | `reset:N` | somebody resets the card when the N-th tile is let go: open files and mappings are dead |
 //! | `hang:N` | the N-th tile that is let go never executes anything |
+//! | `stuck:N` | the N-th tile that is let go cannot be held again: what is written to its reset register is lost |
 //! | `harvested:N` | the N-th window that is pointed somewhere shows a tile that is fused off: touching it loses the device |
 //! | `flip:N` | in the N-th read of more than four bytes the last bit is not what was there |
 //! | `unplug:N` | the card is pulled out at the N-th request: `ENODEV` from there on |
@@ -65,7 +66,8 @@ pub use machine::Counts;
 pub use options::{Library, Options};
 
 use hal_backend::{Failure, HostRange};
-use hal_emulation::threads::{Machines, Running};
+use hal_emulation::registry::Registry;
+use hal_emulation::threads::Running;
 use hal_emulation::{DeviceRange, Errno, Kernel};
 use machine::Machine;
 use std::fs::OpenOptions;
@@ -82,12 +84,13 @@ pub struct Emulator {
 }
 
 /// Every machine of this process.
-static MACHINES: Machines<Emulator> = Machines::new();
+static MACHINES: Registry<Options, Emulator> = Registry::new();
 
 impl Emulator {
     /// The machine with these options: the one that there is, or a new one.
     pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
-        MACHINES.shared(|machine| machine.options() == options, || Self::start(options.clone()))
+        // One that ends is nobody's any more: the next is made beside it.
+        MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
     }
 
     /// A machine that nobody else gets.

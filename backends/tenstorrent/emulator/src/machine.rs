@@ -251,6 +251,9 @@ impl Machine {
             let Some(card) = state.cards.get_mut(number) else { return };
             card.counts.launches += 1;
             let hangs = card.faults.strikes(fault::HANG);
+            if card.faults.strikes(fault::STUCK) {
+                board.chip.stick(tile);
+            }
             if card.faults.strikes(fault::RESET) {
                 self.reset(card);
                 return;

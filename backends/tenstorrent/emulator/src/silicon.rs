@@ -86,6 +86,13 @@ impl Silicon {
         runs
     }
 
+    /// Has the cores of a tile stay as they are, of one that is here.
+    pub(crate) fn stick(&self, tile: usize) {
+        if let Some(chip) = self.here() {
+            chip.stick(tile);
+        }
+    }
+
     /// What was done by one that is here; nobody counts, else.
     pub(crate) fn counts(&self) -> Counts {
         self.here().map(Chip::counts).unwrap_or_default()

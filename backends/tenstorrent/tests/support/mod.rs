@@ -8,8 +8,8 @@
 pub(crate) mod compiler;
 
 use hal_backend::{
-    Command, Device, Dispatch, Driver, Failure, HostLoader, HostProgram, HostRange, LoadRequest, Parameters,
-    Place, Span, Workgroups,
+    Command, Device, Dispatch, Driver, Failure, HostLoader, HostProgram, HostRange, LoadRequest,
+    MemoryRequest, Parameters, Place, Span, Workgroups,
 };
 use hal_semaphore::Semaphore;
 use hal_tenstorrent::{Executable, FORMAT, Memory, Tenstorrent, TenstorrentDevice};
@@ -115,7 +115,7 @@ impl Bench {
 
     /// Memory of the card, with these bytes.
     pub(crate) fn memory(&self, bytes: &[u8]) -> Arc<Memory> {
-        let memory = Arc::new(self.device.allocate(0, bytes.len() as u64).unwrap());
+        let memory = Arc::new(self.device.allocate(&MemoryRequest::new(0, bytes.len() as u64)).unwrap());
         self.write(&memory, 0, bytes);
         memory
     }
