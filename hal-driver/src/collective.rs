@@ -14,12 +14,13 @@ use crate::host_pool::HostPool;
 use crate::object::extent;
 use crate::record::{Reference, Use};
 use crate::status::{Result, invalid};
+use crate::teardown;
 use hal_backend::HostRange;
 use hal_collectives::{
     Buffers, Communicator, Done, Element, Entry, Job, Kind, Memory, Operation, PieceBuffers, PieceEntry,
     Reduction,
 };
-use hal_semaphore::{Code, Failure};
+use hal_semaphore::{Code, Failure, WithoutCallbacks};
 use hal_sys as sys;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -345,6 +346,22 @@ impl Collectives {
             entered.give_up(why);
         }
     }
+}
+
+/// Whether collectives of this process are under way, so that a thread which has to wait does well to [watch].
+pub(crate) fn is_busy() -> bool {
+    hal_collectives_mpi::is_busy()
+}
+
+/// Does what there is to do for collectives on a thread of the program's that waits for something, as long as that does any good:
+/// messages of others are seen at once, and nobody has to be woken. The program is not called back from here, as it may hold what its
+/// callbacks take, and no device is torn down.
+pub(crate) fn watch(limit: Duration, is_over: impl FnMut() -> bool) {
+    if !is_busy() {
+        return;
+    }
+    let (_inside, _quiet) = (teardown::enter(), WithoutCallbacks::begin());
+    hal_collectives_mpi::watch(Instant::now().checked_add(limit), is_over);
 }
 
 /// Tells of the end of the last of several, and the first failure.

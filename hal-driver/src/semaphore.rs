@@ -15,6 +15,7 @@
 //! device of ours, is *foreign*: it is watched and signalled through IREE's own interface (rule S9).
 
 use crate::bounce;
+use crate::collective;
 use crate::constants::WAIT_FOR_ALL;
 use crate::frontier::Frontiers;
 use crate::object::{Counted, HostAllocator};
@@ -676,7 +677,10 @@ unsafe extern "C" fn wait(
             let over = || timeline.value() >= value || timeline.failure().is_some();
             // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
             let spin = unsafe { &semaphore.cast::<Semaphore>().as_ref().spin };
-            spin.spin_until(WAIT_SPIN, over);
+            spin.spin_until(WAIT_SPIN, || over() || collective::is_busy());
+            if !over() {
+                collective::watch(Duration::from_nanos(left.unsigned_abs()), over);
+            }
         }
     });
     // SAFETY: the arrays have one element each and live through the call.
