@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// "To the end", as IREE writes it.
 pub(crate) const WHOLE: u64 = u64::MAX;
 
-/// Part of a buffer that an operation keeps until it has ended. Which memory that is may not be settled yet.
+/// Part of a buffer that an operation keeps until it has ended. Which memory that is may not be certain yet.
 #[derive(Clone)]
 pub(crate) struct BufferRange {
     pub(crate) buffer: Retained<sys::iree_hal_buffer_t>,
@@ -56,7 +56,7 @@ impl BufferRange {
 
     /// The memory, if the buffer is an allocation of the device's that keeps it for good and belongs to nobody who wants to
     /// be told when the buffer is gone. Whoever has the memory of such a buffer need not keep the buffer.
-    pub(crate) fn settled<D: Device>(&self, device: &Arc<D>) -> Option<Span<D>> {
+    pub(crate) fn resolve_static<D: Device>(&self, device: &Arc<D>) -> Option<Span<D>> {
         let (allocation, offset) = self.allocation().ok()?;
         let (buffer, memory) = of_device(allocation, device)?;
         if buffer.release.is_some() {

@@ -483,7 +483,7 @@ impl OwnedList {
     }
 
     /// Signals or fails all of it.
-    pub(crate) fn settle(mut self, outcome: std::result::Result<(), &Failure>) {
+    pub(crate) fn signal_or_fail(mut self, outcome: std::result::Result<(), &Failure>) {
         let _inside = teardown::enter();
         // SAFETY: the list is alive; the status is taken over.
         unsafe {
