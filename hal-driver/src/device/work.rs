@@ -5,7 +5,7 @@
 use crate::command::collective::{Collectives, Waiting};
 use crate::command::command_buffer::Recorded;
 use crate::command::record::{Record, StandIns};
-use crate::device::Loan;
+use crate::device::Bounce;
 use crate::device::completions::Completions;
 use crate::device::profile::Trace;
 use crate::ffi::object::Opaque;
@@ -52,8 +52,8 @@ pub(crate) enum Operation<D: Device> {
     HostCall(Box<HostCall>),
     /// File to buffer or buffer to file.
     Transfer(Box<Transfer>),
-    /// Another device gets back what it has lent.
-    Return(Arc<Loan>),
+    /// Another device gets back what was bounced.
+    Return(Arc<Bounce>),
 }
 
 /// A function of the program's and what it is to be called with.
@@ -334,10 +334,10 @@ impl<D: Device> Backend for EngineBackend<D> {
                     task.finish(outcome);
                 });
             }
-            Operation::Return(loan) => self.pool.run(move || {
-                let outcome = loan.take_back();
+            Operation::Return(bounce) => self.pool.run(move || {
+                let outcome = bounce.write_back();
                 if let Err(failure) = &outcome {
-                    loan.fail(failure);
+                    bounce.fail(failure);
                 }
                 task.finish(outcome);
             }),
@@ -388,10 +388,10 @@ impl<D: Device> Backend for EngineBackend<D> {
                         signals.settle(Err(failure));
                     }
                 }
-                // It was never begun, as what was lent was never used.
-                Operation::Return(loan) => {
+                // It was never begun, as what was bounced was never used.
+                Operation::Return(bounce) => {
                     if let Err(failure) = &ended.outcome {
-                        loan.fail(failure);
+                        bounce.fail(failure);
                     }
                 }
                 Operation::Collectives(collectives) => {

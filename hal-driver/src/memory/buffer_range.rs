@@ -208,7 +208,7 @@ impl BufferRange {
             let place = Place::Device(memory.clone(), buffer.offset + allocated.offset);
             return Ok(Span { place, length: self.length });
         }
-        // Resolving must not wait: what has to be copied was lent before.
+        // Resolving must not wait: what has to be copied was bounced before.
         let access = if self.sole_user().is_some() { ACCESS_READ } else { ACCESS_ANY };
         let range = allocated.map(access).map_err(|failure| {
             let message = format!(

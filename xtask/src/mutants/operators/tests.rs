@@ -106,10 +106,10 @@ fn deliberate_defects_and_checks_are_left_alone() {
 
 #[test]
 fn what_only_a_deliberate_defect_runs_is_left_alone() {
-    assert_eq!(operators("if mutated(Defect::A) { a(); b(); } c"), [""; 0]);
-    assert_eq!(operators("if mutated(Defect::A) && !a() { b(); }"), [""; 0]);
-    assert_eq!(operators("if a && !mutated(Defect::A) { b(); c(); }").len(), 5);
-    assert_eq!(operators("if mutated(Defect::A) || !a() { b(); c(); }").len(), 6);
+    assert_eq!(operators("if is_mutated(Mutation::A) { a(); b(); } c"), [""; 0]);
+    assert_eq!(operators("if is_mutated(Mutation::A) && !a() { b(); }"), [""; 0]);
+    assert_eq!(operators("if a && !is_mutated(Mutation::A) { b(); c(); }").len(), 5);
+    assert_eq!(operators("if is_mutated(Mutation::A) || !a() { b(); c(); }").len(), 6);
 }
 
 #[test]
