@@ -343,6 +343,10 @@ fn refusing(state: &'static str, errno: Errno) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::emulator::{Emulator, Options};
+    use hal_emulation::Kernel;
+    use std::os::fd::AsFd;
+    use std::path::Path;
 
     #[test]
     fn a_place_is_counted_until_it_is_dropped_and_leaves_nothing() {
@@ -361,5 +365,19 @@ mod tests {
         assert_eq!(refusing(OPERATIONAL, Errno::BUSY), "taken by a reset");
         assert_eq!(refusing("being reset", Errno::BUSY), "being reset");
         assert_eq!(refusing(OPERATIONAL, Errno::NODEV), OPERATIONAL);
+    }
+
+    /// What the driver tells of it it tells once, and here to somebody else: another user of the same file.
+    #[test]
+    fn card_that_refuses_waits_before_it_is_reset_is_said_to_be_taken_by_that() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
+        let adopt = |name: &str| Card::adopt(emulator.clone(), file.as_fd(), name.to_owned()).unwrap();
+        let (told, other) = (adopt("one"), adopt("two"));
+        emulator.fail(0);
+        assert_ne!(told.take_events() & event::DEVICE_RESET, 0);
+        let shared = Shared::of(other);
+        let failure = Submitter::new(&shared, None, None).lost(Errno::BUSY);
+        assert!(failure.message().contains("two is taken by a reset"), "{failure}");
     }
 }
