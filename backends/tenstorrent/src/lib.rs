@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Tenstorrent Blackhole cards, through the `tt-kmd` kernel driver's own interface.
+//! Tenstorrent Blackhole and Wormhole cards, through the `tt-kmd` kernel driver's own interface.
 //!
 //! `tenstorrent://` drives a card through the kernel driver's windows, and runs executables that IREE's compiler makes for 32-bit RISC-V
 //! (`embedded-elf-riscv_32`) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
@@ -56,6 +56,7 @@ mod board;
 mod device;
 mod dispatch;
 mod executable;
+mod generation;
 pub mod kmd;
 mod memory;
 mod queue;
@@ -188,7 +189,8 @@ impl Driver for Tenstorrent {
     type Device = TenstorrentDevice;
 
     const NAME: &'static str = "tenstorrent";
-    const FULL_NAME: &'static str = "Tenstorrent Blackhole (tt-kmd kernel driver, or an emulator of it)";
+    const FULL_NAME: &'static str =
+        "Tenstorrent Blackhole and Wormhole (tt-kmd kernel driver, or an emulator of it)";
 
     fn create() -> Self {
         Self
@@ -198,12 +200,12 @@ impl Driver for Tenstorrent {
         let mut devices: Vec<DeviceInfo> = nodes(&Linux)?.iter().map(listed).collect();
         devices.push(DeviceInfo {
             path: EMULATED.to_owned(),
-            name: "emulated Tenstorrent Blackhole: a simulated chip behind the kernel driver's interface, no hardware"
+            name: "emulated Tenstorrent card: a simulated Blackhole or Wormhole behind the kernel driver's interface, no hardware"
                 .to_owned(),
         });
         if let Some(library) = std::env::var_os(LIBRARY_VARIABLE) {
             let name = format!(
-                "emulated Tenstorrent Blackhole: the simulator {} behind the kernel driver's interface, no hardware",
+                "emulated Tenstorrent card: the simulator {} behind the kernel driver's interface, no hardware",
                 library.display()
             );
             devices.push(DeviceInfo { path: LIBRARY.to_owned(), name });
@@ -279,7 +281,7 @@ fn named_library() -> Result<PathBuf, Failure> {
     };
     found.filter(|_| wrong.is_empty()).ok_or_else(|| {
         let message = format!(
-            "tenstorrent://{LIBRARY} needs a simulator's library: {wrong}; set it to the path of a libttsim.so for Blackhole, or \
+            "tenstorrent://{LIBRARY} needs a simulator's library: {wrong}; set it to the path of a libttsim.so, or \
              ask for tenstorrent://{EMULATED}, which needs none"
         );
         Failure::new(Code::FailedPrecondition, message)

@@ -46,15 +46,21 @@ const LOOK: u32 = 1 << 16;
 /// What is written before the number of a message, and what is there when one is not known.
 const ASKED: u32 = 0xaa;
 const UNKNOWN: u32 = u32::MAX;
-/// Of Wormhole: that coordinates are translated; that no transfer is asked for; and the version of the firmware where old software looks for it.
+/// Of Wormhole: that coordinates are translated; that no transfer is asked for; and the version of the firmware where old software asks for it.
 const INTERFACE: u64 = 0x8005_0100;
 const TRANSLATED: u32 = 1 << 14;
 const TRANSFER: u64 = 0x1007_84d4;
-const OLD_FIRMWARE: u64 = 0x2007_8d60 + 49 * 4;
+const OLD_TELEMETRY: u64 = 0x1007_8d60;
+const OLD_FIRMWARE: u64 = OLD_TELEMETRY + 49 * 4;
+/// Of Wormhole: where its own interface to the network says that it is, physically and as it is called.
+const NODE_ID: u64 = 0x8005_002c;
+const TRANSLATED_ID: u64 = 0x8005_0138;
+const PLACE: u32 = 10 << 6;
 
 /// Messages.
 mod message {
     pub(super) const NOTHING: u32 = 0x11;
+    pub(super) const OLD_TELEMETRY: u32 = 0x2c;
     pub(super) const CLOCK: u32 = 0x34;
     pub(super) const HARVESTED: u32 = 0x57;
 }
@@ -148,6 +154,8 @@ impl Arc {
                     (INTERFACE, TRANSLATED),
                     (TRANSFER, 0),
                     (OLD_FIRMWARE, FIRMWARE),
+                    (NODE_ID, PLACE | 10 << 12 | 12 << 19 | 1 << 28),
+                    (TRANSLATED_ID, PLACE),
                 ];
                 let writable = &[ARGUMENT, ARGUMENT + 4, MESSAGE, CONTROL];
                 Self::with(&WORMHOLE, [&common[..], &own].concat(), &started, writable, harvested)
@@ -242,6 +250,8 @@ impl Arc {
         let number = asked & 0xff;
         let answer = match number {
             message::NOTHING => Some(0),
+            // From where the memory begins that it is in.
+            message::OLD_TELEMETRY => u32::try_from(OLD_TELEMETRY - 0x1000_0000).ok(),
             message::CLOCK => Some(WORMHOLE_CLOCK),
             message::HARVESTED => Some(self.harvested),
             _ => None,

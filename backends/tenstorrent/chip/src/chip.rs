@@ -136,9 +136,8 @@ impl Chip {
         let BarAddress { bar, offset } = self.mirrored(to);
         if bar == 0
             && Windows::has_setting(self.family, offset)
-            && let (Ok(word), Some(setting)) = (bytes.try_into(), self.windows.write().setting(offset))
+            && self.windows.write().set(offset, bytes).is_some()
         {
-            *setting = u32::from_le_bytes(word);
             return Ok(());
         }
         if bar == 0 && self.arc.write().write_from_host(offset, bytes).is_some() {

@@ -33,6 +33,20 @@ impl Windows {
         self.words.get_mut(usize::try_from(at / 4).ok()?)
     }
 
+    /// Writes words of the settings, as many as one has at most; `None` if they are not words of one.
+    pub(crate) fn set(&mut self, offset: u64, bytes: &[u8]) -> Option<()> {
+        let words = bytes.chunks_exact(4);
+        let many = words.len() as u64;
+        let length = self.family.setting_words as u64;
+        let at = offset.checked_sub(self.family.configuration)?;
+        let fits = words.remainder().is_empty() && many > 0 && at / 4 % length + many <= length;
+        fits.then_some(())?;
+        for (at, word) in (offset..).step_by(4).zip(words) {
+            *self.setting(at)? = u32::from_le_bytes(word.try_into().ok()?);
+        }
+        Some(())
+    }
+
     /// Where an access through a window goes. It must not cross the window's end.
     pub(crate) fn target(&self, bar: u8, offset: u64, length: usize) -> Result<(Tile, u64), Violation> {
         let nothing = Violation::Bar { bar, offset, length };
@@ -133,6 +147,22 @@ mod tests {
             assert!(windows.target(4, family.regions[2], 4).is_err());
             assert!(windows.target(2, 0, 4).is_err());
         }
+    }
+
+    #[test]
+    fn a_setting_is_written_at_once_or_word_by_word() {
+        let mut windows = Windows::new(&WORMHOLE);
+        let at = WORMHOLE.configuration + 8 * 166;
+        let setting = 3_u64 | 18 << 12 | 19 << 18;
+        assert_eq!(windows.set(at, &setting.to_le_bytes()), Some(()));
+        assert_eq!(windows.target(0, 176 * MIB, 4), Ok((Tile { x: 18, y: 19 }, 48 * MIB)));
+        assert_eq!(windows.set(at, &(4_u32 | 18 << 12 | 19 << 18).to_le_bytes()), Some(()));
+        assert_eq!(windows.target(0, 176 * MIB, 4), Ok((Tile { x: 18, y: 19 }, 64 * MIB)));
+        // Nothing of the next window's, no parts of words, and not nothing.
+        assert_eq!(
+            (windows.set(at + 4, &[0; 8]), windows.set(at, &[0; 6]), windows.set(at, &[])),
+            (None, None, None)
+        );
     }
 
     #[test]
