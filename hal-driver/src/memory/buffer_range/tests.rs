@@ -3,7 +3,7 @@
 //! On whose thread the program hears that a buffer is gone.
 
 use super::*;
-use crate::ffi::constants::ACCESS_WRITE;
+use crate::ffi::constants::{ACCESS_ALL, ACCESS_WRITE};
 use std::ffi::c_void;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::ThreadId;
@@ -32,7 +32,7 @@ fn buffer(Bytes(bytes): &mut Bytes) -> (Retained<sys::iree_hal_buffer_t>, Receiv
         check(sys::iree_hal_heap_buffer_wrap(
             sys::iree_hal_buffer_placement_t::default(),
             sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL,
-            sys::IREE_HAL_MEMORY_ACCESS_ALL as sys::iree_hal_memory_access_t,
+            ACCESS_ALL,
             sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_MAPPING,
             8,
             sys::iree_byte_span_t { data: bytes.as_mut_ptr(), data_length: 8 },
