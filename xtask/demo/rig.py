@@ -57,7 +57,7 @@ if SUPERVISOR:
 
 # Those whose cores run executables for 32-bit RISC-V, and no others. Their floats are not the host's to the last bit.
 TILES = [] if GIVEN or SUPERVISOR else ["tenstorrent://emulated"]
-# Floats in software take some twenty times as long: models are small here.
+# Floats in software take up to eight times as long: models are small here.
 SLOW_TILES = [f"{device}?board=n150" for device in TILES]
 
 # Those of them that our own programs register, and so run on: neither IREE's own, nor those of somebody else's drivers.
