@@ -20,15 +20,15 @@
 //! any other object. So the teardown has a reference as long as it runs, and whoever gives up the last one behind it frees the
 //! structure ([`Phase`]).
 
+mod bounce;
 mod collective;
 mod completions;
-mod loan;
 mod profile;
 mod queue;
 mod staged;
 mod work;
 
-pub(crate) use loan::Loan;
+pub(crate) use bounce::Bounce;
 
 use crate::command::channel::{Membership, Ranks};
 use crate::command::collective::Waiting;

@@ -89,16 +89,21 @@ impl Place {
         self.registry.give_up(self.number);
     }
 
+    /// Another one can be opened beside what is here, which others still get.
+    pub fn free(&self) {
+        self.registry.free(self.number);
+    }
+
     /// Nobody else gets what is here, and another one can be opened.
     pub fn release(&self) {
         self.give_up();
-        self.registry.free(self.number);
+        self.free();
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.registry.free(self.number);
+        self.free();
     }
 }
 
@@ -143,20 +148,22 @@ impl<K, T> Registry<K, T> {
             self.state.lock().entries.iter().filter_map(|entry| entry.made.as_ref()?.upgrade()).collect();
         things.into_iter().find(|thing| wanted(thing))
     }
+}
 
+impl<K: PartialEq + Send, T: Send + Sync> Registry<K, T> {
     /// Something that is open is known by another key as well.
     pub fn name(&self, thing: &Arc<T>, key: K) {
         let mut state = self.state.lock();
         let of = |entry: &&mut Entry<K, T>| {
             entry.made.as_ref().is_some_and(|made| std::ptr::eq(made.as_ptr(), Arc::as_ptr(thing)))
         };
-        if let Some(entry) = state.entries.iter_mut().find(of) {
+        if let Some(entry) = state.entries.iter_mut().find(of)
+            && !entry.keys.contains(&key)
+        {
             entry.keys.push(key);
         }
     }
-}
 
-impl<K: PartialEq + Send, T: Send + Sync> Registry<K, T> {
     /// What is open under a key, or is made now. Who has to wait, until another thread has made it or until it is free, does so up to a
     /// moment; what cannot be opened beside what is there then says so itself.
     pub fn open<E>(

@@ -22,8 +22,8 @@ use crate::command::record::{Reference, Use};
 use crate::device::work::Operation;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::ffi::status::{Result, invalid};
+use crate::memory::bounce_buffer::{Owner, copy_all_by};
 use crate::memory::buffer_range::BufferRange;
-use crate::memory::lending::{Owner, copy_all_by};
 use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
 use hal_backend::Device;
 use hal_collectives::{Entry, Piece, PieceEntry, Pieces, WINDOW};
@@ -158,7 +158,7 @@ impl<D: Device> State<D> {
                 .and_then(|()| self.step_collectives(affinity, &waits, &chain, number, &mut entries));
             if let Err(failure) = step {
                 give_up(entries, &failure);
-                self.pool.run(move || over.settle(Err(&failure)));
+                self.pool.run(move || over.signal_or_fail(Err(&failure)));
                 return Ok(());
             }
         }
@@ -248,15 +248,15 @@ impl<D: Device> State<D> {
         };
         let mut signals = OwnedList::default();
         signals.push(chain.commands.clone(), number as u64 + 1);
-        let loans = self.lend_to_commands(commands, step, bindings)?;
+        let bounces = self.bounce_commands(commands, step, bindings)?;
         let operation = Operation::Execute {
             commands: commands.clone(),
             step: number,
             bindings: bindings.into(),
-            stand_ins: loans.stand_ins(),
+            stand_ins: bounces.stand_ins(),
         };
         let lists = SemaphoreLists { waits: waits.borrow(), signals: signals.borrow() };
-        self.with_loans(affinity, &lists, &loans, |lists| {
+        self.with_bounces(affinity, &lists, &bounces, |lists| {
             self.submit(affinity, lists, Side::Queue, operation)
         })
     }

@@ -425,8 +425,8 @@ impl About {
                 about.payload = asked.0.length;
                 sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA
             }
-            Operation::Return(loan) => {
-                about.payload = loan.length();
+            Operation::Return(bounce) => {
+                about.payload = bounce.length();
                 sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_COPY
             }
             Operation::HostCall(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_HOST_CALL,

@@ -2,7 +2,7 @@
 
 //! The queue operations of the device.
 
-use super::loan::Loans;
+use super::bounce::Bounces;
 use super::{HalDevice, Raw, State, Table};
 use crate::command::command_buffer::{Recorded, bindings};
 use crate::command::record::{Record, Reference, Use};
@@ -100,7 +100,7 @@ impl<D: Device> State<D> {
             about
         });
         let operation = match operation {
-            Operation::Record(record) => match record.settled(&self.device)? {
+            Operation::Record(record) => match record.resolve_static(&self.device)? {
                 Some(command) => Operation::Command(Some(command)),
                 None => Operation::Record(record),
             },
@@ -149,7 +149,7 @@ impl<D: Device> State<D> {
             return self.barrier(affinity, lists);
         }
         if !self.is_in_reach(&record) {
-            return self.record_on_loan(affinity, lists, record);
+            return self.submit_bounced(affinity, lists, record);
         }
         self.submit(affinity, lists, Side::Queue, Operation::Record(record))
     }
@@ -573,13 +573,13 @@ impl<D: Device> Table<D> {
                 if commands.has_collectives() {
                     return state.execute_steps(affinity, &lists, &commands, &bindings);
                 }
-                let loans = match commands.steps() {
-                    [step] => state.lend_to_commands(&commands, step, &bindings)?,
-                    _ => Loans::default(),
+                let bounces = match commands.steps() {
+                    [step] => state.bounce_commands(&commands, step, &bindings)?,
+                    _ => Bounces::default(),
                 };
-                let stand_ins = loans.stand_ins();
+                let stand_ins = bounces.stand_ins();
                 let operation = Operation::Execute { commands, step: 0, bindings, stand_ins };
-                state.with_loans(affinity, &lists, &loans, |lists| {
+                state.with_bounces(affinity, &lists, &bounces, |lists| {
                     state.submit(affinity, lists, Side::Queue, operation)
                 })
             }

@@ -13,9 +13,9 @@ use crate::command::record::{Record, Reference};
 use crate::device::work::{Operation, Transfer};
 use crate::ffi::object::{Retained, to_device_size};
 use crate::ffi::status::{Result, invalid};
+use crate::memory::bounce_buffer::copy_by;
 use crate::memory::buffer_range::BufferRange;
 use crate::memory::heap::staging;
-use crate::memory::lending::copy_by;
 use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
 use hal_backend::Device;
 use hal_semaphore::Affinity;
@@ -130,7 +130,7 @@ impl<D: Device> State<D> {
                 if let Err(failure) = self.chain_step(affinity, &chain, end, chunk, &waits, &List::empty()) {
                     // It was accepted: what went wrong is told through the signals, and not by a thread that submits.
                     let both = [chain.at(End::File), chain.at(End::Queue)];
-                    self.pool.run(move || both.into_iter().for_each(|end| end.settle(Err(&failure))));
+                    self.pool.run(move || both.into_iter().for_each(|end| end.signal_or_fail(Err(&failure))));
                     return Ok(());
                 }
             }

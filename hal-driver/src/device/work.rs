@@ -5,7 +5,7 @@
 use crate::command::collective::{Collectives, Waiting};
 use crate::command::command_buffer::Recorded;
 use crate::command::record::{Record, StandIns};
-use crate::device::Loan;
+use crate::device::Bounce;
 use crate::device::completions::Completions;
 use crate::device::profile::Trace;
 use crate::ffi::object::Opaque;
@@ -52,8 +52,8 @@ pub(crate) enum Operation<D: Device> {
     HostCall(Box<HostCall>),
     /// File to buffer or buffer to file.
     Transfer(Box<Transfer>),
-    /// Another device gets back what it has lent.
-    Return(Arc<Loan>),
+    /// Another device gets back what was bounced.
+    Return(Arc<Bounce>),
 }
 
 /// A function of the program's and what it is to be called with.
@@ -118,10 +118,10 @@ impl HostCall {
         }
         let Some(signals) = self.signals else { return };
         match outcome {
-            Ok(()) => signals.settle(Ok(())),
+            Ok(()) => signals.signal_or_fail(Ok(())),
             // The program will settle its own copy of the list.
             Err(failure) if failure.code() == Code::Deferred => {}
-            Err(failure) => signals.settle(Err(&failure)),
+            Err(failure) => signals.signal_or_fail(Err(&failure)),
         }
     }
 }
@@ -334,10 +334,10 @@ impl<D: Device> Backend for EngineBackend<D> {
                     task.finish(outcome);
                 });
             }
-            Operation::Return(loan) => self.pool.run(move || {
-                let outcome = loan.take_back();
+            Operation::Return(bounce) => self.pool.run(move || {
+                let outcome = bounce.write_back();
                 if let Err(failure) = &outcome {
-                    loan.fail(failure);
+                    bounce.fail(failure);
                 }
                 task.finish(outcome);
             }),
@@ -351,7 +351,7 @@ impl<D: Device> Backend for EngineBackend<D> {
     }
 
     /// Buffers have release callbacks, and a call that was never made has signals. Memory goes back at once: a program that
-    /// sees that it is back may take its pool away. What is settled keeps no buffer that anybody wants to be told of.
+    /// sees that it is back may take its pool away. What was resolved early keeps no buffer that anybody wants to be told of.
     fn calls_back(&self, work: &Work<D>) -> bool {
         match &work.operation {
             Operation::Dealloca(_) | Operation::Alloca(_) | Operation::Await(_) | Operation::Command(_) => {
@@ -385,13 +385,13 @@ impl<D: Device> Backend for EngineBackend<D> {
                 // The call was never made: its waits failed, or it was cancelled.
                 Operation::HostCall(mut call) => {
                     if let (Some(signals), Err(failure)) = (call.signals.take(), &ended.outcome) {
-                        signals.settle(Err(failure));
+                        signals.signal_or_fail(Err(failure));
                     }
                 }
-                // It was never begun, as what was lent was never used.
-                Operation::Return(loan) => {
+                // It was never begun, as what was bounced was never used.
+                Operation::Return(bounce) => {
                     if let Err(failure) = &ended.outcome {
-                        loan.fail(failure);
+                        bounce.fail(failure);
                     }
                 }
                 Operation::Collectives(collectives) => {

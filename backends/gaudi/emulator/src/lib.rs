@@ -178,6 +178,12 @@ impl Emulator {
         let mut state = self.machine.lock();
         self.machine.fail(&mut state, card, event::USER_ENGINE_ERROR | event::DEVICE_RESET);
     }
+
+    /// A card is pulled out.
+    pub fn unplug(&self, card: usize) {
+        let mut state = self.machine.lock();
+        self.machine.unplug(&mut state, card);
+    }
 }
 
 impl Kernel for Emulator {

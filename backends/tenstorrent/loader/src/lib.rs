@@ -16,6 +16,7 @@ mod attributes;
 mod bytes;
 mod elf;
 pub mod encode;
+pub mod float;
 mod image;
 pub mod library;
 pub mod paging;

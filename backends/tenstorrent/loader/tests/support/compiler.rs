@@ -8,6 +8,9 @@ use std::process::Command;
 /// For Blackhole's cores.
 pub(crate) const FLOATS: [&str; 2] =
     ["--iree-llvmcpu-target-cpu-features=+m,+f,+zba,+zbb", "--iree-llvmcpu-target-abi=ilp32f"];
+/// For both chips' cores, with floats that Wormhole's do not have.
+pub(crate) const PLAIN_FLOATS: [&str; 2] =
+    ["--iree-llvmcpu-target-cpu-features=+m,+f", "--iree-llvmcpu-target-abi=ilp32f"];
 /// For both chips' cores.
 pub(crate) const INTEGERS: [&str; 2] =
     ["--iree-llvmcpu-target-cpu-features=+m", "--iree-llvmcpu-target-abi=ilp32"];

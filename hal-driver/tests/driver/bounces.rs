@@ -301,7 +301,7 @@ fn dispatch_works_on_memory_of_each_driver_in_each_way() {
     }
 }
 
-/// What a card does with a buffer while another one has it on loan.
+/// What a card does with a buffer while another one works on its copy.
 fn beside(way: Way, work: impl Fn(&Executable, &Buffer) -> Vec<Step>, length: usize) -> Vec<u8> {
     let (owner, worker) = (card(0), card(1));
     let executable = steps(&worker);
@@ -311,7 +311,7 @@ fn beside(way: Way, work: impl Fn(&Executable, &Buffer) -> Vec<Step>, length: us
     let dispatch = Work::Dispatch(&executable, work(&executable, &buffer), vec![(&buffer, 0, length)]);
     perform(&worker, way, 1, &start.at(1), &there.at(1), &[dispatch]).unwrap();
     start.signal(1).unwrap();
-    // The other card pauses, so that this is in the middle of its loan.
+    // The other card pauses, so that this is in the middle of its bounce.
     std::thread::sleep(Duration::from_millis(30));
     owner.fill(&start.at(1), &here.at(1), &buffer, (length / 2, 4), &[8]).unwrap();
     there.wait(1).unwrap_or_else(|failed| panic!("{way:?}: {}", failed.text));
@@ -479,7 +479,7 @@ fn loss_on_either_side_is_told_and_both_can_be_destroyed() {
             assert!(failed.text.contains("the mock device was lost"), "{way:?}, {job}: {}", failed.text);
         }
     }
-    // The worker is destroyed while it has something on loan.
+    // The worker is destroyed while it works on a copy.
     let (owner, worker) = (card(0), card(1));
     let executable = steps(&worker);
     let (buffer, never, done) = (filled(&owner, LENGTH, 1), owner.semaphore(0), owner.semaphore(0));

@@ -5,7 +5,7 @@
 //! IREE's local devices do: they know no other way to a buffer. Where they execute a command buffer they ask for any access
 //! at all, which programs never do ([`ACCESS_ANY`]); so such a mapping is another driver at
 //! work, on a thread that may wait. It gets a copy: the owner brings the bytes into host memory, and when the mapping ends takes
-//! those back that changed, as for any [loan](crate::device::Loan). A program that maps such a buffer is refused, as before.
+//! those back that changed, as for any [bounce buffer](BounceBuffer). A program that maps such a buffer is refused, as before.
 //!
 //! # One memory
 //!
@@ -23,8 +23,8 @@
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_WRITE};
 use crate::ffi::object::{Lent, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, invalid};
+use crate::memory::bounce_buffer::{BounceBuffer, Owner, RETURNED, staging_of};
 use crate::memory::buffer_range::BufferRange;
-use crate::memory::lending::{Lending, Owner, RETURNED, staging_of};
 use crate::memory::ranges::{Ranges, differences};
 use crate::sync::semaphore::{IreeTimeline, List};
 use crate::sync::teardown;
@@ -37,14 +37,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 /// The copies that there are, by the address of their buffer, which they keep.
-static BOUNCES: Mutex<BTreeMap<usize, Weak<Bounce>>> = Mutex::new(BTreeMap::new());
+static MAPPINGS: Mutex<BTreeMap<usize, Weak<BouncedMapping>>> = Mutex::new(BTreeMap::new());
 
 /// The copy of a buffer that the host cannot map.
-struct Bounce {
+struct BouncedMapping {
     owner: Owner,
-    lending: Lending,
+    bounced: BounceBuffer,
     /// Where the owner brings the bytes once more.
-    fresh: Lending,
+    fresh: BounceBuffer,
     /// What is mapped.
     view: HostRange,
     /// What the owner has, as far as is known; nothing before it was asked. Locked while anything is copied.
@@ -60,35 +60,35 @@ fn copy_of(range: &HostRange) -> Result<HostRange> {
     Ok(copy)
 }
 
-impl Bounce {
+impl BouncedMapping {
     /// The copy of a buffer, without its bytes.
     fn new(owner: Owner, original: &BufferRange) -> Result<Self> {
         let (access, _) = original.allowed();
-        let lending = || {
+        let bounced = || {
             let staging = staging_of(owner.lend(), original.length)?;
-            Ok::<_, Failure>(Lending::new(owner.clone(), original.clone(), staging))
+            Ok::<_, Failure>(BounceBuffer::new(owner.clone(), original.clone(), staging))
         };
-        let (lending, fresh) = (lending()?, lending()?);
-        let view = lending.staging.map(ACCESS_ANY)?;
-        Ok(Self { owner, lending, fresh, view, known: Mutex::new(None), writes: access & ACCESS_WRITE != 0 })
+        let (bounced, fresh) = (bounced()?, bounced()?);
+        let view = bounced.staging.map(ACCESS_ANY)?;
+        Ok(Self { owner, bounced, fresh, view, known: Mutex::new(None), writes: access & ACCESS_WRITE != 0 })
     }
 
     /// The copy of a buffer that others may have as well.
     fn of(owner: Owner, original: &BufferRange) -> Result<Arc<Self>> {
         let address = original.buffer.get().addr();
-        let there = |bounces: &BTreeMap<usize, Weak<Self>>| bounces.get(&address).and_then(Weak::upgrade);
-        if let Some(bounce) = there(&BOUNCES.lock()) {
-            return Ok(bounce);
+        let there = |mappings: &BTreeMap<usize, Weak<Self>>| mappings.get(&address).and_then(Weak::upgrade);
+        if let Some(mapping) = there(&MAPPINGS.lock()) {
+            return Ok(mapping);
         }
         // The owner's memory is asked for without the lock. Two may do so at once; then the second one's goes again.
         let made = Arc::new(Self::new(owner, original)?);
-        let mut bounces = BOUNCES.lock();
-        if let Some(bounce) = there(&bounces) {
-            drop(bounces);
-            return Ok(bounce);
+        let mut mappings = MAPPINGS.lock();
+        if let Some(mapping) = there(&mappings) {
+            drop(mappings);
+            return Ok(mapping);
         }
-        bounces.retain(|_, bounce| bounce.strong_count() > 0);
-        bounces.insert(address, Arc::downgrade(&made));
+        mappings.retain(|_, mapping| mapping.strong_count() > 0);
+        mappings.insert(address, Arc::downgrade(&made));
         Ok(made)
     }
 
@@ -125,7 +125,7 @@ impl Bounce {
     }
 }
 
-impl WriteBack for Bounce {
+impl WriteBack for BouncedMapping {
     /// Has the owner take what has changed, and waits until it has.
     fn write_back(&self) -> Result {
         if !self.writes {
@@ -144,7 +144,7 @@ impl WriteBack for Bounce {
         }
         copying(|| {
             let returned = self.timeline()?;
-            self.lending.give_back(&changes, &List::empty(), &returned)?;
+            self.bounced.write_back(&changes, &List::empty(), &returned)?;
             returned.wait(RETURNED)
         })?;
         *known = Some(now);
@@ -173,14 +173,14 @@ pub(crate) unsafe fn map(
     let buffer = unsafe { Lent::required(buffer, "a buffer is missing")? };
     let whole = BufferRange::new(buffer.retain(), 0, sys::iree_device_size_t::MAX)?;
     whole.part(offset, length)?;
-    let bounce = Bounce::of(owner, &whole)?;
-    bounce.refresh()?;
-    let part = bounce.view.slice(offset, length).ok_or_else(|| invalid("a mapping is inside its buffer"))?;
+    let mapped = BouncedMapping::of(owner, &whole)?;
+    mapped.refresh()?;
+    let part = mapped.view.slice(offset, length).ok_or_else(|| invalid("a mapping is inside its buffer"))?;
     mapping.contents = sys::iree_byte_span_t { data: part.address(), data_length: to_device_size(length) };
-    let mapped = Arc::downgrade(&bounce);
-    write_back::register(mapped);
+    let weak = Arc::downgrade(&mapped);
+    write_back::register(weak);
     let [kept] = &mut mapping.impl_.reserved;
-    *kept = to_u64(Arc::into_raw(bounce).expose_provenance());
+    *kept = to_u64(Arc::into_raw(mapped).expose_provenance());
     Ok(())
 }
 
@@ -191,11 +191,11 @@ pub(crate) unsafe fn map(
 /// The mapping is one of a buffer of ours, which ends.
 pub(crate) unsafe fn unmap(mapping: &mut sys::iree_hal_buffer_mapping_t) -> Result<bool> {
     let [kept] = &mut mapping.impl_.reserved;
-    let bounce = std::ptr::with_exposed_provenance::<Bounce>(to_device_size(std::mem::take(kept)));
-    if bounce.is_null() {
+    let mapped = std::ptr::with_exposed_provenance::<BouncedMapping>(to_device_size(std::mem::take(kept)));
+    if mapped.is_null() {
         return Ok(false);
     }
     // SAFETY: nobody else writes this field, so it is what `map` put there, taken out once.
-    let bounce = unsafe { Arc::from_raw(bounce) };
-    bounce.write_back().map(|()| true)
+    let mapped = unsafe { Arc::from_raw(mapped) };
+    mapped.write_back().map(|()| true)
 }

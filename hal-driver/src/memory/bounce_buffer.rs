@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Bytes of a device that nobody else can use, and host memory that stands for them.
+//! Bounce buffers: host memory that stands for bytes which only their own device can use.
 
 use crate::ffi::constants::ACCESS_READ;
 use crate::ffi::object::{Lent, Retained, to_device_size};
@@ -67,18 +67,18 @@ pub(crate) fn staging_of(device: Lent<'_, sys::iree_hal_device_t>, length: u64) 
     BufferRange::new(buffer, 0, to_device_size(length))
 }
 
-/// What is lent, and what stands for it.
+/// Bytes of a device, and the host memory through which others work on them.
 ///
 /// # Invariants
 ///
 /// `original` is memory of `owner`; `staging` is as long, and the host can map it.
-pub(crate) struct Lending {
+pub(crate) struct BounceBuffer {
     owner: Owner,
     pub(crate) original: BufferRange,
     pub(crate) staging: BufferRange,
 }
 
-impl Lending {
+impl BounceBuffer {
     /// The invariants have to hold.
     pub(crate) fn new(owner: Owner, original: BufferRange, staging: BufferRange) -> Self {
         Self { owner, original, staging }
@@ -116,7 +116,7 @@ impl Lending {
     }
 
     /// Has the owner copy some bytes back; `returned` reaches [`RETURNED`] then.
-    pub(crate) fn give_back(&self, ranges: &Ranges, waits: &List<'_>, returned: &IreeTimeline) -> Result {
+    pub(crate) fn write_back(&self, ranges: &Ranges, waits: &List<'_>, returned: &IreeTimeline) -> Result {
         if let [range] = ranges.as_slice() {
             let length = range.end - range.start;
             let bytes = (&self.staging.part(range.start, length)?, &self.original.part(range.start, length)?);
@@ -125,7 +125,7 @@ impl Lending {
         if ranges.is_empty() {
             let mut signals = OwnedList::default();
             signals.push(returned.clone(), RETURNED);
-            signals.settle(Ok(()));
+            signals.signal_or_fail(Ok(()));
             return Ok(());
         }
         let chunks = ranges.as_slice().chunks(COPIES);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Defects on demand, for the model checkers only.
+//! Wrong lines on demand, for the model checkers only.
 //!
 //! A model that passes proves little unless it would have failed on a wrong engine. Each race that is modelled has a
-//! twin: the same model with one line of the engine wrong, which the checker must catch. The wrong lines live behind
+//! mutant: the same model with one line of the engine wrong, which the checker must catch. The wrong lines live behind
 //! these switches and exist in no build but the checkers'.
 #![cfg_attr(
     not(any(loom, shuttle)),
@@ -13,7 +13,7 @@
 /// A line that can be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Defect {
+pub enum Mutation {
     /// A wait is registered without a look, under the lock, whether its value is reached.
     RegisterDoesNotLook = 1,
     /// Cancelling does not look whether the operation has gone to its device already.
@@ -61,19 +61,19 @@ pub enum Defect {
 #[cfg(any(loom, shuttle))]
 static CURRENT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
-/// Makes the defect with this number the one of the models that run next in this process; 0 for none.
+/// Makes the mutation with this number the one of the models that run next in this process; 0 for none.
 #[cfg(any(loom, shuttle))]
-pub fn set(defect: u32) {
-    CURRENT.store(defect, std::sync::atomic::Ordering::SeqCst);
+pub fn set(mutation: u32) {
+    CURRENT.store(mutation, std::sync::atomic::Ordering::SeqCst);
 }
 
 /// Whether this line is to be wrong.
 #[cfg(any(loom, shuttle))]
-pub(crate) fn sabotaged(defect: Defect) -> bool {
-    CURRENT.load(std::sync::atomic::Ordering::SeqCst) == defect as u32
+pub(crate) fn is_mutated(mutation: Mutation) -> bool {
+    CURRENT.load(std::sync::atomic::Ordering::SeqCst) == mutation as u32
 }
 
 #[cfg(not(any(loom, shuttle)))]
-pub(crate) const fn sabotaged(_defect: Defect) -> bool {
+pub(crate) const fn is_mutated(_mutation: Mutation) -> bool {
     false
 }

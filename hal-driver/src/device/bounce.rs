@@ -3,27 +3,27 @@
 //! Buffers that only another device can use, for an operation of this one.
 //!
 //! Devices of different drivers meet in host memory. A card's own memory is not there, so an operation that names a buffer
-//! of another card's would have no bytes to work on. It is lent them: the owner copies what the operation names into host
+//! of another card's would have no bytes to work on. So its bytes bounce: the owner copies what the operation names into host
 //! memory that both can use, the operation works on that, and the owner copies back what was written. The owner's part is its
 //! own queue operations, through IREE's interface, whoever's driver it is; semaphores of ours order the parts.
 //!
 //! What has the program's signals is submitted first, so that nothing has begun if they are refused, and what goes wrong
 //! later reaches them along the chain.
 //!
-//! # What is lent
+//! # What is bounced
 //!
 //! The bytes that the commands name, wherever the name comes from: the operation, the command buffer itself, or its binding
-//! table. Bytes that are named twice are lent once, and names that overlap share one loan that has all of them: they are one
+//! table. Bytes that are named twice are copied once, and names that overlap share one bounce buffer that has all of them: they are one
 //! memory for the operation as they are for their owner.
 //!
 //! # What goes back
 //!
 //! Others may write elsewhere in the same buffer meanwhile, and that must stay. So nothing goes back but what was written.
 //! A transfer writes all of its target and nothing else. What a dispatch writes of a binding nobody knows: a second copy of
-//! what was lent is kept, and when the operation is over the host compares. Bytes that are equal are left alone. That loses
+//! what was brought is kept, and when the operation is over the host compares. Bytes that are equal are left alone. That loses
 //! nothing: a byte of which the operation changed the value goes back, and one that it wrote with the value that it found
 //! there is right in its owner's memory already, unless somebody else wrote the same byte unordered, which is the program's
-//! race with or without a loan.
+//! race with or without a bounce buffer.
 
 use super::State;
 use super::queue::{SemaphoreLists, Side};
@@ -33,8 +33,8 @@ use crate::device::work::Operation;
 use crate::ffi::constants::ACCESS_WRITE;
 use crate::ffi::object::Lent;
 use crate::ffi::status::{Result, text};
+use crate::memory::bounce_buffer::{BounceBuffer, Owner, RETURNED, staging_of};
 use crate::memory::buffer_range::BufferRange;
-use crate::memory::lending::{Lending, Owner, RETURNED, staging_of};
 use crate::memory::ranges::Ranges;
 use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
 use hal_backend::Device;
@@ -74,10 +74,10 @@ impl Requests {
     }
 }
 
-/// A loan of an operation.
-pub(crate) struct Loan {
-    lending: Lending,
-    /// What was lent, where only a comparison says what was written.
+/// What an operation does with one bounce buffer.
+pub(crate) struct Bounce {
+    buffer: BounceBuffer,
+    /// What was brought, where only a comparison says what was written.
     snapshot: Option<BufferRange>,
     /// Whether the operation may want to see what is there.
     reads: bool,
@@ -88,7 +88,7 @@ pub(crate) struct Loan {
     returned: IreeTimeline,
 }
 
-impl Loan {
+impl Bounce {
     fn writes(&self) -> bool {
         !self.written.is_empty() || !self.compared.is_empty()
     }
@@ -96,11 +96,11 @@ impl Loan {
     /// Has the owner bring the bytes. The snapshot is of what was brought, and not fetched again: the owner may write
     /// meanwhile.
     fn fetch(&self, waits: &List<'_>) -> Result {
-        self.lending.fetch(waits, (&self.fetched, 1))?;
+        self.buffer.fetch(waits, (&self.fetched, 1))?;
         let Some(snapshot) = &self.snapshot else { return Ok(()) };
         let mut brought = OwnedList::default();
         brought.push(self.fetched.clone(), 1);
-        self.lending.copy((&self.lending.staging, snapshot), &brought.borrow(), (&self.fetched, 2))
+        self.buffer.copy((&self.buffer.staging, snapshot), &brought.borrow(), (&self.fetched, 2))
     }
 
     /// The value of `fetched` from which on the operation may begin.
@@ -109,26 +109,26 @@ impl Loan {
     }
 
     /// Has the owner take what was written, when the operation has ended: on a thread that may block.
-    pub(crate) fn take_back(&self) -> Result {
+    pub(crate) fn write_back(&self) -> Result {
         let mut ranges = self.written.clone();
         if let Some(snapshot) = &self.snapshot {
-            for changed in self.lending.changes(snapshot, &self.compared)?.iter() {
+            for changed in self.buffer.changes(snapshot, &self.compared)?.iter() {
                 ranges.add(changed.clone());
             }
         }
-        self.lending.give_back(&ranges, &List::empty(), &self.returned)
+        self.buffer.write_back(&ranges, &List::empty(), &self.returned)
     }
 
     /// Nothing comes back, for this reason.
     pub(crate) fn fail(&self, failure: &Failure) {
         let mut signals = OwnedList::default();
         signals.push(self.returned.clone(), RETURNED);
-        signals.settle(Err(failure));
+        signals.signal_or_fail(Err(failure));
     }
 
-    /// How many bytes are lent.
+    /// How many bytes go by way of the host.
     pub(crate) fn length(&self) -> u64 {
-        self.lending.original.length
+        self.buffer.original.length
     }
 }
 
@@ -149,15 +149,15 @@ fn name_of(device: Lent<'_, sys::iree_hal_device_t>) -> &str {
     unsafe { text(sys::iree_hal_device_id(device.get())) }
 }
 
-/// What an operation is lent, in the order of its places.
+/// All that is bounced for an operation, in the order of its places.
 #[derive(Default)]
-pub(super) struct Loans(Vec<Arc<Loan>>);
+pub(super) struct Bounces(Vec<Arc<Bounce>>);
 
-impl Loans {
+impl Bounces {
     /// What stands for what.
     pub(super) fn stand_ins(&self) -> StandIns {
-        let pair = |lending: &Lending| (lending.original.clone(), lending.staging.clone());
-        StandIns::new(self.0.iter().map(|loan| pair(&loan.lending)).collect())
+        let pair = |buffer: &BounceBuffer| (buffer.original.clone(), buffer.staging.clone());
+        StandIns::new(self.0.iter().map(|bounce| pair(&bounce.buffer)).collect())
     }
 }
 
@@ -171,7 +171,7 @@ impl<D: Device> State<D> {
             staging_of(own, length).map_err(|ours| {
                 let (owner, own) = (name_of(owner), name_of(own));
                 let message = format!(
-                    "{length} bytes of the device {owner:?} can be lent to {own:?} only by way of memory that the host can \
+                    "{length} bytes of the device {owner:?} can reach {own:?} only by way of memory that the host can \
                      map, and neither has any: {owner:?} says {:?}, {own:?} says {:?}; give one of them a heap that is \
                      host_visible, or free some of what it has",
                     theirs.message(),
@@ -182,7 +182,7 @@ impl<D: Device> State<D> {
         })
     }
 
-    fn lend(&self, request: Request) -> Result<Loan> {
+    fn bounce(&self, request: Request) -> Result<Bounce> {
         let Request { owner, bytes: original, uses } = request;
         let (mut written, mut compared) = (Ranges::default(), Ranges::default());
         let mut reads = false;
@@ -206,13 +206,13 @@ impl<D: Device> State<D> {
         let snapshot = if compared.is_empty() { None } else { Some(self.staging_with(&owner, length)?) };
         let staging = self.staging_with(&owner, length)?;
         let (fetched, returned) = (self.timeline()?, self.timeline()?);
-        let lending = Lending::new(owner, original, staging);
-        Ok(Loan { lending, snapshot, reads, written, compared, fetched, returned })
+        let buffer = BounceBuffer::new(owner, original, staging);
+        Ok(Bounce { buffer, snapshot, reads, written, compared, fetched, returned })
     }
 
-    fn lend_all(&self, requests: Requests) -> Result<Loans> {
-        let loans = requests.merge().into_iter().map(|request| self.lend(request).map(Arc::new));
-        Ok(Loans(loans.collect::<Result<_>>()?))
+    fn bounce_all(&self, requests: Requests) -> Result<Bounces> {
+        let bounces = requests.merge().into_iter().map(|request| self.bounce(request).map(Arc::new));
+        Ok(Bounces(bounces.collect::<Result<_>>()?))
     }
 
     /// Asks for what only another device can use.
@@ -235,7 +235,7 @@ impl<D: Device> State<D> {
     }
 
     /// Does a single operation with what it is lent.
-    pub(super) fn record_on_loan(
+    pub(super) fn submit_bounced(
         &self,
         affinity: Affinity,
         lists: &SemaphoreLists<'_>,
@@ -249,24 +249,24 @@ impl<D: Device> State<D> {
             }
         });
         asked?;
-        let loans = self.lend_all(requests)?;
-        record.replace(&loans.stand_ins());
-        self.with_loans(affinity, lists, &loans, |lists| {
+        let bounces = self.bounce_all(requests)?;
+        record.replace(&bounces.stand_ins());
+        self.with_bounces(affinity, lists, &bounces, |lists| {
             self.submit(affinity, lists, Side::Queue, Operation::Record(record))
         })
     }
 
-    /// Lends an execution what the commands of a step name, by themselves or by its binding table.
-    pub(super) fn lend_to_commands(
+    /// Bounces for an execution what the commands of a step name, by themselves or by its binding table.
+    pub(super) fn bounce_commands(
         &self,
         commands: &Recorded,
         step: &Step,
         table: &[Option<BufferRange>],
-    ) -> Result<Loans> {
+    ) -> Result<Bounces> {
         let parent = self.memory.parent();
         let is_near = |range: &BufferRange| range.out_of_reach(parent).is_none();
         if commands.names_only_memory_of(parent) && table.iter().flatten().all(is_near) {
-            return Ok(Loans::default());
+            return Ok(Bounces::default());
         }
         let mut requests = Requests::default();
         let mut asked = Ok(());
@@ -279,30 +279,30 @@ impl<D: Device> State<D> {
             });
         }
         asked?;
-        self.lend_all(requests)
+        self.bounce_all(requests)
     }
 
-    /// Does an operation between the fetching and the returning of what it was lent.
-    pub(super) fn with_loans(
+    /// Does an operation between the fetching and the returning of what is bounced for it.
+    pub(super) fn with_bounces(
         &self,
         affinity: Affinity,
         lists: &SemaphoreLists<'_>,
-        loans: &Loans,
+        bounces: &Bounces,
         operation: impl FnOnce(&SemaphoreLists<'_>) -> Result,
     ) -> Result {
-        if loans.0.is_empty() {
+        if bounces.0.is_empty() {
             return operation(lists);
         }
         let done = self.timeline()?;
         let mut over = OwnedList::default();
         over.push(done.clone(), 1);
-        for loan in loans.0.iter().filter(|loan| loan.writes()) {
-            over.push(loan.returned.clone(), RETURNED);
+        for bounce in bounces.0.iter().filter(|bounce| bounce.writes()) {
+            over.push(bounce.returned.clone(), RETURNED);
         }
         self.barrier(affinity, &SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() })?;
         // From here on it was accepted: what goes wrong is told through the signals, and not by a thread that submits.
-        if let Err(failure) = self.parts(affinity, lists, loans, &done, operation) {
-            self.pool.run(move || over.settle(Err(&failure)));
+        if let Err(failure) = self.parts(affinity, lists, bounces, &done, operation) {
+            self.pool.run(move || over.signal_or_fail(Err(&failure)));
         }
         Ok(())
     }
@@ -311,25 +311,25 @@ impl<D: Device> State<D> {
         &self,
         affinity: Affinity,
         lists: &SemaphoreLists<'_>,
-        loans: &Loans,
+        bounces: &Bounces,
         done: &IreeTimeline,
         operation: impl FnOnce(&SemaphoreLists<'_>) -> Result,
     ) -> Result {
         let mut waits = lists.waits.to_owned();
-        for loan in loans.0.iter().filter(|loan| loan.reads) {
-            loan.fetch(&lists.waits)?;
-            waits.push(loan.fetched.clone(), loan.fetched_at());
+        for bounce in bounces.0.iter().filter(|bounce| bounce.reads) {
+            bounce.fetch(&lists.waits)?;
+            waits.push(bounce.fetched.clone(), bounce.fetched_at());
         }
         let mut signals = OwnedList::default();
         signals.push(done.clone(), 1);
         operation(&SemaphoreLists { waits: waits.borrow(), signals: signals.borrow() })?;
-        for loan in loans.0.iter().filter(|loan| loan.writes()) {
-            if loan.snapshot.is_none() {
-                loan.lending.give_back(&loan.written, &signals.borrow(), &loan.returned)?;
+        for bounce in bounces.0.iter().filter(|bounce| bounce.writes()) {
+            if bounce.snapshot.is_none() {
+                bounce.buffer.write_back(&bounce.written, &signals.borrow(), &bounce.returned)?;
                 continue;
             }
             let after = SemaphoreLists { waits: signals.borrow(), signals: List::empty() };
-            self.submit(affinity, &after, Side::Host, Operation::Return(loan.clone()))?;
+            self.submit(affinity, &after, Side::Host, Operation::Return(bounce.clone()))?;
         }
         Ok(())
     }
