@@ -145,16 +145,16 @@ mod engine;
 mod error;
 mod failure;
 mod ids;
+#[cfg(any(loom, shuttle))]
+pub mod mutation;
+#[cfg(not(any(loom, shuttle)))]
+mod mutation;
 mod native_event;
 mod notification;
 mod port;
 #[cfg(all(unix, feature = "reactor", not(any(loom, shuttle))))]
 pub mod reactor;
 mod ring;
-#[cfg(any(loom, shuttle))]
-pub mod sabotage;
-#[cfg(not(any(loom, shuttle)))]
-mod sabotage;
 mod semaphore;
 mod slab;
 mod sync;

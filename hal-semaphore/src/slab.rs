@@ -196,17 +196,18 @@ impl<T> Slab<T> {
         for number in (0..self.chunks.len()).rev() {
             let Some(place) = self.chunks.get_mut(number) else { continue };
             let number = u32::try_from(number).unwrap_or(u32::MAX);
-            let Some(chunk) = place.take_if(|chunk| !holds(chunk)) else {
-                for offset in (0..CHUNK).rev() {
-                    let index = (number << CHUNK_BITS) | offset;
-                    if self.entry(index).is_some_and(|entry| entry.value.is_none()) {
-                        self.give_back(index);
-                    }
-                }
+            if !place.as_ref().is_some_and(holds) {
+                // Whether it is given back now or was before.
+                *place = None;
+                self.missing.push(number);
                 continue;
-            };
-            drop(chunk);
-            self.missing.push(number);
+            }
+            for offset in (0..CHUNK).rev() {
+                let index = (number << CHUNK_BITS) | offset;
+                if self.entry(index).is_some_and(|entry| entry.value.is_none()) {
+                    self.give_back(index);
+                }
+            }
         }
     }
 }
@@ -267,6 +268,42 @@ mod tests {
         for (n, key) in keys.iter().enumerate() {
             assert_eq!(slab.get(*key).copied(), (n % 2 == 1).then_some(n));
         }
+    }
+
+    #[test]
+    fn a_chunk_that_was_given_back_before_is_used_again() {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..3 * LENGTH).map(|n| slab.insert(n)).collect();
+        for key in keys.iter().filter(|key| key.index != 100) {
+            slab.remove(*key);
+        }
+        slab.trim();
+        slab.trim();
+        // One chunk was given back in front of the one that holds something, which has room left.
+        for n in 0..2 * LENGTH - 1 {
+            assert!(slab.insert(n).index < 2 * CHUNK, "{n}: a place is forgotten");
+        }
+        slab.trim();
+        let all: Vec<Key> = (0..).map_while(|number| slab.keys_of_chunk(number)).flatten().collect();
+        for key in all {
+            slab.remove(key);
+        }
+        assert_eq!(slab.insert(7).index, 0);
+    }
+
+    #[test]
+    fn a_slab_that_has_lost_its_last_entry_after_two_trims_takes_another() {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..2 * LENGTH).map(|n| slab.insert(n)).collect();
+        let (last, others) = keys.split_last().unwrap();
+        for key in others {
+            slab.remove(*key);
+        }
+        slab.trim();
+        slab.trim();
+        slab.remove(*last);
+        let next = slab.insert(7);
+        assert_eq!(slab.get(next), Some(&7));
     }
 
     #[test]

@@ -162,12 +162,12 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         ),
         step(
             "loom",
-            "every interleaving of each race, and the twins that must fail",
+            "every interleaving of each race, and the mutants that must fail",
             checker("loom", &["test", "-p", engine, "--test", "loom", "--release"]),
         ),
         step(
             "shuttle",
-            "random schedules of many threads, and the twins that must fail",
+            "random schedules of many threads, and the mutants that must fail",
             checker("shuttle", &["test", "-p", engine, "--test", "shuttle", "--release"]),
         ),
         step(

@@ -6,11 +6,11 @@ use crate::board::Board;
 use crate::dispatch::Settings;
 use crate::executable::{Executable, FORMAT, infer};
 use crate::kmd::Card;
-use crate::memory::{Memory, PAGE};
+use crate::memory::{Memory, PAGE, allocate};
 use crate::queue::{Queue, Shared};
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Inferred, Job,
-    LoadRequest, Loaded, NativeWaits, Properties, Rejected,
+    LoadRequest, Loaded, MemoryRequest, NativeWaits, Properties, Rejected,
 };
 use hal_emulation::clock;
 use std::fmt;
@@ -58,6 +58,12 @@ impl TenstorrentDevice {
             device.threads.push(thread);
         }
         Ok(device)
+    }
+
+    /// How much of its tiles' memory is for buffers, of all tiles, if any is.
+    #[cfg(test)]
+    pub(crate) fn shared_l1(&self) -> Option<u64> {
+        self.shared.board.l1.as_ref().map(|l1| l1.capacity())
     }
 
     /// The card that it is.
@@ -110,15 +116,14 @@ impl Device for TenstorrentDevice {
         self.shared.start(completer);
     }
 
-    fn allocate(&self, heap: usize, length: u64) -> Result<Memory, Failure> {
-        match heap {
+    fn allocate(&self, request: &MemoryRequest) -> Result<Memory, Failure> {
+        match request.heap {
             CARD => {
                 let Board { dram, l1, .. } = &*self.shared.board;
-                let near = l1.allocate_row(length);
-                near.map_or_else(|| dram.allocate(length), Ok).map(Memory::Card)
+                allocate(dram, l1.as_ref(), request).map(Memory::Card)
             }
-            HOST => HostRange::allocate(length, 64).map(Memory::Host),
-            _ => Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}"))),
+            HOST => HostRange::allocate(request.length, 64).map(Memory::Host),
+            heap => Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}"))),
         }
     }
 

@@ -27,7 +27,7 @@ use crate::backend::{Backend, Transition, WaitClass};
 use crate::error::SubmitError;
 use crate::failure::Failure;
 use crate::ids::{Affinity, MAX_VALUE};
-use crate::sabotage::{Defect, sabotaged};
+use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use crate::sync::Ordering;
 use crate::timeline::{Timeline, TimelineValues, iter};
@@ -346,14 +346,14 @@ impl<B: Backend> Turn<'_, B> {
         key: Key,
         number: u32,
     ) -> Classified {
-        if !sabotaged(Defect::RegisterDoesNotLook) {
+        if !is_mutated(Mutation::RegisterDoesNotLook) {
             match slot.look() {
                 (reached, false) if reached >= value => return Classified::Reached,
                 _ => {}
             }
         }
         let mut state = slot.lock();
-        if !sabotaged(Defect::RegisterDoesNotLook) {
+        if !is_mutated(Mutation::RegisterDoesNotLook) {
             if let Some(failure) = state.failure() {
                 return Classified::Failed(failure.clone());
             }
@@ -386,7 +386,7 @@ impl<B: Backend> Turn<'_, B> {
     /// meanwhile, or the thread that makes it sees the listener.
     fn any_coverage(&self, slot: &Slot, state: &SlotState, value: u64) -> Option<(WaitClass, Cover)> {
         self.own_coverage(state, value).or_else(|| {
-            if !sabotaged(Defect::ListenerLooksFirst) {
+            if !is_mutated(Mutation::ListenerLooksFirst) {
                 slot.listen(state);
             }
             let coverage = self.coverage(state, value);
@@ -427,8 +427,8 @@ impl<B: Backend> Turn<'_, B> {
             if matches!(best, Some((WaitClass::Dominated { .. }, _))) {
                 break;
             }
-            let accepted =
-                promise.epoch <= source.issued.load(Ordering::Acquire) || sabotaged(Defect::WaitsForUnissued);
+            let accepted = promise.epoch <= source.issued.load(Ordering::Acquire)
+                || is_mutated(Mutation::WaitsForUnissued);
             let (own, other) = (self.queue.id.device(), source.id.device());
             if promise.cover == 0 || !accepted || !self.shared.reaches(own, other) {
                 continue;
@@ -450,7 +450,7 @@ impl<B: Backend> Turn<'_, B> {
             cover.event = None;
         }
         if let Some(event) = cover.event
-            && !sabotaged(Defect::EventNotHeld)
+            && !is_mutated(Mutation::EventNotHeld)
         {
             // The promise is still there, so the operation that records the event still holds it.
             self.shared.queue(cover.queue).events.lock().retain(event);
@@ -561,7 +561,7 @@ impl<B: Backend> Turn<'_, B> {
                 break;
             }
             let mut state = record.slot.lock();
-            let looks = !sabotaged(Defect::EarlyDoesNotLook);
+            let looks = !is_mutated(Mutation::EarlyDoesNotLook);
             if looks && record.slot.value() >= record.value {
                 continue;
             }
@@ -673,7 +673,7 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn fail_unbegun(&mut self, key: Key, failure: &Failure) -> bool {
         let Some(op) = self.op(key) else { return false };
         let begun = !matches!(op.state, OpState::Unplaced | OpState::Ordered);
-        if begun && !sabotaged(Defect::CancelIgnoresState) {
+        if begun && !is_mutated(Mutation::CancelIgnoresState) {
             return false;
         }
         if op.failure.is_none() {

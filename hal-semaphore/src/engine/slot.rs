@@ -30,8 +30,8 @@ use super::lists::Lists;
 use crate::error::SignalError;
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::{MAX_VALUE, TimelineKey};
+use crate::mutation::{Mutation, is_mutated};
 use crate::native_event::EventIndex;
-use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{AtomicU64, Guard, Mutex, Ordering, fence};
 use smallvec::SmallVec;
@@ -271,12 +271,12 @@ impl Slot {
         show: impl FnOnce(u64) -> Option<Failure>,
         agenda: &mut Agenda,
     ) -> bool {
-        let before = if sabotaged(Defect::FailureForgetsValue) { self.value() } else { 0 };
+        let before = if is_mutated(Mutation::FailureForgetsValue) { self.value() } else { 0 };
         let mut state = self.state.lock();
         if state.failure.is_some() {
             return false;
         }
-        let value = if sabotaged(Defect::FailureForgetsValue) { before } else { self.value() };
+        let value = if is_mutated(Mutation::FailureForgetsValue) { before } else { self.value() };
         let earlier = show(value);
         self.fail_at(&mut state, value, earlier.unwrap_or_else(|| failure.clone()), agenda);
         true
@@ -345,7 +345,7 @@ impl Slot {
     /// to their device from now on come by. Ends with [`count_listeners`](Slot::count_listeners) at the latest.
     pub(super) fn listen(&self, state: &SlotState) {
         self.listeners.store(state.lists.coverable() + 1, Ordering::Relaxed);
-        if !sabotaged(Defect::ListenerHasNoFence) {
+        if !is_mutated(Mutation::ListenerHasNoFence) {
             fence(Ordering::SeqCst);
         }
     }
@@ -428,7 +428,7 @@ impl Slot {
         let mut state = self.state.lock();
         let reached = self.value();
         match &state.failure {
-            _ if sabotaged(Defect::RegisterDoesNotLook) => {}
+            _ if is_mutated(Mutation::RegisterDoesNotLook) => {}
             Some(failure) => return Err(Err(failure.clone())),
             None if reached >= value => return Err(Ok(reached)),
             None => {}

@@ -19,9 +19,9 @@ use crate::backend::{Backend, Completion, Ended, HostTask};
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
+use crate::mutation::{Mutation, is_mutated};
 use crate::port::EngineEvents;
 use crate::ring::take_first;
-use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 use crate::timeline::{Timeline, Watcher};
@@ -35,7 +35,7 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn work(mut self) {
         for round in 0.. {
             let leaves = self.has_successor(round);
-            if leaves || (round > 0 && sabotaged(Defect::LeavesWithoutSuccessor)) {
+            if leaves || (round > 0 && is_mutated(Mutation::LeavesWithoutSuccessor)) {
                 return self.leave();
             }
             if self.has_runnable() {

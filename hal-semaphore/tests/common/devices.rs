@@ -132,6 +132,8 @@ pub(crate) struct Devices {
     queue_capacity: usize,
     device_capacity: usize,
     event_limit: usize,
+    keeps_deferred: bool,
+    deferred: Mutex<Vec<Deferred>>,
     state: Mutex<State>,
     hooks: Mutex<Vec<(Moment, Hook)>>,
     completer: OnceLock<Completer>,
@@ -155,6 +157,8 @@ impl Devices {
             queue_capacity: usize::MAX,
             device_capacity: usize::MAX,
             event_limit: usize::MAX,
+            keeps_deferred: false,
+            deferred: Mutex::default(),
             state: Mutex::new(state),
             hooks: Mutex::default(),
             completer: OnceLock::new(),
@@ -174,6 +178,17 @@ impl Devices {
     /// So many events can be made.
     pub(crate) fn event_limit(self, events: usize) -> Self {
         Self { event_limit: events, ..self }
+    }
+
+    /// No thread runs what is deferred, until it is [let go](Devices::let_deferred_go).
+    pub(crate) fn keeps_deferred(self) -> Self {
+        Self { keeps_deferred: true, ..self }
+    }
+
+    /// Drops what was deferred and kept, which runs it. An engine lives as long as something of it is kept.
+    pub(crate) fn let_deferred_go(&self) {
+        let kept = std::mem::take(&mut *self.deferred.lock().expect("nothing runs with this lock"));
+        drop(kept);
     }
 
     /// An engine for these devices.
@@ -516,6 +531,14 @@ impl Backend for Devices {
             self.state().early.push(job.id);
         }
         Ok(job.early)
+    }
+
+    fn defer(&self, callbacks: Deferred) {
+        if self.keeps_deferred {
+            self.deferred.lock().expect("nothing runs with this lock").push(callbacks);
+        } else {
+            callbacks.run_elsewhere();
+        }
     }
 
     fn abort(&self, device: usize, _why: &Failure) {

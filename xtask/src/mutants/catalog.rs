@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The list of mutants: every wrong line of the engine's text as it is, with a name that lasts.
+//! The list of mutants: every wrong line of the crate's text as it is, with a name that lasts.
 //!
 //! A mutant's id comes from the text of its line and not from its place, and a sample is chosen by ids. So a change of
-//! the engine changes no more of a sample than the mutants of the lines that it touches.
+//! the crate changes no more of a sample than the mutants of the lines that it touches.
 
 use super::operators::{self, Mutation};
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-/// The engine's files, each by its path in the crate.
+/// The crate's files, each by its path in the crate.
 pub(super) type Files = BTreeMap<String, String>;
 
-/// Files and folders without the engine: devices for tests, the model checkers' deliberate defects, tests.
-const EXEMPT: [&str; 6] = ["testing", "sabotage", "mutation", "tests", "loom", "shuttle"];
+/// Files and folders that are not the crate itself: devices for tests, the model checkers' deliberate defects, tests.
+const EXEMPT: [&str; 5] = ["testing", "mutation", "tests", "loom", "shuttle"];
 
 /// How much of a line is shown.
 const WIDTH: usize = 120;
@@ -40,9 +40,15 @@ impl Mutant {
         let is_fence = self.original.trim_start_matches("crate::sync::").starts_with("fence(");
         self.operator.ends_with(" to Relaxed") || is_fence
     }
+
+    /// Whether what comes after it may see what it should not: a value that is not gone, or has gone.
+    pub(super) fn drops_an_end(&self) -> bool {
+        let ends = ["drop(", "return", "break", "continue"];
+        self.operator.ends_with(" dropped") && ends.iter().any(|end| self.original.contains(end))
+    }
 }
 
-/// Reads the engine.
+/// Reads the crate.
 pub(super) fn read(folder: &Path) -> Result<Files> {
     let mut files = Files::new();
     read_folder(&folder.join("src"), "src", &mut files)?;
@@ -66,6 +72,17 @@ fn read_folder(from: &Path, to: &str, files: &mut Files) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a file is the root of a crate's modules.
+pub(super) fn is_root(file: &str) -> bool {
+    matches!(file, "src/lib.rs" | "src/main.rs")
+}
+
+/// A number that is another one when the files or the mutants are others.
+pub(super) fn fingerprint(files: &Files, mutants: &[Mutant]) -> u64 {
+    let texts = files.iter().map(|(file, text)| format!("{file}\n{text}\n"));
+    hash(&texts.chain(mutants.iter().map(|mutant| format!("{}\n", mutant.id))).collect::<String>())
 }
 
 /// Every mutant of these files.
@@ -146,7 +163,8 @@ mod tests {
         assert!(!others.is_empty() && others.iter().all(|mutant| !mutant.original.contains("fence")));
     }
 
-    const TEXT: &str = "fn a(b: u8) {\n    if b < 1 {\n        c(\n            d,\n        );\n    }\n}\n";
+    const TEXT: &str =
+        "fn a(b: u8) {\n    if b < 1 {\n        c(\n            d,\n        );\n        e();\n    }\n}\n";
 
     fn of(text: &str) -> Vec<Mutant> {
         mutants(&Files::from([("src/a.rs".into(), text.into())]))

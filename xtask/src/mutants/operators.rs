@@ -55,7 +55,7 @@ const OPPOSITE: [(&str, &str); 9] = [
 ];
 
 /// The functions that switch the model checkers' deliberate defects on. Mutants of these switches are those defects.
-const SWITCHES: [&str; 2] = ["sabotaged", "is_mutated"];
+const SWITCHES: [&str; 1] = ["is_mutated"];
 
 /// What begins something other than a statement that is an expression.
 const NO_EXPRESSION: [&str; 31] = [
@@ -68,7 +68,10 @@ const NO_EXPRESSION: [&str; 31] = [
 pub(super) fn mutations(source: &str) -> Vec<Mutation> {
     let tokens = Tokens::new(source);
     let mut found = Vec::new();
-    for index in (0..tokens.len()).filter(|&index| !tokens.is_exempt(index)) {
+    let defects: Vec<Range<usize>> =
+        (0..tokens.len()).filter_map(|index| At { tokens: &tokens, index }.deliberate_defect()).collect();
+    let is_in_defect = |index: &usize| defects.iter().any(|defect| defect.contains(index));
+    for index in (0..tokens.len()).filter(|index| !tokens.is_exempt(*index) && !is_in_defect(index)) {
         let at = At { tokens: &tokens, index };
         found.extend(at.of_a_mark());
         found.extend(at.of_a_word());
@@ -108,6 +111,20 @@ impl At<'_> {
 
     fn swap(&self, by: &str) -> Mutation {
         self.replace(format!("{} to {by}", self.text()), self.bytes(self.index, self.index), by)
+    }
+
+    /// The condition of a deliberate defect that begins here, behind its switch, and what it guards: none of it ever runs
+    /// in the tests that mutants meet.
+    fn deliberate_defect(&self) -> Option<Range<usize>> {
+        let (tokens, first) = (self.tokens, self.index + 1);
+        if self.text() != "if" || !SWITCHES.contains(&tokens.text(first)) {
+            return None;
+        }
+        let end = tokens.find(first, &["{", "=>"])?;
+        let switch = tokens.closing(first + 1)?;
+        let is_guard = end == switch + 1 || tokens.text(switch + 1) == "&&";
+        let has_other_way = (switch..end).any(|at| tokens.text(at) == "||");
+        (is_guard && !has_other_way).then(|| self.index..tokens.closing(end).unwrap_or(end))
     }
 
     /// Whether this stands at a word without a space, as the mark of a macro does.
@@ -211,11 +228,37 @@ impl At<'_> {
         {
             return None;
         }
+        // The only one under a condition: the condition that is false is the same.
+        if tokens.before(index) == "{"
+            && tokens.text(end + 1) == "}"
+            && self.is_alone_under_a_condition(end + 2)
+        {
+            return None;
+        }
+        // What goes at the end of a block goes there all the same.
+        if self.text() == "drop" && tokens.text(end + 1) == "}" {
+            return None;
+        }
         // A macro's definition, or a struct's field, is no statement.
         if matches!(tokens.text(index + 1), "!" | ":") {
             return None;
         }
         Some(self.replace("statement dropped".into(), self.bytes(index, end), ""))
+    }
+
+    /// Whether the block that begins before this is that of an `if` whose condition may be said to be false, and has no `else`.
+    fn is_alone_under_a_condition(&self, behind: usize) -> bool {
+        let tokens = self.tokens;
+        if tokens.text(behind) == "else" {
+            return false;
+        }
+        let Some(open) = self.index.checked_sub(1) else { return false };
+        // Back to where the statement around it begins.
+        let begin = (0..open).rev().find(|&at| matches!(tokens.text(at), ";" | "{" | "}"));
+        let first = begin.map_or(0, |at| at + 1);
+        tokens.text(first) == "if"
+            && tokens.find(first + 1, &["{"]) == Some(open)
+            && !(first..open).any(|at| tokens.text(at) == "let")
     }
 
     /// The whole body of a function that returns nothing or a bool.

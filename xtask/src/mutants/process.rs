@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Running a program of tests until the first fails, with limits: a mutant may hang, or eat all memory.
+//!
+//! Other work on the machine must not look like a mutant that hangs. So a program is ended when it has *used* too much
+//! processor time, or when for a while none of its threads even wanted any.
 
 use anyhow::{Context, Result};
 use std::fmt;
@@ -10,6 +13,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
+
+/// A program none of whose threads wants a processor for so long does nothing any more.
+const AT_REST: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+
+/// How often a program is looked at.
+const STEP: Duration = Duration::from_millis(200);
+
+/// By the clock, a program may take this many times what it may use, however little of the machine it gets.
+const PATIENCE: u32 = 10;
 
 /// Address space, in KiB: many times what the tests need, and little enough to leave the machine alone.
 const MEMORY: u64 = 6 << 20;
@@ -37,29 +49,33 @@ impl fmt::Display for Verdict {
 /// A command for the program that cannot have more than its share of memory, and that ends even if nobody is left to end
 /// it.
 pub(super) fn limited(program: &Path, limit: Duration) -> Command {
-    let script =
-        format!("ulimit -v {MEMORY}; exec timeout --signal=KILL {} \"$0\" \"$@\"", limit.as_secs() + 5);
+    let script = format!(
+        "ulimit -v {MEMORY}; exec timeout --signal=KILL {} \"$0\" \"$@\"",
+        (limit * PATIENCE).as_secs() + 5
+    );
     let mut command = Command::new("sh");
     command.arg("-c").arg(script).arg(program);
     command
 }
 
-/// Runs tests until one fails, all have passed, or the time is over.
-pub(super) fn run(mut command: Command, limit: Duration) -> Result<Verdict> {
+/// Runs tests until one fails, all have passed, or the limit of processor time is reached. Returns what they used, too.
+pub(super) fn run(mut command: Command, limit: Duration) -> Result<(Verdict, Duration)> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     // A group of its own, so that what the tests start ends with them.
     let mut child = command.process_group(0).spawn().context("starting the tests")?;
-    let verdict = watch(&mut child, limit);
+    let mut meter = Meter::new(child.id(), limit);
+    let verdict = watch(&mut child, &mut meter);
     stop(&child);
     let status = child.wait().context("waiting for the tests")?;
-    Ok(verdict.unwrap_or_else(|| match status.success() {
+    let verdict = verdict.unwrap_or_else(|| match status.success() {
         true => Verdict::Passed,
         false => Verdict::Failed(format!("the program of tests ({status})")),
-    }))
+    });
+    Ok((verdict, meter.used))
 }
 
 /// Reads what the tests say. Nothing if they came to an end without a failure that they could name.
-fn watch(child: &mut Child, limit: Duration) -> Option<Verdict> {
+fn watch(child: &mut Child, meter: &mut Meter) -> Option<Verdict> {
     let output = child.stdout.take()?;
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
@@ -69,27 +85,101 @@ fn watch(child: &mut Child, limit: Duration) -> Option<Verdict> {
             }
         }
     });
-    let end = Instant::now() + limit;
     loop {
-        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        match lines.recv_timeout(STEP) {
             Ok(line) => {
                 if let Some(test) = failed(&line) {
                     return Some(Verdict::Failed(test));
                 }
             }
-            Err(RecvTimeoutError::Timeout) => return Some(Verdict::TimedOut),
+            Err(RecvTimeoutError::Timeout) => {}
             // The output is closed: it has ended, or ends.
             Err(RecvTimeoutError::Disconnected) => {
-                while Instant::now() < end {
-                    if !matches!(child.try_wait(), Ok(None)) {
-                        return None;
-                    }
-                    std::thread::sleep(Duration::from_millis(5));
+                if !matches!(child.try_wait(), Ok(None)) {
+                    return None;
                 }
-                return Some(Verdict::TimedOut);
+                std::thread::sleep(Duration::from_millis(5));
             }
         }
+        if meter.is_over() {
+            return Some(Verdict::TimedOut);
+        }
     }
+}
+
+/// How much of its limit a group of processes has used.
+struct Meter {
+    group: u32,
+    limit: Duration,
+    begin: Instant,
+    looked: Instant,
+    /// Since when nothing in the group was seen at work.
+    rests: Instant,
+    used: Duration,
+}
+
+impl Meter {
+    fn new(group: u32, limit: Duration) -> Self {
+        let now = Instant::now();
+        Self { group, limit, begin: now, looked: now, rests: now, used: Duration::ZERO }
+    }
+
+    fn is_over(&mut self) -> bool {
+        let now = Instant::now();
+        if now < self.looked + STEP {
+            return false;
+        }
+        self.looked = now;
+        let Some(Work { used, wants_more }) = work_of(self.group) else {
+            // Where the system does not say there is the clock alone.
+            return now > self.begin + self.limit;
+        };
+        if used > self.used || wants_more {
+            self.rests = now;
+        }
+        self.used = self.used.max(used);
+        self.used > self.limit || now > self.rests + AT_REST || now > self.begin + self.limit * PATIENCE
+    }
+}
+
+/// What processes have done so far.
+struct Work {
+    /// Processor time.
+    used: Duration,
+    /// Whether one has a processor at this moment, or waits for one.
+    wants_more: bool,
+}
+
+/// What the processes of a group do. Nothing where the system does not say.
+fn work_of(group: u32) -> Option<Work> {
+    let (mut ticks, mut wants_more) = (0, false);
+    for entry in std::fs::read_dir("/proc").ok()?.map_while(Result::ok) {
+        let is_process = entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+        let stat = |path: &Path| std::fs::read_to_string(path.join("stat")).ok();
+        let whole = is_process.then(|| stat(&entry.path())).flatten();
+        let Some((_, used)) = whole.and_then(|text| state_and_ticks(&text, group)) else { continue };
+        ticks += used;
+        // It may be gone by now.
+        let threads = std::fs::read_dir(entry.path().join("task")).into_iter().flatten();
+        wants_more |= threads
+            .map_while(Result::ok)
+            .filter_map(|thread| state_and_ticks(&stat(&thread.path())?, group))
+            .any(|(state, _)| matches!(state, 'R' | 'D'));
+    }
+    // The unit is the same on every Linux: a hundredth of a second.
+    Some(Work { used: Duration::from_millis(ticks * 10), wants_more })
+}
+
+/// The state of a process, and the processor time of it and of those that it has waited for, if it is of this group.
+fn state_and_ticks(stat: &str, group: u32) -> Option<(char, u64)> {
+    // The name, which comes second, may have anything in it.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    if fields.get(2)?.parse() != Ok(group) {
+        return None;
+    }
+    let ticks = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()?;
+    Some((fields.first()?.chars().next()?, ticks))
 }
 
 /// The test that a line of the test runner calls failed, without its turn.
@@ -118,7 +208,7 @@ mod tests {
     fn shell(script: &str, limit: Duration) -> Verdict {
         let mut command = Command::new("sh");
         command.arg("-c").arg(script);
-        run(command, limit).unwrap()
+        run(command, limit).unwrap().0
     }
 
     #[test]
@@ -132,6 +222,21 @@ mod tests {
     #[test]
     fn a_program_that_hangs_is_ended_with_what_it_started() {
         assert_eq!(shell("sleep 60 & sleep 60", Duration::from_millis(50)), Verdict::TimedOut);
+    }
+
+    #[test]
+    fn a_program_that_works_is_measured_by_what_it_uses() {
+        assert_eq!(shell("while :; do :; done", Duration::from_millis(300)), Verdict::TimedOut);
+        // By the clock it takes longer than it may use, and it never rests for long.
+        let slow = "i=0; while [ $i -lt 20 ]; do i=$((i+1)); sleep 0.05; done";
+        assert_eq!(shell(slow, Duration::from_millis(500)), Verdict::Passed);
+    }
+
+    #[test]
+    fn what_a_process_uses_is_counted_for_its_group() {
+        let stat = "7 (a ) b) R 1 42 42 0 -1 4194560 1 2 3 4 10 20 3 4 20 0 1 0 5 6 7";
+        assert_eq!(state_and_ticks(stat, 42), Some(('R', 37)));
+        assert_eq!(state_and_ticks(stat, 43), None);
     }
 
     #[test]

@@ -7,7 +7,11 @@ use super::catalog::Mutant;
 use super::{Fate, Tried};
 use crate::workspace;
 use anyhow::{Context, Result};
+use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A mutant on one line.
@@ -16,16 +20,78 @@ pub(super) fn line(mutant: &Mutant) -> String {
     format!("{id}  {file}:{line}  [{operator}]  {original}  →  {mutated}")
 }
 
+/// Results on disk, a line for each, so that a run that is stopped can go on.
+#[derive(Default)]
+pub(super) struct Record {
+    known: HashMap<String, Fate>,
+    file: Option<File>,
+}
+
+impl Record {
+    /// Reads the file, if one was named, and adds to it from now on.
+    pub(super) fn open(path: Option<&Path>) -> Result<Self> {
+        let Some(path) = path else { return Ok(Self::default()) };
+        let text = if path.exists() {
+            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?
+        } else {
+            String::new()
+        };
+        let known = text.lines().filter_map(read_fate).collect();
+        let file = File::options().create(true).append(true).open(path);
+        Ok(Self { known, file: Some(file.with_context(|| format!("opening {}", path.display()))?) })
+    }
+
+    /// What became of the mutant with this id, if it was tried.
+    pub(super) fn fate(&self, id: &str) -> Option<Fate> {
+        self.known.get(id).cloned()
+    }
+
+    fn add(&mut self, Tried { mutant, fate, took }: &Tried) -> Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let (fate, stage, test) = words(fate);
+        let (id, took) = (&mutant.id, took.as_secs_f64());
+        writeln!(file, "{id}\t{fate}\t{stage}\t{test}\t{took:.1}\t{}", line(mutant))
+            .context("recording a result")
+    }
+}
+
+/// A mutant's id and what became of it. A line that was not written to its end says nothing.
+fn read_fate(line: &str) -> Option<(String, Fate)> {
+    let fields: Vec<&str> = line.split('\t').collect();
+    let [id, fate, stage, test, _took, _line] = fields.as_slice() else { return None };
+    let fate = match *fate {
+        "noticed" => Fate::Noticed((*stage).to_owned(), (*test).to_owned()),
+        "timed out" => Fate::TimedOut((*stage).to_owned()),
+        "survived" => Fate::Survived,
+        "did not compile" => Fate::NotCompiled,
+        _ => return None,
+    };
+    Some(((*id).to_owned(), fate))
+}
+
+/// What became of a mutant, in which stage, and which test noticed.
+fn words(fate: &Fate) -> (&str, &str, &str) {
+    match fate {
+        Fate::Noticed(stage, test) => ("noticed", stage, test),
+        Fate::TimedOut(stage) => ("timed out", stage, ""),
+        Fate::Survived => ("survived", "", ""),
+        Fate::NotCompiled => ("did not compile", "", ""),
+    }
+}
+
 /// What was tried so far.
 pub(super) struct Progress {
     total: usize,
+    done: usize,
     begin: Option<Instant>,
+    record: Record,
     pub(super) tried: Vec<Tried>,
 }
 
 impl Progress {
-    pub(super) fn new(total: usize) -> Self {
-        Self { total, begin: None, tried: Vec::new() }
+    /// So many are to be tried beside those that were tried before.
+    pub(super) fn new(total: usize, before: Vec<Tried>, record: Record) -> Self {
+        Self { total, done: 0, begin: None, record, tried: before }
     }
 
     /// The first build is over: what is to come goes at an even pace.
@@ -43,7 +109,8 @@ impl Progress {
             Fate::NotCompiled => "did not compile".into(),
         };
         let begin = *self.begin.get_or_insert_with(Instant::now);
-        let (done, total) = (self.tried.len() + 1, self.total);
+        self.done += 1;
+        let (done, total) = (self.done, self.total);
         let expected = begin.elapsed() * u32::try_from(total)? / u32::try_from(done)?;
         println!(
             "[{done:>3}/{total}  {} of {}]  {:>4.1} s  {fate}: {}",
@@ -52,6 +119,7 @@ impl Progress {
             took.as_secs_f64(),
             line(mutant)
         );
+        self.record.add(&tried)?;
         self.tried.push(tried);
         write_json(&self.tried)
     }
@@ -62,7 +130,7 @@ fn clock(time: Duration) -> String {
 }
 
 /// Says how all went; whether every survivor is accepted.
-pub(super) fn end(tried: &[Tried], accepted: &[Accepted], stale: &[&Accepted]) -> Result<bool> {
+pub(super) fn end(folder: &str, tried: &[Tried], accepted: &[Accepted], stale: &[&Accepted]) -> Result<bool> {
     let survivors = || tried.iter().filter(|tried| tried.fate == Fate::Survived).map(|tried| &tried.mutant);
     let reason =
         |mutant: &Mutant| accepted.iter().find(|entry| entry.covers(mutant)).map(|entry| &entry.reason);
@@ -82,7 +150,7 @@ pub(super) fn end(tried: &[Tried], accepted: &[Accepted], stale: &[&Accepted]) -
     }
     if !unexplained.is_empty() {
         println!(
-            "\nno test needs these lines: write one that does, or say in hal-semaphore/mutants.toml why none can\n"
+            "\nno test needs these lines: write one that does, or say in {folder}/mutants.toml why none can\n"
         );
         unexplained.iter().for_each(|mutant| println!("{}", accepted::entry(mutant)));
     }
@@ -113,12 +181,7 @@ fn write_json(tried: &[Tried]) -> Result<()> {
 
 fn json(tried: &Tried) -> String {
     let Tried { mutant, fate, took } = tried;
-    let (fate, stage, test) = match fate {
-        Fate::Noticed(stage, test) => ("noticed", *stage, test.as_str()),
-        Fate::TimedOut(stage) => ("timed out", *stage, ""),
-        Fate::Survived => ("survived", "", ""),
-        Fate::NotCompiled => ("did not compile", "", ""),
-    };
+    let (fate, stage, test) = words(fate);
     let fields = [
         ("id", mutant.id.as_str()),
         ("file", &mutant.file),
@@ -169,8 +232,8 @@ mod tests {
     fn the_last_line_counts() {
         let all = [
             tried(Fate::Survived),
-            tried(Fate::Noticed("quick", "a".into())),
-            tried(Fate::TimedOut("unit")),
+            tried(Fate::Noticed("quick".into(), "a".into())),
+            tried(Fate::TimedOut("unit".into())),
             tried(Fate::NotCompiled),
             tried(Fate::Survived),
         ];
@@ -179,9 +242,26 @@ mod tests {
 
     #[test]
     fn a_row_is_json() {
-        let row = json(&tried(Fate::Noticed("quick", "dag::a".into())));
+        let row = json(&tried(Fate::Noticed("quick".into(), "dag::a".into())));
         assert!(row.contains(r#""original": "a(\"b\\n\")""#), "{row}");
         assert!(row.ends_with(r#""test": "dag::a", "line": 7, "seconds": 1.500}"#), "{row}");
+    }
+
+    #[test]
+    fn results_are_read_again_and_half_a_line_is_none() {
+        for fate in [
+            Fate::Noticed("quick".into(), "dag::a".into()),
+            Fate::TimedOut("unit".into()),
+            Fate::Survived,
+            Fate::NotCompiled,
+        ] {
+            let path = std::env::temp_dir().join(format!("mutants-{}", std::process::id()));
+            Record::open(Some(&path)).unwrap().add(&tried(fate.clone())).unwrap();
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(Record::open(Some(&path)).unwrap().fate("1"), Some(fate));
+            std::fs::remove_file(&path).unwrap();
+            assert_eq!(read_fate(text.split_at(9).0), None);
+        }
     }
 
     #[test]
@@ -194,7 +274,7 @@ mod tests {
             reason: "both are right".into(),
             ..Accepted::default()
         };
-        assert!(!end(std::slice::from_ref(&survivor), &[], &[]).unwrap());
-        assert!(end(&[survivor], std::slice::from_ref(&entry), &[&entry]).unwrap());
+        assert!(!end("a", std::slice::from_ref(&survivor), &[], &[]).unwrap());
+        assert!(end("a", &[survivor], std::slice::from_ref(&entry), &[&entry]).unwrap());
     }
 }

@@ -5,17 +5,19 @@
 //! Nearly all that a mutant costs is building. The integration tests are one program, so that a mutant is one link; what it
 //! costs stands at [`stages`].
 
+use super::catalog::Files;
 use super::process::{self, Verdict};
 use super::together;
 use crate::workspace;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// The crate whose lines are made wrong.
-pub(super) const CRATE: &str = "hal-semaphore";
+/// The crate whose lines are made wrong unless another one is named.
+pub(super) const ENGINE: &str = "hal-semaphore";
 
 /// Tests of random cases, which come behind the others, as they take long.
 const RANDOM: [&str; 2] = ["dag::", "properties::"];
@@ -34,7 +36,7 @@ const UNSTEADY: [&str; 4] =
     ["keeps_nobody_out", "cost_no_more", "second_failure_of_a_timeline", "wait_for_a_value_seen"];
 
 /// Parts of the names of loom's tests that show that a model can fail. They say nothing about a mutant.
-const TWINS: [&str; 1] = ["twin"];
+const MUTANTS: [&str; 1] = ["mutant"];
 
 /// Dependencies that only benchmarks need.
 const FOR_BENCHMARKS: [&str; 1] = ["criterion"];
@@ -58,8 +60,12 @@ const fn stage(name: &'static str, target: &'static [&'static str]) -> Stage {
     Stage { name, target, environment: &[], only: &[], skipped: &[], configuration: "" }
 }
 
-/// What a mutant has to survive, in this order. The first notices nearly all that is noticed.
-pub(super) fn stages(loom: bool) -> Vec<Stage> {
+/// What a mutant has to survive, in this order. The first notices nearly all that is noticed. Of another crate than the engine
+/// nothing is known: all of its tests are one stage.
+pub(super) fn stages(subject: &Subject, loom: bool) -> Vec<Stage> {
+    if !subject.is_engine() {
+        return vec![stage("tests", &["--tests"])];
+    }
     let mut stages = vec![
         Stage { skipped: &QUICK_SKIPS, ..stage("quick", &["--test", TOGETHER]) },
         Stage {
@@ -81,7 +87,7 @@ pub(super) fn stages(loom: bool) -> Vec<Stage> {
     if loom {
         stages.push(Stage {
             environment: &[("LOOM_MAX_PREEMPTIONS", "3")],
-            skipped: &TWINS,
+            skipped: &MUTANTS,
             configuration: "loom",
             ..stage("loom", &["--test", "loom"])
         });
@@ -92,90 +98,145 @@ pub(super) fn stages(loom: bool) -> Vec<Stage> {
 /// The program that the integration tests are in.
 const TOGETHER: &str = "engine";
 
+/// The crate whose lines are made wrong.
+#[derive(Clone, Debug)]
+pub(super) struct Subject {
+    /// Its folder, from the repository's root.
+    pub(super) folder: String,
+    package: String,
+}
+
+impl Subject {
+    /// The crate in this folder of the repository.
+    pub(super) fn new(folder: &str) -> Result<Self> {
+        let folder = folder.trim_matches('/').to_owned();
+        let path = workspace::root()?.join(&folder).join("Cargo.toml");
+        let manifest = std::fs::read_to_string(&path)
+            .with_context(|| format!("reading {}; --crate wants a crate's folder", path.display()))?;
+        let name = manifest.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+        let package = name.with_context(|| format!("{} names no package", path.display()))?.to_owned();
+        Ok(Self { folder, package })
+    }
+
+    fn is_engine(&self) -> bool {
+        self.folder == ENGINE
+    }
+}
+
 /// What became of a build.
 enum Built {
-    Program(PathBuf),
+    Programs(Vec<PathBuf>),
     Not(String),
 }
 
-/// A copy of the crate, alone in a workspace of its own.
+/// How a stage's tests are run this time.
+#[derive(Clone, Copy)]
+pub(super) struct How<'a> {
+    pub(super) seed: u64,
+    /// Parts of the names of tests that are left out.
+    pub(super) skipped: &'a [String],
+    /// The names of the only tests that are run; those of the stage, if there are none.
+    pub(super) named: &'a [String],
+    /// How much processor time they may take.
+    pub(super) limit: Duration,
+    /// The number of what is wrong in a build that has it.
+    pub(super) wrong_line: Option<usize>,
+}
+
+/// A copy of the crate, in a workspace in which the others are links.
 pub(super) struct Copy {
+    subject: Subject,
     folder: PathBuf,
     threads: usize,
 }
 
 impl Copy {
-    /// Makes the copy, or brings it up to date: what was built there is used again.
-    pub(super) fn new(folder: &Path, threads: usize) -> Result<Self> {
+    /// Makes the copy, or brings it up to date, but for those files whose lines are made wrong: they are [written](Copy::write)
+    /// when it is known what is in them, since cargo builds again what was written again.
+    pub(super) fn new(subject: &Subject, folder: &Path, threads: usize, wrong: &Files) -> Result<Self> {
         let root = workspace::root()?;
+        let name = Path::new(&subject.folder);
         let mut files = BTreeMap::new();
-        for part in ["src", "tests"] {
-            read_folder(&root.join(CRATE).join(part), &Path::new(CRATE).join(part), &mut files)?;
+        read_folder(&root.join(name), name, &mut files)?;
+        if subject.is_engine() {
+            // Tests are all that is wanted.
+            files.retain(|path, _| !path.starts_with(name.join("benches")));
+        }
+        for (path, text) in &mut files {
+            if *path == name.join("Cargo.toml") {
+                *text = crate_manifest(text);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                *text = without_shrinking(text);
+            }
         }
         let read = |name: &str| {
             let path = root.join(name);
             std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
         };
-        files.insert("Cargo.toml".into(), workspace_manifest(&read("Cargo.toml")?)?);
-        files.insert(
-            Path::new(CRATE).join("Cargo.toml"),
-            crate_manifest(&read(&format!("{CRATE}/Cargo.toml"))?),
-        );
-        remove_others(&folder.join(CRATE), Path::new(CRATE), &files)?;
-        for (path, text) in &files {
-            write(&folder.join(path), &without_shrinking(text))?;
+        write(&folder.join("Cargo.toml"), &workspace_manifest(&read("Cargo.toml")?))?;
+        if !folder.join("Cargo.lock").exists() {
+            write(&folder.join("Cargo.lock"), &read("Cargo.lock")?)?;
         }
-        let lock = folder.join("Cargo.lock");
-        if !lock.exists() {
-            write(&lock, &read("Cargo.lock")?)?;
+        link_others(&root, folder, name)?;
+        remove_others(&folder.join(name), name, &files)?;
+        let comes_later = |path: &Path| {
+            let path = path.strip_prefix(name).ok().and_then(Path::to_str);
+            path.is_some_and(|path| wrong.contains_key(path))
+        };
+        for (path, text) in files.iter().filter(|(path, _)| !comes_later(path)) {
+            write(&folder.join(path), text)?;
         }
-        Ok(Self { folder: folder.to_owned(), threads })
+        Ok(Self { subject: subject.clone(), folder: folder.to_owned(), threads })
+    }
+
+    /// Where the copy is.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Writes a file of the crate.
     pub(super) fn write(&self, file: &str, text: &str) -> Result<()> {
-        write(&self.folder.join(CRATE).join(file), text)
+        write(&self.folder.join(&self.subject.folder).join(file), text)
     }
 
     /// Runs a stage; nothing if the copy does not compile.
-    pub(super) fn run(&self, stage: &Stage, seed: u64, limit: Duration) -> Result<Option<Verdict>> {
+    pub(super) fn run(&self, stage: &Stage, how: How<'_>) -> Result<Option<Verdict>> {
         match self.build(stage)? {
             Built::Not(_) => Ok(None),
-            Built::Program(program) => Ok(Some(self.test(stage, &program, seed, limit, None)?)),
+            Built::Programs(programs) => Ok(Some(self.test(stage, &programs, how)?.0)),
         }
     }
 
     /// Builds the tests of a stage, which must compile.
-    pub(super) fn program(&self, stage: &Stage) -> Result<PathBuf> {
+    pub(super) fn programs(&self, stage: &Stage) -> Result<Vec<PathBuf>> {
         match self.build(stage)? {
-            Built::Program(program) => Ok(program),
-            Built::Not(why) => bail!("the engine does not build with nothing wrong in it:\n{why}"),
+            Built::Programs(programs) => Ok(programs),
+            Built::Not(why) => bail!("the crate does not build with nothing wrong in it:\n{why}"),
         }
     }
 
-    /// Where the compiler objects to the copy: files of the crate, and bytes of them.
-    pub(super) fn objections(&self) -> Result<Vec<(String, usize)>> {
+    /// Where the compiler objects to the copy.
+    pub(super) fn objections(&self) -> Result<Vec<Objection>> {
         let mut command = self.cargo("check", "");
         let output = command
             .args(["--lib", "--message-format=json"])
             .env("CARGO_TARGET_DIR", self.folder.join("target").join("check"))
             .output()
             .context("starting cargo")?;
-        let objections = objections(&String::from_utf8_lossy(&output.stdout));
+        let objections = objections(&String::from_utf8_lossy(&output.stdout), &self.subject.folder);
         if objections.is_empty() && !output.status.success() {
-            bail!("the engine cannot be checked:\n{}", String::from_utf8_lossy(&output.stderr));
+            bail!("the crate cannot be checked:\n{}", String::from_utf8_lossy(&output.stderr));
         }
         Ok(objections)
     }
 
-    /// Runs a stage with nothing wrong; how long the tests take.
-    pub(super) fn baseline(&self, stage: &Stage, seed: u64) -> Result<Duration> {
-        let program = self.program(stage)?;
-        let begin = Instant::now();
-        match self.test(stage, &program, seed, Duration::from_secs(600), None)? {
-            Verdict::Passed => Ok(begin.elapsed()),
-            verdict => {
-                bail!("with nothing wrong in the engine, the {} tests do not pass: {verdict}", stage.name)
+    /// Runs a stage with nothing wrong; how much processor time the tests use.
+    pub(super) fn baseline(&self, stage: &Stage, how: How<'_>) -> Result<Duration> {
+        let programs = self.programs(stage)?;
+        match self.test(stage, &programs, how)? {
+            (Verdict::Passed, used) => Ok(used),
+            (verdict, _) => {
+                bail!("with nothing wrong in the crate, the {} tests do not pass: {verdict}", stage.name)
             }
         }
     }
@@ -190,7 +251,7 @@ impl Copy {
         }
         let mut command = workspace::cargo();
         command
-            .args([what, "--quiet", "--offline", "--all-features", "--package", CRATE])
+            .args([what, "--quiet", "--offline", "--all-features", "--package", &self.subject.package])
             .env("RUSTFLAGS", flags)
             .env("CARGO_TARGET_DIR", self.folder.join("target").join(configuration))
             .current_dir(&self.folder)
@@ -209,45 +270,71 @@ impl Copy {
         if !output.status.success() {
             return Ok(Built::Not(String::from_utf8_lossy(&output.stderr).into_owned()));
         }
-        let text = String::from_utf8_lossy(&output.stdout);
-        let program = text.split("\"executable\":\"").nth(1).and_then(|rest| rest.split('"').next());
-        program
-            .map(|program| Built::Program(program.into()))
-            .context("cargo does not say where it put the tests")
+        let programs = programs(&String::from_utf8_lossy(&output.stdout));
+        if programs.is_empty() {
+            bail!("cargo does not say where it put the {} tests", stage.name);
+        }
+        Ok(Built::Programs(programs))
     }
 
-    /// Runs the tests of a stage; if they have wrong lines in them, with the one of this number.
+    /// Runs the tests of a stage, and says how much processor time they used.
     pub(super) fn test(
         &self,
         stage: &Stage,
-        program: &Path,
-        seed: u64,
-        limit: Duration,
-        wrong_line: Option<usize>,
-    ) -> Result<Verdict> {
-        let mut command = process::limited(program, limit);
-        command.arg(format!("--test-threads={}", self.threads));
-        command.args(stage.only);
-        command.args(UNSTEADY.iter().chain(stage.skipped).flat_map(|skipped| ["--skip", skipped]));
-        command.envs(stage.environment.iter().copied());
-        command.envs(wrong_line.map(|number| (together::VARIABLE, number.to_string())));
-        command.env("PROPTEST_RNG_SEED", seed.to_string()).env("RUST_BACKTRACE", "0");
-        command.current_dir(self.folder.join(CRATE));
-        process::run(command, limit)
+        programs: &[PathBuf],
+        how: How<'_>,
+    ) -> Result<(Verdict, Duration)> {
+        let mut used = Duration::ZERO;
+        for program in programs {
+            let mut command = process::limited(program, how.limit);
+            command.arg(format!("--test-threads={}", self.threads));
+            if how.named.is_empty() {
+                command.args(stage.only);
+                command.args(UNSTEADY.iter().chain(stage.skipped).flat_map(|skipped| ["--skip", skipped]));
+            } else {
+                command.arg("--exact").args(how.named);
+            }
+            command.args(how.skipped.iter().flat_map(|skipped| ["--skip", skipped]));
+            command.envs(stage.environment.iter().copied());
+            command.envs(how.wrong_line.map(|number| (together::VARIABLE, number.to_string())));
+            command.env("PROPTEST_RNG_SEED", how.seed.to_string()).env("RUST_BACKTRACE", "0");
+            command.current_dir(self.folder.join(&self.subject.folder));
+            let (verdict, of_this) = process::run(command, how.limit)?;
+            used += of_this;
+            if verdict != Verdict::Passed {
+                return Ok((verdict, used));
+            }
+        }
+        Ok((Verdict::Passed, used))
     }
 }
 
-/// The workspace with this crate alone in it. Little is optimised: to build costs more than to run, but for the package
-/// that makes random cases.
-fn workspace_manifest(text: &str) -> Result<String> {
-    let members = text.split_once("members").and_then(|(head, rest)| Some((head, rest.split_once(']')?.1)));
-    let (head, tail) = members.context("Cargo.toml names no members of the workspace")?;
-    let own = tail.lines().filter(|line| !line.contains("path = "));
-    let tail = own.take_while(|line| !line.starts_with("[profile")).collect::<Vec<_>>().join("\n");
-    Ok(format!(
-        "{head}members = [\"{CRATE}\"]{tail}\n\n[profile.dev]\nopt-level = 0\ndebug = false\nincremental = true\n\n\
-         [profile.dev.package.proptest]\nopt-level = 1\n"
-    ))
+/// A place to which the compiler objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Objection {
+    /// Relative to the crate.
+    pub(super) file: String,
+    /// Bytes of the file: where the error is, and behind that what else it is about.
+    pub(super) at: Vec<Range<usize>>,
+}
+
+/// The programs of tests that cargo says it has built.
+fn programs(messages: &str) -> Vec<PathBuf> {
+    let tests = messages.lines().filter(|line| line.contains("\"overflow_checks\":true,\"test\":true"));
+    tests
+        .filter_map(|line| line.split("\"executable\":\"").nth(1)?.split('"').next())
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// The workspace with profiles of its own: a mutant is run far more often than it is built.
+fn workspace_manifest(text: &str) -> String {
+    let own = text.lines().take_while(|line| !line.starts_with("[profile")).collect::<Vec<_>>().join("\n");
+    format!(
+        "{}\n\n[profile.dev]\nopt-level = 1\ndebug = false\nincremental = false\n\n\
+         [profile.dev.package.proptest]\nopt-level = 2\n",
+        own.trim_end()
+    )
 }
 
 /// The crate without its benchmarks, which are not copied.
@@ -272,37 +359,103 @@ fn without_shrinking(text: &str) -> String {
     })
 }
 
-/// Where the compiler's messages about errors point, in the crate's own files.
-fn objections(messages: &str) -> Vec<(String, usize)> {
+/// Where the compiler's messages about errors point, in the files of the crate in this folder.
+fn objections(messages: &str, folder: &str) -> Vec<Objection> {
     let mut found = Vec::new();
     for message in messages.lines().filter(|line| line.contains("\"level\":\"error\"")) {
-        // The spans of the error itself; what is said in its notes is another matter.
-        let spans = message.split("\"spans\":[").skip(1).map(|spans| spans.split("\"children\":").next());
-        let spans = spans.flatten().flat_map(|spans| spans.split("\"byte_end\":").skip(1));
-        for span in spans.filter(|span| span.contains("\"is_primary\":true")) {
+        // The spans of the error itself come last; those in its notes are another matter.
+        let Some((_, spans)) = message.rsplit_once("\"spans\":[") else { continue };
+        let spans = spans.split("\"byte_end\":").skip(1);
+        let mut places = Vec::new();
+        for span in spans {
             let value = |key: &str| span.split(key).nth(1).and_then(|rest| rest.split([',', '"']).next());
             let (file, at) = (value("\"file_name\":\""), value("\"byte_start\":"));
-            if let (Some(file), Some(Ok(at))) = (file, at.map(str::parse))
-                && let Some(file) = file.strip_prefix(CRATE).and_then(|file| file.strip_prefix('/'))
+            let end = span.split(',').next().map(str::parse);
+            if let (Some(file), Some(Ok(at)), Some(Ok(end))) = (file, at.map(str::parse), end)
+                && let Some(file) = file.strip_prefix(folder).and_then(|file| file.strip_prefix('/'))
             {
-                found.push((file.to_owned(), at));
+                places.push((!span.contains("\"is_primary\":true"), file, at..end));
             }
         }
+        places.sort_by_key(|&(is_second, ..)| is_second);
+        let Some(&(_, file, _)) = places.first() else { continue };
+        let at = places.iter().filter(|(_, other, _)| *other == file).map(|(.., at)| at.clone());
+        found.push(Objection { file: file.to_owned(), at: at.collect() });
     }
     found
 }
 
+/// The files of a crate that are text. A crate in a folder of it is not part of it.
 fn read_folder(from: &Path, to: &Path, files: &mut BTreeMap<PathBuf, String>) -> Result<()> {
     for entry in std::fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
         let entry = entry?;
         let (path, name) = (entry.path(), to.join(entry.file_name()));
         if path.is_dir() {
-            read_folder(&path, &name, files)?;
+            if !is_apart(&path) {
+                read_folder(&path, &name, files)?;
+            }
         } else if let Ok(text) = std::fs::read_to_string(&path) {
             files.insert(name, text);
         }
     }
     Ok(())
+}
+
+/// Whether a folder in a crate's folder does not belong to it: a crate, or what was built.
+fn is_apart(folder: &Path) -> bool {
+    folder.join("Cargo.toml").exists() || folder.join("CACHEDIR.TAG").exists()
+}
+
+/// Links to what lies beside the crate: in the folders that lead to it, and crates in its own.
+fn link_others(root: &Path, copy: &Path, name: &Path) -> Result<()> {
+    let mut at = PathBuf::new();
+    for part in name {
+        for entry in std::fs::read_dir(root.join(&at)).context("reading the repository")? {
+            let entry = entry?;
+            let (other, hidden) = (entry.file_name(), entry.file_name().to_string_lossy().starts_with('.'));
+            if other != part
+                && !hidden
+                && entry.path().is_dir()
+                && !entry.path().join("CACHEDIR.TAG").exists()
+            {
+                link(&entry.path(), &copy.join(&at).join(other))?;
+            }
+        }
+        at.push(part);
+    }
+    link_apart(&root.join(name), &copy.join(name))
+}
+
+fn link_apart(from: &Path, to: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let (path, to) = {
+            let entry = entry?;
+            (entry.path(), to.join(entry.file_name()))
+        };
+        if path.join("Cargo.toml").exists() {
+            link(&path, &to)?;
+        } else if path.is_dir() && !is_apart(&path) {
+            link_apart(&path, &to)?;
+        }
+    }
+    Ok(())
+}
+
+/// A link to a folder, unless it is there.
+fn link(to: &Path, at: &Path) -> Result<()> {
+    if std::fs::read_link(at).is_ok_and(|there| there == to) {
+        return Ok(());
+    }
+    if let Some(folder) = at.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    }
+    // A copy of another crate left it there; what it has built stays.
+    if at.is_symlink() {
+        std::fs::remove_file(at).with_context(|| format!("removing {}", at.display()))?;
+    } else if at.is_dir() {
+        std::fs::remove_dir_all(at).with_context(|| format!("removing {}", at.display()))?;
+    }
+    std::os::unix::fs::symlink(to, at).with_context(|| format!("linking {}", at.display()))
 }
 
 /// Removes what an earlier copy had and this one has not.
@@ -311,6 +464,9 @@ fn remove_others(folder: &Path, name: &Path, files: &BTreeMap<PathBuf, String>) 
     for entry in entries {
         let entry = entry?;
         let (path, name) = (entry.path(), name.join(entry.file_name()));
+        if path.is_symlink() {
+            continue;
+        }
         if path.is_dir() {
             remove_others(&path, &name, files)?;
         } else if !files.contains_key(&name) {
@@ -336,13 +492,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_workspace_is_left_with_one_crate() {
-        let text = "[workspace]\nmembers = [\"a\",\n \"b\"]\n\n[workspace.dependencies]\na = { path = \"a\" }\nc = \"1\"\n[profile.release]\ndebug = 1\n";
-        let made = workspace_manifest(text).unwrap();
-        assert!(made.starts_with(
-            "[workspace]\nmembers = [\"hal-semaphore\"]\n\n[workspace.dependencies]\nc = \"1\"\n"
-        ));
+    fn the_workspace_has_profiles_of_its_own() {
+        let text = "[workspace]\nmembers = [\"a\"]\n\n[workspace.dependencies]\nc = \"1\"\n\n[profile.release]\ndebug = 1\n";
+        let made = workspace_manifest(text);
+        assert!(
+            made.starts_with("[workspace]\nmembers = [\"a\"]\n\n[workspace.dependencies]\nc = \"1\"\n\n")
+        );
         assert!(!made.contains("release") && made.contains("\n\n[profile.dev]\n"), "{made}");
+    }
+
+    #[test]
+    fn only_programs_of_tests_are_run() {
+        let message = |test: bool, path| {
+            format!("{{\"profile\":{{\"overflow_checks\":true,\"test\":{test}}},\"executable\":{path}}}\n")
+        };
+        let messages = [message(true, "\"/a/b-1\""), message(false, "\"/a/c\""), message(true, "null")];
+        assert_eq!(programs(&messages.concat()), [PathBuf::from("/a/b-1")]);
+    }
+
+    #[test]
+    fn an_error_is_where_it_is_before_it_is_where_else_it_points() {
+        let span = |file: &str, at: usize, primary: bool| {
+            format!(
+                "{{\"byte_end\":9,\"byte_start\":{at},\"file_name\":\"{file}\",\"is_primary\":{primary}}}"
+            )
+        };
+        let spans = [span("a/src/b.rs", 1, false), span("a/src/b.rs", 2, true), span("c/src/b.rs", 3, false)];
+        let note = span("a/src/b.rs", 5, true);
+        let message = format!(
+            "{{\"children\":[{{\"spans\":[{note}]}}],\"level\":\"error\",\"spans\":[{}]}}",
+            spans.join(",")
+        );
+        assert_eq!(objections(&message, "a"), [Objection { file: "src/b.rs".into(), at: vec![2..9, 1..9] }]);
+        assert_eq!(objections(&message.replace("error", "warning"), "a"), []);
     }
 
     #[test]

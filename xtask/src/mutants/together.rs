@@ -7,13 +7,15 @@
 //! that it is number 7. What is guarded is the smallest statement, condition, arm or value around what is replaced; inside
 //! a mutant's own branch nothing else is wrong.
 //!
-//! Not every mutant compiles, and not every piece of code means the same inside braces: the compiler says where it objects, and
-//! the mutants that stand there are left out, until it objects no more. They are tried one by one, as are those in
-//! constants, which cannot ask.
+//! Not every mutant compiles: one that the compiler objects to in its own branch is left out, and tried on its own. And not every
+//! piece of code means the same inside braces (a temporary goes sooner): where the compiler objects to a piece as it is, the
+//! piece is given up, and its mutants go to the next larger one around it. What stands in constants cannot ask, and is
+//! left out.
 
 use super::operators::Mutation;
 use anyhow::{Context, Result};
 use proc_macro2::Span;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::ops::Range;
 use syn::spanned::Spanned;
@@ -37,24 +39,50 @@ pub(super) struct Rendered {
     pub(super) text: String,
     /// Those that are in it.
     pub(super) mutants: Vec<usize>,
-    /// Bytes of the text, and the mutants to leave out if the compiler objects to them; the innermost come last.
-    places: Vec<(Range<usize>, Vec<usize>)>,
+    /// Bytes of the text, and what to do without if the compiler objects to them; the innermost come last.
+    places: Vec<(Range<usize>, Blamed)>,
+}
+
+/// What the compiler objects to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Blamed {
+    /// A mutant, as its own branch does not compile.
+    Mutant(usize),
+    /// A piece of the source, as it does not mean the same inside braces.
+    Piece(Range<usize>),
 }
 
 impl Rendered {
-    /// The mutants that stand where the compiler objects; all that there are if they cannot be told apart.
-    pub(super) fn blamed(&self, at: usize) -> Vec<usize> {
-        let innermost = self.places.iter().rev().find(|(place, _)| place.contains(&at));
-        innermost.map_or_else(|| self.mutants.clone(), |(_, mutants)| mutants.clone())
+    /// What is to blame where the compiler objects: the innermost there is.
+    pub(super) fn blamed(&self, at: usize) -> Option<&Blamed> {
+        self.places.iter().rev().find(|(place, _)| place.contains(&at)).map(|(_, blamed)| blamed)
+    }
+
+    /// The mutants whose branches are in a part of the text.
+    pub(super) fn within(&self, part: &Range<usize>) -> Vec<usize> {
+        let inside = |place: &Range<usize>| part.start <= place.start && place.end <= part.end;
+        let mutants = self.places.iter().filter(|(place, _)| inside(place));
+        mutants
+            .filter_map(|(_, blamed)| match blamed {
+                Blamed::Mutant(number) => Some(*number),
+                Blamed::Piece(_) => None,
+            })
+            .collect()
     }
 }
 
-/// Puts mutants, each with its number, into a file. Those for which there is no place are not in it.
-pub(super) fn render(source: &str, mutants: &[(usize, &Mutation)]) -> Result<Rendered> {
+/// Puts mutants, each with its number, into a file, and braces around no piece that was given up. Those for which there is
+/// no place are not in it.
+pub(super) fn render(
+    source: &str,
+    mutants: &[(usize, &Mutation)],
+    given_up: &HashSet<Range<usize>>,
+) -> Result<Rendered> {
     let file = syn::parse_file(source).context("a file of the crate cannot be parsed")?;
     let mut finder = Finder::default();
     finder.visit_file(&file);
     let mut places = finder.places;
+    places.retain(|place| !given_up.contains(place));
     places.sort_by_key(|place| (place.start, std::cmp::Reverse(place.end)));
     places.dedup();
     let mut guards: Vec<Guard<'_>> = Vec::new();
@@ -97,15 +125,14 @@ impl Rendered {
     fn guard(&mut self, source: &str, guard: &Guard<'_>, left: &mut &[Guard<'_>]) {
         let begin = self.text.len();
         let outer = self.places.len();
-        let numbers: Vec<usize> = guard.mutants.iter().map(|&(number, _)| number).collect();
-        self.mutants.extend(&numbers);
-        self.places.push((begin..begin, numbers));
+        self.mutants.extend(guard.mutants.iter().map(|&(number, _)| number));
+        self.places.push((begin..begin, Blamed::Piece(guard.place.clone())));
         self.text.push_str("{ ");
         for &(number, mutation) in &guard.mutants {
             let _ = write!(self.text, "if crate::wrong_line({number}) {{ ");
             let branch = self.text.len();
             self.text += &wrong(source, &guard.place, mutation);
-            self.places.push((branch..self.text.len(), vec![number]));
+            self.places.push((branch..self.text.len(), Blamed::Mutant(number)));
             self.text.push_str(" } else ");
         }
         self.text.push_str("{ ");
@@ -169,23 +196,19 @@ impl<'ast> Visit<'ast> for Finder {
 
     fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
         if function.sig.constness.is_none() {
-            self.add(function.block.span());
             visit::visit_item_fn(self, function);
         }
     }
 
     fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
         if function.sig.constness.is_none() {
-            self.add(function.block.span());
             visit::visit_impl_item_fn(self, function);
         }
     }
 
-    fn visit_trait_item_fn(&mut self, function: &'ast syn::TraitItemFn) {
-        if let Some(block) = &function.default {
-            self.add(block.span());
-        }
-        visit::visit_trait_item_fn(self, function);
+    fn visit_block(&mut self, block: &'ast syn::Block) {
+        self.add(block.span());
+        visit::visit_block(self, block);
     }
 
     fn visit_stmt(&mut self, statement: &'ast syn::Stmt) {
@@ -233,7 +256,8 @@ mod tests {
     fn of(source: &str) -> String {
         let mutations = operators::mutations(source);
         let numbered: Vec<_> = mutations.iter().enumerate().collect();
-        render(source, &numbered).unwrap().text.split_whitespace().collect::<Vec<_>>().join(" ")
+        let rendered = render(source, &numbered, &HashSet::new()).unwrap();
+        rendered.text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -263,7 +287,7 @@ mod tests {
         let source = include_str!("together.rs");
         let mutations = operators::mutations(source);
         let numbered: Vec<_> = mutations.iter().enumerate().collect();
-        let rendered = render(source, &numbered).unwrap();
+        let rendered = render(source, &numbered, &HashSet::new()).unwrap();
         syn::parse_file(&rendered.text).unwrap();
         assert!(rendered.mutants.len() >= mutations.len() / 2);
     }
@@ -273,7 +297,7 @@ mod tests {
         let source = "const A: bool = 1 < 2; const fn b(c: u8) -> bool { c < 3 }";
         let mutations = operators::mutations(source);
         let numbered: Vec<_> = mutations.iter().enumerate().collect();
-        let rendered = render(source, &numbered).unwrap();
+        let rendered = render(source, &numbered, &HashSet::new()).unwrap();
         assert_eq!((rendered.text.as_str(), rendered.mutants.len()), (source, 0));
     }
 
@@ -282,11 +306,25 @@ mod tests {
         let source = "fn a() { if b == c { d(); } }";
         let mutations = operators::mutations(source);
         let numbered: Vec<_> = mutations.iter().enumerate().collect();
-        let rendered = render(source, &numbered).unwrap();
-        let at = rendered.text.find("b != c").unwrap();
+        let rendered = render(source, &numbered, &HashSet::new()).unwrap();
         let wrong = mutations.iter().position(|mutation| mutation.operator == "== to !=").unwrap();
-        assert_eq!(rendered.blamed(at), [wrong]);
+        let at = rendered.text.find("b != c").unwrap();
+        assert_eq!(rendered.blamed(at), Some(&Blamed::Mutant(wrong)));
+        let at = rendered.text.rfind("b == c").unwrap();
+        assert_eq!(rendered.blamed(at), Some(&Blamed::Piece(12..18)));
         // Nothing stands at the signature.
-        assert_eq!(rendered.blamed(0).len(), mutations.len());
+        assert_eq!(rendered.blamed(0), None);
+        assert_eq!(rendered.within(&(0..at)).len(), mutations.len());
+    }
+
+    #[test]
+    fn mutants_of_a_piece_that_is_given_up_go_to_the_one_around_it() {
+        let source = "fn a() { if b == c { d(); e(); } }";
+        let mutations = operators::mutations(source);
+        let numbered: Vec<_> = mutations.iter().enumerate().collect();
+        let rendered = render(source, &numbered, &std::iter::once(12..18).collect()).unwrap();
+        assert_eq!(rendered.mutants.len(), mutations.len());
+        assert!(rendered.text.contains("{ if b != c { d(); e(); } }"), "{}", rendered.text);
+        assert!(!rendered.text.contains("if { if"), "{}", rendered.text);
     }
 }

@@ -15,6 +15,7 @@
 mod bytes;
 mod elf;
 pub mod encode;
+pub mod float;
 mod image;
 pub mod library;
 pub mod paging;

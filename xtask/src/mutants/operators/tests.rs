@@ -99,9 +99,28 @@ fn nothing_is_said_twice() {
 
 #[test]
 fn deliberate_defects_and_checks_are_left_alone() {
-    assert_eq!(operators("if sabotaged(Defect::A) { b }"), [""; 0]);
-    assert_eq!(operators("if !sabotaged(Defect::A) { b }"), [""; 0]);
+    assert_eq!(operators("if is_mutated(Mutation::A) { b }"), [""; 0]);
+    assert_eq!(operators("if !is_mutated(Mutation::A) { b }"), [""; 0]);
     assert_eq!(operators("debug_assert!(a == b); #[cfg(test)] mod tests { fn a() { b(); } }"), [""; 0]);
+}
+
+#[test]
+fn what_only_a_deliberate_defect_runs_is_left_alone() {
+    assert_eq!(operators("if is_mutated(Mutation::A) { a(); b(); } c"), [""; 0]);
+    assert_eq!(operators("if is_mutated(Mutation::A) && !a() { b(); }"), [""; 0]);
+    assert_eq!(operators("if a && !is_mutated(Mutation::A) { b(); c(); }").len(), 5);
+    assert_eq!(operators("if is_mutated(Mutation::A) || !a() { b(); c(); }").len(), 6);
+}
+
+#[test]
+fn the_same_under_another_name_is_left_out() {
+    assert_eq!(operators("{ d(); if a { b(); } c }"), ["statement dropped", "if true", "if false"]);
+    // A condition that is not made false, or one of two ways.
+    assert_eq!(operators("if let Some(a) = b { c(); }"), ["statement dropped"]);
+    let two_ways = ["if true", "if false", "statement dropped", "statement dropped"];
+    assert_eq!(operators("if a { b(); } else { c(); }"), two_ways);
+    assert_eq!(operators("{ let a = b(); drop(a); }"), [""; 0]);
+    assert_eq!(operators("{ let a = b(); drop(a); c }"), ["statement dropped"]);
 }
 
 #[test]

@@ -2,6 +2,11 @@
 
 //! A small ELF file such as IREE's compiler makes, with every part where a test can change it.
 
+#[allow(dead_code, reason = "some tests execute nothing")]
+pub(crate) mod machine;
+#[allow(dead_code, reason = "some tests execute nothing")]
+pub(crate) mod memory;
+
 /// The file's parts: one segment each to be read, executed and written.
 #[derive(Clone)]
 pub(crate) struct Parts {
