@@ -12,8 +12,8 @@
 //!
 //! Watchers are counted in one number for the process. The last one that goes wakes the engine's thread if anything is under way; whoever leaves a
 //! command behind wakes it unless somebody watches. Both look at the other's word behind their own, so one of them sees it. Where a thread has
-//! watched just before, it is likely to do so again, and the engine's thread is not woken for what is begun meanwhile: it looks up by itself every
-//! [`NAP`] then.
+//! watched just before, it is likely to do so again, and the engine's thread is not woken for what is begun meanwhile: it looks up by itself
+//! then, every [`NAP`] at first, and less often as long as somebody has always watched.
 
 use crate::library::{Library, at_exit};
 use crate::progress::{Progress, Started};
@@ -33,6 +33,11 @@ const EAGER: Duration = Duration::from_micros(200);
 /// How long the engine's thread sleeps at most while anything is under way, and while nothing is.
 const NAP: Duration = Duration::from_micros(200);
 const IDLE: Duration = Duration::from_millis(20);
+
+/// How long it sleeps at most while a program's threads watch again and again, and for how long it does not trust them to after one operation
+/// that nobody watched.
+const LONG_NAP: Duration = Duration::from_micros(3200);
+const DISTRUST: Duration = Duration::from_secs(1);
 
 /// For how long it is taken for granted that a thread which has watched will watch again.
 const WATCHED: Duration = Duration::from_micros(100);
@@ -253,12 +258,19 @@ impl Engine {
     /// The engine's own thread, which sleeps so long at most while nothing is under way.
     fn serve(&self, idle: Duration) {
         let mut moved = Instant::now();
+        let (mut nap, mut distrusted) = (NAP, None);
         loop {
             if self.is_watched() {
                 let mut commands = self.commands.lock();
                 // A watcher that goes wakes this thread behind its last look if anything is left.
-                if self.is_watched() {
-                    self.news.wait_for(&mut commands, NAP);
+                let slept = self.is_watched() && self.news.wait_for(&mut commands, nap).timed_out();
+                let left = !commands.is_empty() || self.under_way.load(Ordering::SeqCst);
+                drop(commands);
+                if slept && left && !self.is_watched() {
+                    // It was begun by a thread that had watched, and did not again.
+                    (nap, distrusted) = (NAP, Some(Instant::now()));
+                } else if distrusted.is_none_or(|since: Instant| since.elapsed() >= DISTRUST) {
+                    nap = (nap * 2).min(LONG_NAP);
                 }
                 continue;
             }
