@@ -312,6 +312,45 @@ fn shutdown_ends_with_the_last_callback() {
     });
 }
 
+/// A callback runs on the thread that ends the last operation, alone or behind more waits of the same timeline than one
+/// step releases. A shutdown waits for it as for those that were left to other threads (S10).
+#[test]
+fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
+    within(12 * LIMIT, || {
+        for others in [0, 64] {
+            let rig = Rig::new(1, NativeWaits::None);
+            let x = rig.semaphore();
+            for _ in 0..others {
+                rig.barrier(0, &[(&x, 1)], &[]);
+            }
+            let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+            let _subscription = x.subscribe(1, move |_| {
+                begun.send(()).unwrap();
+                // An error means that the test is over, which is as good.
+                let _ = released.recv();
+            });
+            let action = if others > 0 { Action::Host(Job::new(1)) } else { Action::Queue(Job::new(1)) };
+            rig.submit(0, &[], &[(&x, 1)], action);
+            let ends = std::thread::spawn({
+                let rig = rig.clone();
+                move || rig.settle_with_host()
+            });
+            begins.recv().unwrap();
+            let (sender, ended) = mpsc::channel();
+            let engine = rig.engine.clone();
+            std::thread::spawn(move || {
+                let limit = 4 * LIMIT;
+                sender.send(engine.shut_down(&SystemClock::new(), limit, limit)).unwrap();
+            });
+            let early = ended.recv_timeout(Duration::from_millis(100));
+            assert!(early.is_err(), "{others} others: the callback has not returned");
+            drop(release);
+            assert_eq!(ended.recv_timeout(LIMIT), Ok(Ok(())), "{others} others");
+            ends.join().unwrap();
+        }
+    });
+}
+
 /// What the host is at is counted while it is, whether it began by itself or was asked ahead (S5).
 #[test]
 fn host_operations_are_counted_while_they_run() {

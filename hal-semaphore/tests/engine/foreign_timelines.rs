@@ -322,6 +322,27 @@ fn waiters_of_a_mirrored_timeline_are_told_of_the_point() {
     assert!(matches!(&told[..], [(Ok(1), Some(point))] if *point == Point { queue, epoch: 1 }), "{told:?}");
 }
 
+/// Of values of one timeline that come in a row its waiters are told the last, and of no other's (S1).
+#[test]
+fn waiters_of_a_mirrored_timeline_are_told_once_of_values_in_a_row() {
+    let setup = Setup::new();
+    let ((x, at_x), (y, at_y)) = (setup.mirrored(), setup.mirrored());
+    for (timeline, value) in [(&x, 1), (&x, 2), (&y, 1), (&x, 3), (&x, 4), (&x, 5)] {
+        setup.submit(&[], &[(timeline.clone(), value)], Action::Queue(1));
+    }
+    let queue = setup.engine.queue(0, 0).unwrap();
+    setup.engine.backend().completer.get().unwrap().fail(queue, 6, broken("parity")).unwrap();
+    eventually("the failure is told", || {
+        at_x.notified.lock().unwrap().iter().any(|(state, _)| state.is_err())
+    });
+    let told = |at: &Mirrored| -> Vec<_> {
+        let told = at.notified.lock().unwrap();
+        told.iter().map(|(state, by)| (state.clone().ok(), by.map(|point| point.epoch))).collect()
+    };
+    assert_eq!(told(&at_x), [(Some(2), Some(2)), (Some(4), Some(5)), (None, Some(6))]);
+    assert_eq!(told(&at_y), [(Some(1), Some(3))]);
+}
+
 /// Of a host step and the engine's own, made at the same time by two threads, the copy and the truth agree in the end:
 /// there is one order of steps (S1).
 #[test]

@@ -24,6 +24,7 @@ mod directions;
 mod early_ends;
 mod foreign_timelines;
 mod inside_submit;
+mod many_waits;
 mod native_waits;
 #[path = "../common/noop.rs"]
 mod noop;

@@ -35,6 +35,8 @@ struct Inner {
     panics_at: Arc<Mutex<Vec<Spot>>>,
     delivered: Mutex<Vec<bool>>,
     watchers: Mutex<Vec<Watcher>>,
+    /// Where it is to panic once it is watched; then it has been reached already.
+    panics_when_watched: Mutex<Option<Spot>>,
 }
 
 /// A handle on a timeline whose driver panics.
@@ -120,6 +122,10 @@ impl Timeline for Mean {
 
     fn watch(&self, _value: u64, watcher: Watcher) -> Watch {
         come(&self.0.panics_at, Spot::Watch);
+        if let Some(spot) = self.0.panics_when_watched.lock().unwrap().take() {
+            watcher.notify(Ok(1));
+            self.0.panics_at.lock().unwrap().push(spot);
+        }
         self.0.watchers.lock().unwrap().push(watcher);
         Watch(self.0.panics_at.clone())
     }
@@ -192,6 +198,7 @@ impl Setup {
             panics_at: Arc::default(),
             delivered: Mutex::default(),
             watchers: Mutex::default(),
+            panics_when_watched: Mutex::default(),
         }))
     }
 
@@ -331,6 +338,25 @@ fn other_driver_that_panics_holds_nothing_up() {
             eventually("the good one is told", || good.0.delivered.lock().unwrap().as_slice() == [true]);
             eventually("both have come back", || setup.reclaimed() == [1, 2]);
             eventually(&format!("{spot:?} has panicked twice"), || setup.0.stats().panics == 2);
+            setup.finish(&format!("{spot:?}"));
+        });
+    }
+}
+
+/// Another driver's timeline is reached while it is being watched, and its driver panics when the handle goes by which it
+/// was watched, or the watch that is not needed any more. The submission has nothing to do with that (S9, S10).
+#[test]
+fn other_driver_that_panics_behind_its_watch_holds_nothing_up() {
+    for spot in [Spot::Drop, Spot::EndOfWatch] {
+        within(LIMIT, move || {
+            let setup = Setup::new();
+            let (bad, x) = (setup.other(), setup.own());
+            *bad.0.panics_when_watched.lock().unwrap() = Some(spot);
+            let (waits, signals) = ([(Mean(bad.0.clone()), 1)], [(Mean(x.0.clone()), 1)]);
+            let submit = || setup.0.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
+            assert!(catch_unwind(AssertUnwindSafe(submit)).is_ok(), "{spot:?}");
+            assert_eq!((x.value(), setup.0.stats().panics), (1, 1), "{spot:?}");
+            assert!(bad.0.panics_at.lock().unwrap().is_empty(), "{spot:?}");
             setup.finish(&format!("{spot:?}"));
         });
     }
