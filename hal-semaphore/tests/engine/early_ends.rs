@@ -351,6 +351,35 @@ fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
     });
 }
 
+/// The last handle on an engine goes while a callback runs on the thread of its device. That thread lets the engine go when the
+/// callback returns (S8, S10).
+#[test]
+fn engine_that_is_dropped_during_a_callback_goes_with_it() {
+    within(2 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let x = rig.semaphore();
+        let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+        let subscription = x.subscribe(1, move |_| {
+            begun.send(()).unwrap();
+            // An error means that the test is over, which is as good.
+            let _ = released.recv();
+        });
+        rig.job(0, &[], &[(&x, 1)], 1);
+        assert!(rig.step(0));
+        let (queue, completer) = (rig.engine.queue(0, 0).unwrap(), rig.completer().clone());
+        let reports = std::thread::spawn(move || {
+            completer.complete(queue, 1).unwrap();
+            completer.complete(queue, 1)
+        });
+        begins.recv().unwrap();
+        drop(rig);
+        drop(release);
+        let afterwards = reports.join().unwrap();
+        assert_eq!(afterwards, Err(CompletionError::Gone), "nobody is left whom it could tell");
+        drop((subscription, x));
+    });
+}
+
 /// What the host is at is counted while it is, whether it began by itself or was asked ahead (S5).
 #[test]
 fn host_operations_are_counted_while_they_run() {

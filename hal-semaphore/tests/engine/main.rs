@@ -32,6 +32,7 @@ mod observed;
 mod order_of_ends;
 mod other_drivers;
 mod panics;
+mod promises;
 mod properties;
 mod riders;
 #[path = "../common/rig.rs"]
