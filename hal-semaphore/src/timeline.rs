@@ -325,7 +325,7 @@ impl Watcher {
         let mut entry = Entry::new(&*port);
         match state {
             // No wait is for more than the largest value, whatever the other driver counts.
-            Ok(value) => drop(slot.reach(value.min(MAX_VALUE), || None, entry.agenda())),
+            Ok(value) => slot.reach(value.min(MAX_VALUE), || None, entry.agenda()),
             Err(failure) => drop(slot.fail(&failure, |_| None, entry.agenda())),
         }
     }

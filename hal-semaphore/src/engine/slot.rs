@@ -143,12 +143,12 @@ impl Slot {
     /// Makes a slot without other owners ready for another timeline; the memory of its lists stays.
     pub(crate) fn reset(&mut self, key: TimelineKey, value: u64) {
         self.word = AtomicU64::new(value);
-        self.listeners = AtomicU64::new(0);
         self.key = key;
         let mut state = self.state.lock();
+        // Whoever waited, and every operation that was to signal it, would own it as well.
+        debug_assert!(state.lists.are_empty() && state.promises.is_empty(), "it has other owners");
         state.failure = None;
         state.lists.clear();
-        state.promises.clear();
     }
 
     pub(crate) fn key(&self) -> TimelineKey {
@@ -230,23 +230,21 @@ impl Slot {
     }
 
     /// Raises the timeline for an operation that has ended. A value that is reached, or a failure, stays as it is. `show`
-    /// runs in the same step, and says if it knows of a failure: then the timeline fails. Returns whether anything has
-    /// changed.
+    /// runs in the same step, and says if it knows of a failure: then the timeline fails.
     pub(crate) fn reach(
         self: &Arc<Self>,
         value: u64,
         show: impl FnOnce() -> Option<Failure>,
         agenda: &mut Agenda,
-    ) -> bool {
+    ) {
         let mut state = self.state.lock();
         if state.failure.is_some() || value <= self.value() {
-            return false;
+            return;
         }
         match show() {
             Some(failure) => self.fail_at(&mut state, self.value(), failure, agenda),
             None => self.raise(&mut state, value, agenda),
         }
-        true
     }
 
     fn raise(self: &Arc<Self>, state: &mut SlotState, value: u64, agenda: &mut Agenda) {
@@ -439,9 +437,9 @@ impl Slot {
 
     /// The timeline cannot be signalled any more.
     pub(crate) fn abandon(self: &Arc<Self>, agenda: &mut Agenda) {
-        // Without a handle no waiter can come any more.
+        // Without a handle no waiter can come any more, and one that has failed has none left.
         let waited_for = !self.state.lock().lists.are_empty();
-        if waited_for && !self.has_failed() {
+        if waited_for {
             let value = self.value();
             let failure = Failure::with_origin(
                 Code::Aborted,

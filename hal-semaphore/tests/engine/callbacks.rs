@@ -628,7 +628,7 @@ impl Backend for Releasing {
     type Event = ();
 
     fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(1, NativeWaits::None)]
+        vec![device(2, NativeWaits::None)]
     }
 
     fn start(&self, completer: Completer) {
@@ -655,33 +655,35 @@ impl Backend for Releasing {
 }
 
 /// A job has ended, and what it held calls the program back as it goes, which takes its time. The job's signal is out, and
-/// what waits for that does not wait for the program (S13).
+/// what waits for that, on its queue or on another one, does not wait for the program (S13).
 #[test]
 fn slow_release_delays_no_operation_that_waits_for_the_same_value() {
-    within(4 * LIMIT, || {
-        let engine = Engine::new(Releasing::default()).unwrap();
-        let [x, y] = std::array::from_fn(|_| Semaphore::new(&engine, 0).unwrap());
-        let (release, released) = mpsc::channel::<()>();
-        let slow: Box<dyn FnOnce() + Send> = Box::new(move || {
-            // An error means that the test is over, which is as good.
-            let _ = released.recv();
-        });
-        let submit = |waits: &[(Semaphore, u64)], signal: &Semaphore, action| {
-            engine.submit(0, Affinity::ANY, waits, &[(signal.clone(), 1)], action).unwrap();
-        };
-        submit(&[], &x, Action::Queue(Some(slow)));
-        submit(&[(x.clone(), 1)], &y, Action::Host(None));
-        std::thread::scope(|scope| {
-            let (queue, completer) = (engine.queue(0, 0).unwrap(), engine.backend().0.get().unwrap());
-            scope.spawn(move || completer.complete(queue, 1).unwrap());
-            let begin = std::time::Instant::now();
-            while y.query().unwrap() == 0 && begin.elapsed() < LIMIT {
-                std::thread::yield_now();
-            }
-            let reached = y.query().unwrap();
-            drop(release);
-            assert_eq!(reached, 1, "the host operation stays behind the program");
-        });
+    within(8 * LIMIT, || [0, 1].map(slow_release_beside_an_operation_on));
+}
+
+fn slow_release_beside_an_operation_on(other: usize) {
+    let engine = Engine::new(Releasing::default()).unwrap();
+    let [x, y] = std::array::from_fn(|_| Semaphore::new(&engine, 0).unwrap());
+    let (release, released) = mpsc::channel::<()>();
+    let slow: Box<dyn FnOnce() + Send> = Box::new(move || {
+        // An error means that the test is over, which is as good.
+        let _ = released.recv();
+    });
+    let submit = |queue, waits: &[(Semaphore, u64)], signal: &Semaphore, action| {
+        engine.submit(0, Affinity::queue(queue), waits, &[(signal.clone(), 1)], action).unwrap();
+    };
+    submit(0, &[], &x, Action::Queue(Some(slow)));
+    submit(other, &[(x.clone(), 1)], &y, Action::Host(None));
+    std::thread::scope(|scope| {
+        let (queue, completer) = (engine.queue(0, 0).unwrap(), engine.backend().0.get().unwrap());
+        scope.spawn(move || completer.complete(queue, 1).unwrap());
+        let begin = std::time::Instant::now();
+        while y.query().unwrap() == 0 && begin.elapsed() < LIMIT {
+            std::thread::yield_now();
+        }
+        let reached = y.query().unwrap();
+        drop(release);
+        assert_eq!(reached, 1, "the host operation on queue {other} stays behind the program");
     });
 }
 

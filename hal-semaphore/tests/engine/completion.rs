@@ -40,6 +40,9 @@ fn reports_that_cannot_be_are_refused() {
     let gone = CompletionError::UnknownDevice { device: 4, devices: 1 };
     assert_eq!(completer.unblock(4), Err(gone.clone()));
     assert_eq!(completer.lose(4, Failure::new(Code::Unavailable, "unplugged")), Err(gone));
+    let gone = CompletionError::UnknownDevice { device: 1, devices: 1 };
+    assert_eq!(completer.lose(1, Failure::new(Code::Unavailable, "unplugged")), Err(gone.clone()));
+    assert_eq!(completer.unblock(1), Err(gone));
     drop(engine);
     assert_eq!(completer.complete(queue, 0), Err(CompletionError::Gone));
 }

@@ -312,6 +312,74 @@ fn shutdown_ends_with_the_last_callback() {
     });
 }
 
+/// A callback runs on the thread that ends the last operation, alone or behind more waits of the same timeline than one
+/// step releases. A shutdown waits for it as for those that were left to other threads (S10).
+#[test]
+fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
+    within(12 * LIMIT, || {
+        for others in [0, 64] {
+            let rig = Rig::new(1, NativeWaits::None);
+            let x = rig.semaphore();
+            for _ in 0..others {
+                rig.barrier(0, &[(&x, 1)], &[]);
+            }
+            let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+            let _subscription = x.subscribe(1, move |_| {
+                begun.send(()).unwrap();
+                // An error means that the test is over, which is as good.
+                let _ = released.recv();
+            });
+            let action = if others > 0 { Action::Host(Job::new(1)) } else { Action::Queue(Job::new(1)) };
+            rig.submit(0, &[], &[(&x, 1)], action);
+            let ends = std::thread::spawn({
+                let rig = rig.clone();
+                move || rig.settle_with_host()
+            });
+            begins.recv().unwrap();
+            let (sender, ended) = mpsc::channel();
+            let engine = rig.engine.clone();
+            std::thread::spawn(move || {
+                let limit = 4 * LIMIT;
+                sender.send(engine.shut_down(&SystemClock::new(), limit, limit)).unwrap();
+            });
+            let early = ended.recv_timeout(Duration::from_millis(100));
+            assert!(early.is_err(), "{others} others: the callback has not returned");
+            drop(release);
+            assert_eq!(ended.recv_timeout(LIMIT), Ok(Ok(())), "{others} others");
+            ends.join().unwrap();
+        }
+    });
+}
+
+/// The last handle on an engine goes while a callback runs on the thread of its device. That thread lets the engine go when the
+/// callback returns (S8, S10).
+#[test]
+fn engine_that_is_dropped_during_a_callback_goes_with_it() {
+    within(2 * LIMIT, || {
+        let rig = Rig::new(1, NativeWaits::None);
+        let x = rig.semaphore();
+        let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+        let subscription = x.subscribe(1, move |_| {
+            begun.send(()).unwrap();
+            // An error means that the test is over, which is as good.
+            let _ = released.recv();
+        });
+        rig.job(0, &[], &[(&x, 1)], 1);
+        assert!(rig.step(0));
+        let (queue, completer) = (rig.engine.queue(0, 0).unwrap(), rig.completer().clone());
+        let reports = std::thread::spawn(move || {
+            completer.complete(queue, 1).unwrap();
+            completer.complete(queue, 1)
+        });
+        begins.recv().unwrap();
+        drop(rig);
+        drop(release);
+        let afterwards = reports.join().unwrap();
+        assert_eq!(afterwards, Err(CompletionError::Gone), "nobody is left whom it could tell");
+        drop((subscription, x));
+    });
+}
+
 /// What the host is at is counted while it is, whether it began by itself or was asked ahead (S5).
 #[test]
 fn host_operations_are_counted_while_they_run() {

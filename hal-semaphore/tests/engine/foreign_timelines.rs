@@ -22,6 +22,8 @@ struct Mirrored {
     /// All that was shown, in order. No thread holds this lock while it calls the engine.
     shown: Mutex<Vec<Result<u64, u64>>>,
     notified: Mutex<Vec<Notified>>,
+    /// Nobody waits for it but through the engine.
+    is_lonely: bool,
 }
 
 /// What waiters were told, and where it happened.
@@ -113,7 +115,7 @@ impl Timeline for Either {
     }
 
     fn has_waiters(&self) -> bool {
-        true
+        !matches!(self, Either::Mirrored(mirrored) if mirrored.is_lonely)
     }
 
     fn notify(&self, state: Result<u64, &Failure>, by: Option<Point>) {
@@ -194,12 +196,17 @@ impl Setup {
     }
 
     fn mirrored(&self) -> (Either, Arc<Mirrored>) {
+        self.with_waiters(true)
+    }
+
+    fn with_waiters(&self, waiters: bool) -> (Either, Arc<Mirrored>) {
         let mirrored = Arc::new(Mirrored {
             registration: self.engine.register(0),
             value: AtomicU64::new(0),
             failed_at: OnceLock::new(),
             shown: Mutex::default(),
             notified: Mutex::default(),
+            is_lonely: !waiters,
         });
         (Either::Mirrored(mirrored.clone()), mirrored)
     }
@@ -320,6 +327,74 @@ fn waiters_of_a_mirrored_timeline_are_told_of_the_point() {
     let queue = setup.engine.queue(0, 0).unwrap();
     let told = mirror.notified.lock().unwrap().clone();
     assert!(matches!(&told[..], [(Ok(1), Some(point))] if *point == Point { queue, epoch: 1 }), "{told:?}");
+}
+
+/// Of values of one timeline that come in a row its waiters are told the last, and of no other's (S1).
+#[test]
+fn waiters_of_a_mirrored_timeline_are_told_once_of_values_in_a_row() {
+    let setup = Setup::new();
+    let ((x, at_x), (y, at_y)) = (setup.mirrored(), setup.mirrored());
+    // The second of y's is there already when its operation ends.
+    for (timeline, value) in [(&x, 1), (&x, 2), (&y, 2), (&y, 1), (&x, 3), (&x, 4), (&x, 5)] {
+        setup.submit(&[], &[(timeline.clone(), value)], Action::Queue(1));
+    }
+    let queue = setup.engine.queue(0, 0).unwrap();
+    setup.engine.backend().completer.get().unwrap().fail(queue, 7, broken("parity")).unwrap();
+    eventually("the failure is told", || {
+        at_x.notified.lock().unwrap().iter().any(|(state, _)| state.is_err())
+    });
+    let told = |at: &Mirrored| -> Vec<_> {
+        let told = at.notified.lock().unwrap();
+        told.iter().map(|(state, by)| (state.clone().ok(), by.map(|point| point.epoch))).collect()
+    };
+    assert_eq!(told(&at_x), [(Some(2), Some(2)), (Some(4), Some(6)), (None, Some(7))]);
+    assert_eq!(told(&at_y), [(Some(2), Some(3))]);
+    let shown = at_y.shown.lock().unwrap().clone();
+    assert_eq!(shown, [Ok(2)], "what is there already is no step");
+}
+
+/// A timeline is told that it has moved though nobody waits for it, at once and where the operation ends: no other thread is
+/// asked to (S8).
+#[test]
+fn timeline_without_waiters_is_told_where_its_operation_ends() {
+    let setup = Setup::that_keeps_deferred();
+    let ((x, at_x), (y, at_y)) = (setup.with_waiters(false), setup.with_waiters(false));
+    setup.submit(&[], &[(x.clone(), 1)], Action::Barrier);
+    setup.submit(&[], &[(x, 2), (y, 1)], Action::Barrier);
+    assert_eq!(setup.run_deferred(), 0);
+    let told = |at: &Mirrored| -> Vec<_> {
+        at.notified.lock().unwrap().iter().map(|(state, _)| state.clone().ok()).collect()
+    };
+    assert_eq!((told(&at_x), told(&at_y)), (vec![Some(1), Some(2)], vec![Some(1)]));
+}
+
+/// What is left to the backend is run in the order in which it became due, whichever of the pieces is run first (S8).
+#[test]
+fn what_is_left_to_the_backend_runs_in_order() {
+    let setup = Setup::that_keeps_deferred();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let timelines: Vec<_> = (0..3).map(|_| setup.with_waiters(false)).collect();
+    let subscribe = |(number, (_, mirror)): (usize, &(Either, Arc<Mirrored>))| {
+        let order = order.clone();
+        mirror.registration.subscribe(1, move |_| order.lock().unwrap().push(number))
+    };
+    let _subscriptions: Vec<_> = timelines.iter().enumerate().map(subscribe).collect();
+    for (timeline, _) in &timelines {
+        setup.submit(&[], &[(timeline.clone(), 1)], Action::Barrier);
+    }
+    assert_eq!(setup.run_deferred(), 3);
+    assert_eq!(*order.lock().unwrap(), [0, 1, 2]);
+}
+
+/// A timeline says that it has failed as soon as it has, and not before.
+#[test]
+fn registration_says_whether_its_timeline_has_failed() {
+    let setup = Setup::new();
+    let (_, mirror) = setup.mirrored();
+    mirror.signal(1).unwrap();
+    assert!(!mirror.registration.has_failed());
+    mirror.fail(&broken("given up"));
+    assert!(mirror.registration.has_failed());
 }
 
 /// Of a host step and the engine's own, made at the same time by two threads, the copy and the truth agree in the end:

@@ -24,6 +24,7 @@ mod directions;
 mod early_ends;
 mod foreign_timelines;
 mod inside_submit;
+mod many_waits;
 mod native_waits;
 #[path = "../common/noop.rs"]
 mod noop;
@@ -31,6 +32,7 @@ mod observed;
 mod order_of_ends;
 mod other_drivers;
 mod panics;
+mod promises;
 mod properties;
 mod riders;
 #[path = "../common/rig.rs"]

@@ -6,7 +6,9 @@
 //! waits for, and no lock stays taken.
 
 use crate::rig::{self, LIMIT, device, eventually, within};
-use hal_semaphore::backend::{Batch, Completer, DeviceSpec, Ended, HostTask, NativeWaits, Submitted};
+use hal_semaphore::backend::{
+    Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
+};
 use hal_semaphore::timeline::{Registration, Watcher};
 use hal_semaphore::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,7 +36,10 @@ struct Inner {
     registration: Option<Registration>,
     panics_at: Arc<Mutex<Vec<Spot>>>,
     delivered: Mutex<Vec<bool>>,
+    notified: Mutex<Vec<bool>>,
     watchers: Mutex<Vec<Watcher>>,
+    /// Where it is to panic once it is watched; then it has been reached already.
+    panics_when_watched: Mutex<Option<Spot>>,
 }
 
 /// A handle on a timeline whose driver panics.
@@ -109,8 +114,9 @@ impl Timeline for Mean {
         self.0.panics_at.lock().unwrap().contains(&Spot::Notify)
     }
 
-    fn notify(&self, _state: Result<u64, &Failure>, _by: Option<Point>) {
+    fn notify(&self, state: Result<u64, &Failure>, _by: Option<Point>) {
         come(&self.0.panics_at, Spot::Notify);
+        self.0.notified.lock().unwrap().push(state.is_ok());
     }
 
     fn deliver(&self, state: Result<u64, &Failure>) {
@@ -120,6 +126,10 @@ impl Timeline for Mean {
 
     fn watch(&self, _value: u64, watcher: Watcher) -> Watch {
         come(&self.0.panics_at, Spot::Watch);
+        if let Some(spot) = self.0.panics_when_watched.lock().unwrap().take() {
+            watcher.notify(Ok(1));
+            self.0.panics_at.lock().unwrap().push(spot);
+        }
         self.0.watchers.lock().unwrap().push(watcher);
         Watch(self.0.panics_at.clone())
     }
@@ -191,7 +201,9 @@ impl Setup {
             registration,
             panics_at: Arc::default(),
             delivered: Mutex::default(),
+            notified: Mutex::default(),
             watchers: Mutex::default(),
+            panics_when_watched: Mutex::default(),
         }))
     }
 
@@ -264,11 +276,69 @@ fn timeline_that_panics_while_a_job_ends_holds_nothing_up() {
             }
             assert_eq!((behind.value(), next.value()), (1, 1), "{spot:?}: what did not panic is fulfilled");
             assert_eq!(bad.value(), u64::from(spot != Spot::Show), "{spot:?}");
+            if spot == Spot::Show {
+                assert_eq!(*bad.0.notified.lock().unwrap(), [false], "its waiters hear that it has failed");
+            }
             eventually("both have come back", || setup.reclaimed() == [1, 2]);
             assert_eq!(setup.0.stats().panics, 1, "{spot:?}");
             setup.finish(&format!("{spot:?}"));
         });
     }
+}
+
+/// A handle panics as it goes because a later value of its timeline says more. The later one is told (S5, S10).
+#[test]
+fn handle_that_panics_beside_a_later_value_holds_nothing_up() {
+    within(LIMIT, || {
+        let setup = Setup::new();
+        let [bad, behind] = std::array::from_fn(|_| setup.own());
+        for value in 1..=3 {
+            setup.job(&[], &[(&bad, value)], value);
+        }
+        setup.job(&[], &[(&behind, 1)], 4);
+        arm(&bad, &[Spot::Drop]);
+        let told = catch_unwind(AssertUnwindSafe(|| setup.report(4)));
+        assert!(told.is_ok(), "the device has nothing to do with it");
+        eventually("all have come back", || setup.reclaimed() == [1, 2, 3, 4]);
+        assert_eq!((bad.value(), behind.value(), setup.0.stats().panics), (3, 1, 1));
+        assert_eq!(*bad.0.notified.lock().unwrap(), [true]);
+        setup.finish("a handle");
+    });
+}
+
+/// A device whose driver panics when it is asked what has ended.
+struct Unaskable;
+
+impl Backend for Unaskable {
+    type Timeline = Semaphore;
+    type Work = ();
+    type Event = ();
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) }]
+    }
+
+    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
+        Submitted::all()
+    }
+
+    fn poll(&self, _device: usize) {
+        panic!("the driver panics when it is asked");
+    }
+}
+
+/// What such a device had done is unknown: it is lost with all that it had (S3, S10).
+#[test]
+fn device_that_panics_when_it_is_asked_is_lost() {
+    let engine = Engine::new(Unaskable).unwrap();
+    let x = Semaphore::new(&engine, 0).unwrap();
+    engine.poll();
+    assert!(engine.lost(0).is_none(), "a device that has nothing is not asked");
+    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+    engine.poll();
+    let cause = engine.lost(0).unwrap();
+    assert!(x.query().unwrap_err().same_root(&cause));
+    assert_eq!(engine.stats().panics, 1);
 }
 
 /// The same inside `submit`, where what may call the program back is left to another thread (S8, S10).
@@ -331,6 +401,25 @@ fn other_driver_that_panics_holds_nothing_up() {
             eventually("the good one is told", || good.0.delivered.lock().unwrap().as_slice() == [true]);
             eventually("both have come back", || setup.reclaimed() == [1, 2]);
             eventually(&format!("{spot:?} has panicked twice"), || setup.0.stats().panics == 2);
+            setup.finish(&format!("{spot:?}"));
+        });
+    }
+}
+
+/// Another driver's timeline is reached while it is being watched, and its driver panics when the handle goes by which it
+/// was watched, or the watch that is not needed any more. The submission has nothing to do with that (S9, S10).
+#[test]
+fn other_driver_that_panics_behind_its_watch_holds_nothing_up() {
+    for spot in [Spot::Drop, Spot::EndOfWatch] {
+        within(LIMIT, move || {
+            let setup = Setup::new();
+            let (bad, x) = (setup.other(), setup.own());
+            *bad.0.panics_when_watched.lock().unwrap() = Some(spot);
+            let (waits, signals) = ([(Mean(bad.0.clone()), 1)], [(Mean(x.0.clone()), 1)]);
+            let submit = || setup.0.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
+            assert!(catch_unwind(AssertUnwindSafe(submit)).is_ok(), "{spot:?}");
+            assert_eq!((x.value(), setup.0.stats().panics), (1, 1), "{spot:?}");
+            assert!(bad.0.panics_at.lock().unwrap().is_empty(), "{spot:?}");
             setup.finish(&format!("{spot:?}"));
         });
     }

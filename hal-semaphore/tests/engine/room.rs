@@ -31,10 +31,14 @@ fn unblock_during_a_full_answer_is_not_forgotten() {
     let rig = Devices::new(vec![device(2, NativeWaits::None)]).device_capacity(2).start();
     let [a, c] = rig.semaphores();
     rig.job(1, &[], &[(&a, 1)], 1);
-    rig.once(Moment::SubmitBegins(0), |devices| devices.completer().unblock(0).unwrap());
-    rig.answer_next(0, Submitted::full(0));
-    rig.job(0, &[], &[(&c, 1)], 2);
-    assert_eq!(rig.queued(0), 1, "the device has said that it has room");
+    // Before a device has ever been full nothing of the kind is counted, and afterwards all of it is.
+    for round in 1..=2 {
+        rig.once(Moment::SubmitBegins(0), |devices| devices.completer().unblock(0).unwrap());
+        rig.answer_next(0, Submitted::full(0));
+        rig.job(0, &[], &[(&c, round)], 1 + round);
+        assert_eq!(rig.queued(0), 1, "round {round}: the device has said that it has room");
+        assert!(rig.step(0) && rig.report(0));
+    }
 }
 
 /// The room that a queue waits for appears inside the very `submit` that finds none: its own earlier job ends there

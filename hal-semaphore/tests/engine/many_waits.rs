@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! More operations wait for one signal than a step looks at: what covers the first covers the others too, and nothing else
+//! (rules S4, S6).
+
+use crate::rig::{Devices, Rig, device};
+use hal_semaphore::backend::NativeWaits;
+
+/// How many wait: more than two steps release.
+const MANY: u64 = 150;
+
+/// Work of their own queue will signal what they wait for: they all go to the device behind it, the oldest first.
+#[test]
+fn waits_for_a_signal_of_their_own_queue_are_all_covered_in_order() {
+    let rig = Rig::new(1, NativeWaits::None);
+    let x = rig.semaphore();
+    for id in 1..=MANY {
+        rig.job(0, &[(&x, 1)], &[], id);
+    }
+    rig.job(0, &[], &[(&x, 1)], MANY + 1);
+    assert_eq!(rig.queued(0) as u64, MANY + 1);
+    rig.settle();
+    let order: Vec<u64> = std::iter::once(MANY + 1).chain(1..=MANY).collect();
+    assert_eq!(rig.ran(), order);
+    rig.assert_idle();
+}
+
+/// Another queue waits for the same signal, whose work has its place in its queue and is not with the device, which is full.
+/// The other queue cannot wait for it natively yet.
+#[test]
+fn signal_that_is_not_with_its_device_covers_waits_of_its_own_queue_only() {
+    let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
+    let x = rig.semaphore();
+    rig.job(0, &[], &[], MANY + 1);
+    for id in 1..=MANY {
+        rig.job(0, &[(&x, 1)], &[], id);
+    }
+    rig.job(1, &[(&x, 1)], &[], MANY + 2);
+    rig.job(0, &[], &[(&x, 1)], MANY + 3);
+    assert_eq!((rig.queued(0), rig.queued(1)), (1, 0));
+    rig.settle();
+    assert_eq!(rig.ran().len() as u64, MANY + 3);
+    rig.assert_idle();
+}
+
+/// Queues of two devices wait for a signal that one of them cannot wait for natively. That one stays held when the other
+/// is let go.
+#[test]
+fn accepted_signal_covers_waits_only_where_the_device_can_wait_for_it() {
+    for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
+        let rig = Devices::new(vec![device(2, native_waits), device(1, native_waits)]).start();
+        let x = rig.semaphore();
+        for id in 1..=MANY {
+            rig.job(1, &[(&x, 1)], &[], id);
+        }
+        rig.job(2, &[(&x, 1)], &[], MANY + 1);
+        rig.job(0, &[], &[(&x, 1)], MANY + 2);
+        assert_eq!((rig.queued(1) as u64, rig.queued(2)), (MANY, 0));
+        rig.settle();
+        let first = std::iter::once(MANY + 2);
+        assert_eq!(rig.ran().len() as u64, MANY + 2);
+        assert!(first.chain(1..=MANY).eq(rig.ran().into_iter().filter(|&id| id != MANY + 1)));
+        rig.assert_idle();
+    }
+}
