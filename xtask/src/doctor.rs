@@ -20,7 +20,27 @@ struct Item {
 pub(crate) fn run() -> Result<bool> {
     let writable = workspace::ensure_writable();
     let space = workspace::target().ok().and_then(|target| free_gigabytes(&target));
-    let items = [
+    let items =
+        [rust(), c_and_python(), built(writable.is_ok(), space)].into_iter().flatten().collect::<Vec<_>>();
+    println!("{:<12}{:<44}{:<10}what to do", "item", "found", "needed");
+    let mut complete = true;
+    for item in &items {
+        let (found, advice) = match &item.found {
+            Some(found) => (found.as_str(), ""),
+            None => (if item.required { "MISSING" } else { "missing (optional)" }, item.advice),
+        };
+        println!("{:<12}{found:<44}{:<10}{advice}", item.name, item.needed);
+        complete &= item.found.is_some() || !item.required;
+    }
+    if let Err(error) = writable {
+        println!("\n{error:#}");
+    }
+    Ok(complete)
+}
+
+/// The compiler and what comes with it.
+fn rust() -> Vec<Item> {
+    vec![
         Item {
             found: version("rustc", &["--version"]).filter(|found| at_least(found, RUST)),
             needed: env!("CARGO_PKG_RUST_VERSION"),
@@ -37,6 +57,12 @@ pub(crate) fn run() -> Result<bool> {
             advice: "rustup component add clippy",
             ..required("clippy")
         },
+    ]
+}
+
+/// What IREE and its tools are built with.
+fn c_and_python() -> Vec<Item> {
+    vec![
         Item {
             found: version("cc", &["--version"]),
             advice: "install gcc, or another C compiler as cc",
@@ -64,6 +90,12 @@ pub(crate) fn run() -> Result<bool> {
             advice: "install Python's venv module (Debian: apt-get install python3-venv)",
             ..required("venv")
         },
+    ]
+}
+
+/// What `setup` and other people's packages bring, and where it goes.
+fn built(writable: bool, space: Option<u64>) -> Vec<Item> {
+    vec![
         Item {
             found: setup::installed().then(|| "in the target folder".into()),
             needed: "3.13.0",
@@ -84,7 +116,7 @@ pub(crate) fn run() -> Result<bool> {
             ..required("mpirun")
         },
         Item {
-            found: writable.as_ref().ok().map(|()| "writable".into()),
+            found: writable.then(|| "writable".into()),
             advice: "make the target folder writable, or set CARGO_TARGET_DIR",
             ..required("target")
         },
@@ -102,21 +134,7 @@ pub(crate) fn run() -> Result<bool> {
             required: false,
             ..required("cargo-deny")
         },
-    ];
-    println!("{:<12}{:<44}{:<10}what to do", "item", "found", "needed");
-    let mut complete = true;
-    for item in &items {
-        let (found, advice) = match &item.found {
-            Some(found) => (found.as_str(), ""),
-            None => (if item.required { "MISSING" } else { "missing (optional)" }, item.advice),
-        };
-        println!("{:<12}{found:<44}{:<10}{advice}", item.name, item.needed);
-        complete &= item.found.is_some() || !item.required;
-    }
-    if let Err(error) = writable {
-        println!("\n{error:#}");
-    }
-    Ok(complete)
+    ]
 }
 
 /// The smallest Rust that builds the project.
