@@ -54,6 +54,12 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
         .collect()
 }
 
+/// What the steps are called.
+#[cfg(test)]
+pub(crate) fn names() -> Vec<&'static str> {
+    steps(Path::new(""), Path::new("")).iter().map(|step| step.name).collect()
+}
+
 /// Makes the steps' commands.
 struct Commands<'a> {
     root: &'a Path,
@@ -328,7 +334,7 @@ const PUBLISHED: [&str; 8] =
 const MSRV: &str = env!("CARGO_PKG_RUST_VERSION");
 
 /// A check of everything with that toolchain, which keeps its own folder.
-fn msrv(root: &Path, target: &Path) -> Command {
+pub(crate) fn msrv(root: &Path, target: &Path) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", MSRV, "cargo", "check", "--workspace", "--all-features", "--locked", "--quiet"]);
     // This cargo's environment names its own compiler.
