@@ -195,7 +195,7 @@ fn gaudi(bench: &Bench) -> Result<Vec<Step>> {
         step(
             "card",
             "what the card says of itself",
-            bench.cargo(&["run", "--quiet", "-p", "hal-gaudi", "--example", "card", "--", device]),
+            bench.cargo(&["run", "--quiet", "-p", "hal-gaudi", "--example", "gaudi_card", "--", device]),
         ),
         step(
             "signals",
@@ -236,7 +236,7 @@ const QAIC_QUEUES: [&str; 4] = [
 
 fn qaic(bench: &Bench) -> Result<Vec<Step>> {
     let device = bench.device.as_str();
-    let mut card = bench.cargo(&["run", "--quiet", "-p", "hal-qaic", "--example", "card", "--", device]);
+    let mut card = bench.cargo(&["run", "--quiet", "-p", "hal-qaic", "--example", "qaic_card", "--", device]);
     card.args(&bench.network);
     Ok(vec![
         step("card", "what the card says of itself; a network loaded and activated, if one was named", card),

@@ -16,6 +16,7 @@ use support::{Bench, contents, host, span, whole};
 const LENGTH: u64 = 1_500_001;
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
 fn random_transfers_are_what_they_would_be_in_plain_memory() {
     for pairs in [
         &[("board", "p100a"), ("banks", "0xf7"), ("l1", "0")][..],

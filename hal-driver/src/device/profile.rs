@@ -127,6 +127,17 @@ fn now() -> i64 {
     unsafe { sys::iree_time_now() }
 }
 
+/// How IREE's tools are told of a queue.
+fn queue_record(physical: u32, ordinal: usize) -> sys::iree_hal_profile_queue_record_t {
+    let scope = scope(physical, ordinal);
+    // SAFETY: defaults are plain values.
+    let mut record = unsafe { sys::iree_hal_profile_queue_record_default() };
+    record.physical_device_ordinal = scope.physical_device_ordinal;
+    record.queue_ordinal = scope.queue_ordinal;
+    record.stream_id = scope.stream_id;
+    record
+}
+
 impl Profiler {
     /// Opens a session. Options that ask for nothing open none.
     ///
@@ -151,45 +162,9 @@ impl Profiler {
         }
         let _opening = Opening(self);
         let queues = properties.queues.queues;
-        // SAFETY: defaults are plain values; what is lent lives through the call, as the caller promises.
-        let recorder = unsafe {
-            let mut device = sys::iree_hal_profile_device_record_default();
-            device.physical_device_ordinal = physical;
-            device.queue_count = u32::try_from(queues).unwrap_or(u32::MAX);
-            let records: Vec<_> = (0..queues)
-                .map(|ordinal| {
-                    let scope = scope(physical, ordinal);
-                    let mut record = sys::iree_hal_profile_queue_record_default();
-                    record.physical_device_ordinal = scope.physical_device_ordinal;
-                    record.queue_ordinal = scope.queue_ordinal;
-                    record.stream_id = scope.stream_id;
-                    record
-                })
-                .collect();
-            let families = sys::IREE_HAL_DEVICE_PROFILING_DATA_DISPATCH_EVENTS
-                | sys::IREE_HAL_DEVICE_PROFILING_DATA_DEVICE_QUEUE_EVENTS;
-            let recorder_options = sys::iree_hal_local_profile_recorder_options_t {
-                name: view(&properties.identifier),
-                session_id: self.sessions.fetch_add(1, Ordering::Relaxed) + 1,
-                device_record_count: 1,
-                device_records: &raw const device,
-                queue_record_count: records.len(),
-                queue_records: records.as_ptr(),
-                // What only the device can say is not offered for a device that has no clock.
-                producer_data_families: if clock().is_some() { families.into() } else { 0 },
-                ..Default::default()
-            };
-            let mut recorder = std::ptr::null_mut();
-            within(self.address(), || {
-                check(sys::iree_hal_local_profile_recorder_create(
-                    &raw const recorder_options,
-                    options,
-                    allocator.raw(),
-                    &raw mut recorder,
-                ))
-            })?;
-            recorder
-        };
+        // SAFETY: what the options name is alive for the call, as the caller promises.
+        let recorder =
+            unsafe { self.create_recorder(options, properties, physical, allocator, clock().is_some())? };
         if recorder.is_null() {
             return Ok(());
         }
@@ -205,6 +180,52 @@ impl Profiler {
         *self.state.write() = State::Open(opened);
         self.open.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// A recorder of IREE's; null, if the options ask for nothing.
+    ///
+    /// # Safety
+    ///
+    /// What the options name is alive for the call.
+    unsafe fn create_recorder(
+        &self,
+        options: &sys::iree_hal_device_profiling_options_t,
+        properties: &Properties,
+        physical: u32,
+        allocator: HostAllocator,
+        has_clock: bool,
+    ) -> Result<*mut sys::iree_hal_local_profile_recorder_t> {
+        let queues = properties.queues.queues;
+        // SAFETY: defaults are plain values; what is lent lives through the call, as the caller promises.
+        unsafe {
+            let mut device = sys::iree_hal_profile_device_record_default();
+            device.physical_device_ordinal = physical;
+            device.queue_count = u32::try_from(queues).unwrap_or(u32::MAX);
+            let records: Vec<_> = (0..queues).map(|ordinal| queue_record(physical, ordinal)).collect();
+            let families = sys::IREE_HAL_DEVICE_PROFILING_DATA_DISPATCH_EVENTS
+                | sys::IREE_HAL_DEVICE_PROFILING_DATA_DEVICE_QUEUE_EVENTS;
+            let recorder_options = sys::iree_hal_local_profile_recorder_options_t {
+                name: view(&properties.identifier),
+                session_id: self.sessions.fetch_add(1, Ordering::Relaxed) + 1,
+                device_record_count: 1,
+                device_records: &raw const device,
+                queue_record_count: records.len(),
+                queue_records: records.as_ptr(),
+                // What only the device can say is not offered for a device that has no clock.
+                producer_data_families: if has_clock { families.into() } else { 0 },
+                ..Default::default()
+            };
+            let mut recorder = std::ptr::null_mut();
+            within(self.address(), || {
+                check(sys::iree_hal_local_profile_recorder_create(
+                    &raw const recorder_options,
+                    options,
+                    allocator.raw(),
+                    &raw mut recorder,
+                ))
+            })?;
+            Ok(recorder)
+        }
     }
 
     /// Writes what has been recorded so far.

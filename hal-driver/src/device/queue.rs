@@ -169,6 +169,39 @@ impl<D: Device> State<D> {
         self.record(affinity, lists, record, length)
     }
 
+    /// The heap for a stream-ordered buffer, and what the buffer will have.
+    fn place_transient(
+        &self,
+        params: &sys::iree_hal_buffer_params_t,
+        length: u64,
+    ) -> Result<(usize, sys::iree_hal_buffer_params_t)> {
+        let mut params = *params;
+        // SAFETY: parameters of ours, in which what was left open is filled in.
+        unsafe { sys::iree_hal_buffer_params_canonicalize(&raw mut params) };
+        let (heap, params) = heap::place(&self.properties, &params)?;
+        if self.properties.heaps.get(heap).is_none_or(|heap| length > heap.max_allocation) {
+            let message =
+                format!("this device cannot allocate {length} bytes of the kind that was asked for");
+            return Err(Failure::new(Code::ResourceExhausted, message));
+        }
+        Ok((heap, params))
+    }
+
+    /// A buffer of no bytes, which no queue has to bring memory for.
+    fn empty_buffer(
+        &self,
+        params: sys::iree_hal_buffer_params_t,
+    ) -> Result<Retained<sys::iree_hal_buffer_t>> {
+        let mut buffer = std::ptr::null_mut();
+        // SAFETY: the allocator is alive; the out-parameter is ours.
+        let buffer = unsafe {
+            let allocator = self.device_allocator().get();
+            check(sys::iree_hal_allocator_allocate_buffer(allocator, params, 0, &raw mut buffer))?;
+            Retained::adopt(buffer)
+        };
+        buffer.ok_or_else(|| invalid("the allocator made nothing"))
+    }
+
     #[expect(clippy::too_many_arguments, reason = "they are what IREE passes")]
     /// A stream-ordered allocation: the buffer is there at once, its memory when the waits are reached.
     fn alloca(
@@ -187,25 +220,11 @@ impl<D: Device> State<D> {
                 flags & !ALLOCA_FLAGS
             )));
         }
-        let (heaps, mut params) = (&self.properties.heaps, *params);
-        // SAFETY: parameters of ours, in which what was left open is filled in.
-        unsafe { sys::iree_hal_buffer_params_canonicalize(&raw mut params) };
-        let (heap, mut params) = heap::place(&self.properties, &params)?;
-        if heaps.get(heap).is_none_or(|heap| length > heap.max_allocation) {
-            let message =
-                format!("this device cannot allocate {length} bytes of the kind that was asked for");
-            return Err(Failure::new(Code::ResourceExhausted, message));
-        }
+        let (heap, mut params) = self.place_transient(params, length)?;
         if length == 0 {
-            let mut buffer = std::ptr::null_mut();
-            // SAFETY: the allocator is alive; the out-parameter is ours.
-            let buffer = unsafe {
-                let allocator = self.device_allocator().get();
-                check(sys::iree_hal_allocator_allocate_buffer(allocator, params, 0, &raw mut buffer))?;
-                Retained::adopt(buffer)
-            };
+            let buffer = self.empty_buffer(params)?;
             self.barrier(affinity, lists)?;
-            return buffer.ok_or_else(|| invalid("the allocator made nothing"));
+            return Ok(buffer);
         }
         // A stream-ordered buffer belongs to one queue.
         let queue = Affinity(1 << affinity.0.trailing_zeros().min(63));

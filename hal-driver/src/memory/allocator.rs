@@ -125,39 +125,8 @@ impl<D: Device> Memory<D> {
         external: &sys::iree_hal_external_buffer_t,
         release: sys::iree_hal_buffer_release_callback_t,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
-        let bytes = match external.type_ {
-            sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION => {
-                // SAFETY: the type says which member of the union it is.
-                let start: *mut u8 = unsafe { external.handle.host_allocation.ptr.cast() };
-                let size = external.size;
-                if start.is_null() && size > 0 {
-                    return Err(invalid(format!("there are no {size} bytes of host memory at no address")));
-                }
-                if isize::try_from(size).is_err() || start.addr().checked_add(size).is_none() {
-                    let message = format!("no memory of the host has {size} bytes from {start:p} on");
-                    return Err(Failure::new(Code::OutOfRange, message));
-                }
-                Brought::Bytes(start)
-            }
-            sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD => {
-                // SAFETY: the type says which member of the union it is.
-                let number = unsafe { external.handle.opaque_fd.fd };
-                if number < 0 {
-                    return Err(invalid(format!("{number} is no file descriptor")));
-                }
-                // SAFETY: the program lends an open descriptor for the call.
-                let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
-                Brought::Shared(SharedMemory::open(descriptor, to_u64(external.size))?)
-            }
-            other => {
-                let kind = foreign_kind(other);
-                let message = format!(
-                    "host allocations and file descriptors of memory are imported, and this is {kind}; allocate a buffer and \
-                     copy into it"
-                );
-                return Err(Failure::new(Code::Unavailable, message));
-            }
-        };
+        // SAFETY: the memory is the program's to lend, as the caller promises.
+        let bytes = unsafe { Brought::new(external)? };
         let (heap, alignment) = find_import_heap(&self.properties, params).ok_or_else(|| {
             if alignment(params).is_none() {
                 return crooked(params);
@@ -204,6 +173,49 @@ impl<D: Device> Memory<D> {
 enum Brought {
     Bytes(*mut u8),
     Shared(Arc<SharedMemory>),
+}
+
+impl Brought {
+    /// What an import is of.
+    ///
+    /// # Safety
+    ///
+    /// A descriptor in it is open for the call.
+    unsafe fn new(external: &sys::iree_hal_external_buffer_t) -> Result<Self> {
+        match external.type_ {
+            sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION => {
+                // SAFETY: the type says which member of the union it is.
+                let start: *mut u8 = unsafe { external.handle.host_allocation.ptr.cast() };
+                let size = external.size;
+                if start.is_null() && size > 0 {
+                    return Err(invalid(format!("there are no {size} bytes of host memory at no address")));
+                }
+                if isize::try_from(size).is_err() || start.addr().checked_add(size).is_none() {
+                    let message = format!("no memory of the host has {size} bytes from {start:p} on");
+                    return Err(Failure::new(Code::OutOfRange, message));
+                }
+                Ok(Self::Bytes(start))
+            }
+            sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD => {
+                // SAFETY: the type says which member of the union it is.
+                let number = unsafe { external.handle.opaque_fd.fd };
+                if number < 0 {
+                    return Err(invalid(format!("{number} is no file descriptor")));
+                }
+                // SAFETY: the program lends an open descriptor for the call.
+                let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+                Ok(Self::Shared(SharedMemory::open(descriptor, to_u64(external.size))?))
+            }
+            other => {
+                let kind = foreign_kind(other);
+                let message = format!(
+                    "host allocations and file descriptors of memory are imported, and this is {kind}; allocate a buffer and \
+                     copy into it"
+                );
+                Err(Failure::new(Code::Unavailable, message))
+            }
+        }
+    }
 }
 
 /// What a kind of external memory is that no device here takes or gives.

@@ -231,6 +231,7 @@ fn counts(device: &Device) -> Buffer {
 
 /// One test: what the device has seen is in one place.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
 fn a_dispatch_is_run_as_it_was_asked_for_or_refused() {
     let (device, other) = (open(), open());
     let executable = device.load("noting", &[1]).unwrap();

@@ -276,6 +276,7 @@ impl Scene {
     }
 
     /// A call that makes something, which goes again.
+    #[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
     fn make(&mut self) -> Result {
         let device = self.device.0;
         let asked = sys::iree_hal_buffer_params_t {

@@ -192,6 +192,7 @@ fn note(kind: &Kind, place: &Place, seed: u64) {
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs programs of a kind until enough are run; stops at the first that fails.
+#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
 fn judge(kind: &Kind, default: u64) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if std::env::var("PROGRAMS_KIND").is_ok_and(|wanted| wanted != kind.name) {

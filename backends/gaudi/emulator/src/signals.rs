@@ -28,6 +28,17 @@ struct Turn {
     next: u32,
 }
 
+/// The number of the signal that a wait is for: the chunk has the address of the numbers where the handle is elsewhere, and their
+/// count for the size.
+fn signal_named_by(process: &dyn Process, chunk: &Chunk) -> Result<u64, Errno> {
+    if chunk.cb_size != 1 {
+        return Err(Errno::INVAL);
+    }
+    let mut bytes = [0; 8];
+    process.read(chunk.cb_handle, &mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
 impl Machine {
     /// A signal, or a wait for one.
     pub(crate) fn synchronise(
@@ -111,17 +122,7 @@ impl Machine {
         wanted: &Wanted,
     ) -> Result<CsOut, Errno> {
         let reserved = wanted.flags & cs::ENCAP_SIGNALS != 0;
-        let sequence = if reserved {
-            chunk.cb_handle
-        } else {
-            // The chunk has the address of the signals' numbers where the handle is elsewhere, and their count for the size.
-            if chunk.cb_size != 1 {
-                return Err(Errno::INVAL);
-            }
-            let mut bytes = [0; 8];
-            process.read(chunk.cb_handle, &mut bytes)?;
-            u64::from_le_bytes(bytes)
-        };
+        let sequence = if reserved { chunk.cb_handle } else { signal_named_by(process, chunk)? };
         let context =
             state.cards.get_mut(number).and_then(|card| card.context.as_mut()).ok_or(Errno::NODEV)?;
         let reservation = if reserved {

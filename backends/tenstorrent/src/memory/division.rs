@@ -249,6 +249,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
     fn pages_are_where_the_examples_say() {
         let of = |division: Division, pages, expected: [(u8, u8, &[u64]); 6]| {
             let expected = expected.into_iter().filter(|(_, _, pages)| !pages.is_empty());

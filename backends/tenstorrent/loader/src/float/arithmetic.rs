@@ -13,6 +13,7 @@ const WORKED: u32 = 1 << 26;
 const NUMBERS_END: u32 = INFINITY << 1;
 
 /// `A0 = A0 + A1`, or `A0 - A1`.
+#[expect(clippy::too_many_lines, reason = "one routine for the card, in the order of its instructions")]
 pub(super) fn sum(asm: &mut Assembler, done: Label, negate: bool) {
     let (value, other, exponent) = (T0, T1, T2);
     let [ordered, special, alone, apart, round, again, normal, nothing, infinite, nan, signed] =
@@ -131,6 +132,7 @@ pub(super) fn product(asm: &mut Assembler, done: Label) {
 }
 
 /// `A0 = A0 * A1 + A2`, with the signs of the product and of A2 as they are or the other way.
+#[expect(clippy::too_many_lines, reason = "one routine for the card, in the order of its instructions")]
 pub(super) fn product_and_sum(asm: &mut Assembler, done: Label, negate: (bool, bool)) {
     let (sign, exponent, value, other_exponent, other) = (T0, T1, T2, T3, T4);
     let [special, no_product, addend, product_first, aligned, apart, less, normalise] =

@@ -43,6 +43,7 @@ impl Parts {
     }
 
     /// The file.
+    #[expect(clippy::too_many_lines, reason = "a file, field after field")]
     pub(crate) fn file(&self) -> Vec<u8> {
         let mut names = vec![0];
         let mut symbols = vec![0; 16];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Says what is known of a card: `cargo run -p hal-gaudi --example card -- gaudi://0`.
+//! Says what is known of a card: `cargo run -p hal-gaudi --example gaudi_card -- gaudi://0`.
 
 use hal_gaudi::Gaudi;
 use std::process::ExitCode;
