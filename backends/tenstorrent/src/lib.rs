@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Tenstorrent Blackhole cards, through the `tt-kmd` kernel driver's own interface.
+//! Tenstorrent Blackhole and Wormhole cards, through the `tt-kmd` kernel driver's own interface.
 //!
 //! `tenstorrent://` drives a card through the kernel driver's windows, and runs executables that IREE's compiler makes for 32-bit RISC-V
-//! (`embedded-elf-riscv_32`) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
+//! (`embedded-elf-riscv_32`, or several of these in a [container](container)) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
 //! its compiler. `tenstorrent://emulated` drives an [emulator](hal_tenstorrent_emulator) of that kernel driver with a simulated chip
 //! behind it: the same path, down to the kernel's requests and windows. Nothing here has been proved on silicon yet.
 //!
@@ -49,13 +49,16 @@
 //! | `stub.rs`, `tile.rs` | what a tile's cores execute around a function, and how a tile is let go and held |
 //! | `board.rs` | the cards that a program has open, each once |
 //! | `binding.rs`, `dispatch.rs` | the memory that a dispatch works on, and how it is laid out in tiles |
+//! | `container.rs`, `container/` | several variants of one executable in one file |
 //! | `executable.rs`, `queue.rs`, `device.rs` | what the driver sees |
 
 mod binding;
 mod board;
+pub mod container;
 mod device;
 mod dispatch;
 mod executable;
+mod generation;
 pub mod kmd;
 mod memory;
 mod queue;
@@ -103,7 +106,7 @@ const L1_STEP: u32 = 4;
 const L1_DEFAULT: Share = Share { bytes: 64 << 10, division: Division::DEFAULT };
 
 /// What is true of every device, for `--dump_devices`.
-const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32\n- parameters: \
+const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32, tenstorrent-htt1\n- parameters: \
                       open_timeout, dispatch_timeout, tiles, cores, l1, paging";
 
 /// What the parameters of a URI say.
@@ -188,7 +191,8 @@ impl Driver for Tenstorrent {
     type Device = TenstorrentDevice;
 
     const NAME: &'static str = "tenstorrent";
-    const FULL_NAME: &'static str = "Tenstorrent Blackhole (tt-kmd kernel driver, or an emulator of it)";
+    const FULL_NAME: &'static str =
+        "Tenstorrent Blackhole and Wormhole (tt-kmd kernel driver, or an emulator of it)";
 
     fn create() -> Self {
         Self
@@ -198,12 +202,12 @@ impl Driver for Tenstorrent {
         let mut devices: Vec<DeviceInfo> = nodes(&Linux)?.iter().map(listed).collect();
         devices.push(DeviceInfo {
             path: EMULATED.to_owned(),
-            name: "emulated Tenstorrent Blackhole: a simulated chip behind the kernel driver's interface, no hardware"
+            name: "emulated Tenstorrent card: a simulated Blackhole or Wormhole behind the kernel driver's interface, no hardware"
                 .to_owned(),
         });
         if let Some(library) = std::env::var_os(LIBRARY_VARIABLE) {
             let name = format!(
-                "emulated Tenstorrent Blackhole: the simulator {} behind the kernel driver's interface, no hardware",
+                "emulated Tenstorrent card: the simulator {} behind the kernel driver's interface, no hardware",
                 library.display()
             );
             devices.push(DeviceInfo { path: LIBRARY.to_owned(), name });
@@ -279,7 +283,7 @@ fn named_library() -> Result<PathBuf, Failure> {
     };
     found.filter(|_| wrong.is_empty()).ok_or_else(|| {
         let message = format!(
-            "tenstorrent://{LIBRARY} needs a simulator's library: {wrong}; set it to the path of a libttsim.so for Blackhole, or \
+            "tenstorrent://{LIBRARY} needs a simulator's library: {wrong}; set it to the path of a libttsim.so, or \
              ask for tenstorrent://{EMULATED}, which needs none"
         );
         Failure::new(Code::FailedPrecondition, message)

@@ -12,7 +12,7 @@ mod support;
 use hal_backend::{Code, Device, HostRange, MemoryRequest};
 use hal_tenstorrent::Executable;
 use std::sync::{Arc, OnceLock};
-use support::compiler::{FLOATS, INTEGERS, compile};
+use support::compiler::{INTEGERS, compile};
 use support::{Bench, bytes_of, call, floats_of, host, numbers, span, whole};
 
 /// `multiply_add`, a thousand elements: two inputs, one output.
@@ -22,7 +22,7 @@ const DIVIDE: usize = 3;
 
 fn floats(bench: &Bench) -> Arc<Executable> {
     static KERNELS: OnceLock<Vec<u8>> = OnceLock::new();
-    bench.load(KERNELS.get_or_init(|| compile("dispatches", "floats.mlir", &FLOATS))).unwrap()
+    bench.load(KERNELS.get_or_init(|| compile("dispatches", "floats.mlir", bench.floats()))).unwrap()
 }
 
 /// A product of 128 by 64 and 64 by 128, in doubles.
@@ -44,7 +44,7 @@ fn assert_near(found: &[f32], expected: &[f64], tolerance: f64) {
 
 #[test]
 fn workgroups_are_shared_by_tiles_and_cores() {
-    let file = compile("shared", "distributed.mlir", &FLOATS);
+    let file = compile("shared", "distributed.mlir", Bench::new(&[]).floats());
     let (a, b) = (numbers(128 * 64, 3), numbers(64 * 128, 9));
     let expected = product(&a, &b);
     for (tiles, cores, paging, l1) in [
@@ -191,7 +191,7 @@ fn bindings_that_do_not_fit_into_a_tile_are_brought_page_by_page() {
     // Three times 8 MB.
     const COUNT: usize = 2_000_000;
     let bench = Bench::new(&[("tiles", "2")]);
-    let executable = bench.load(&compile("large", "large.mlir", &FLOATS)).unwrap();
+    let executable = bench.load(&compile("large", "large.mlir", bench.floats())).unwrap();
     let (x, y) = (numbers(COUNT, 5), numbers(COUNT, 7));
     let (left, right) = (bench.memory(&bytes_of(&x)), bench.memory(&bytes_of(&y)));
     let length = 4 * COUNT as u64;
@@ -216,9 +216,10 @@ fn a_binding_whose_pages_alone_do_not_fit_is_refused_with_numbers() {
     let refused =
         bench.run(call(&executable, MULTIPLY_ADD, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    // Pages of 4 KiB, of which each takes 16 bytes of 1.5 MiB.
+    let l1: u32 = if bench.device.card().board() == "n150" { 1464 << 10 } else { 1536 << 10 };
+    // Pages of 4 KiB, of which each takes 16 bytes of a tile's memory.
     for part in [
-        "1507328 bytes",
+        format!("{} bytes", l1 - 65536).as_str(),
         "l1= has the other 65536",
         "131072 pages",
         "(2097152)",
@@ -271,5 +272,17 @@ fn small_buffers_are_in_tiles_while_there_is_room_and_others_in_dram() {
 
 #[test]
 fn a_simulators_library_gives_the_same() {
-    support::succeed(support::on_a_library(&["--skip", "a_simulators_library"]));
+    support::succeed(support::on_a_library(&OTHERS));
+    // One that was named is for one chip.
+    if std::env::var_os("LIBTTSIM").is_none() {
+        support::succeed(support::on_a_board(support::on_a_library(&OTHERS), "n150"));
+    }
 }
+
+#[test]
+fn an_n150_gives_the_same() {
+    support::succeed(support::on_a_board(support::again(&OTHERS), "n150"));
+}
+
+/// All tests but these two.
+const OTHERS: [&str; 2] = ["--skip", "gives_the_same"];

@@ -72,6 +72,7 @@ fn no_library() {
     if expected.is_empty() {
         // The board is asked for by its parameter.
         assert_eq!(opened.unwrap().card().board(), "p100a");
+        assert_eq!(open(&[("board", "n150")]).unwrap().card().board(), "n150");
         return;
     }
     let refused = opened.unwrap_err();

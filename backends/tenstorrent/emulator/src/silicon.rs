@@ -22,7 +22,7 @@ impl Silicon {
     pub(crate) fn new(options: &Options) -> Result<Self, Failure> {
         match &options.library {
             None => Ok(Silicon::Here(Box::new(Chip::new(options.board)))),
-            Some(library) => Simulator::start(library).map(Silicon::Apart),
+            Some(library) => Simulator::start(library, options.board.family()).map(Silicon::Apart),
         }
     }
 

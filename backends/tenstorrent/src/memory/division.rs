@@ -205,7 +205,7 @@ mod tests {
 
     /// The tiles of a chip with so many columns that run dispatches: all but the last.
     fn workers(columns: u32) -> Vec<Place> {
-        let mut tiles = Grid::new((1 << columns) - 1, 0xff).unwrap().tiles().to_vec();
+        let mut tiles = Grid::blackhole((1 << columns) - 1, 0xff).unwrap().tiles().to_vec();
         tiles.pop();
         tiles
     }

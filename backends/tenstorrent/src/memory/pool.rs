@@ -9,15 +9,12 @@
 use super::division::{Banks, Division, Shards};
 use super::{CardRange, PAGE};
 use crate::kmd::{Card, Place};
-use crate::stub::L1;
 use hal_backend::{Code, Failure, MemoryRequest, Purpose};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// How many bytes a bank has.
-const BANK_BYTES: u64 = 0xff00_0000;
 /// Where allocations begin in a bank: what is before is left to firmware.
 const FIRST: u64 = 1 << 20;
 /// How many holders of memory a message names for each use.
@@ -123,14 +120,14 @@ impl Rows {
 impl Pool {
     /// A card's DRAM.
     pub(crate) fn dram(card: &Arc<Card>) -> Option<Arc<Self>> {
-        let rows = Rows::new((BANK_BYTES - FIRST) / PAGE);
+        let rows = Rows::new((card.generation().bank_bytes - FIRST) / PAGE);
         Self::of(card, Kind::Dram, (card.grid().banks(), Division::Interleaved), (FIRST, rows))
     }
 
     /// The last bytes of the memory of each of these tiles; nothing, if that is no page.
     pub(crate) fn tiles(card: &Arc<Card>, tiles: &[Place], share: Share) -> Option<Arc<Self>> {
         let pages = u64::from(share.bytes) / PAGE;
-        let rows = (u64::from(L1) - pages * PAGE, Rows::new(pages));
+        let rows = (u64::from(card.generation().l1) - pages * PAGE, Rows::new(pages));
         Self::of(card, Kind::Tiles, (tiles, share.division), rows).filter(|_| pages > 0)
     }
 
