@@ -4,9 +4,9 @@
 
 use hal_emulation::fault::{Form, When};
 
-/// Another program has all windows of 2 MiB but these.
+/// Another program has all of the smallest windows but these.
 pub(crate) const WINDOWS: Form = Form::new("windows", When::Value);
-/// Another program has all windows of 4 GiB but these; the bridge shows none, where it is 0.
+/// The bridge shows no windows of 4 GiB; where larger ones are in the first region, other programs have them.
 pub(crate) const NO_LARGE_WINDOWS: Form = Form::new("no-large-windows", When::Always);
 /// The card is reset when this tile is let go.
 pub(crate) const RESET: Form = Form::new("reset", When::Nth);
