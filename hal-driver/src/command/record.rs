@@ -168,6 +168,7 @@ impl Use {
     }
 
     /// Whether a buffer may be used like that.
+    #[inline]
     pub(crate) fn check(self, range: &BufferRange) -> Result {
         let ((access, usage), needs) = (range.allowed(), self.needs());
         if access & needs.0 == needs.0 && usage & needs.1 == needs.1 {
@@ -319,6 +320,7 @@ impl Record {
     /// # Safety
     ///
     /// The pattern is valid for its length.
+    #[inline]
     pub(crate) unsafe fn fill(
         target: Reference,
         pattern: *const std::ffi::c_void,
@@ -336,6 +338,7 @@ impl Record {
     }
 
     /// A copy.
+    #[inline]
     pub(crate) fn copy(source: Reference, target: Reference) -> Result<Self> {
         source.check(Use::Source)?;
         target.check(Use::Target)?;
@@ -343,6 +346,7 @@ impl Record {
     }
 
     /// An update with bytes that were captured.
+    #[inline]
     pub(crate) fn update(source: HostRange, target: Reference) -> Result<Self> {
         target.check(Use::Target)?;
         Ok(Record::Update { source, target })

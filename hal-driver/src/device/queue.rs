@@ -34,6 +34,7 @@ impl<'a> SemaphoreLists<'a> {
     /// # Safety
     ///
     /// Both lists are valid during `'a`.
+    #[inline]
     unsafe fn new(
         waits: &'a sys::iree_hal_semaphore_list_t,
         signals: &'a sys::iree_hal_semaphore_list_t,

@@ -33,6 +33,7 @@ impl BufferRange {
     /// # Safety
     ///
     /// The buffer is alive, or null, which is refused.
+    #[inline]
     pub(crate) unsafe fn lent(
         buffer: *mut sys::iree_hal_buffer_t,
         offset: sys::iree_device_size_t,
@@ -44,6 +45,7 @@ impl BufferRange {
     }
 
     /// Part of a buffer.
+    #[inline]
     pub(crate) fn new(
         buffer: Retained<sys::iree_hal_buffer_t>,
         offset: sys::iree_device_size_t,
@@ -67,6 +69,7 @@ impl BufferRange {
     }
 
     /// Whether the host can map it.
+    #[inline]
     pub(crate) fn is_host_visible(&self) -> bool {
         // SAFETY: the buffer is retained; its type never changes.
         let memory_type = unsafe { (*self.buffer.get()).memory_type };
@@ -74,6 +77,7 @@ impl BufferRange {
     }
 
     /// The access and the usage that the program asked for when it made the buffer.
+    #[inline]
     pub(crate) fn allowed(&self) -> (Access, sys::iree_hal_buffer_usage_t) {
         // SAFETY: the buffer is retained; what it allows never changes.
         unsafe { ((*self.buffer.get()).allowed_access, (*self.buffer.get()).allowed_usage) }
@@ -114,6 +118,7 @@ impl BufferRange {
     }
 
     /// The device that alone can use it: its owner, where the host cannot map the memory.
+    #[inline]
     pub(crate) fn sole_user(&self) -> Option<*mut sys::iree_hal_device_t> {
         if self.is_host_visible() {
             return None;
@@ -125,6 +130,7 @@ impl BufferRange {
     }
 
     /// The device that alone can use it, if that is another one than `device`.
+    #[inline]
     pub(crate) fn out_of_reach(
         &self,
         device: *mut sys::iree_hal_device_t,
@@ -147,6 +153,7 @@ impl BufferRange {
         owner.ok_or_else(owner_is_gone)
     }
 
+    #[inline]
     fn resolved_length(&self) -> Result<u64> {
         // SAFETY: the buffer is retained; its length never changes.
         let whole = to_u64(unsafe { (*self.buffer.get()).byte_length });
@@ -179,6 +186,7 @@ impl BufferRange {
     }
 
     /// What the buffer is part of, and where in that the range begins. A buffer keeps what it is part of.
+    #[inline]
     fn allocation(&self) -> Result<(Lent<'_, sys::iree_hal_buffer_t>, u64)> {
         let (allocation, begin) = allocation_of(self.buffer.lend())?;
         Ok((allocation, begin + self.offset))

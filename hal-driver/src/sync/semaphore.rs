@@ -141,6 +141,7 @@ impl Semaphore {
         self.value_word().store(value, Ordering::Release);
     }
 
+    #[inline]
     fn value_word(&self) -> &AtomicI64 {
         // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore.
         unsafe { AtomicI64::from_ptr(&raw mut (*self.base.get()).timeline_value) }
@@ -213,18 +214,21 @@ impl Semaphore {
     }
 
     /// The failure of the C structure in our terms, made once.
+    #[inline]
     fn cause(&self) -> Option<Failure> {
-        if let Some(failure) = self.failure.get() {
-            return Some(failure.clone());
-        }
+        // Whoever makes it is there first.
         let status = self.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
-        if status.is_null() {
-            return None;
-        }
-        // SAFETY: a published failure lives as long as its semaphore.
-        Some(self.failure.get_or_init(|| unsafe { describe(status) }).clone())
+        if status.is_null() { None } else { Some(self.described(status)) }
     }
 
+    /// The same for a failure that is there.
+    #[cold]
+    fn described(&self, status: sys::iree_status_t) -> Failure {
+        // SAFETY: a published failure lives as long as its semaphore.
+        self.failure.get_or_init(|| unsafe { describe(status) }).clone()
+    }
+
+    #[inline]
     fn failure_word(&self) -> &AtomicIsize {
         // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore.
         unsafe { AtomicIsize::from_ptr(&raw mut (*self.base.get()).failure_status) }
@@ -252,6 +256,7 @@ unsafe impl Send for IreeTimeline {}
 unsafe impl Sync for IreeTimeline {}
 
 impl Clone for IreeTimeline {
+    #[inline]
     fn clone(&self) -> Self {
         // SAFETY: a handle means that the semaphore is alive.
         unsafe { sys::iree_hal_semaphore_t::retain(self.0.as_ptr()) };
@@ -290,6 +295,7 @@ impl IreeTimeline {
     }
 
     /// The semaphore as one of this library's, of whatever device, if it is.
+    #[inline]
     fn ours(&self) -> Option<&Semaphore> {
         // SAFETY: a handle means that the semaphore is alive, and every HAL semaphore begins with IREE's structure.
         let vtable = unsafe { (*self.base()).vtable };
@@ -299,6 +305,7 @@ impl IreeTimeline {
     }
 
     /// Whether the value is reached already, by a load.
+    #[inline]
     pub(crate) fn reached(&self, value: u64) -> bool {
         self.failure().is_none() && self.value() >= value
     }
@@ -307,6 +314,7 @@ impl IreeTimeline {
 impl Timeline for IreeTimeline {
     type Watch = Watch;
 
+    #[inline]
     fn registration(&self) -> Option<&Registration> {
         Some(&self.ours()?.registration)
     }
@@ -334,6 +342,7 @@ impl Timeline for IreeTimeline {
         }
     }
 
+    #[inline]
     fn show(&self, state: std::result::Result<u64, (u64, &Failure)>) -> Option<Failure> {
         let semaphore = self.ours()?;
         match state {
@@ -348,6 +357,7 @@ impl Timeline for IreeTimeline {
         }
     }
 
+    #[inline]
     fn failed_before(&self) -> Option<Failure> {
         self.ours()?.cause()
     }

@@ -17,6 +17,7 @@ thread_local! {
 pub(crate) struct Inside(());
 
 /// The driver is about to call the program.
+#[inline]
 pub(crate) fn enter() -> Inside {
     DEPTH.with(|depth| depth.set(depth.get() + 1));
     Inside(())

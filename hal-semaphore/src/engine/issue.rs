@@ -74,8 +74,10 @@ impl<B: Backend> Turn<'_, B> {
     /// Issues one batch.
     pub(super) fn issue(mut self) -> Self {
         self.state.issuing = true;
-        let mut scratch = std::mem::take(&mut self.state.scratch);
-        self = self.provide_events(&mut scratch);
+        let mut scratch = self.state.scratch.take().unwrap_or_default();
+        if self.records_events() {
+            self = self.provide_events(&mut scratch);
+        }
         let reports = self.device.reports(self.shared.queues());
         let last_native = self.state.last_native;
         // Others had the lock while events were made.
@@ -108,7 +110,7 @@ impl<B: Backend> Turn<'_, B> {
                 pool.release(event);
             }
         }
-        self.state.scratch = scratch;
+        self.state.scratch = Some(scratch);
         self.state.issuing = false;
         self
     }
@@ -132,9 +134,6 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Puts events for the next batch into its hands.
     fn provide_events(mut self, scratch: &mut Scratch<B>) -> Self {
-        if !self.records_events() {
-            return self;
-        }
         loop {
             let wanted = self.state.ready.len().min(BATCH);
             if self.state.eventless || !self.may_begin() || scratch.events.len() >= wanted {
@@ -235,6 +234,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// The operation is in flight from now on.
+    #[inline]
     fn fly(&mut self, key: Key, entry: InFlight) {
         let (epoch, cover, event) = (entry.epoch, entry.cover, entry.event);
         self.state.in_flight.push_back(entry);
@@ -514,13 +514,8 @@ impl<B: Backend> Turn<'_, B> {
         // Either a thread that registers sees how far the queue is, or it is seen; see the documentation of `slot`.
         fence(Ordering::SeqCst);
         let state = &mut *self.state;
-        let count = state.in_flight.len();
-        let is_fresh = |at: usize| state.in_flight.get(at).is_some_and(|entry| entry.epoch > before);
-        let mut first = count;
-        while first.checked_sub(1).is_some_and(is_fresh) {
-            first -= 1;
-        }
-        for entry in state.in_flight.range(first..) {
+        let fresh = state.in_flight.iter().rev().take_while(|entry| entry.epoch > before).count();
+        for entry in state.in_flight.range(state.in_flight.len() - fresh..) {
             let (key, epoch, cover, event) = (entry.op, entry.epoch, entry.cover, entry.event);
             if B::OBSERVES {
                 let ticket = Ticket { engine: self.shared.id, queue: self.index, key };

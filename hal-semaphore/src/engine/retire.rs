@@ -237,7 +237,9 @@ impl<B: Backend> Turn<'_, B> {
                 None => effects.reclaims.push(ended),
             }
         }
-        self.keep_spare(op.waits, op.signals);
+        if op.waits.spilled() || op.signals.spilled() {
+            self.keep_spare(op.waits, op.signals);
+        }
     }
 
     /// Gives up what a wait of an ended operation still holds.
@@ -290,12 +292,14 @@ impl<B: Backend> Turn<'_, B> {
     ) -> bool {
         let shared = self.shared;
         let is_own = |signal: &SignalRecord<B::Timeline>| shared.own(&signal.timeline).is_some();
-        if signals.len() > 1 && !signals.iter().all(is_own) && !is_mutated(Mutation::LettersAreLate) {
-            // A thread that sees a timeline of the engine move may go on to signal another driver's: after this, there too.
-            signals.sort_by_key(is_own);
+        if signals.len() > 1 {
+            if !signals.iter().all(is_own) && !is_mutated(Mutation::LettersAreLate) {
+                // A thread that sees a timeline of the engine move may go on to signal another driver's: after this, there too.
+                signals.sort_by_key(is_own);
+            }
+            // Popping from the end is cheaper than draining.
+            signals.reverse();
         }
-        // Fast path: usually exactly one signal. Popping from the end is cheaper than draining.
-        signals.reverse();
         let mut told_elsewhere = false;
         while let Some(signal) = signals.pop() {
             told_elsewhere |= self.make_signal(signal, failure, by);
