@@ -126,6 +126,24 @@ fn floats(count: u16, seed: u16) -> Vec<f32> {
     (0..count).map(number).collect()
 }
 
+/// What the kernels have to find: softmax within a millionth, everything else to the bit.
+fn check(results: &[Vec<u32>], (x, y, magnitudes): (&[f32], &[f32], &[f32])) {
+    let [softmax, quotients, roots, floors] = results else { panic!("{results:?}") };
+    let short = &x[..64];
+    for (row, found) in x.chunks_exact(16).zip(softmax.chunks_exact(16)) {
+        let exponentials: Vec<f64> = row.iter().map(|&value| f64::from(value).exp()).collect();
+        let sum: f64 = exponentials.iter().sum();
+        for (found, exponential) in found.iter().zip(exponentials) {
+            let error = (f64::from(f32::from_bits(*found)) - exponential / sum).abs();
+            assert!(error <= 1e-6, "{} instead of {}", f32::from_bits(*found), exponential / sum);
+        }
+    }
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    assert_eq!(*quotients, bits(short.iter().zip(y).map(|(x, y)| x / y).collect()));
+    assert_eq!(*roots, bits(magnitudes.iter().map(|value| value.sqrt()).collect()));
+    assert_eq!(*floors, bits(short.iter().map(|value| value.floor()).collect()));
+}
+
 fn kernels(library: &Path, name: &str, model: Model) {
     let (flags, cores) = match model {
         Model::N150 => (PLAIN_FLOATS, Cores::Wormhole),
@@ -181,19 +199,7 @@ fn kernels(library: &Path, name: &str, model: Model) {
             words(&pair[1])
         })
         .collect();
-    let [softmax, quotients, roots, floors] = &results[..] else { panic!("{results:?}") };
-    for (row, found) in x.chunks_exact(16).zip(softmax.chunks_exact(16)) {
-        let exponentials: Vec<f64> = row.iter().map(|&value| f64::from(value).exp()).collect();
-        let sum: f64 = exponentials.iter().sum();
-        for (found, exponential) in found.iter().zip(exponentials) {
-            let error = (f64::from(f32::from_bits(*found)) - exponential / sum).abs();
-            assert!(error <= 1e-6, "{} instead of {}", f32::from_bits(*found), exponential / sum);
-        }
-    }
-    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-    assert_eq!(*quotients, bits(short.iter().zip(&y).map(|(x, y)| x / y).collect()));
-    assert_eq!(*roots, bits(magnitudes.iter().map(|value| value.sqrt()).collect()));
-    assert_eq!(*floors, bits(short.iter().map(|value| value.floor()).collect()));
+    check(&results, (&x, &y, &magnitudes));
 }
 
 #[test]
