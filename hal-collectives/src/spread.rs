@@ -250,9 +250,12 @@ mod tests {
             return;
         }
         for _ in 0..3 {
+            let begin = Instant::now();
             spread(Barrier::new(2), 2, |both, _| {
                 both.wait();
             });
+            // Otherwise it comes when it would have gone.
+            assert!(begin.elapsed() < IDLE / 2, "{:?}", begin.elapsed());
             std::thread::sleep(Duration::from_millis(20));
         }
     }

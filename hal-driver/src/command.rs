@@ -9,5 +9,6 @@ pub(crate) mod collective;
 pub(crate) mod command_buffer;
 pub(crate) mod executable;
 pub(crate) mod host_program;
+pub(crate) mod launch;
 pub(crate) mod record;
 pub(crate) mod staging;

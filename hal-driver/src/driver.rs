@@ -2,10 +2,9 @@
 
 //! The HAL driver and its factory: names, enumeration, and opening devices by path or number.
 
-mod launch;
-
 use crate::command::channel::Membership;
 use crate::command::executable::Reflection;
+use crate::command::launch::expand;
 use crate::device::HalDevice;
 use crate::ffi::object::{
     Header, HostAllocator, Lent, Out, allocate, free, named, required, resource, slice,
@@ -14,7 +13,6 @@ use crate::ffi::status::{Result, check, guard, guard_or, invalid, text, view};
 use hal_backend::{DeviceInfo, Driver, Parameters};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
-use launch::expand;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::Arc;

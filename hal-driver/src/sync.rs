@@ -9,4 +9,5 @@ pub(crate) mod host_pool;
 pub(crate) mod proactor;
 pub(crate) mod semaphore;
 pub(crate) mod teardown;
+pub(crate) mod watch;
 pub(crate) mod write_back;

@@ -167,6 +167,7 @@ pub use backend::Backend;
 pub use clock::{Clock, SystemClock, VirtualClock};
 pub use engine::{
     Action, Cancel, Deferred, Engine, Occupancy, Placement, Refused, Stats, WaitCounts, WaitMode,
+    WithoutCallbacks,
 };
 pub use error::{CompletionError, EngineError, SignalError, SubmitError, Unfinished, WaitError};
 pub use failure::{Code, Failure, Origin};

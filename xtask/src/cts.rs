@@ -131,7 +131,8 @@ const VARIANTS: [Variant<'static>; 11] = [
 const RISC_V: &str = "riscv32_bits=embedded-elf-riscv_32;riscv32_plain=embedded-elf-riscv_32";
 
 /// The same for cores without floats and bit operations: floats, which are replaced as they are loaded, and integers.
-pub(crate) const PLAIN_RISC_V: &str = "riscv32_floats=embedded-elf-riscv_32;riscv32_plain=embedded-elf-riscv_32";
+pub(crate) const PLAIN_RISC_V: &str =
+    "riscv32_floats=embedded-elf-riscv_32;riscv32_plain=embedded-elf-riscv_32";
 
 /// The drivers whose cards a supervisor shows as nodes.
 const NODES: [&str; 2] = ["gaudi://emulated", "qaic://emulated"];

@@ -114,7 +114,7 @@ impl GaudiDevice {
             Self { properties, device, host, ipc, dma, queues, programs, threads: Vec::new(), card };
         // Made before its threads, so that those that were started end when another one cannot be.
         made.start_thread(format!("gaudi-{}", settings.number), Queues::serve)?;
-        made.start_thread(format!("gaudi-{}-errors", settings.number), Queues::heed)?;
+        made.start_thread(format!("gaudi-{}-errors", settings.number), Queues::watch_for_reset)?;
         Ok(made)
     }
 

@@ -55,7 +55,8 @@ pub(crate) fn key_of_node(path: &Path) -> Key {
 }
 
 impl Shared {
-    fn new(card: Arc<Card>) -> Self {
+    /// What there is once for a card.
+    pub(crate) fn of(card: Arc<Card>) -> Self {
         let (device, host) = (Heap::device(&card), Heap::host(&card));
         Self { card, device, host, in_flight: Arc::default() }
     }
@@ -70,7 +71,7 @@ impl Shared {
         let end = Instant::now() + patience;
         let shared = CARDS.open(key, Some(end), |place| {
             let left = end.saturating_duration_since(Instant::now());
-            Card::open_at(Some(place), kernel, path, left).map(Self::new)
+            Card::open_at(Some(place), kernel, path, left).map(Self::of)
         })?;
         if let Some(file) = shared.card.key() {
             CARDS.name(&shared, file);
@@ -88,7 +89,7 @@ impl Shared {
         CARDS.open(key, None, |place| {
             // Who has the file already needs to wait for nobody else to close it.
             place.free();
-            Card::adopt_at(Some(place), kernel, file, name).map(Self::new)
+            Card::adopt_at(Some(place), kernel, file, name).map(Self::of)
         })
     }
 }
@@ -99,7 +100,9 @@ mod tests {
     use crate::dma::{Dma, Request};
     use crate::emulator::{Emulator, Options};
     use crate::generation::Generation;
+    use crate::kmd::Holder;
     use hal_backend::HostRange;
+    use parking_lot::Mutex;
 
     fn open(emulator: &Arc<Emulator>, patience: Duration) -> Result<Arc<Shared>, Failure> {
         let node = Path::new("/dev/accel/accel0");
@@ -149,6 +152,43 @@ mod tests {
                 let later = transfer(&dma).unwrap_err();
                 assert_eq!(later.code(), Code::Unavailable, "{number}: {later}");
             }
+        }
+    }
+
+    /// Somebody who has the memory of a card, and opens that when it goes.
+    struct Opener {
+        emulator: Arc<Emulator>,
+        card: Arc<Card>,
+        got: Mutex<Option<Result<bool, Code>>>,
+    }
+
+    impl Holder for Opener {
+        fn let_go(&self, _: &str) {
+            let opened = open(&self.emulator, Duration::ZERO);
+            let got =
+                opened.map(|shared| Arc::ptr_eq(&shared.card, &self.card)).map_err(|failure| failure.code());
+            *self.got.lock() = Some(got);
+        }
+    }
+
+    /// Those who have its memory may take their time, and its file is there until they have.
+    #[test]
+    fn card_that_is_being_let_go_of_is_given_to_nobody() {
+        let ends: [fn(&Card); 2] =
+            [Card::close, |card| card.lose(&Failure::new(Code::Unavailable, "it was on fire"))];
+        for (number, end) in ends.into_iter().enumerate() {
+            let emulator = Emulator::new(Options::default()).unwrap();
+            let shared = open(&emulator, Duration::ZERO).unwrap();
+            let opener = Arc::new(Opener {
+                emulator: emulator.clone(),
+                card: shared.card.clone(),
+                got: Mutex::default(),
+            });
+            let holder: Arc<dyn Holder> = opener.clone();
+            shared.card.is_held_by(Arc::downgrade(&holder));
+            end(&shared.card);
+            assert_eq!(*opener.got.lock(), Some(Err(Code::Unavailable)), "{number}");
+            assert!(!Arc::ptr_eq(&shared, &open(&emulator, Duration::from_secs(20)).unwrap()), "{number}");
         }
     }
 }

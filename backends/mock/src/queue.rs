@@ -532,13 +532,13 @@ impl Hardware {
         let quiet = std::mem::take(quiet);
         batch.drain(..quiet.count);
         let Some((id, epoch)) = quiet.last else { return };
-        self.settle(queue, Done { id, epoch, outcome: Ok(()) }, quiet.count);
+        self.report_done(queue, Done { id, epoch, outcome: Ok(()) }, quiet.count);
     }
 
     /// Reports a job.
     pub(crate) fn complete(&self, queue: usize, completed: Completed) {
         self.pass(queue, &completed);
-        self.settle(queue, completed.done, 1);
+        self.report_done(queue, completed.done, 1);
     }
 
     /// A job has ended, failed or not: native waits for it are over.
@@ -552,7 +552,7 @@ impl Hardware {
     }
 
     /// Reports some jobs that have passed, of which `done` is the last, and lets those go that waited for them.
-    fn settle(&self, queue: usize, done: Done, count: usize) {
+    fn report_done(&self, queue: usize, done: Done, count: usize) {
         let Some(state) = self.queues.get(queue) else { return };
         state.depth.fetch_sub(count, Ordering::Relaxed);
         self.unblock();

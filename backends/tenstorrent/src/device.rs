@@ -3,6 +3,7 @@
 //! The device: what it is, and its memory, executables and queues for the driver.
 
 use crate::board::Board;
+use crate::container;
 use crate::dispatch::Settings;
 use crate::executable::{Executable, FORMAT, infer};
 use crate::kmd::Card;
@@ -139,17 +140,18 @@ impl Device for TenstorrentDevice {
     }
 
     fn supports(&self, format: &str, _: &dyn HostLoader) -> bool {
-        format == FORMAT
+        [FORMAT, container::FORMAT].contains(&format)
     }
 
     fn infer_format(&self, data: &[u8]) -> Option<Inferred> {
         infer(data)
     }
 
-    fn load(&self, request: &LoadRequest<'_>, _: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
-        if request.format != FORMAT {
+    fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
+        if !self.supports(request.format, host) {
             let message = format!(
-                "a card runs executables of format {FORMAT}, not {:?}: compile for it, as docs/tenstorrent.md says",
+                "a card runs executables of formats {FORMAT} and {}, not {:?}: compile for it, as docs/tenstorrent.md says",
+                container::FORMAT,
                 request.format
             );
             return Err(Failure::new(Code::Incompatible, message));

@@ -2,6 +2,7 @@
 
 //! Executables: what IREE's compiler makes for 32-bit RISC-V, as it will be in a tile's memory.
 
+use crate::container::{self, Container};
 use crate::generation::Generation;
 use crate::kmd::Error;
 use crate::stub::{ENVIRONMENT, IMAGE, STACK, Stub, common};
@@ -42,8 +43,22 @@ impl Executable {
         patience: Patience<'_>,
     ) -> Result<Self, Error> {
         let generation = tile.generation();
-        let target = Target { cores: generation.cores, base: IMAGE, room: generation.l1 - IMAGE - REST };
-        let image = load(request.data, target).map_err(|error| unfit(&error))?;
+        let cores = generation.cores;
+        let target = Target { cores, base: IMAGE, room: generation.l1 - IMAGE - REST };
+        let image = match request.format {
+            container::FORMAT => {
+                let container = Container::read(request.data)?;
+                let (number, variant) = container.choose(cores)?;
+                load(variant.elf, target).map_err(|error| {
+                    let failure = unfit(&error);
+                    Failure::new(
+                        failure.code(),
+                        format!("variant {number}, {variant}: {}", failure.message()),
+                    )
+                })?
+            }
+            _ => load(request.data, target).map_err(|error| unfit(&error))?,
+        };
         let library = query(tile, image.query(), image.bytes(), epoch, patience)?;
         // The tables of a library may be written by its own code: they are read where that ran.
         let mut memory = vec![0; image.bytes().len()];
@@ -129,8 +144,12 @@ fn query(tile: &Tile, function: u32, image: &[u8], epoch: u32, patience: Patienc
     tile.result(1)
 }
 
-/// What executable some bytes are: an ELF file of 32 bits for RISC-V ends with the last of its tables and sections.
+/// What executable some bytes are: a container, which has no length of its own, or an ELF file of 32 bits for RISC-V, which ends with the
+/// last of its tables and sections.
 pub(crate) fn infer(data: &[u8]) -> Option<Inferred> {
+    if data.get(4..8) == Some(container::IDENTIFIER.as_bytes()) {
+        return Some(Inferred { format: container::FORMAT.to_owned(), length: data.len() as u64 });
+    }
     const IDENTITY: &[u8] = b"\x7fELF\x01\x01\x01";
     const RISC_V: u32 = 243;
     let half = |at: usize| Some(u32::from(u16::from_le_bytes(*data.get(at..)?.first_chunk()?)));

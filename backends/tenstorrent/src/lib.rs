@@ -3,7 +3,7 @@
 //! Tenstorrent Blackhole and Wormhole cards, through the `tt-kmd` kernel driver's own interface.
 //!
 //! `tenstorrent://` drives a card through the kernel driver's windows, and runs executables that IREE's compiler makes for 32-bit RISC-V
-//! (`embedded-elf-riscv_32`) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
+//! (`embedded-elf-riscv_32`, or several of these in a [container](container)) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
 //! its compiler. `tenstorrent://emulated` drives an [emulator](hal_tenstorrent_emulator) of that kernel driver with a simulated chip
 //! behind it: the same path, down to the kernel's requests and windows. Nothing here has been proved on silicon yet.
 //!
@@ -49,10 +49,12 @@
 //! | `stub.rs`, `tile.rs` | what a tile's cores execute around a function, and how a tile is let go and held |
 //! | `board.rs` | the cards that a program has open, each once |
 //! | `binding.rs`, `dispatch.rs` | the memory that a dispatch works on, and how it is laid out in tiles |
+//! | `container.rs`, `container/` | several variants of one executable in one file |
 //! | `executable.rs`, `queue.rs`, `device.rs` | what the driver sees |
 
 mod binding;
 mod board;
+pub mod container;
 mod device;
 mod dispatch;
 mod executable;
@@ -104,7 +106,7 @@ const L1_STEP: u32 = 4;
 const L1_DEFAULT: Share = Share { bytes: 64 << 10, division: Division::DEFAULT };
 
 /// What is true of every device, for `--dump_devices`.
-const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32\n- parameters: \
+const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32, tenstorrent-htt1\n- parameters: \
                       open_timeout, dispatch_timeout, tiles, cores, l1, paging";
 
 /// What the parameters of a URI say.

@@ -20,6 +20,7 @@
 //! The ranks of any other provider exchange an id first, as IREE's interface has it.
 
 use crate::command::executable::{DeviceIdentity, is_same_device};
+use crate::command::launch;
 use crate::ffi::object::{Header, HostAllocator, Lent, Out, allocate, free, named, resource, slice};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid};
 use hal_backend::Parameters;
@@ -232,6 +233,7 @@ impl Ranks {
         let mut place = if let Some((rank, count)) = self.membership.place {
             Place { rank, count, id: key(b'u', &[]), is_job: false }
         } else if let Some((provider, (rank, count))) = asked(provider)? {
+            launch::check_place((rank, count))?;
             let id = match &named {
                 None if !launched => self.exchange(provider, rank)?,
                 _ => key(b'j', &[]),

@@ -79,8 +79,8 @@ impl Default for Recording {
 pub(crate) struct Step {
     pub(crate) records: Vec<Record>,
     pub(crate) collectives: Vec<CollectiveRecord>,
-    /// The [`Settled`] commands for the first device that executed it, if its memory was settled.
-    settled: OnceLock<Option<Box<dyn Any + Send + Sync>>>,
+    /// The [`CachedCommands`] commands for the first device that executed it, if it was certain which memory they work on.
+    cached: OnceLock<Option<Box<dyn Any + Send + Sync>>>,
 }
 
 impl Recording {
@@ -151,7 +151,7 @@ enum State {
 }
 
 /// The commands of a recording for a device.
-struct Settled<D: Device> {
+struct CachedCommands<D: Device> {
     device: Arc<D>,
     commands: Arc<[Command<D>]>,
 }
@@ -217,7 +217,7 @@ impl Recorded {
 
     /// The commands of a step for a device, with the memory that the buffers have now.
     ///
-    /// A command buffer that may be executed again and whose memory is settled says the same every time, so that is worked
+    /// A command buffer that may be executed again and of which it is certain which memory it works on says the same every time, so that is worked
     /// out once.
     pub(crate) fn resolve<D: Device>(
         &self,
@@ -229,20 +229,21 @@ impl Recorded {
         let Some(step) = self.steps().get(step) else {
             return Err(Failure::new(Code::Internal, "a command buffer has no such step"));
         };
-        match step.settled.get() {
-            Some(settled) => {
-                let settled = settled.as_ref().and_then(|settled| settled.downcast_ref::<Settled<D>>());
-                if let Some(settled) = settled.filter(|settled| Arc::ptr_eq(&settled.device, device)) {
-                    return Ok(Commands::Shared(settled.commands.clone()));
+        match step.cached.get() {
+            Some(cached) => {
+                let cached = cached.as_ref().and_then(|cached| cached.downcast_ref::<CachedCommands<D>>());
+                if let Some(cached) = cached.filter(|cached| Arc::ptr_eq(&cached.device, device)) {
+                    return Ok(Commands::Shared(cached.commands.clone()));
                 }
             }
             None if self.may_run_again() => {
-                let commands = step.records.iter().map(|record| record.settled(device).transpose());
+                let commands = step.records.iter().map(|record| record.resolve_static(device).transpose());
                 let commands: Option<Result<Arc<[Command<D>]>>> = commands.collect();
                 let commands = commands.transpose()?;
                 // Whoever is first, for whatever device, is the one that is remembered, also if there is nothing.
-                let settled = commands.clone().map(|commands| Settled { device: device.clone(), commands });
-                let _ = step.settled.set(settled.map(|settled| Box::new(settled) as _));
+                let cached =
+                    commands.clone().map(|commands| CachedCommands { device: device.clone(), commands });
+                let _ = step.cached.set(cached.map(|cached| Box::new(cached) as _));
                 if let Some(commands) = commands {
                     return Ok(Commands::Shared(commands));
                 }

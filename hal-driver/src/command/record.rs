@@ -4,7 +4,7 @@
 //!
 //! A record keeps what it uses (rule S11) but does not yet say which memory that is: a stream-ordered buffer gets its
 //! memory when its allocation happens, and an indirect buffer its buffer when the command buffer is executed. Both are
-//! settled when the work goes to its queue, by [`Record::resolve`].
+//! decided when the work goes to its queue, by [`Record::resolve`].
 //!
 //! What the program allowed when it made a buffer is checked before anything is accepted ([`Use`]): for a buffer that is
 //! named, when the record is made, and for one in a slot when the binding table comes. It is no protection of memory; a
@@ -56,10 +56,10 @@ impl Reference {
         }
     }
 
-    /// The memory, if it is settled which that is.
-    fn settled<D: Device>(&self, device: &Arc<D>) -> Resolved<Span<D>> {
+    /// The memory, if it is certain which that is, now and later.
+    fn resolve_static<D: Device>(&self, device: &Arc<D>) -> Resolved<Span<D>> {
         match self {
-            Reference::Direct(range) => range.settled(device).ok_or(Unresolved::Open),
+            Reference::Direct(range) => range.resolve_static(device).ok_or(Unresolved::Open),
             Reference::Slot { .. } => Err(Unresolved::Open),
         }
     }
@@ -434,10 +434,10 @@ impl Record {
         self.translate(|reference| reference.resolve(device, table, stand_ins))
     }
 
-    /// The command for the device, if it is settled already which memory it works on: then nothing but that memory need be
+    /// The command for the device, if it is certain already which memory it works on: then nothing but that memory need be
     /// kept.
-    pub(crate) fn settled<D: Device>(&self, device: &Arc<D>) -> Result<Option<Command<D>>> {
-        match self.translate(|reference| reference.settled(device)) {
+    pub(crate) fn resolve_static<D: Device>(&self, device: &Arc<D>) -> Result<Option<Command<D>>> {
+        match self.translate(|reference| reference.resolve_static(device)) {
             Ok(command) => Ok(Some(command)),
             Err(Unresolved::Open) => Ok(None),
             Err(Unresolved::Failed(failure)) => Err(failure),

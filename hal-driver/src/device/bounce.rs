@@ -123,7 +123,7 @@ impl Bounce {
     pub(crate) fn fail(&self, failure: &Failure) {
         let mut signals = OwnedList::default();
         signals.push(self.returned.clone(), RETURNED);
-        signals.settle(Err(failure));
+        signals.signal_or_fail(Err(failure));
     }
 
     /// How many bytes go by way of the host.
@@ -302,7 +302,7 @@ impl<D: Device> State<D> {
         self.barrier(affinity, &SemaphoreLists { waits: over.borrow(), signals: lists.signals.borrow() })?;
         // From here on it was accepted: what goes wrong is told through the signals, and not by a thread that submits.
         if let Err(failure) = self.parts(affinity, lists, bounces, &done, operation) {
-            self.pool.run(move || over.settle(Err(&failure)));
+            self.pool.run(move || over.signal_or_fail(Err(&failure)));
         }
         Ok(())
     }

@@ -158,7 +158,7 @@ impl<D: Device> State<D> {
                 .and_then(|()| self.step_collectives(affinity, &waits, &chain, number, &mut entries));
             if let Err(failure) = step {
                 give_up(entries, &failure);
-                self.pool.run(move || over.settle(Err(&failure)));
+                self.pool.run(move || over.signal_or_fail(Err(&failure)));
                 return Ok(());
             }
         }

@@ -100,7 +100,7 @@ impl<D: Device> State<D> {
             about
         });
         let operation = match operation {
-            Operation::Record(record) => match record.settled(&self.device)? {
+            Operation::Record(record) => match record.resolve_static(&self.device)? {
                 Some(command) => Operation::Command(Some(command)),
                 None => Operation::Record(record),
             },

@@ -130,7 +130,7 @@ impl<D: Device> State<D> {
                 if let Err(failure) = self.chain_step(affinity, &chain, end, chunk, &waits, &List::empty()) {
                     // It was accepted: what went wrong is told through the signals, and not by a thread that submits.
                     let both = [chain.at(End::File), chain.at(End::Queue)];
-                    self.pool.run(move || both.into_iter().for_each(|end| end.settle(Err(&failure))));
+                    self.pool.run(move || both.into_iter().for_each(|end| end.signal_or_fail(Err(&failure))));
                     return Ok(());
                 }
             }

@@ -118,10 +118,10 @@ impl HostCall {
         }
         let Some(signals) = self.signals else { return };
         match outcome {
-            Ok(()) => signals.settle(Ok(())),
+            Ok(()) => signals.signal_or_fail(Ok(())),
             // The program will settle its own copy of the list.
             Err(failure) if failure.code() == Code::Deferred => {}
-            Err(failure) => signals.settle(Err(&failure)),
+            Err(failure) => signals.signal_or_fail(Err(&failure)),
         }
     }
 }
@@ -351,7 +351,7 @@ impl<D: Device> Backend for EngineBackend<D> {
     }
 
     /// Buffers have release callbacks, and a call that was never made has signals. Memory goes back at once: a program that
-    /// sees that it is back may take its pool away. What is settled keeps no buffer that anybody wants to be told of.
+    /// sees that it is back may take its pool away. What was resolved early keeps no buffer that anybody wants to be told of.
     fn calls_back(&self, work: &Work<D>) -> bool {
         match &work.operation {
             Operation::Dealloca(_) | Operation::Alloca(_) | Operation::Await(_) | Operation::Command(_) => {
@@ -385,7 +385,7 @@ impl<D: Device> Backend for EngineBackend<D> {
                 // The call was never made: its waits failed, or it was cancelled.
                 Operation::HostCall(mut call) => {
                     if let (Some(signals), Err(failure)) = (call.signals.take(), &ended.outcome) {
-                        signals.settle(Err(failure));
+                        signals.signal_or_fail(Err(failure));
                     }
                 }
                 // It was never begun, as what was bounced was never used.

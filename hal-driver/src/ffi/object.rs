@@ -9,6 +9,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// A C object that is counted.
 ///
@@ -156,6 +157,23 @@ impl<T: Counted> Retained<T> {
         let object = self.0.as_ptr();
         std::mem::forget(self);
         object
+    }
+}
+
+impl Retained<sys::iree_hal_buffer_t> {
+    /// Releases the reference, unless it is the last one: that is given back, as what it ends may call the program.
+    pub(crate) fn release_unless_last(self) -> Option<Self> {
+        // SAFETY: IREE declares the count atomic and changes it so; the buffer is alive, as we hold a reference.
+        let count = unsafe { AtomicI32::from_ptr(&raw mut (*self.get()).resource.ref_count) };
+        // As IREE releases: what was done with the buffer comes before whatever its last owner does.
+        let fewer = |count: i32| (count > 1).then_some(count - 1);
+        match count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer) {
+            Ok(_) => {
+                std::mem::forget(self);
+                None
+            }
+            Err(_) => Some(self),
+        }
     }
 }
 

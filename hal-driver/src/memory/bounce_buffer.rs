@@ -125,7 +125,7 @@ impl BounceBuffer {
         if ranges.is_empty() {
             let mut signals = OwnedList::default();
             signals.push(returned.clone(), RETURNED);
-            signals.settle(Ok(()));
+            signals.signal_or_fail(Ok(()));
             return Ok(());
         }
         let chunks = ranges.as_slice().chunks(COPIES);

@@ -10,7 +10,7 @@ use crate::memory::buffer::Buffer;
 use crate::memory::heap::HOST_VISIBLE;
 use crate::memory::transient::{TransientBuffer, no_memory};
 use hal_backend::{Device, HostRange, Place, Span};
-use hal_semaphore::{Code, Failure};
+use hal_semaphore::{Code, Failure, WithoutCallbacks};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// "To the end", as IREE writes it.
 pub(crate) const WHOLE: u64 = u64::MAX;
 
-/// Part of a buffer that an operation keeps until it has ended. Which memory that is may not be settled yet.
+/// Part of a buffer that an operation keeps until it has ended. Which memory that is may not be certain yet.
 #[derive(Clone)]
 pub(crate) struct BufferRange {
     pub(crate) buffer: Retained<sys::iree_hal_buffer_t>,
@@ -56,7 +56,7 @@ impl BufferRange {
 
     /// The memory, if the buffer is an allocation of the device's that keeps it for good and belongs to nobody who wants to
     /// be told when the buffer is gone. Whoever has the memory of such a buffer need not keep the buffer.
-    pub(crate) fn settled<D: Device>(&self, device: &Arc<D>) -> Option<Span<D>> {
+    pub(crate) fn resolve_static<D: Device>(&self, device: &Arc<D>) -> Option<Span<D>> {
         let (allocation, offset) = self.allocation().ok()?;
         let (buffer, memory) = of_device(allocation, device)?;
         if buffer.release.is_some() {
@@ -320,7 +320,7 @@ impl Allocated<'_> {
             ))?;
             let (start, length) = (mapping.contents.data, mapping.contents.data_length);
             let (mapping, source) = (mapping.into(), self.range.buffer.clone());
-            let owner = Arc::new(Mapping { mapping, _source: source });
+            let owner = Arc::new(Mapping { mapping, source: Some(source) });
             Ok(HostRange::from_raw(start, length, Some(owner)))
         }
     }
@@ -338,8 +338,8 @@ fn of_device<'a, D: Device>(
 /// A mapping that ends when its last range is dropped. It is scoped, so IREE keeps the memory's buffer as long.
 struct Mapping {
     mapping: UnsafeCell<sys::iree_hal_buffer_mapping_t>,
-    /// A stream-ordered buffer keeps the pool that its memory is from.
-    _source: Retained<sys::iree_hal_buffer_t>,
+    /// A stream-ordered buffer keeps the pool that its memory is from. There until this is dropped.
+    source: Option<Retained<sys::iree_hal_buffer_t>>,
 }
 
 // SAFETY: the mapping is only touched when it is dropped.
@@ -349,7 +349,23 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // What is written back is so before anybody is told; but buffers have release callbacks, and are let go of where a program may be
+        // called back.
+        let mapped = WithoutCallbacks::is_there().then(|| {
+            // SAFETY: the mapping keeps the buffer until it ends.
+            unsafe { Retained::retain(self.mapping.get_mut().buffer) }
+        });
         // SAFETY: mapped once, unmapped once. A flush that fails has nobody left to tell.
         unsafe { drop(check(sys::iree_hal_buffer_unmap_range(self.mapping.get()))) };
+        if let Some(mapped) = mapped {
+            for buffer in mapped.into_iter().chain(self.source.take()) {
+                if let Some(last) = buffer.release_unless_last() {
+                    WithoutCallbacks::call_back(move || drop(last));
+                }
+            }
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,7 @@ use crate::ffi::object::{Counted, HostAllocator};
 use crate::ffi::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::sync::frontier::Frontiers;
 use crate::sync::proactor::Proactor;
-use crate::sync::{teardown, write_back};
+use crate::sync::{teardown, watch, write_back};
 use hal_semaphore::timeline::{Registration, Timeline, TimelineValues, Watcher};
 use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, Point, SignalError};
 use hal_sys as sys;
@@ -483,7 +483,7 @@ impl OwnedList {
     }
 
     /// Signals or fails all of it.
-    pub(crate) fn settle(mut self, outcome: std::result::Result<(), &Failure>) {
+    pub(crate) fn signal_or_fail(mut self, outcome: std::result::Result<(), &Failure>) {
         let _inside = teardown::enter();
         // SAFETY: the list is alive; the status is taken over.
         unsafe {
@@ -675,7 +675,10 @@ unsafe extern "C" fn wait(
             let over = || timeline.value() >= value || timeline.failure().is_some();
             // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
             let spin = unsafe { &semaphore.cast::<Semaphore>().as_ref().spin };
-            spin.spin_until(WAIT_SPIN, over);
+            spin.spin_until(WAIT_SPIN, || over() || watch::is_busy());
+            if !over() {
+                watch::watch(Duration::from_nanos(left.unsigned_abs()), over);
+            }
         }
     });
     // SAFETY: the arrays have one element each and live through the call.

@@ -147,6 +147,36 @@ pub(super) fn is_submitting() -> bool {
     with(|local| local.submitting.get() > 0).unwrap_or(true)
 }
 
+/// As long as it is there, this thread calls no program back, whatever it completes or signals: what becomes due is
+/// [deferred](crate::Backend::defer). For a thread that waits for a program and does what others would do meanwhile: a program may
+/// hold a lock of its own while it waits, and take it in a callback.
+#[derive(Debug)]
+pub struct WithoutCallbacks(std::marker::PhantomData<*const ()>);
+
+impl WithoutCallbacks {
+    /// From now on.
+    pub fn begin() -> Self {
+        let _ = with(|local| local.submitting.set(local.submitting.get() + 1));
+        Self(std::marker::PhantomData)
+    }
+
+    /// Runs what may call a program back: now, or soon on another thread if this one must not.
+    pub fn call_back(run: impl FnOnce() + Send + 'static) {
+        drop(super::Deferred::new(run));
+    }
+
+    /// Whether there is one on this thread, or a call that must not call back either.
+    pub fn is_there() -> bool {
+        is_submitting()
+    }
+}
+
+impl Drop for WithoutCallbacks {
+    fn drop(&mut self) {
+        let _ = with(|local| local.submitting.set(local.submitting.get() - 1));
+    }
+}
+
 /// Whether what this thread's innermost call has to do is left to the calls around it.
 pub(super) fn is_nested() -> bool {
     with(|local| local.depth.get() > DEPTH).unwrap_or(false)

@@ -97,7 +97,7 @@ impl<B: Backend> Turn<'_, B> {
                     .unwrap_or_else(Submitted::lost)
             });
             let counted = self.device.counts_reports();
-            self.settle(&mut scratch, answer, reports, last_native);
+            self.apply_answer(&mut scratch, answer, reports, last_native);
             if !counted && self.device.counts_reports() && !is_mutated(Mutation::CountsUnknown) {
                 self = self.make_count_known();
             }
@@ -317,7 +317,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Takes in what the backend answered.
-    fn settle(
+    fn apply_answer(
         &mut self,
         scratch: &mut Scratch<B>,
         answer: Submitted,
@@ -345,10 +345,10 @@ impl<B: Backend> Turn<'_, B> {
         scratch.items.clear();
         scratch.waits.clear();
         match (refused, stop) {
-            (refused, stop) if self.state.lost.is_some() => return self.settle_lost(refused, stop),
+            (refused, stop) if self.state.lost.is_some() => return self.apply_loss(refused, stop),
             (Some(refused), stop) => {
                 self.give_room(refusals);
-                self.settle_refused(refused, stop, reports, last_native);
+                self.apply_refusal(refused, stop, reports, last_native);
             }
             (None, Some(Stop::Lost(failure))) => self.lose_device(failure),
             (None, _) => self.state.window.accepted(),
@@ -358,7 +358,7 @@ impl<B: Backend> Turn<'_, B> {
 
     /// The device was lost while it was asked: whatever it took, the sweep of this queue ends it; what it refused for a
     /// reason fails with that.
-    fn settle_lost(&mut self, refused: Option<u64>, stop: Option<Stop>) {
+    fn apply_loss(&mut self, refused: Option<u64>, stop: Option<Stop>) {
         if let (Some(refused), Some(Stop::Failed(failure))) = (refused, stop) {
             let at = self.state.in_flight.partition_point(|entry| entry.epoch < refused);
             if let Some(entry) = self.state.in_flight.get_mut(at) {
@@ -369,7 +369,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// The device did not take what is at `refused`, and nothing behind it.
-    fn settle_refused(&mut self, refused: u64, stop: Option<Stop>, reports: Option<u64>, last_native: u64) {
+    fn apply_refusal(&mut self, refused: u64, stop: Option<Stop>, reports: Option<u64>, last_native: u64) {
         self.state.shown = self.state.shown.min(refused - 1);
         let fails = matches!(stop, Some(Stop::Failed(_)));
         let key = self.take_back(refused, fails, last_native);

@@ -48,6 +48,7 @@ mod wait;
 mod work;
 
 use agenda::Cover;
+pub use agenda::WithoutCallbacks;
 pub(crate) use agenda::{Agenda, Entry};
 pub use deferred::Deferred;
 pub(crate) use host_wait::CallbackRecord;

@@ -81,6 +81,11 @@ fn bad_submissions_are_refused_and_change_nothing() {
     assert_eq!(refuse(0, any, &[], &[(live.clone(), large)]), SubmitError::ValueTooLarge { value: large });
     let not_above = SubmitError::SignalNotAbove { value: 0, current: 0 };
     assert_eq!(refuse(0, any, &[], &[(live.clone(), 0)]), not_above);
+    live.signal(7).unwrap();
+    for value in [6, 7] {
+        let not_above = SubmitError::SignalNotAbove { value, current: 7 };
+        assert_eq!(refuse(0, any, &[], &[(live.clone(), value)]), not_above);
+    }
 }
 
 #[test]

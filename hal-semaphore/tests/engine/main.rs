@@ -27,6 +27,7 @@ mod inside_submit;
 mod native_waits;
 #[path = "../common/noop.rs"]
 mod noop;
+mod observed;
 mod order_of_ends;
 mod other_drivers;
 mod panics;

@@ -155,7 +155,7 @@ fn try_all(subject: &Subject, files: &Files, mutants: Vec<Mutant>, options: &Opt
     println!("{} mutants, {jobs} at a time; building the tests in {}", mutants.len(), folder.display());
     let threads = (cores / jobs).max(1);
     let copies: Vec<Copy> = (1..=jobs)
-        .map(|job| Copy::new(subject, &folder.join(job.to_string()), threads))
+        .map(|job| Copy::new(subject, &folder.join(job.to_string()), threads, files))
         .collect::<Result<_>>()?;
     let (mut together, mut texts) = (HashSet::new(), files.clone());
     if let Some(copy) = copies.first().filter(|_| !options.loom && !options.apart) {
@@ -381,7 +381,7 @@ impl Likely {
 }
 
 /// Whoever looks at the clock, or loads the machine otherwise, decides too: a mutant that hangs costs this at least.
-const LEAST_LIMIT: Duration = Duration::from_secs(30);
+const LEAST_LIMIT: Duration = Duration::from_secs(10);
 
 impl<'a> Worker<'a> {
     /// Brings the copy up to date and runs the first tests with nothing wrong.

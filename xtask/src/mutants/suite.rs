@@ -5,6 +5,7 @@
 //! Nearly all that a mutant costs is building. The integration tests are one program, so that a mutant is one link; what it
 //! costs stands at [`stages`].
 
+use super::catalog::Files;
 use super::process::{self, Verdict};
 use super::together;
 use crate::workspace;
@@ -150,8 +151,9 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    /// Makes the copy, or brings it up to date: what was built there is used again.
-    pub(super) fn new(subject: &Subject, folder: &Path, threads: usize) -> Result<Self> {
+    /// Makes the copy, or brings it up to date, but for those files whose lines are made wrong: they are [written](Copy::write)
+    /// when it is known what is in them, since cargo builds again what was written again.
+    pub(super) fn new(subject: &Subject, folder: &Path, threads: usize, wrong: &Files) -> Result<Self> {
         let root = workspace::root()?;
         let name = Path::new(&subject.folder);
         let mut files = BTreeMap::new();
@@ -177,7 +179,11 @@ impl Copy {
         }
         link_others(&root, folder, name)?;
         remove_others(&folder.join(name), name, &files)?;
-        for (path, text) in &files {
+        let comes_later = |path: &Path| {
+            let path = path.strip_prefix(name).ok().and_then(Path::to_str);
+            path.is_some_and(|path| wrong.contains_key(path))
+        };
+        for (path, text) in files.iter().filter(|(path, _)| !comes_later(path)) {
             write(&folder.join(path), text)?;
         }
         Ok(Self { subject: subject.clone(), folder: folder.to_owned(), threads })
@@ -325,7 +331,7 @@ fn programs(messages: &str) -> Vec<PathBuf> {
 fn workspace_manifest(text: &str) -> String {
     let own = text.lines().take_while(|line| !line.starts_with("[profile")).collect::<Vec<_>>().join("\n");
     format!(
-        "{}\n\n[profile.dev]\nopt-level = 1\ndebug = false\nincremental = true\n\n\
+        "{}\n\n[profile.dev]\nopt-level = 1\ndebug = false\nincremental = false\n\n\
          [profile.dev.package.proptest]\nopt-level = 2\n",
         own.trim_end()
     )

@@ -5,7 +5,7 @@
 //! A queue is in order, for it has one item under way; queues run beside each other, for there are several workers. With
 //! one worker and queues that are drawn, the same runs one item at a time.
 
-use crate::card::{Context, Item, Live, Position, Submission};
+use crate::card::{CommandSubmission, Context, Item, Live, Position};
 use crate::fault;
 use crate::machine::{Machine, State};
 use crate::packets;
@@ -119,7 +119,7 @@ impl Machine {
         let Some(context) = card.context.as_mut().filter(current) else {
             // What it belonged to is gone. A reset or a close may be waiting for nobody to be at it.
             self.end_release(state, number);
-            self.settle(state, number);
+            self.end_reset_if_over(state, number);
             self.ended(number);
             return;
         };
@@ -167,7 +167,8 @@ impl Machine {
         let mut over = vec![(sequence, now)];
         if let Some(stage) = cs.stage {
             // Those that do not tell of their end have no time of it. rule(cs-staged)
-            let same = |cs: &Submission| !cs.done && cs.stage.is_some_and(|other| other.first == stage.first);
+            let same =
+                |cs: &CommandSubmission| !cs.done && cs.stage.is_some_and(|other| other.first == stage.first);
             let others = context.submissions.iter().filter(|&(&other, cs)| other != sequence && same(cs));
             over.extend(others.map(|(&other, _)| (other, 0)));
         }

@@ -9,7 +9,7 @@
 //! A program may *reserve* signals: it makes them by packets of its own, in a submission that names the reservation, and waits
 //! can be for any one of them.
 
-use crate::card::{Body, Context, Point, Reservation, Role};
+use crate::card::{Body, Context, Reservation, Role, SyncValue};
 use crate::machine::{Guard, Machine};
 use crate::submit::{Refusal, Wanted, Why, nothing, submission};
 use crate::sync::{self, Stream, TURN};
@@ -87,7 +87,7 @@ impl Machine {
         };
         let object = self.hardware.sync_object(queue) + u32::try_from(turn.which).unwrap_or(0);
         if let Some(cs) = submission(state, number, sequence) {
-            cs.role = Role::Signal(Point { queue, which: turn.which, value: turn.value });
+            cs.role = Role::Signal(SyncValue { queue, which: turn.which, value: turn.value });
             cs.needs.push((queue, turn.which));
         }
         self.enqueue(state, number, sequence, vec![(queue, Body::Signal { object })]);
@@ -143,12 +143,12 @@ impl Machine {
         let point = match (signal.role, reservation) {
             // No offset is the first of them.
             (_, Some((_, Reservation { queue, which, before, .. }))) if signal.role == Role::Work => {
-                Point { queue, which, value: before + chunk.cb_size.saturating_sub(1) }
+                SyncValue { queue, which, value: before + chunk.cb_size.saturating_sub(1) }
             }
             (Role::Signal(point), _) => point,
             _ => return Err(Errno::INVAL),
         };
-        if signal.done || signal.forsaken {
+        if signal.done || signal.waits_failed {
             return Ok(nothing());
         }
         let queue = chunk.queue_index;

@@ -275,12 +275,12 @@ impl Card {
 
     /// The same, of a card that is lost: whoever has its memory is told why, and so are all who use it.
     pub(crate) fn lose(&self, why: &Failure) {
-        self.give_up();
         self.end.come(Ending::Lost(why.clone()));
         self.let_go(why.message());
     }
 
     fn let_go(&self, why: &str) {
+        self.give_up();
         let file = self.file.write().take();
         self.holders.lose(why);
         match file {

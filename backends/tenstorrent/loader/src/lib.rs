@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attributes;
 mod bytes;
 mod elf;
 pub mod encode;
@@ -23,6 +24,7 @@ mod reach;
 mod scan;
 pub mod veneer;
 
+pub use attributes::{Extensions, extensions, is_extension};
 pub use elf::ElfError;
 pub use image::{Image, LoadError, Target, load};
 pub use scan::{Cores, Unfit};

@@ -5,9 +5,11 @@
 //! Compilers do not know these cores. What they emit that can be done in other instructions is to be replaced; what cannot is
 //! refused, with the word and where it is, before anything runs: hardware would execute it as something else.
 
+use crate::attributes::Extensions;
 use crate::bytes::u32_at;
 use crate::float::{Order, Rounding, Routine, Sign};
 use crate::veneer::Own;
+use std::fmt;
 use thiserror::Error;
 
 /// The cores that an executable is loaded for.
@@ -17,6 +19,29 @@ pub enum Cores {
     Wormhole,
     /// RV32IM with Zicsr, Zaamo, Zba, Zbb and F without division, square root and roundings other than the nearest.
     Blackhole,
+}
+
+impl Cores {
+    /// The RISC-V extensions that code for them may be compiled with: what they execute, and what is replaced.
+    pub fn extensions(self) -> Extensions {
+        Extensions::of(
+            match self {
+                Cores::Wormhole => &["m"][..],
+                Cores::Blackhole => &["m", "f", "zaamo", "zba", "zbb"],
+            }
+            .iter()
+            .copied(),
+        )
+    }
+}
+
+impl fmt::Display for Cores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cores::Wormhole => "Wormhole",
+            Cores::Blackhole => "Blackhole",
+        })
+    }
 }
 
 /// Something that the cores cannot do, and that is not replaced.

@@ -154,22 +154,19 @@ fn served(ranks: &[Rank]) {
 }
 
 #[test]
-fn watch_that_begins_before_there_is_an_engine_looks_when_there_is() {
+fn watch_ends_at_once_where_nothing_is_under_way_and_looks_where_something_is() {
     let (ranks, groups) = pair();
-    let waits = Instant::now();
+    let begin = Instant::now();
+    assert!(!watch_by(ranks[0].0.watchers, &|| None, None, || false));
+    assert!(!watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
     let (got, told) = sum(&*groups[0], 2);
     let _other = sum(&*groups[1], 3);
-    ranks[1].look();
-    let asked = Cell::new(0);
-    let late = || {
-        asked.set(asked.get() + 1);
-        (asked.get() > 3).then_some(&ranks[0].0)
-    };
-    let mut over = false;
-    while !over && waits.elapsed() < Duration::from_secs(20) {
-        over = watch_by(ranks[0].0.watchers, &late, None, || told.try_recv().is_ok());
-    }
-    assert_eq!((over, word(&got)), (true, 5));
+    assert!(watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || told.try_recv().is_ok()));
+    assert_eq!(word(&got), 5);
+    // And where something is, and does not move.
+    let _alone = sum(&*groups[0], 2);
+    assert!(!watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
+    assert!(begin.elapsed() < Duration::from_secs(10));
 }
 
 #[test]

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What a backend that observes is told: each step in the life of an operation, in order, under the engine's own names.
+
+use crate::rig::{broken, device};
+use hal_semaphore::backend::{Backend, Batch, Completer, DeviceSpec, NativeWaits, Submitted, Transition};
+use hal_semaphore::backend::{HostTask, WaitClass};
+use hal_semaphore::*;
+use std::sync::{Mutex, OnceLock};
+
+/// A device with two queues and one with one, which can wait for the first. Nothing ends before it is reported.
+#[derive(Default)]
+struct Observing {
+    told: Mutex<Vec<Transition>>,
+    completer: OnceLock<Completer>,
+    host: Mutex<Vec<HostTask>>,
+}
+
+impl Backend for Observing {
+    type Timeline = Semaphore;
+    type Work = ();
+    type Event = ();
+
+    const OBSERVES: bool = true;
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        let mut second = device(1, NativeWaits::Epochs);
+        second.peers.push(0);
+        vec![device(2, NativeWaits::Epochs), second]
+    }
+
+    fn start(&self, completer: Completer) {
+        let _ = self.completer.set(completer);
+    }
+
+    fn submit(&self, _queue: QueueId, _batch: &mut Batch<'_, Self>) -> Submitted {
+        Submitted::all()
+    }
+
+    fn run(&self, task: HostTask, (): ()) {
+        self.host.lock().unwrap().push(task);
+    }
+
+    fn observe(&self, transition: Transition) {
+        self.told.lock().unwrap().push(transition);
+    }
+}
+
+struct Watched {
+    engine: Engine<Observing>,
+    /// Operations and timelines, which tests call by their numbers.
+    tickets: Vec<Ticket>,
+    timelines: Vec<Semaphore>,
+}
+
+impl Watched {
+    fn new(timelines: usize) -> Self {
+        let engine = Engine::new(Observing::default()).unwrap();
+        let timelines = (0..timelines).map(|_| Semaphore::new(&engine, 0).unwrap()).collect();
+        Self { engine, tickets: Vec::new(), timelines }
+    }
+
+    /// Submits to a queue of a device; the operation's number is how many there were before.
+    fn submit(
+        &mut self,
+        (device, queue): (usize, usize),
+        waits: &[(usize, u64)],
+        signals: &[(usize, u64)],
+        action: Action<()>,
+    ) {
+        let values = |list: &[(usize, u64)]| -> Vec<(Semaphore, u64)> {
+            list.iter().map(|&(number, value)| (self.timelines[number].clone(), value)).collect()
+        };
+        let (waits, signals) = (values(waits), values(signals));
+        let placement = self.engine.submit(device, Affinity::queue(queue), &waits, &signals, action);
+        self.tickets.push(placement.unwrap().ticket);
+    }
+
+    fn report(&self, (device, queue): (usize, usize), epoch: u64, failure: Option<Failure>) {
+        let id = self.engine.queue(device, queue).unwrap();
+        let completer = self.engine.backend().completer.get().unwrap();
+        match failure {
+            None => completer.complete(id, epoch).unwrap(),
+            Some(failure) => completer.fail(id, epoch, failure).unwrap(),
+        }
+    }
+
+    /// What was told since the last time, a line each. An operation that is being submitted has the next number.
+    fn told(&self) -> Vec<String> {
+        let told = std::mem::take(&mut *self.engine.backend().told.lock().unwrap());
+        let op = |ticket| self.tickets.iter().position(|&other| other == ticket).unwrap();
+        let place =
+            |point: Point| format!("{}.{}@{}", point.queue.device(), point.queue.ordinal(), point.epoch);
+        let line = |transition: &Transition| match *transition {
+            Transition::Wait { ticket, timeline, value, class } => {
+                let class = match class {
+                    WaitClass::Reached => "reached".into(),
+                    WaitClass::SameQueue { producer } => format!("behind {}", place(producer)),
+                    WaitClass::Dominated { producer } => format!("dominated {}", place(producer)),
+                    WaitClass::Native { producer } => format!("native {}", place(producer)),
+                    WaitClass::Peer { producer } => format!("peer {}", place(producer)),
+                    WaitClass::Held => "held".to_owned(),
+                };
+                let known = self.timelines.iter().position(|known| known.key() == timeline);
+                let timeline = known.map_or("foreign".to_owned(), |known| known.to_string());
+                format!("{} waits {timeline}={value} {class}", op(ticket))
+            }
+            Transition::Ordered { ticket, point } => format!("{} ordered {}", op(ticket), place(point)),
+            Transition::Issued { ticket, point } => format!("{} issued {}", op(ticket), place(point)),
+            Transition::Ended { ticket, point, ref outcome } => {
+                let outcome = if outcome.is_ok() { "well" } else { "failed" };
+                format!("{} ended {outcome} {}", op(ticket), point.map_or("nowhere".to_owned(), place))
+            }
+        };
+        told.iter().map(line).collect()
+    }
+}
+
+const JOB: Action<()> = Action::Queue(());
+
+/// Each class of wait is told when the operation is submitted and again when it goes to its queue, where a timeline that a
+/// later operation of the same name uses is another one.
+#[test]
+fn life_of_an_operation_is_told_step_by_step() {
+    let mut it = Watched::new(2);
+    it.submit((0, 0), &[], &[(0, 1)], JOB);
+    assert_eq!(it.told(), ["0 ordered 0.0@1", "0 issued 0.0@1"]);
+    it.submit((0, 0), &[(0, 1)], &[(1, 1)], JOB);
+    assert_eq!(
+        it.told(),
+        ["1 waits 0=1 behind 0.0@1", "1 ordered 0.0@2", "1 waits 0=1 behind 0.0@1", "1 issued 0.0@2"]
+    );
+    it.submit((0, 1), &[(1, 1)], &[], JOB);
+    assert_eq!(
+        it.told(),
+        ["2 waits 1=1 native 0.0@2", "2 ordered 0.1@1", "2 waits 1=1 native 0.0@2", "2 issued 0.1@1"]
+    );
+    it.submit((0, 1), &[(0, 1)], &[], JOB);
+    assert_eq!(
+        it.told(),
+        ["3 waits 0=1 dominated 0.0@1", "3 ordered 0.1@2", "3 waits 0=1 dominated 0.0@1", "3 issued 0.1@2"]
+    );
+    it.submit((1, 0), &[(1, 1)], &[], JOB);
+    assert_eq!(
+        it.told(),
+        ["4 waits 1=1 peer 0.0@2", "4 ordered 1.0@1", "4 waits 1=1 peer 0.0@2", "4 issued 1.0@1"]
+    );
+    it.report((0, 0), 1, None);
+    it.report((0, 0), 2, Some(broken("parity")));
+    assert_eq!(it.told(), ["0 ended well 0.0@1", "1 ended failed 0.0@2"]);
+    it.submit((0, 0), &[(0, 1)], &[], JOB);
+    assert_eq!(it.told(), ["5 waits 0=1 reached", "5 ordered 0.0@3", "5 issued 0.0@3"]);
+}
+
+/// What is held is told to be, and is told again what it costs when it goes to its queue. What never gets a place there
+/// ends nowhere.
+#[test]
+fn held_and_unplaced_operations_are_told() {
+    let mut it = Watched::new(2);
+    it.submit((0, 0), &[(0, 2)], &[], JOB);
+    it.submit((0, 0), &[(1, 1)], &[], JOB);
+    it.submit((0, 0), &[(0, 2)], &[], Action::Host(()));
+    assert_eq!(it.told(), ["0 waits 0=2 held", "1 waits 1=1 held", "2 waits 0=2 held"]);
+    it.timelines[0].signal(2).unwrap();
+    let told = it.told();
+    assert_eq!(told, ["0 ordered 0.0@1", "0 waits 0=2 reached", "0 issued 0.0@1"]);
+    assert_eq!(it.engine.cancel(it.tickets[1]), Cancel::Cancelled);
+    assert_eq!(it.told(), ["1 ended failed nowhere"]);
+    let task = it.engine.backend().host.lock().unwrap().pop().unwrap();
+    task.finish(Ok(()));
+    assert_eq!(it.told(), ["2 ended well nowhere"]);
+}
+
+/// A wait for a timeline of another engine has no name here, at any look.
+#[test]
+fn waits_for_foreign_timelines_have_no_name() {
+    let mut it = Watched::new(0);
+    let elsewhere = Watched::new(1);
+    it.timelines.push(elsewhere.timelines[0].clone());
+    it.submit((0, 0), &[(0, 1)], &[], JOB);
+    it.timelines[0].signal(1).unwrap();
+    it.timelines.clear();
+    assert_eq!(
+        it.told(),
+        ["0 waits foreign=1 held", "0 ordered 0.0@1", "0 waits foreign=1 reached", "0 issued 0.0@1"]
+    );
+}
+
+/// A timeline is known by a name of its own, also where the engine uses the place of one that is gone, of which it takes
+/// nothing over.
+#[test]
+fn timeline_takes_nothing_over_from_one_that_is_gone() {
+    let mut it = Watched::new(0);
+    let gone = Semaphore::new(&it.engine, 0).unwrap();
+    gone.signal(7).unwrap();
+    let key = gone.key();
+    drop(gone);
+    it.timelines.push(Semaphore::new(&it.engine, 3).unwrap());
+    assert_eq!(it.timelines[0].query().unwrap(), 3);
+    assert_ne!(it.timelines[0].key(), key);
+    it.submit((0, 0), &[(0, 5)], &[], JOB);
+    assert_eq!(it.told(), ["0 waits 0=5 held"]);
+}
