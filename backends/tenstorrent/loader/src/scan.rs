@@ -26,7 +26,7 @@ impl Cores {
     pub fn extensions(self) -> Extensions {
         Extensions::of(
             match self {
-                Cores::Wormhole => &["m"][..],
+                Cores::Wormhole => &["m", "f"][..],
                 Cores::Blackhole => &["m", "f", "zaamo", "zba", "zbb"],
             }
             .iter()
