@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! The rules of the kernel's driver, through the boundary alone.
-#![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
 
 use hal_backend::Parameters;
 use hal_emulation::{DeviceRange, Errno, Kernel};
@@ -183,4 +187,52 @@ fn the_cleanup_of_a_file_is_done_however_it_is_closed() {
     let calls = open(&machine);
     let wrong = NocCleanup { address: SOFT_RESET + 2, ..cleanup };
     assert_eq!(errno(calls.set_cleanup(Some(wrong))), Some(Errno::INVAL));
+}
+
+#[test]
+fn a_wormhole_has_windows_of_three_sizes_and_addresses_of_36_bits() {
+    const MIB: u64 = 1 << 20;
+    let machine = machine(&[("board", "n150")]);
+    let calls = open(&machine);
+    let device = calls.device().unwrap();
+    assert_eq!((device.vendor, device.device), (uapi::VENDOR, uapi::device::WORMHOLE));
+    let description = machine.read(Path::new("/sys/class/tenstorrent/tenstorrent!0/device/uevent")).unwrap();
+    assert!(description.contains("PCI_ID=1E52:401E"), "{description}");
+    let mappings = calls.mappings().unwrap();
+    let lengths: Vec<u64> = mappings.iter().map(|mapping| mapping.length >> 20).collect();
+    assert_eq!(lengths, [512, 512, 1, 1, 32, 32]);
+    // All there are but the kernel's, each at its place in the first region.
+    for (size, count, first, start) in [(MIB, 156, 0, 0), (2 * MIB, 10, 156, 156), (16 * MIB, 19, 166, 176)] {
+        let windows: Vec<Tlb> = (0..count).map(|_| calls.allocate_window(size).unwrap()).collect();
+        assert_eq!(errno(calls.allocate_window(size)), Some(Errno::NOMEM));
+        for (index, tlb) in (0..).zip(&windows) {
+            assert_eq!(tlb.id, first + index);
+            assert_eq!(tlb.uncached_offset, (6 << 36) + start * MIB + u64::from(index) * size);
+        }
+        let tlb = windows[3];
+        let range = map(&calls, tlb).unwrap();
+        calls.point(&tlb, &show(18, 18, 0)).unwrap();
+        range.write(0x100, &size.to_le_bytes()).unwrap();
+        let mut bytes = [0; 8];
+        range.read(0x100, &mut bytes).unwrap();
+        assert_eq!(bytes, size.to_le_bytes());
+        // Within 36 bits.
+        assert_eq!(errno(calls.point(&tlb, &show(18, 18, 1 << 36))), Some(Errno::INVAL));
+        assert!(calls.point(&tlb, &show(0, 10, (1 << 36) - size)).is_ok());
+        windows.into_iter().skip(4).for_each(|tlb| calls.free_window(tlb).unwrap());
+    }
+    assert_eq!(errno(calls.allocate_window(LARGE)), Some(Errno::INVAL));
+    assert_eq!(machine.complaint(0), None);
+}
+
+#[test]
+fn a_wormholes_windows_are_taken_by_others_by_size() {
+    let machine = machine(&[("board", "n150"), ("fault", "windows:2"), ("fault", "no-large-windows")]);
+    let calls = open(&machine);
+    for _ in 0..2 {
+        calls.allocate_window(1 << 20).unwrap();
+    }
+    for size in [1 << 20, 2 << 20, 16 << 20] {
+        assert_eq!(errno(calls.allocate_window(size)), Some(Errno::NOMEM));
+    }
 }

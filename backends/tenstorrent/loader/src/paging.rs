@@ -214,6 +214,7 @@ impl Image {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::encode::sw;
     use proptest::prelude::*;
     use tenstorrent_riscv::{Instruction, Isa, decode};
 
@@ -272,6 +273,25 @@ mod tests {
         assert_eq!((word(4), word(13)), (addi(GP, Reg::A[1], 4), srli(TP, Reg::A[2], 12)));
         assert_eq!(word(20), addi(GP, Reg::A[2], 0));
         assert_eq!((4 * (4 - 13), 4 * (13 - 22)), (RETRY, RETRY));
+    }
+
+    #[test]
+    fn a_float_register_in_memory_is_loaded_and_stored_behind_the_look_up() {
+        // flw fa0, 4(a1); fsw fa0, 0(a2), both replaced as for cores without floats.
+        let words = [0x0045_a507, 0x00a6_2027];
+        let mut replaced = image(&[jal(TP, 0x100).unwrap(), jal(Reg::ZERO, 0x200).unwrap()]);
+        replaced.replaced = [(0, words[0]), (4, words[1])].into();
+        let paged = replaced.paged(0, BRINGERS, 0x1000).unwrap();
+        let word = |at: usize| u32::from_le_bytes(paged.bytes()[4 * at..4 * at + 4].try_into().unwrap());
+        let read = |at: usize| decode(word(at), Isa::Wormhole).unwrap();
+        // Twelve words each: the veneer of nine, and three behind it.
+        assert_eq!((read(0).imm, read(1).imm), (16, 16 + 48 - 4));
+        // From the look-up on: the load of tp, and on behind the veneer, to f10 in the core's own memory, and back.
+        assert_eq!([word(10), word(13), word(14)], [lw(TP, 0, GP), lui(GP, OWN_MEMORY), sw(TP, 40, GP)]);
+        assert_eq!((4 * 11 + read(11).imm, 4 * 15 + read(15).imm), (4 * 13, 4));
+        // The same, but what is stored comes from there.
+        assert_eq!([word(21), word(25), word(26)], [lui(TP, OWN_MEMORY), lw(TP, 40, TP), sw(TP, 0, GP)]);
+        assert_eq!((4 * 22 + read(22).imm, 4 * 27 + read(27).imm), (4 * 25, 8));
     }
 
     #[test]

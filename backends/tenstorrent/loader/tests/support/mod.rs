@@ -3,6 +3,8 @@
 //! A small ELF file such as IREE's compiler makes, with every part where a test can change it.
 
 #[allow(dead_code, reason = "some tests execute nothing")]
+pub(crate) mod forms;
+#[allow(dead_code, reason = "some tests execute nothing")]
 pub(crate) mod machine;
 #[allow(dead_code, reason = "some tests execute nothing")]
 pub(crate) mod memory;
