@@ -209,3 +209,6 @@ pub fn required<T>(found: Option<T>, name: &str) -> Result<T, Fault> {
         ))
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -68,6 +68,7 @@ pub(crate) fn refused(fault: &Fault) -> Failure {
         FaultKind::Incompatible => Code::Incompatible,
         FaultKind::Invalid => Code::InvalidArgument,
         FaultKind::Unsupported => Code::Unimplemented,
+        FaultKind::Forbidden => Code::PermissionDenied,
     };
     Failure::new(code, format!("{FORMAT} executable: {fault}"))
 }

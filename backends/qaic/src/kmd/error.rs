@@ -191,6 +191,7 @@ impl Error {
                 FaultKind::Incompatible => Code::Incompatible,
                 FaultKind::Invalid => Code::InvalidArgument,
                 FaultKind::Unsupported => Code::Unimplemented,
+                FaultKind::Forbidden => Code::PermissionDenied,
             },
             Error::Kernel { errno, .. } => match *errno {
                 Errno::NOMEM | Errno::NOSPC | Errno::MFILE | Errno::NFILE => Code::ResourceExhausted,

@@ -1,53 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is wrong with a container, while it travels outwards and learns where it is.
+//! Numbers and pieces of bytes that may be too short, with what is wrong then.
 
-use std::fmt;
-use thiserror::Error;
-
-/// What kind of wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// Another kind of file, or a version that is not understood.
-    Incompatible,
-    /// Damaged, or contradicting itself.
-    Invalid,
-    /// Correct, and more than can be done here.
-    Unsupported,
-}
-
-/// Why a container is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{text}")]
-pub struct Fault {
-    kind: FaultKind,
-    text: String,
-}
-
-impl Fault {
-    pub(super) fn incompatible(text: impl Into<String>) -> Self {
-        Self { kind: FaultKind::Incompatible, text: text.into() }
-    }
-
-    pub(super) fn invalid(text: impl Into<String>) -> Self {
-        Self { kind: FaultKind::Invalid, text: text.into() }
-    }
-
-    pub(super) fn unsupported(text: impl Into<String>) -> Self {
-        Self { kind: FaultKind::Unsupported, text: text.into() }
-    }
-
-    /// The same, and it is in here.
-    pub(super) fn within(mut self, place: impl fmt::Display) -> Self {
-        self.text = format!("{place}: {}", self.text);
-        self
-    }
-
-    /// What kind of wrong.
-    pub fn kind(&self) -> FaultKind {
-        self.kind
-    }
-}
+pub use hal_containers::{Fault, FaultKind};
 
 /// A number of so many bytes at a place, which must be there.
 pub(super) fn array<const N: usize>(bytes: &[u8], at: usize, what: &str) -> Result<[u8; N], Fault> {

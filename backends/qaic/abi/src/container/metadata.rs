@@ -7,10 +7,10 @@
 //! says is for the device alone.
 
 use super::fault::{piece, place, u16_at, u32_at, u64_at};
-use super::flat::Table;
 use super::{Fault, elf};
 use crate::uapi::{Semaphore, sem};
-use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, WIPOffset, field_index_to_field_offset};
+use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, WIPOffset};
+use hal_containers::{Table, slot};
 
 /// The machine of images: the cores' kind of processor, in ELF's numbers.
 const HEXAGON: u16 = 164;
@@ -102,39 +102,39 @@ pub struct Network {
 
 /// Fields of tables, in the order of the vendor's schema.
 mod field {
-    pub(super) const VERSION_MAJOR: usize = 0;
-    pub(super) const VERSION_MINOR: usize = 1;
-    pub(super) const NAME: usize = 2;
-    pub(super) const REQUIRED: usize = 3;
-    pub(super) const SEMAPHORES: usize = 4;
-    pub(super) const REQUESTS: usize = 6;
-    pub(super) const STATIC_DDR: usize = 11;
-    pub(super) const CORES: usize = 19;
-    pub(super) const SEMAPHORE_COUNT: usize = 20;
-    pub(super) const HARDWARE_MAJOR: usize = 21;
-    pub(super) const HARDWARE_MINOR: usize = 22;
+    pub(super) const VERSION_MAJOR: u16 = 0;
+    pub(super) const VERSION_MINOR: u16 = 1;
+    pub(super) const NAME: u16 = 2;
+    pub(super) const REQUIRED: u16 = 3;
+    pub(super) const SEMAPHORES: u16 = 4;
+    pub(super) const REQUESTS: u16 = 6;
+    pub(super) const STATIC_DDR: u16 = 11;
+    pub(super) const CORES: u16 = 19;
+    pub(super) const SEMAPHORE_COUNT: u16 = 20;
+    pub(super) const HARDWARE_MAJOR: u16 = 21;
+    pub(super) const HARDWARE_MINOR: u16 = 22;
 
-    pub(super) const REQUEST_SEMAPHORES: usize = 0;
-    pub(super) const REQUEST_DOORBELLS: usize = 1;
-    pub(super) const REQUEST_HOST_OFFSET: usize = 2;
-    pub(super) const REQUEST_DEVICE_OFFSET: usize = 3;
-    pub(super) const REQUEST_SIZE: usize = 4;
-    pub(super) const REQUEST_BUFFER: usize = 5;
-    pub(super) const REQUEST_GROUP: usize = 6;
-    pub(super) const REQUEST_SPACE: usize = 7;
-    pub(super) const REQUEST_DIRECTION: usize = 8;
+    pub(super) const REQUEST_SEMAPHORES: u16 = 0;
+    pub(super) const REQUEST_DOORBELLS: u16 = 1;
+    pub(super) const REQUEST_HOST_OFFSET: u16 = 2;
+    pub(super) const REQUEST_DEVICE_OFFSET: u16 = 3;
+    pub(super) const REQUEST_SIZE: u16 = 4;
+    pub(super) const REQUEST_BUFFER: u16 = 5;
+    pub(super) const REQUEST_GROUP: u16 = 6;
+    pub(super) const REQUEST_SPACE: u16 = 7;
+    pub(super) const REQUEST_DIRECTION: u16 = 8;
 
-    pub(super) const SEMAPHORE_NUMBER: usize = 0;
-    pub(super) const SEMAPHORE_VALUE: usize = 1;
-    pub(super) const SEMAPHORE_COMMAND: usize = 2;
-    pub(super) const SEMAPHORE_PRESYNC: usize = 3;
-    pub(super) const SEMAPHORE_IN_FENCE: usize = 4;
-    pub(super) const SEMAPHORE_OUT_FENCE: usize = 5;
+    pub(super) const SEMAPHORE_NUMBER: u16 = 0;
+    pub(super) const SEMAPHORE_VALUE: u16 = 1;
+    pub(super) const SEMAPHORE_COMMAND: u16 = 2;
+    pub(super) const SEMAPHORE_PRESYNC: u16 = 3;
+    pub(super) const SEMAPHORE_IN_FENCE: u16 = 4;
+    pub(super) const SEMAPHORE_OUT_FENCE: u16 = 5;
 
-    pub(super) const DOORBELL_OFFSET: usize = 0;
-    pub(super) const DOORBELL_DATA: usize = 1;
-    pub(super) const DOORBELL_GROUP: usize = 2;
-    pub(super) const DOORBELL_SIZE: usize = 3;
+    pub(super) const DOORBELL_OFFSET: u16 = 0;
+    pub(super) const DOORBELL_DATA: u16 = 1;
+    pub(super) const DOORBELL_GROUP: u16 = 2;
+    pub(super) const DOORBELL_SIZE: u16 = 3;
 }
 
 /// Fields of a DMA request that an image may ask its reader to know. `portId` and `transactionId` do not concern a single
@@ -173,26 +173,23 @@ impl Network {
     }
 
     fn read_flat(bytes: &[u8]) -> Result<Self, Fault> {
-        let root = Table::root(bytes)?;
-        let (major, minor) = (root.u16(field::VERSION_MAJOR)?, root.u16(field::VERSION_MINOR)?);
-        check_version(major, minor)?;
-        for required in root.strings(field::REQUIRED, REQUESTS_MAX)? {
-            check_required(required)?;
-        }
-        let mut semaphores = root.words(field::SEMAPHORES)?;
-        semaphores.resize(usize::from(root.u16(field::SEMAPHORE_COUNT)?), 0);
-        let tables =
-            root.tables(field::REQUESTS, REQUESTS_MAX).map_err(|fault| fault.within("DMA requests"))?;
-        let requests = tables.iter().enumerate().map(|(number, table)| {
-            flat_request(table).map_err(|fault| fault.within(format_args!("DMA request {number}")))
-        });
-        Ok(Self {
-            name: String::from_utf8_lossy(root.bytes(field::NAME)?).into_owned(),
-            cores: root.u16(field::CORES)?,
-            hardware: (root.u8(field::HARDWARE_MAJOR)?, root.u8(field::HARDWARE_MINOR)?),
-            semaphores,
-            ddr: root.u64(field::STATIC_DDR)?,
-            requests: requests.collect::<Result<_, Fault>>()?,
+        hal_containers::read(bytes, None, |root| {
+            let (major, minor) = (root.u16(field::VERSION_MAJOR, 0)?, root.u16(field::VERSION_MINOR, 0)?);
+            check_version(major, minor)?;
+            for required in root.texts(field::REQUIRED, "required fields")?.unwrap_or_default() {
+                check_required(&required)?;
+            }
+            let mut semaphores = root.words(field::SEMAPHORES, "semaphores")?.unwrap_or_default();
+            semaphores.resize(usize::from(root.u16(field::SEMAPHORE_COUNT, 0)?), 0);
+            let requests = root.tables(field::REQUESTS, "DMA request", flat_request)?;
+            Ok(Self {
+                name: root.text(field::NAME, "name")?.unwrap_or_default().to_owned(),
+                cores: root.u16(field::CORES, 0)?,
+                hardware: (root.u8(field::HARDWARE_MAJOR, 0)?, root.u8(field::HARDWARE_MINOR, 0)?),
+                semaphores,
+                ddr: root.u64(field::STATIC_DDR, 0)?,
+                requests: at_most(requests, REQUESTS_MAX, "DMA requests")?,
+            })
         })
     }
 
@@ -264,8 +261,7 @@ fn check_version(major: u16, minor: u16) -> Result<(), Fault> {
 }
 
 /// Refuses an image that says its DMA requests cannot be understood without a field that is not read here.
-fn check_required(name: &[u8]) -> Result<(), Fault> {
-    let name = String::from_utf8_lossy(name);
+fn check_required(name: &str) -> Result<(), Fault> {
     let Some((_, rest)) = name.split_once("dmaRequests->") else { return Ok(()) };
     // A field of the request, or of its semaphores or doorbells; what is behind it describes its place.
     let field = rest.split(['|', ':', '-']).next().unwrap_or_default();
@@ -277,36 +273,41 @@ fn check_required(name: &[u8]) -> Result<(), Fault> {
     )))
 }
 
-fn flat_request(table: &Table<'_>) -> Result<Request, Fault> {
-    let semaphores =
-        table.tables(field::REQUEST_SEMAPHORES, 4).map_err(|fault| fault.within("semaphores"))?;
-    let semaphores = semaphores.iter().map(|one| {
-        let number = one.u16(field::SEMAPHORE_NUMBER)?;
-        let value = one.u16(field::SEMAPHORE_VALUE)?;
+/// What there is of a vector, if that is not too much.
+fn at_most<T>(found: Option<Vec<T>>, most: usize, name: &str) -> Result<Vec<T>, Fault> {
+    let found = found.unwrap_or_default();
+    if found.len() > most {
+        return Err(Fault::invalid(format!("{} of them, and {most} is the most", found.len())).within(name));
+    }
+    Ok(found)
+}
+
+fn flat_request(table: &mut Table<'_, '_, '_>) -> Result<Request, Fault> {
+    let semaphores = table.tables(field::REQUEST_SEMAPHORES, "semaphore", |one| {
+        let number = one.u16(field::SEMAPHORE_NUMBER, 0)?;
+        let value = one.u16(field::SEMAPHORE_VALUE, 0)?;
         let bytes = [
-            one.u8(field::SEMAPHORE_COMMAND)?,
-            one.u8(field::SEMAPHORE_PRESYNC)?,
-            one.u8(field::SEMAPHORE_IN_FENCE)?,
-            one.u8(field::SEMAPHORE_OUT_FENCE)?,
+            one.u8(field::SEMAPHORE_COMMAND, 0)?,
+            one.u8(field::SEMAPHORE_PRESYNC, 0)?,
+            one.u8(field::SEMAPHORE_IN_FENCE, 0)?,
+            one.u8(field::SEMAPHORE_OUT_FENCE, 0)?,
         ];
         semaphore(number, value, bytes)
     });
-    let semaphores: Result<Vec<Semaphore>, Fault> = semaphores.collect();
-    let doorbells = table.tables(field::REQUEST_DOORBELLS, 1).map_err(|fault| fault.within("doorbells"))?;
-    let doorbell = doorbells.first().map(|one| {
-        let group = one.u16(field::DOORBELL_GROUP)?;
-        let (offset, data) = (one.u64(field::DOORBELL_OFFSET)?, one.u32(field::DOORBELL_DATA)?);
-        doorbell(offset, data, group, one.u8(field::DOORBELL_SIZE)?)
+    let doorbells = table.tables(field::REQUEST_DOORBELLS, "doorbell", |one| {
+        let group = one.u16(field::DOORBELL_GROUP, 0)?;
+        let (offset, data) = (one.u64(field::DOORBELL_OFFSET, 0)?, one.u32(field::DOORBELL_DATA, 0)?);
+        doorbell(offset, data, group, one.u8(field::DOORBELL_SIZE, 0)?)
     });
     let request = Request {
-        buffer: table.u16(field::REQUEST_BUFFER)?,
-        direction: direction(table.u8(field::REQUEST_DIRECTION)?)?,
-        host_offset: table.u64(field::REQUEST_HOST_OFFSET)?,
-        device_offset: table.u64(field::REQUEST_DEVICE_OFFSET)?,
-        size: table.u32(field::REQUEST_SIZE)?,
-        space: space(table.u8(field::REQUEST_SPACE)?, table.u16(field::REQUEST_GROUP)?)?,
-        semaphores: semaphores?,
-        doorbell: doorbell.transpose()?,
+        buffer: table.u16(field::REQUEST_BUFFER, 0)?,
+        direction: direction(table.u8(field::REQUEST_DIRECTION, 0)?)?,
+        host_offset: table.u64(field::REQUEST_HOST_OFFSET, 0)?,
+        device_offset: table.u64(field::REQUEST_DEVICE_OFFSET, 0)?,
+        size: table.u32(field::REQUEST_SIZE, 0)?,
+        space: space(table.u8(field::REQUEST_SPACE, 0)?, table.u16(field::REQUEST_GROUP, 0)?)?,
+        semaphores: at_most(semaphores?, 4, "semaphores")?,
+        doorbell: at_most(doorbells?, 1, "doorbells")?.into_iter().next(),
     };
     check_presync(&request).map(|()| request)
 }
@@ -397,11 +398,6 @@ fn check_presync(request: &Request) -> Result<(), Fault> {
 }
 
 type Written = WIPOffset<TableFinishedWIPOffset>;
-
-/// Where a field's place is kept in a table's description.
-fn slot(field: usize) -> u16 {
-    field_index_to_field_offset(u16::try_from(field).unwrap_or(u16::MAX))
-}
 
 fn write_request(builder: &mut FlatBufferBuilder<'_>, request: &Request) -> Written {
     let semaphores: Vec<_> =

@@ -18,7 +18,6 @@
 pub mod elf;
 pub mod emulated;
 mod fault;
-mod flat;
 pub mod metadata;
 pub mod plan;
 pub mod qpc;

@@ -147,9 +147,9 @@ fn a_field_that_must_be_understood_is() {
         "AicMetadataFlat_Metadata->dmaRequests->inOut|inOut:8:uint8",
         "AicMetadataFlat_Metadata->networkHeapBehavior",
     ] {
-        assert!(check_required(name.as_bytes()).is_ok(), "{name}");
+        assert!(check_required(name).is_ok(), "{name}");
     }
-    let refused = check_required(b"AicMetadataFlat_Metadata->dmaRequests->sparsity").unwrap_err();
+    let refused = check_required("AicMetadataFlat_Metadata->dmaRequests->sparsity").unwrap_err();
     assert!(refused.to_string().contains("\"sparsity\""), "{refused}");
 }
 
