@@ -100,9 +100,11 @@ mod tests {
     use crate::dma::{Dma, Request};
     use crate::emulator::{Emulator, Options};
     use crate::generation::Generation;
-    use crate::kmd::Holder;
+    use crate::kmd::{Bell, Ending, Errno, Holder, Progress};
     use hal_backend::HostRange;
     use parking_lot::Mutex;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::path::PathBuf;
 
     fn open(emulator: &Arc<Emulator>, patience: Duration) -> Result<Arc<Shared>, Failure> {
         let node = Path::new("/dev/accel/accel0");
@@ -164,7 +166,11 @@ mod tests {
 
     impl Holder for Opener {
         fn let_go(&self, _: &str) {
-            let opened = open(&self.emulator, Duration::ZERO);
+            // Who closes it once more does not say that it is closed.
+            self.card.close();
+            let (begin, patience) = (Instant::now(), Duration::from_millis(300));
+            let opened = open(&self.emulator, patience);
+            assert!(begin.elapsed() >= patience, "it was said to be closed");
             let got =
                 opened.map(|shared| Arc::ptr_eq(&shared.card, &self.card)).map_err(|failure| failure.code());
             *self.got.lock() = Some(got);
@@ -190,5 +196,146 @@ mod tests {
             assert_eq!(*opener.got.lock(), Some(Err(Code::Unavailable)), "{number}");
             assert!(!Arc::ptr_eq(&shared, &open(&emulator, Duration::from_secs(20)).unwrap()), "{number}");
         }
+    }
+
+    /// Who has lost one gets another, and nobody is told that the process itself has it.
+    #[test]
+    fn threads_that_open_lose_and_close_a_card_at_once_all_get_one() {
+        for generation in [Generation::Gaudi1, Generation::Gaudi2] {
+            let emulator = Emulator::new(Options::of(generation)).unwrap();
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    let emulator = &emulator;
+                    scope.spawn(move || {
+                        for round in 0..12 {
+                            let shared = open(emulator, Duration::from_secs(60)).unwrap();
+                            if (round + thread) % 3 == 0 {
+                                let begin = Instant::now();
+                                shared.card.lose(&Failure::new(Code::Unavailable, "it was on fire"));
+                                let next = open(emulator, Duration::from_secs(60)).unwrap();
+                                assert!(
+                                    !Arc::ptr_eq(&shared, &next),
+                                    "{generation}: it was known to be lost"
+                                );
+                                assert!(
+                                    begin.elapsed() < Duration::from_secs(30),
+                                    "{generation}: it was closed"
+                                );
+                            }
+                        }
+                    });
+                }
+            });
+            let last = open(&emulator, Duration::from_secs(60)).unwrap();
+            assert!(last.card.is_open());
+            assert_eq!(last.card.state(), "operational", "{generation}");
+        }
+    }
+
+    /// Another descriptor of a card's file, which nobody gave away.
+    fn file_of(shared: &Shared) -> OwnedFd {
+        let mut files = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
+        // Others are only looked at: they may be cards that somebody waits for the end of.
+        let is_its = |path: &PathBuf| Some(key_of_node(path)) == shared.card.key();
+        OwnedFd::from(std::fs::File::open(files.find(is_its).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn card_that_was_opened_by_its_path_is_known_by_its_file_too() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let shared = open(&emulator, Duration::ZERO).unwrap();
+        let adopted = Shared::adopt(emulator, file_of(&shared).as_fd(), "fd".to_owned()).unwrap();
+        assert!(Arc::ptr_eq(&shared, &adopted));
+    }
+
+    /// Nobody who has the file has to wait until it is closed: the program may never do that.
+    #[test]
+    fn card_of_the_programs_that_is_lost_is_asked_again_at_once() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
+        let adopt = |file: &OwnedFd| Shared::adopt(emulator.clone(), file.as_fd(), "fd".to_owned());
+        let lost = adopt(&file).unwrap();
+        assert!(Arc::ptr_eq(&lost, &adopt(&file).unwrap()));
+        emulator.unplug(0);
+        lost.host.allocate(4096).unwrap_err();
+        assert!(lost.card.is_open(), "nobody has let go of it");
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let emulator = emulator.clone();
+        std::thread::spawn(move || {
+            let again = Shared::adopt(emulator, file.as_fd(), "fd".to_owned());
+            sender.send(again.map(drop).map_err(|failure| failure.message().to_owned()))
+        });
+        let again =
+            receiver.recv_timeout(Duration::from_secs(20)).expect("it waits for the file to be closed");
+        assert!(again.is_err_and(|said| said.contains("gone")));
+    }
+
+    type Question = fn(&Shared);
+
+    /// Whatever request finds it, and whether or not who asked goes on about it. Of submissions and waits, who makes them knows what they mean.
+    #[test]
+    fn card_that_any_request_finds_gone_is_given_to_nobody() {
+        let questions: [(&str, bool, Question); 4] = [
+            ("its state", true, |shared| assert_eq!(shared.card.state(), "gone")),
+            ("memory", true, |shared| assert_eq!(shared.card.allocate(4096), Err(Errno::NODEV))),
+            ("a submission", false, |shared| {
+                assert_eq!(shared.card.submit(0, 0, 8, None), Err(Errno::NODEV))
+            }),
+            ("a wait", false, |shared| {
+                assert_eq!(shared.card.wait(1, Duration::ZERO), Progress::Lost(Errno::NODEV));
+            }),
+        ];
+        for (what, says_why, ask) in questions {
+            let emulator = Emulator::new(Options::default()).unwrap();
+            let lost = open(&emulator, Duration::ZERO).unwrap();
+            emulator.unplug(0);
+            ask(&lost);
+            assert_eq!(lost.card.ending().is_some(), says_why, "{what}");
+            assert!(open(&emulator, Duration::from_millis(10)).is_err(), "{what}: a lost card was given out");
+        }
+    }
+
+    /// The first reason is the one, for everybody who has it, and wakes who sleeps.
+    #[test]
+    fn card_that_is_lost_says_why_to_all_who_wait_for_its_end() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let shared = open(&emulator, Duration::ZERO).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let card = shared.card.clone();
+        std::thread::spawn(move || sender.send(card.wait_for_end(&Bell::new().unwrap())));
+        shared.card.lose(&Failure::new(Code::Unavailable, "it was on fire"));
+        shared.card.lose(&Failure::new(Code::Unavailable, "it was wet"));
+        let heard = receiver.recv_timeout(Duration::from_secs(20)).expect("nobody woke it");
+        assert!(matches!(heard, Some(Ending::Lost(why)) if why.message() == "it was on fire"));
+    }
+
+    #[test]
+    fn card_whose_driver_tells_of_a_reset_is_given_to_nobody() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let shared = open(&emulator, Duration::ZERO).unwrap();
+        emulator.fail(0);
+        assert!(matches!(shared.card.wait_for_end(&Bell::new().unwrap()), Some(Ending::Told)));
+        assert!(shared.card.is_open(), "nobody has let go of it");
+        assert!(open(&emulator, Duration::from_millis(10)).is_err(), "a lost card was given out");
+    }
+
+    /// Nobody listens to the driver here: what it refuses while it resets is all there is.
+    #[test]
+    fn card_that_refuses_memory_as_it_is_reset_is_known_to_be_lost() {
+        let mut options = Options::default();
+        options.execution.speed = 100;
+        let emulator = Emulator::new(options).unwrap();
+        let shared = open(&emulator, Duration::ZERO).unwrap();
+        emulator.fail(0);
+        let end = Instant::now() + Duration::from_secs(20);
+        let refused = loop {
+            match shared.card.allocate(4096) {
+                Ok(memory) => shared.card.free(memory).unwrap_or_default(),
+                Err(errno) => break errno,
+            }
+            assert!(Instant::now() < end, "it is not reset");
+        };
+        assert_eq!(refused, Errno::BUSY);
+        assert!(matches!(shared.card.ending(), Some(Ending::Refused(Errno::BUSY))));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -51,9 +52,13 @@ fn thing_whose_place_is_held_is_waited_for_until_that_is_free() {
         while !next.is_finished() && registry.changed.notify_all() == 0 {
             thread::yield_now();
         }
+        // It has looked again, and sleeps.
+        thread::sleep(Duration::from_millis(50));
         assert!(!next.is_finished(), "the first is still there");
+        let begin = Instant::now();
         drop(place);
         assert_eq!(*next.join().unwrap(), 2);
+        assert!(begin.elapsed() < Duration::from_secs(20), "nobody told it");
     });
 }
 
@@ -207,4 +212,56 @@ fn threads_that_open_close_and_lose_cards_at_once_all_get_one() {
     });
     assert!(nodes.iter().all(|node| !node.open.load(Ordering::SeqCst)));
     assert!(made.load(Ordering::SeqCst) < 6 * ROUNDS, "some got what others had");
+}
+
+/// Threads open a card, fail to, panic while they do, lose it and let go of it, all at once. Nobody waits for what never came, none is told
+/// that another has it, and nothing of those who failed is left.
+#[test]
+fn threads_that_fail_and_panic_while_they_open_cards_leave_them_to_others() {
+    const ROUNDS: u64 = 1000;
+    let registry: &Registry<u32, Card> = registry();
+    let node: &'static Node = Box::leak(Box::default());
+    let (made, ends) = (AtomicU64::new(0), [const { AtomicU64::new(0) }; 4]);
+    thread::scope(|scope| {
+        for thread in 0..6_u64 {
+            let (made, ends) = (&made, &ends);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let open = |place| {
+                        if round % 7 == thread {
+                            return Err("before");
+                        }
+                        let card = Card::open(node, made, place)?;
+                        match (round + thread) % 5 {
+                            0 => Err("behind"),
+                            // Says nothing on the terminal.
+                            1 => resume_unwind(Box::new("on purpose")),
+                            _ => Ok(card),
+                        }
+                    };
+                    let opened = catch_unwind(AssertUnwindSafe(|| registry.open(1, long(), open)));
+                    let end = match opened {
+                        Ok(Ok(card)) => {
+                            if round % 3 == 0 {
+                                card.place.give_up();
+                                thread::yield_now();
+                                card.close();
+                            }
+                            0
+                        }
+                        Ok(Err("before")) => 1,
+                        Ok(Err("behind")) => 2,
+                        Ok(Err(other)) => panic!("{other}"),
+                        Err(_) => 3,
+                    };
+                    ends[end].fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    assert!(!node.open.load(Ordering::SeqCst));
+    assert!(ends.iter().all(|end| end.load(Ordering::SeqCst) > 0), "{ends:?}");
+    let last = registry.open(1, Some(Instant::now()), |place| Card::open(node, &made, place)).unwrap();
+    assert!(*last.file.lock());
+    assert_eq!(registry.state.lock().entries.len(), 1, "those that failed are forgotten");
 }

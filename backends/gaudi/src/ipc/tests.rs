@@ -452,3 +452,32 @@ fn length_of_a_handle_is_not_believed() {
     let refused = import.read(LENGTH, 0, 1).unwrap_err();
     assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
 }
+
+/// Also of one that is imported while the thread that listens is asleep.
+#[test]
+fn loss_of_a_buffer_is_told_to_those_who_have_it_and_to_nobody_else() {
+    let setup = Setup::new("other");
+    let memory = Arc::new(setup.one.ipc().allocate(LENGTH).unwrap());
+    let other = setup.one.ipc().export(&memory, 0, LENGTH).unwrap();
+    let kept = setup.import(setup.export.handle()).unwrap();
+    let keeper = listener(setup.export.handle());
+    std::thread::sleep(Duration::from_millis(50));
+    let import = setup.two.ipc().import(other.handle(), other.buffer().unwrap()).unwrap();
+    let long = "fire ".repeat(2000);
+    let told = listener(other.handle());
+    std::thread::sleep(Duration::from_millis(50));
+    super::service::lose(other.handle().buffer, &long);
+    let (code, text) = said(&told);
+    assert_eq!(code, Code::Unavailable as u32 | NOTICE);
+    assert!(text.len() == 4096 && long.starts_with(&text), "more than a reply may have: {}", text.len());
+    let end = Instant::now() + Duration::from_secs(20);
+    while import.lost().is_none() && Instant::now() < end {
+        std::thread::yield_now();
+    }
+    let lost = import.lost().expect("it is not told");
+    assert!(lost.message().contains("fire fire"), "{lost}");
+    assert!(kept.lost().is_none());
+    assert!(setup.read(&kept).unwrap() == bytes(&pattern()));
+    send_all(keeper.as_fd(), &message(&[0, 1, 0])).unwrap();
+    assert_eq!(said(&keeper).0, Code::OutOfRange as u32, "it has heard of somebody else's loss");
+}

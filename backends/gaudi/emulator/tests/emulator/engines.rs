@@ -254,8 +254,11 @@ fn transfer_of_the_second_generation_tells_a_sync_object_that_it_has_ended() {
     const SRAM: u64 = 0x1000_FFFF_FD00_0000;
     let engines = [
         (0, 0x4C8_B000),
+        // Another queue of the same engine.
+        (1, 0x4C8_B000),
         (4, 0x4C9_B000),
         (8, 0x41C_B000),
+        (11, 0x41C_B000),
         (12, 0x41D_B000),
         (52, 0x43D_B000),
         (120, 0x47C_B000),
@@ -302,6 +305,13 @@ fn transfer_of_the_second_generation_tells_a_sync_object_that_it_has_ended() {
     ];
     let said = complaint(Generation::Gaudi2, 0, &other.concat());
     assert!(said.contains("nobody has said where"), "{said}");
+    // Engines that compute have no such registers, and neither has the first generation there.
+    for (generation, address) in
+        [(Generation::Gaudi2, REGISTERS + 0x400_B8C0), (Generation::Gaudi1, 0x7F_FC00_0000 + 0x50_98C0)]
+    {
+        let said = complaint(generation, 0, &long(address, 1));
+        assert!(said.contains(&format!("{address:#x}")), "{said}");
+    }
 }
 
 /// What a card says about commands that end badly.
