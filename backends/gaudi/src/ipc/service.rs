@@ -55,7 +55,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a connection may take to prove what it knows.
-const GREETING: Duration = Duration::from_secs(5);
+pub(super) const GREETING: Duration = Duration::from_secs(5);
 
 /// How long the other side may take to read a reply.
 const READING: Duration = Duration::from_secs(30);

@@ -11,7 +11,7 @@ use super::bounce::STAGE;
 use super::export::Export;
 use super::handle::Handle;
 use super::proof::{Side, Talk};
-use super::service::{ANSWER, FAREWELL, NOTICE, REPLY, address, message, split_reply, words};
+use super::service::{ANSWER, FAREWELL, GREETING, NOTICE, REPLY, address, message, split_reply, words};
 use super::socket::{receive_until, send_all, send_with};
 use crate::emulator::{Emulator, Options};
 use crate::{Gaudi, GaudiDevice};
@@ -386,6 +386,16 @@ fn listener_that_brings_no_memory_gets_no_bytes() {
     let shown = message(&[handle.secret.proof(Side::Importer, talk, 4096), 4096]);
     send_all(socket.as_fd(), &shown).unwrap();
     assert_eq!(said(&socket).0, Code::InvalidArgument as u32);
+}
+
+/// Only who has proved nothing has to hurry.
+#[test]
+fn guest_that_says_nothing_for_long_is_still_served() {
+    let setup = Setup::new("quiet");
+    let socket = listener(setup.export.handle());
+    std::thread::sleep(GREETING + Duration::from_millis(500));
+    send_all(socket.as_fd(), &message(&[0, 1, 0])).unwrap();
+    assert_eq!(said(&socket).0, Code::OutOfRange as u32);
 }
 
 /// A loss is told while the card is let go of, which the kernel waits for.
