@@ -32,7 +32,7 @@ fn buffer(Bytes(bytes): &mut Bytes) -> (Retained<sys::iree_hal_buffer_t>, Receiv
         check(sys::iree_hal_heap_buffer_wrap(
             sys::iree_hal_buffer_placement_t::default(),
             sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL,
-            sys::IREE_HAL_MEMORY_ACCESS_ALL as sys::iree_hal_memory_access_t,
+            sys::IREE_HAL_MEMORY_ACCESS_ALL.try_into().unwrap(),
             sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_MAPPING,
             8,
             sys::iree_byte_span_t { data: bytes.as_mut_ptr(), data_length: 8 },
