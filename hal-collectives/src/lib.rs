@@ -29,6 +29,8 @@ pub mod local;
 mod operation;
 mod piece;
 mod reduce;
+mod spread;
+mod told;
 mod tree;
 
 pub use communicator::{Buffers, Communicator, Done, Entry, Job, PieceEntry};
@@ -36,6 +38,7 @@ pub use element::{Element, Reduction};
 pub use operation::{ENCODED, Kind, Line, Operation, Places, RECEIVER, SENDER, Side};
 pub use piece::{Entered, Memory, PIECE, Parts, Piece, PieceBuffers, Pieces, Portions, Seat, Terms, WINDOW};
 pub use reduce::{Folding, reduce};
+pub use told::tell;
 pub use tree::Tree;
 
 /// What nearly everything here returns.

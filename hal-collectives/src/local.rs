@@ -26,6 +26,13 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+pub use crate::spread::Helper;
+
+/// Whether the bytes of an operation are on their way, so that a thread which has to wait could [help](Helper).
+pub fn is_busy() -> bool {
+    crate::spread::is_busy()
+}
+
 /// The groups that there are, by what their members call them.
 static GROUPS: Mutex<BTreeMap<Vec<u8>, Weak<Group>>> = Mutex::new(BTreeMap::new());
 

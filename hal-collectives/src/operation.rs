@@ -183,19 +183,12 @@ impl Operation {
             Kind::Recv { from } => (7, None, from, 0),
             Kind::SendRecv { to, from } => (8, None, to.unwrap_or(NOBODY), from.unwrap_or(NOBODY)),
         };
-        let reduction = reduction.and_then(|how| Reduction::ALL.iter().position(|&one| one == how));
-        let element = Element::ALL.iter().position(|&one| one == self.element);
-        let small =
-            |number: Option<usize>| number.and_then(|number| u8::try_from(number).ok()).unwrap_or(u8::MAX);
-        let mut bytes = [0; ENCODED];
-        let parts = [kind, small(reduction), small(element), 0]
-            .into_iter()
-            .chain(first.to_le_bytes())
-            .chain(second.to_le_bytes())
-            .chain([0; 4])
-            .chain(self.count.to_le_bytes());
-        bytes.iter_mut().zip(parts).for_each(|(byte, part)| *byte = part);
-        bytes
+        // Both are declared in the order of their lists, which `from_bytes` uses.
+        let (reduction, element) =
+            (reduction.map_or(u8::MAX, |how: Reduction| how as u8), self.element as u8);
+        let ([a, b, c, d], [e, f, g, h]) = (u32::to_le_bytes(first), u32::to_le_bytes(second));
+        let [i, j, k, l, m, n, o, p] = self.count.to_le_bytes();
+        [kind, reduction, element, 0, a, b, c, d, e, f, g, h, 0, 0, 0, 0, i, j, k, l, m, n, o, p]
     }
 
     /// The operation of some bytes; nothing if they are none.

@@ -263,6 +263,9 @@ fn width<T: Scalar, F: Fold<T>>() -> u64 {
     F::Step::SIZE as u64
 }
 
+/// How many bytes are combined on the stack: what a small operation reduces needs no memory of its own.
+const SMALL: usize = 512;
+
 /// How many elements a piece has whose widest form is of this size.
 fn piece_of(size: usize) -> usize {
     PIECE / size.max(1)
@@ -282,13 +285,28 @@ fn convert(
     (target, to): (&HostRange, usize),
     each: impl Fn(&[u8], &mut [u8]),
 ) {
+    if source.length().max(target.length()) <= SMALL as u64 {
+        let (old, new) = (&mut [0; SMALL], &mut [0; SMALL]);
+        return convert_by((source, from), (target, to), SMALL / from.max(to), (old, new), each);
+    }
     let most = piece_of(from.max(to));
-    let (mut old, mut new) = (vec![0; most * from], vec![0; most * to]);
+    let (old, new) = (&mut vec![0; most * from], &mut vec![0; most * to]);
+    convert_by((source, from), (target, to), most, (old, new), each);
+}
+
+/// The same, so many elements at a time, which both places have room for.
+fn convert_by(
+    (source, from): (&HostRange, usize),
+    (target, to): (&HostRange, usize),
+    most: usize,
+    (old, new): (&mut [u8], &mut [u8]),
+    each: impl Fn(&[u8], &mut [u8]),
+) {
     let count = source.length() / from as u64;
     let mut done = 0;
     while done < count {
         let some = usize::try_from(count - done).map_or(most, |left| left.min(most));
-        let piece = read_piece(source, done * from as u64, &mut old, some * from);
+        let piece = read_piece(source, done * from as u64, old, some * from);
         let results = new.get_mut(..some * to).unwrap_or_default();
         for (value, result) in piece.chunks_exact(from).zip(results.chunks_exact_mut(to)) {
             each(value, result);
@@ -312,14 +330,25 @@ fn close<T: Scalar, F: Fold<T>>(partials: &HostRange, ranks: u32, elements: &Hos
 }
 
 fn combine<T: Scalar, F: Fold<T>>(left: &HostRange, right: &HostRange, target: &HostRange) {
-    let size = F::Step::SIZE;
-    let most = piece_of(size) * size;
-    let (mut first, mut second) = (vec![0; most], vec![0; most]);
+    if left.length() <= SMALL as u64 {
+        return combine_by::<T, F>((left, right, target), &mut [0; SMALL], &mut [0; SMALL]);
+    }
+    let most = piece_of(F::Step::SIZE) * F::Step::SIZE;
+    combine_by::<T, F>((left, right, target), &mut vec![0; most], &mut vec![0; most]);
+}
+
+/// Combines in pieces as long as two places for them.
+fn combine_by<T: Scalar, F: Fold<T>>(
+    (left, right, target): (&HostRange, &HostRange, &HostRange),
+    first: &mut [u8],
+    second: &mut [u8],
+) {
+    let (size, most) = (F::Step::SIZE, first.len());
     let length = left.length();
     let mut done = 0;
     while done < length {
         let some = usize::try_from(length - done).map_or(most, |left| left.min(most));
-        let rights = read_piece(right, done, &mut second, some);
+        let rights = read_piece(right, done, second, some);
         let lefts = first.get_mut(..some).unwrap_or_default();
         let read = left.read(done, lefts);
         debug_assert!(read, "an operand is as long as its operation says");

@@ -15,7 +15,7 @@ mod common;
 use common::{Buffer, Device, Semaphore, check, view};
 use hal_backend::{
     Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Function, Heap, HostLoader, HostRange,
-    Job, LoadRequest, Loaded, NativeWaits, Parameters, Properties, Rejected,
+    Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters, Properties, Rejected,
 };
 use hal_sys as sys;
 use std::ptr::null_mut;
@@ -91,8 +91,8 @@ impl hal_backend::Device for NothingDevice {
         let _ = self.completer.set(completer);
     }
 
-    fn allocate(&self, _heap: usize, length: u64) -> Result<HostRange, Failure> {
-        HostRange::allocate(length, 64)
+    fn allocate(&self, request: &MemoryRequest) -> Result<HostRange, Failure> {
+        HostRange::allocate(request.length, 64)
     }
 
     fn supports(&self, format: &str, _host: &dyn HostLoader) -> bool {

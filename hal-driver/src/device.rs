@@ -20,31 +20,35 @@
 //! any other object. So the teardown has a reference as long as it runs, and whoever gives up the last one behind it frees the
 //! structure ([`Phase`]).
 
+mod bounce;
 mod collective;
-mod loan;
+mod completions;
+mod profile;
 mod queue;
 mod staged;
+mod work;
 
-pub(crate) use loan::Loan;
+pub(crate) use bounce::Bounce;
 
-use crate::alloca::PendingAllocas;
-use crate::allocator::{Allocator, Memory};
-use crate::channel::{Membership, Ranks};
-use crate::collective::Waiting;
-use crate::completions::{Completions, Looking};
-use crate::executable::{DeviceIdentity, Reflection};
-use crate::frontier::Frontiers;
-use crate::host_pool::HostPool;
-use crate::host_program::Loaders;
-use crate::object::{Header, HostAllocator, Lent, Out, Retained, allocate, resource};
-use crate::pools::Pools;
-use crate::proactor::Proactor;
-use crate::profile::{Profiler, matches};
-use crate::semaphore::Semaphore;
-use crate::staging::Staging;
-use crate::status::{Missing, Result, check, guard, guard_or, impossible, text, unimplemented, view};
-use crate::work::EngineBackend;
-use crate::{command_buffer, executable, teardown};
+use crate::command::channel::{Membership, Ranks};
+use crate::command::collective::Waiting;
+use crate::command::executable::{DeviceIdentity, Reflection};
+use crate::command::host_program::Loaders;
+use crate::command::staging::Staging;
+use crate::command::{command_buffer, executable};
+use crate::device::completions::{Completions, Looking};
+use crate::device::profile::{Profiler, matches};
+use crate::device::work::EngineBackend;
+use crate::ffi::object::{Header, HostAllocator, Lent, Out, Retained, allocate, resource};
+use crate::ffi::status::{Missing, Result, check, guard, guard_or, impossible, text, unimplemented, view};
+use crate::memory::alloca::PendingAllocas;
+use crate::memory::allocator::{Allocator, Memory};
+use crate::memory::pools::Pools;
+use crate::sync::frontier::Frontiers;
+use crate::sync::host_pool::HostPool;
+use crate::sync::proactor::Proactor;
+use crate::sync::semaphore::Semaphore;
+use crate::sync::teardown;
 use hal_backend::{Device, Properties};
 use hal_semaphore::{AdaptiveSpin, Clock, Code, Engine, Failure, MAX_VALUE, SystemClock};
 use hal_sys as sys;
@@ -357,7 +361,7 @@ impl<D: Device> Table<D> {
             let (phase, state) = unsafe { (&(*object).phase, &(*object).state) };
             if phase.is_over.load(Ordering::Acquire) {
                 // SAFETY: nothing runs for the device any more, and nobody has it.
-                return unsafe { crate::object::free(state.allocator, object) };
+                return unsafe { crate::ffi::object::free(state.allocator, object) };
             }
             if phase.is_ending.swap(true, Ordering::AcqRel) {
                 return;
@@ -660,7 +664,7 @@ unsafe extern "C" fn refine_topology_edge(
     _edge: *mut sys::iree_hal_topology_edge_t,
 ) -> sys::iree_status_t {
     // What IREE works out from the capabilities is right as it is.
-    crate::status::OK
+    crate::ffi::status::OK
 }
 
 unsafe extern "C" fn external_capture_begin(

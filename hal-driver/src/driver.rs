@@ -2,12 +2,14 @@
 
 //! The HAL driver and its factory: names, enumeration, and opening devices by path or number.
 
-use crate::channel::Membership;
+use crate::command::channel::Membership;
+use crate::command::executable::Reflection;
+use crate::command::launch::expand;
 use crate::device::HalDevice;
-use crate::executable::Reflection;
-use crate::launch::expand;
-use crate::object::{Header, HostAllocator, Lent, Out, allocate, free, named, required, resource, slice};
-use crate::status::{Result, check, guard, guard_or, invalid, text, view};
+use crate::ffi::object::{
+    Header, HostAllocator, Lent, Out, allocate, free, named, required, resource, slice,
+};
+use crate::ffi::status::{Result, check, guard, guard_or, invalid, text, view};
 use hal_backend::{DeviceInfo, Driver, Parameters};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -115,7 +117,7 @@ impl<R: Driver> Table<R> {
             Out::new(out_count).set(1);
             Out::new(out_infos).set(const { &Self::INFO });
         }
-        crate::status::OK
+        crate::ffi::status::OK
     }
 
     unsafe extern "C" fn try_create(

@@ -31,59 +31,30 @@
 //!
 //! # Where things are
 //!
-//! | C interface | here |
+//! | room | what lives there |
 //! |---|---|
-//! | driver factory, driver | `driver.rs` |
-//! | device | `device.rs`, queue operations in `device/queue.rs`; files and memory that the host cannot map in `device/staged.rs`, memory of other devices in `device/loan.rs`, which of its bytes in `ranges.rs`; for drivers that map it in `bounce.rs` |
-//! | semaphore | `semaphore.rs`: IREE's structure as a timeline of the engine |
-//! | allocator, buffer | `allocator.rs`, `buffer.rs`; memory by file descriptors in `external.rs` |
-//! | pools, stream-ordered allocation | `pools.rs`, `alloca.rs`; what is allocated in `reservation.rs` and `transient.rs` |
-//! | proactor | `proactor.rs` |
-//! | command buffer, event | `command_buffer.rs`, `record.rs`; captured bytes in `staging.rs` |
-//! | channel | `channel.rs`; collectives in `collective.rs`, command buffers that have some in `device/collective.rs`; what the launcher of many processes says in `launch.rs` |
-//! | executable, executable cache | `executable.rs`; the host's own in `host_program.rs` |
-//! | profiling | `profile.rs` |
-//! | frontiers and axes | `frontier.rs` |
-//! | what the engine carries | `work.rs`; who looks for completions of devices that do not report them in `completions.rs` |
+//! | `driver.rs` | driver factory, driver |
+//! | `device/` | the device (`device.rs`), its queue operations (`queue.rs`), what the engine carries for each (`work.rs`), who looks for completions of devices that do not report them (`completions.rs`), profiling (`profile.rs`); files and memory that the host cannot map (`staged.rs`), memory of other devices (`bounce.rs`), command buffers with collectives (`collective.rs`) |
+//! | `command/` | command buffer, event (`command_buffer.rs`, `record.rs`, captured bytes in `staging.rs`); executable, executable cache (`executable.rs`, the host's own in `host_program.rs`); channel (`channel.rs`), collectives (`collective.rs`), what the launcher of many processes says (`launch.rs`) |
+//! | `memory/` | allocator (`allocator.rs`; kinds of memory in `heap.rs`, by file descriptors in `external.rs`), buffer (`buffer.rs` over `backing.rs`; part of any driver's in `buffer_range.rs`); pools, stream-ordered allocation (`pools.rs`, `alloca.rs`, what is allocated in `reservation.rs` and `transient.rs`); host memory that stands for another device's (`bounce_buffer.rs`, which of its bytes in `ranges.rs`, for drivers that map it in `bounced_mapping.rs`) |
+//! | `sync/` | semaphore (`semaphore.rs`: IREE's structure as a timeline of the engine), frontiers and axes (`frontier.rs`), proactor (`proactor.rs`), what a thread brings back before it signals (`write_back.rs`), what it does while it waits (`watch.rs`), threads for what may block (`host_pool.rs`) and for teardown (`teardown.rs`) |
+//! | `ffi/` | C's side as types: counted objects (`object.rs`), statuses (`status.rs`), constants (`constants.rs`) |
+//!
+//! A room uses those below it in this table, never one above.
 
-mod alloca;
-mod allocator;
-mod bounce;
-mod buffer;
-mod channel;
-mod collective;
-mod command_buffer;
-mod completions;
-mod constants;
+mod command;
 mod device;
 mod driver;
-mod executable;
-mod external;
-mod frontier;
-mod host_pool;
-mod host_program;
-mod launch;
-mod lending;
-mod object;
-mod pools;
-mod proactor;
-mod profile;
-mod ranges;
-mod record;
-mod reservation;
-mod semaphore;
-mod staging;
-mod status;
-mod teardown;
+mod ffi;
+mod memory;
+mod sync;
 #[cfg(test)]
 #[cfg(feature = "mock")]
 mod testing;
-mod transient;
-mod work;
 
 pub use driver::register;
+pub use ffi::status::UNIMPLEMENTED;
 pub use hal_sys as sys;
-pub use status::UNIMPLEMENTED;
 
 /// Exports the function that adds a driver to IREE's registry, under the name that IREE's build is told.
 #[macro_export]

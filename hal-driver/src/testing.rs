@@ -2,10 +2,10 @@
 
 //! A mock device as C has it, for tests of what only this crate can see or do.
 
-use crate::object::Retained;
-use crate::proactor::Proactor;
-use crate::semaphore::IreeTimeline;
-use crate::status::{check, view};
+use crate::ffi::object::Retained;
+use crate::ffi::status::{check, view};
+use crate::sync::proactor::Proactor;
+use crate::sync::semaphore::IreeTimeline;
 use hal_sys as sys;
 use std::ptr::{null, null_mut};
 use std::sync::{Arc, Once};

@@ -9,7 +9,7 @@ mod common;
 use common::{Device, List, check, registry};
 use hal_backend::{
     Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange, Job,
-    LoadRequest, Loaded, NativeWaits, Parameters, Properties, QueueId, Rejected,
+    LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters, Properties, QueueId, Rejected,
 };
 use hal_semaphore::Code;
 use std::io::{Read, Write};
@@ -161,8 +161,8 @@ impl hal_backend::Device for PolledDevice {
         let _ = self.completer.set(completer);
     }
 
-    fn allocate(&self, _heap: usize, length: u64) -> Result<HostRange, Failure> {
-        HostRange::allocate(length, 64)
+    fn allocate(&self, request: &MemoryRequest) -> Result<HostRange, Failure> {
+        HostRange::allocate(request.length, 64)
     }
 
     fn host_view(&self, memory: &HostRange) -> Option<HostRange> {

@@ -301,12 +301,14 @@ impl Completer {
     }
 
     /// The engine, by way of a queue of it.
+    #[inline]
     fn keeper(&self, queue: usize) -> Result<Arc<dyn Keeper>, CompletionError> {
         let keeper = self.keepers.get(queue).or(self.keepers.first());
         keeper.and_then(Weak::upgrade).ok_or(CompletionError::Gone)
     }
 
     /// Everything submitted to `queue` up to `epoch` has ended, well unless reported as failed before.
+    #[inline]
     pub fn complete(&self, queue: QueueId, epoch: u64) -> Result<(), CompletionError> {
         self.keeper(queue.index())?.port().complete(queue, epoch, None)
     }

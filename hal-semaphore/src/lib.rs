@@ -145,16 +145,16 @@ mod engine;
 mod error;
 mod failure;
 mod ids;
+#[cfg(any(loom, shuttle))]
+pub mod mutation;
+#[cfg(not(any(loom, shuttle)))]
+mod mutation;
 mod native_event;
 mod notification;
 mod port;
 #[cfg(all(unix, feature = "reactor", not(any(loom, shuttle))))]
 pub mod reactor;
 mod ring;
-#[cfg(any(loom, shuttle))]
-pub mod sabotage;
-#[cfg(not(any(loom, shuttle)))]
-mod sabotage;
 mod semaphore;
 mod slab;
 mod sync;
@@ -167,6 +167,7 @@ pub use backend::Backend;
 pub use clock::{Clock, SystemClock, VirtualClock};
 pub use engine::{
     Action, Cancel, Deferred, Engine, Occupancy, Placement, Refused, Stats, WaitCounts, WaitMode,
+    WithoutCallbacks,
 };
 pub use error::{CompletionError, EngineError, SignalError, SubmitError, Unfinished, WaitError};
 pub use failure::{Code, Failure, Origin};

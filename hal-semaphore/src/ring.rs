@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 /// Takes the first entry.
+#[inline]
 pub(crate) fn take_first<T>(ring: &mut VecDeque<T>) -> Option<T> {
     let first = ring.pop_front();
     if ring.is_empty() {

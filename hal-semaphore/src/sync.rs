@@ -31,21 +31,26 @@ mod imp {
             Self(parking_lot::Mutex::new(value))
         }
 
+        #[inline]
         pub(crate) fn lock(&self) -> Guard<'_, T> {
             self.lock_awake().unwrap_or_else(|| self.0.lock())
         }
 
         /// Takes the lock if that can be done without sleeping.
+        #[inline]
         fn lock_awake(&self) -> Option<Guard<'_, T>> {
-            let mut guard = self.0.try_lock();
-            if guard.is_none() {
-                LOCKS.spin_until(SPIN, || {
-                    if !self.0.is_locked() {
-                        guard = self.0.try_lock();
-                    }
-                    guard.is_some()
-                });
-            }
+            self.0.try_lock().or_else(|| self.spin())
+        }
+
+        #[cold]
+        fn spin(&self) -> Option<Guard<'_, T>> {
+            let mut guard = None;
+            LOCKS.spin_until(SPIN, || {
+                if !self.0.is_locked() {
+                    guard = self.0.try_lock();
+                }
+                guard.is_some()
+            });
             guard
         }
     }
@@ -68,10 +73,12 @@ mod imp {
             Self { mutex: Mutex::new(value), sleepers: AtomicU64::new(0), since: AtomicU64::new(0) }
         }
 
+        #[inline]
         pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
             self.mutex.0.try_lock()
         }
 
+        #[inline]
         pub(crate) fn lock(&self) -> Guard<'_, T> {
             self.mutex.lock_awake().unwrap_or_else(|| self.sleep())
         }
@@ -88,6 +95,7 @@ mod imp {
         }
 
         /// Lets the lock go. Threads that take it often do so by this.
+        #[inline]
         pub(crate) fn unlock(&self, guard: Guard<'_, T>) {
             let since = self.since.load(Ordering::Relaxed);
             if since != 0 && now().saturating_sub(since) > PATIENCE {

@@ -169,12 +169,14 @@ impl Registration {
         Self { port, slot: Some(slot) }
     }
 
+    #[inline]
     pub(crate) fn slot(&self) -> &Arc<Slot> {
         #[expect(clippy::expect_used, reason = "only dropping takes the slot out")]
         self.slot.as_ref().expect("a registration that lives has its slot")
     }
 
     /// The engine's name for the timeline.
+    #[inline]
     pub fn key(&self) -> TimelineKey {
         self.slot().key()
     }
@@ -185,6 +187,7 @@ impl Registration {
     }
 
     /// The value reached, whether the timeline has failed or not.
+    #[inline]
     pub fn value(&self) -> u64 {
         self.slot().value()
     }

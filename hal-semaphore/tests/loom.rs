@@ -5,12 +5,12 @@
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p hal-semaphore --test loom --release`. `LOOM_MAX_PREEMPTIONS` sets
 //! the bound. Unless it is set the bound is 5, and less for the few models where that takes minutes: 4 where many
 //! events are made, a device is lost or two engines meet, 2 where three threads meet at one queue. Each model has a
-//! twin in which one line of the engine is wrong ([`hal_semaphore::sabotage`]); the twin must fail, or the model would prove
+//! mutant in which one line of the engine is wrong ([`hal_semaphore::mutation`]); the mutant must fail, or the model would prove
 //! nothing.
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-use hal_semaphore::sabotage::{self, Defect};
+use hal_semaphore::mutation::{self, Mutation};
 use hal_semaphore::testing::{Job, SoftBackend, device};
 use hal_semaphore::*;
 use loom::thread;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Explores a model on the engine as it is, or with the defect that the environment names.
+/// Explores a model on the engine as it is, or with the mutation that the environment names.
 fn holds(model: impl Fn() + Sync + Send + 'static) {
     holds_within(5, model);
 }
@@ -27,8 +27,8 @@ fn holds(model: impl Fn() + Sync + Send + 'static) {
 /// The same with fewer preemptions, for a model with more threads or more locks than five of them can be tried for in
 /// seconds.
 fn holds_within(bound: usize, model: impl Fn() + Sync + Send + 'static) {
-    let defect = std::env::var("ENGINE_DEFECT").map_or(0, |number| number.parse().unwrap());
-    sabotage::set(defect);
+    let mutation = std::env::var("ENGINE_MUTATION").map_or(0, |number| number.parse().unwrap());
+    mutation::set(mutation);
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound.get_or_insert(bound);
     builder.max_branches = 20_000;
@@ -41,17 +41,17 @@ fn holds_within(bound: usize, model: impl Fn() + Sync + Send + 'static) {
     println!("{} schedules", schedules.load(Ordering::Relaxed));
 }
 
-/// The test of that name does not pass on an engine with this defect. It runs in a process of its own: a lost wake-up
+/// The test of that name does not pass on an engine with this mutation. It runs in a process of its own: a lost wake-up
 /// is a deadlock, and loom ends the process over one.
-fn catches(defect: Defect, test: &str) {
+fn catches(mutation: Mutation, test: &str) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
-        .env("ENGINE_DEFECT", (defect as u32).to_string())
+        .env("ENGINE_MUTATION", (mutation as u32).to_string())
         .output()
         .unwrap();
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(told.contains("running 1 test"), "there is no test {test}");
-    assert!(!output.status.success(), "{test} did not notice {defect:?}");
+    assert!(!output.status.success(), "{test} did not notice {mutation:?}");
 }
 
 fn stepped(queues: usize) -> Engine<SoftBackend> {
@@ -91,8 +91,8 @@ fn a_signal_and_the_registration_of_its_wait_may_cross() {
 }
 
 #[test]
-fn twin_of_signal_against_register() {
-    catches(Defect::RegisterDoesNotLook, "a_signal_and_the_registration_of_its_wait_may_cross");
+fn mutant_of_signal_against_register_is_caught() {
+    catches(Mutation::RegisterDoesNotLook, "a_signal_and_the_registration_of_its_wait_may_cross");
 }
 
 /// The same for a thread that waits. It looks before it takes the lock, to save the trouble, and must look again.
@@ -115,8 +115,8 @@ fn a_signal_and_a_host_wait_may_cross() {
 }
 
 #[test]
-fn twin_of_signal_against_host_wait() {
-    catches(Defect::RegisterDoesNotLook, "a_signal_and_a_host_wait_may_cross");
+fn mutant_of_signal_against_host_wait_is_caught() {
+    catches(Mutation::RegisterDoesNotLook, "a_signal_and_a_host_wait_may_cross");
 }
 
 #[test]
@@ -173,8 +173,8 @@ fn a_completion_and_a_cancellation_may_cross() {
 }
 
 #[test]
-fn twin_of_complete_against_cancel() {
-    catches(Defect::CancelIgnoresState, "a_completion_and_a_cancellation_may_cross");
+fn mutant_of_complete_against_cancel_is_caught() {
+    catches(Mutation::CancelIgnoresState, "a_completion_and_a_cancellation_may_cross");
 }
 
 /// The producer of an event retires, and another operation takes an event to record, while the queue that waits for
@@ -214,8 +214,8 @@ fn the_last_reference_to_an_event_and_its_reuse_may_cross() {
 }
 
 #[test]
-fn twin_of_last_reference_against_reuse() {
-    catches(Defect::EventNotHeld, "the_last_reference_to_an_event_and_its_reuse_may_cross");
+fn mutant_of_last_reference_against_reuse_is_caught() {
+    catches(Mutation::EventNotHeld, "the_last_reference_to_an_event_and_its_reuse_may_cross");
 }
 
 /// A callback is on its way while the engine is shut down: after the shutdown nobody is called any more.
@@ -268,8 +268,8 @@ fn a_shutdown_and_a_callback_may_cross() {
 }
 
 #[test]
-fn twin_of_teardown_against_callback() {
-    catches(Defect::ShutdownForgetsCallbacks, "a_shutdown_and_a_callback_may_cross");
+fn mutant_of_teardown_against_callback_is_caught() {
+    catches(Mutation::ShutdownForgetsCallbacks, "a_shutdown_and_a_callback_may_cross");
 }
 
 /// Two queues report at the same time, one of them the effect of the other's cause: whoever sees the effect sees the
@@ -312,8 +312,8 @@ fn nobody_sees_an_effect_before_its_cause() {
 }
 
 #[test]
-fn twin_of_effect_against_cause() {
-    catches(Defect::RetireOutOfOrder, "nobody_sees_an_effect_before_its_cause");
+fn mutant_of_effect_against_cause_is_caught() {
+    catches(Mutation::RetireOutOfOrder, "nobody_sees_an_effect_before_its_cause");
 }
 
 /// A queue is handed work while another operation looks for a point to wait for: only what its device has accepted
@@ -346,8 +346,8 @@ fn two_submissions_may_cross() {
 }
 
 #[test]
-fn twin_of_submit_against_submit() {
-    catches(Defect::WaitsForUnissued, "two_submissions_may_cross");
+fn mutant_of_submit_against_submit_is_caught() {
+    catches(Mutation::WaitsForUnissued, "two_submissions_may_cross");
 }
 
 /// What cannot be done ahead waits for its waits after all, and they are reached while the backend is asked.
@@ -374,8 +374,8 @@ fn a_report_and_a_refusal_to_go_ahead_may_cross() {
 }
 
 #[test]
-fn twin_of_decline_against_report() {
-    catches(Defect::EarlyDoesNotLook, "a_report_and_a_refusal_to_go_ahead_may_cross");
+fn mutant_of_decline_against_report_is_caught() {
+    catches(Mutation::EarlyDoesNotLook, "a_report_and_a_refusal_to_go_ahead_may_cross");
 }
 
 /// What is done ahead takes its place in its queue while what it counts on fails.
@@ -518,9 +518,11 @@ fn an_announcement_and_a_listener_may_cross() {
 }
 
 #[test]
-fn twins_of_announcement_against_listener() {
-    for defect in [Defect::AnnounceDoesNotLook, Defect::ListenerLooksFirst, Defect::ListenerHasNoFence] {
-        catches(defect, "an_announcement_and_a_listener_may_cross");
+fn mutant_of_announcement_against_listener_is_caught() {
+    for mutation in
+        [Mutation::AnnounceDoesNotLook, Mutation::ListenerLooksFirst, Mutation::ListenerHasNoFence]
+    {
+        catches(mutation, "an_announcement_and_a_listener_may_cross");
     }
 }
 
@@ -554,8 +556,8 @@ fn threads_may_leave_a_queue_to_each_other() {
 }
 
 #[test]
-fn twin_of_hand_over() {
-    catches(Defect::LeavesWithoutSuccessor, "threads_may_leave_a_queue_to_each_other");
+fn mutant_of_hand_over_is_caught() {
+    catches(Mutation::LeavesWithoutSuccessor, "threads_may_leave_a_queue_to_each_other");
 }
 
 /// A device is full, and what it is full of is reported while the queue that wants room lies down.
@@ -582,9 +584,9 @@ fn a_full_device_and_a_report_may_cross() {
 }
 
 #[test]
-fn twin_of_full_against_report() {
-    catches(Defect::FullDoesNotLookAgain, "a_full_device_and_a_report_may_cross");
-    catches(Defect::FullLooksAtWorkLast, "a_full_device_and_a_report_may_cross");
+fn mutant_of_full_against_report_is_caught() {
+    catches(Mutation::FullDoesNotLookAgain, "a_full_device_and_a_report_may_cross");
+    catches(Mutation::FullLooksAtWorkLast, "a_full_device_and_a_report_may_cross");
 }
 
 /// The same where the device says that it has room, and reports nothing.
@@ -611,8 +613,8 @@ fn a_full_device_and_word_of_room_may_cross() {
 }
 
 #[test]
-fn twin_of_full_against_unblock() {
-    catches(Defect::FullDoesNotLookAgain, "a_full_device_and_word_of_room_may_cross");
+fn mutant_of_full_against_unblock_is_caught() {
+    catches(Mutation::FullDoesNotLookAgain, "a_full_device_and_word_of_room_may_cross");
 }
 
 /// What a device has no room for although it has nothing fails, even if the last thing that it had ends at that moment.
@@ -639,9 +641,9 @@ fn a_full_device_and_the_end_of_its_last_work_may_cross() {
 }
 
 #[test]
-fn twin_of_full_against_end() {
-    catches(Defect::RoomHasNoFence, "a_full_device_and_the_end_of_its_last_work_may_cross");
-    catches(Defect::CountsUnknown, "a_full_device_and_the_end_of_its_last_work_may_cross");
+fn mutant_of_full_against_end_is_caught() {
+    catches(Mutation::RoomHasNoFence, "a_full_device_and_the_end_of_its_last_work_may_cross");
+    catches(Mutation::CountsUnknown, "a_full_device_and_the_end_of_its_last_work_may_cross");
 }
 
 /// A timeline is failed while the operation retires that signals it: who waited has what the order of the two says, the
@@ -680,8 +682,8 @@ fn a_failure_and_a_retirement_may_cross() {
 }
 
 #[test]
-fn twin_of_failure_against_retirement() {
-    catches(Defect::FailureForgetsValue, "a_failure_and_a_retirement_may_cross");
+fn mutant_of_failure_against_retirement_is_caught() {
+    catches(Mutation::FailureForgetsValue, "a_failure_and_a_retirement_may_cross");
 }
 
 /// A submission ends at once and leaves a callback to another thread while the engine is shut down: after the shutdown
@@ -718,8 +720,8 @@ fn a_shutdown_and_a_deferred_callback_may_cross() {
 }
 
 #[test]
-fn twin_of_deferred_against_shutdown() {
-    catches(Defect::RestLooksAtQueuesLast, "a_shutdown_and_a_deferred_callback_may_cross");
+fn mutant_of_deferred_against_shutdown_is_caught() {
+    catches(Mutation::RestLooksAtQueuesLast, "a_shutdown_and_a_deferred_callback_may_cross");
 }
 
 /// A device is lost while two of its queues are handed work: everything ends, with that cause, and comes back.
@@ -752,8 +754,8 @@ fn the_loss_of_a_device_and_submissions_may_cross() {
 }
 
 #[test]
-fn twin_of_loss_against_submit() {
-    catches(Defect::SweepsWhileIssuing, "the_loss_of_a_device_and_submissions_may_cross");
+fn mutant_of_loss_against_submit_is_caught() {
+    catches(Mutation::SweepsWhileIssuing, "the_loss_of_a_device_and_submissions_may_cross");
 }
 
 /// An operation retires while a wait that its event covers is registered: whoever has the event holds it.
@@ -783,8 +785,8 @@ fn the_end_of_an_operation_and_a_wait_for_its_event_may_cross() {
 }
 
 #[test]
-fn twin_of_end_against_cover() {
-    catches(Defect::EventReleasedFirst, "the_end_of_an_operation_and_a_wait_for_its_event_may_cross");
+fn mutant_of_end_against_cover_is_caught() {
+    catches(Mutation::EventReleasedFirst, "the_end_of_an_operation_and_a_wait_for_its_event_may_cross");
 }
 
 /// A job and, behind it in its queue, one that fails signal a timeline of another engine, and two threads take their ends
@@ -814,8 +816,8 @@ fn two_ends_that_signal_another_engine_may_cross() {
 }
 
 #[test]
-fn twin_of_success_against_failure_elsewhere() {
-    catches(Defect::LettersOvertake, "two_ends_that_signal_another_engine_may_cross");
+fn mutant_of_success_against_failure_elsewhere_is_caught() {
+    catches(Mutation::LettersOvertake, "two_ends_that_signal_another_engine_may_cross");
 }
 
 /// A job signals a timeline of its engine and one of another engine. Whoever sees the first move and goes on to fail the
@@ -845,6 +847,6 @@ fn signals_of_one_job_to_two_engines_may_be_seen_apart() {
 }
 
 #[test]
-fn twin_of_own_signal_against_foreign_signal() {
-    catches(Defect::LettersAreLate, "signals_of_one_job_to_two_engines_may_be_seen_apart");
+fn mutant_of_own_signal_against_foreign_signal_is_caught() {
+    catches(Mutation::LettersAreLate, "signals_of_one_job_to_two_engines_may_be_seen_apart");
 }

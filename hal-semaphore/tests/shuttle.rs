@@ -13,7 +13,7 @@ mod common;
 
 use common::Seeded;
 use hal_semaphore::backend::{DeviceSpec, NativeWaits};
-use hal_semaphore::sabotage::{self, Defect};
+use hal_semaphore::mutation::{self, Mutation};
 use hal_semaphore::testing::{Job, SoftBackend, device};
 use hal_semaphore::*;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -188,13 +188,13 @@ fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}: a number")))
 }
 
-fn defect() {
-    sabotage::set(setting("ENGINE_DEFECT", 0));
+fn set_mutation() {
+    mutation::set(setting("ENGINE_MUTATION", 0));
 }
 
 #[test]
 fn random_schedules() {
-    defect();
+    set_mutation();
     let scheduler =
         RandomScheduler::new_from_seed(setting("SHUTTLE_SEED", 1), setting("SHUTTLE_ITERATIONS", 30_000));
     let seed = AtomicU64::new(0);
@@ -203,30 +203,30 @@ fn random_schedules() {
 
 #[test]
 fn schedules_with_few_preemptions() {
-    defect();
+    set_mutation();
     let (seed, iterations) = (setting("SHUTTLE_SEED", 1), setting("SHUTTLE_ITERATIONS", 10_000));
     let scheduler = PctScheduler::new_from_seed(seed, 3, iterations);
     let seed = AtomicU64::new(1 << 32);
     Runner::new(scheduler, shuttle::Config::default()).run(move || soak(seed.fetch_add(1, Ordering::SeqCst)));
 }
 
-/// The soak notices the defects that loom notices, as far as they show in it: the one that is left out needs a
+/// The soak notices the mutants that loom notices, as far as they show in it: the one that is left out needs a
 /// schedule too rare for chance, and loom, which tries them all, finds it.
 #[test]
-fn twins() {
-    for defect in [
-        Defect::RegisterDoesNotLook,
-        Defect::CancelIgnoresState,
-        Defect::EventNotHeld,
-        Defect::RetireOutOfOrder,
-        Defect::EarlyDoesNotLook,
+fn mutants_of_loom_are_caught() {
+    for mutation in [
+        Mutation::RegisterDoesNotLook,
+        Mutation::CancelIgnoresState,
+        Mutation::EventNotHeld,
+        Mutation::RetireOutOfOrder,
+        Mutation::EarlyDoesNotLook,
     ] {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "random_schedules", "--nocapture"])
-            .env("ENGINE_DEFECT", (defect as u32).to_string())
+            .env("ENGINE_MUTATION", (mutation as u32).to_string())
             .output()
             .unwrap();
         assert!(String::from_utf8_lossy(&output.stdout).contains("running 1 test"));
-        assert!(!output.status.success(), "the soak did not notice {defect:?}");
+        assert!(!output.status.success(), "the soak did not notice {mutation:?}");
     }
 }

@@ -162,7 +162,7 @@ impl Function {
     #[pyo3(signature = (*arguments))]
     fn __call__(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> PyResult<Py<PyAny>> {
         let arguments = self.arguments(arguments)?;
-        let results = py.detach(|| self.program.call(&self.plain, &settle(arguments)?))?;
+        let results = py.detach(|| self.program.call(&self.plain, &wait_for_values(arguments)?))?;
         convert::results(py, &results, &self.program)
     }
 
@@ -185,7 +185,7 @@ impl Function {
             }
             _ => {
                 let (kept, function) = (program.clone(), self.plain.clone());
-                Work::Threaded(Pending::run(move || kept.call(&function, &settle(arguments)?))?)
+                Work::Threaded(Pending::run(move || kept.call(&function, &wait_for_values(arguments)?))?)
             }
         };
         Ok(Future::new(work, program))
@@ -216,7 +216,7 @@ impl Function {
 }
 
 /// The values of arguments, once all are there.
-fn settle(arguments: Vec<Argument>) -> runtime::Result<Vec<Value>> {
+fn wait_for_values(arguments: Vec<Argument>) -> runtime::Result<Vec<Value>> {
     arguments
         .into_iter()
         .map(|argument| match argument {

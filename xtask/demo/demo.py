@@ -16,7 +16,7 @@ import networks
 import numpy as np
 import sharded
 import training
-from rig import CARDS, DEVICES, EXAMPLES, GIVEN, LLVM_CPU, LOCAL, MODELS, OURS, OUT, QUICK, RISCV32, SUPERVISOR, TILES, TOOLS, VMVX
+from rig import CARDS, DEVICES, EXAMPLES, GIVEN, LLVM_CPU, LOCAL, MODELS, OURS, OUT, QUICK, RISCV32, RISCV32_PLAIN, SLOW_TILES, SUPERVISOR, TILES, TOOLS, VMVX
 from rig import Failed, attempt, check, compile_model, invoke, note, run, summary
 
 def random(*shapes, scale=1.0):
@@ -76,6 +76,7 @@ def simple(name, cases, expected, flags, label=None, extra=()):
     modules = dict.fromkeys(DEVICES, compile_model(source, file, LOCAL + flags))
     if TILES and flags is LLVM_CPU:
         modules |= dict.fromkeys(TILES, compile_model(source, f"{file}-riscv32", LOCAL + RISCV32))
+        modules |= dict.fromkeys(SLOW_TILES, compile_model(source, f"{file}-riscv32-plain", LOCAL + RISCV32_PLAIN))
     for device, module in modules.items():
         for inputs in cases:
             def body(device=device, module=module, inputs=inputs):

@@ -32,6 +32,8 @@ RISCV32 = [
     "--iree-llvmcpu-target-cpu-features=+m,+f,+zba,+zbb",
     "--iree-llvmcpu-target-abi=ilp32f",
 ]
+# The same for a Wormhole's, which have neither floats nor bit operations: the driver replaces floats, and nothing else.
+RISCV32_PLAIN = [flag.replace("+m,+f,+zba,+zbb", "+m,+f") for flag in RISCV32]
 
 # Where each model runs. The local driver of IREE's own is here so that a reader sees the same model beside it.
 GIVEN = os.environ.get("HAL_DEMO_DEVICES", "").split()
@@ -55,6 +57,8 @@ if SUPERVISOR:
 
 # Those whose cores run executables for 32-bit RISC-V, and no others. Their floats are not the host's to the last bit.
 TILES = [] if GIVEN or SUPERVISOR else ["tenstorrent://emulated"]
+# Floats in software take up to eight times as long: models are small here.
+SLOW_TILES = [f"{device}?board=n150" for device in TILES]
 
 # Those of them that our own programs register, and so run on: neither IREE's own, nor those of somebody else's drivers.
 OURS = [] if GIVEN else [device for device in DEVICES if not device.startswith("local")]

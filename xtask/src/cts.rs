@@ -65,7 +65,7 @@ struct Variant<'a> {
 /// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work instead. The
 /// others report in the other two ways; one of them has everything besides that a card has: memory that the host cannot map,
 /// native events, and little room.
-const VARIANTS: [Variant<'static>; 10] = [
+const VARIANTS: [Variant<'static>; 11] = [
     Variant { name: "mock", uri: "mock", unsupported: "", skips: Some(0), formats: "" },
     Variant {
         name: "mock/held",
@@ -118,10 +118,21 @@ const VARIANTS: [Variant<'static>; 10] = [
         skips: Some(0),
         formats: RISC_V,
     },
+    Variant {
+        name: "tenstorrent/n150",
+        uri: "tenstorrent://emulated?board=n150",
+        unsupported: "",
+        skips: Some(0),
+        formats: PLAIN_RISC_V,
+    },
 ];
 
 /// What the cores of a Tensix tile run, compiled for as much as they can and for as little as they must.
-pub(crate) const RISC_V: &str = "riscv32_bits=embedded-elf-riscv_32;riscv32_plain=embedded-elf-riscv_32";
+const RISC_V: &str = "riscv32_bits=embedded-elf-riscv_32;riscv32_plain=embedded-elf-riscv_32";
+
+/// The same for cores without floats and bit operations: floats, which are replaced as they are loaded, and integers.
+pub(crate) const PLAIN_RISC_V: &str =
+    "riscv32_floats=embedded-elf-riscv_32;riscv32_plain=embedded-elf-riscv_32";
 
 /// The drivers whose cards a supervisor shows as nodes.
 const NODES: [&str; 2] = ["gaudi://emulated", "qaic://emulated"];
@@ -289,7 +300,7 @@ pub(crate) fn environment(command: &mut Command, name: &str, uri: &str, data: &P
 }
 
 /// How the executables of the suite are compiled: the format's name, and the compiler's flags.
-const FORMATS: [(&str, &[&str]); 4] = [
+const FORMATS: [(&str, &[&str]); 5] = [
     ("llvm_cpu", &["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=generic"]),
     ("vmvx", &["--iree-hal-local-target-device-backends=vmvx"]),
     (
@@ -299,6 +310,16 @@ const FORMATS: [(&str, &[&str]); 4] = [
             "--iree-llvmcpu-target-triple=riscv32-pc-linux-elf",
             "--iree-llvmcpu-target-cpu=generic-rv32",
             "--iree-llvmcpu-target-cpu-features=+m,+f,+zba,+zbb",
+            "--iree-llvmcpu-target-abi=ilp32f",
+        ],
+    ),
+    (
+        "riscv32_floats",
+        &[
+            "--iree-hal-local-target-device-backends=llvm-cpu",
+            "--iree-llvmcpu-target-triple=riscv32-pc-linux-elf",
+            "--iree-llvmcpu-target-cpu=generic-rv32",
+            "--iree-llvmcpu-target-cpu-features=+m,+f",
             "--iree-llvmcpu-target-abi=ilp32f",
         ],
     ),

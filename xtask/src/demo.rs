@@ -6,6 +6,7 @@
 use crate::iree::{Flavour, Plugin, Tree};
 use crate::{setup, with, workspace};
 use anyhow::{Context, Result};
+use std::path::Path;
 use std::process::Command;
 
 #[derive(Debug, clap::Args)]
@@ -97,28 +98,13 @@ pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
     let (bundle, lines) = (folder.join("run.ireeprof"), folder.join("run.jsonl"));
     let (picture, trace) = (folder.join("run.svg"), folder.join("run.trace.json"));
     let root = workspace::root()?;
-    let mut arguments = options.arguments.clone();
-    if arguments.is_empty() {
-        let module = folder.join("transformer.vmfb");
-        let compiled = Command::new(tree.python().program("iree-compile"))
-            .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
-            .arg("--iree-llvmcpu-target-cpu=host")
-            .arg(root.join("xtask/demo/models/transformer.mlir"))
-            .arg("-o")
-            .arg(&module)
-            .status()
-            .context("starting iree-compile")?;
-        if !compiled.success() {
-            return Ok(false);
-        }
-        arguments = vec![
-            format!("--device={device}"),
-            format!("--module={}", module.display()),
-            "--function=main".into(),
-        ];
-        let shapes = ["32x64", "64x64", "64x64", "64x64", "64x64", "64x256", "256x64"];
-        arguments.extend(shapes.map(|shape| format!("--input={shape}xf32=0.01")));
-    }
+    let arguments = match options.arguments.as_slice() {
+        [] => match transformer(&tree, &folder, device)? {
+            Some(arguments) => arguments,
+            None => return Ok(false),
+        },
+        given => given.to_vec(),
+    };
     let steps: [(&str, Command); 3] = [
         ("iree-run-module", {
             let mut command = Command::new(tree.tool("iree-run-module"));
@@ -161,6 +147,30 @@ pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
         bundle.display()
     );
     Ok(true)
+}
+
+/// Compiles the demo's transformer block, and says how it is run; nothing, if it does not compile.
+fn transformer(tree: &Tree, folder: &Path, device: &str) -> Result<Option<Vec<String>>> {
+    let module = folder.join("transformer.vmfb");
+    let compiled = Command::new(tree.python().program("iree-compile"))
+        .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
+        .arg("--iree-llvmcpu-target-cpu=host")
+        .arg(workspace::root()?.join("xtask/demo/models/transformer.mlir"))
+        .arg("-o")
+        .arg(&module)
+        .status()
+        .context("starting iree-compile")?;
+    if !compiled.success() {
+        return Ok(None);
+    }
+    let mut arguments = vec![
+        format!("--device={device}"),
+        format!("--module={}", module.display()),
+        "--function=main".into(),
+    ];
+    let shapes = ["32x64", "64x64", "64x64", "64x64", "64x64", "64x256", "256x64"];
+    arguments.extend(shapes.map(|shape| format!("--input={shape}xf32=0.01")));
+    Ok(Some(arguments))
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ const fn target(
     Target { name, package, program, test }
 }
 
-const TARGETS: [Target; 25] = [
+const TARGETS: [Target; 28] = [
     target(
         "gaudi/container",
         "hal-gaudi",
@@ -106,6 +106,19 @@ const TARGETS: [Target; 25] = [
     target("qaic/messages", "hal-qaic-emulator", "emulator", "fuzz::any_message_has_an_answer"),
     target("qaic/commands", "hal-qaic-emulator", "emulator", "fuzz::any_command_has_an_answer"),
     target("qaic/requests", "hal-qaic-emulator", "emulator", "fuzz::any_request_has_an_answer"),
+    target(
+        "tenstorrent/container",
+        "hal-tenstorrent",
+        "",
+        "container::tests::damaged_containers_are_read_or_refused",
+    ),
+    target("tenstorrent/container-noise", "hal-tenstorrent", "", "container::tests::noise_is_refused"),
+    target(
+        "tenstorrent/attributes",
+        "tenstorrent-loader",
+        "",
+        "attributes::tests::damaged_attributes_are_read_or_refused",
+    ),
     target("tenstorrent/elf", "tenstorrent-loader", "files", "damaged_files_are_loaded_or_refused"),
     target("tenstorrent/elf-noise", "tenstorrent-loader", "files", "noise_is_refused"),
     target("tenstorrent/library", "tenstorrent-loader", "library", "damaged_memory_is_read_or_refused"),

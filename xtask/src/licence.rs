@@ -2,7 +2,8 @@
 
 //! That each source file names its licence, in its first lines, where a reader of one file alone finds it.
 
-use std::path::{Path, PathBuf};
+use crate::workspace::{files_below, root};
+use std::path::PathBuf;
 
 /// What stands there, after the mark of a comment.
 const LINE: &str = "SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception";
@@ -27,23 +28,17 @@ fn expected(name: &str) -> Option<String> {
     SOURCES.iter().find(|(end, _)| name.ends_with(end)).map(|(_, mark)| format!("{mark} {LINE}"))
 }
 
-/// Every source below a folder, but for what is built and what is hidden.
-fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
-    for entry in std::fs::read_dir(folder).unwrap().flatten() {
-        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-        let is_ours = !name.starts_with('.') && !matches!(name.as_str(), "target" | "__pycache__");
-        if path.is_dir() && is_ours {
-            sources(&path, found);
-        } else if let Some(line) = expected(&name).filter(|_| path.is_file()) {
-            found.push((path, line));
-        }
-    }
+/// Every source, and the line that it should have.
+fn sources() -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    files_below(&root().unwrap(), &mut files);
+    let line = |path: &PathBuf| expected(&path.file_name()?.to_string_lossy());
+    files.into_iter().filter_map(|path| line(&path).map(|line| (path, line))).collect()
 }
 
 #[test]
 fn each_source_names_its_licence_at_its_beginning() {
-    let mut found = Vec::new();
-    sources(&crate::workspace::root().unwrap(), &mut found);
+    let found = sources();
     assert!(found.len() > 500, "only {} sources were found", found.len());
     let is_without = |(path, line): &&(PathBuf, String)| {
         let text = std::fs::read_to_string(path).unwrap();
@@ -56,7 +51,7 @@ fn each_source_names_its_licence_at_its_beginning() {
 
 #[test]
 fn each_package_names_the_licence_of_the_workspace() {
-    let root = crate::workspace::root().unwrap();
+    let root = root().unwrap();
     let workspace = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
     let members = workspace.lines().find_map(|line| line.strip_prefix("members = [")).unwrap();
     assert!(LINE.ends_with(workspace.split("license = \"").nth(1).unwrap().split('"').next().unwrap()));

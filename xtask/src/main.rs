@@ -17,6 +17,10 @@ mod iree;
 mod licence;
 mod mutants;
 mod new_backend;
+#[cfg(test)]
+mod oldest_compiler;
+#[cfg(test)]
+mod paths;
 mod programs;
 mod setup;
 mod steps;

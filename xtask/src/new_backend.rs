@@ -87,11 +87,11 @@ pub(crate) fn create(name: &str, place: &Place) -> Result<()> {
     // The same versions as here, so that nothing has to be fetched.
     let lock = place.root.join("Cargo.lock");
     std::fs::copy(&lock, dir.join("Cargo.lock")).with_context(|| format!("copying {}", lock.display()))?;
-    settle_lock(dir)
+    trim_lock(dir)
 }
 
 /// Takes out of the lock what this crate does not need, so that `--locked` finds it as it should be.
-fn settle_lock(dir: &Path) -> Result<()> {
+fn trim_lock(dir: &Path) -> Result<()> {
     let output = workspace::cargo()
         .args(["update", "--workspace", "--offline", "--quiet"])
         .current_dir(dir)

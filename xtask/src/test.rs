@@ -44,174 +44,275 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(steps::green(&outcomes))
 }
 
+/// Every step, in the order in which they run.
 fn steps(root: &Path, target: &Path) -> Vec<Step> {
-    let cargo = |arguments: &[&str]| {
+    let me = std::env::current_exe().unwrap_or_else(|_| "xtask".into()).to_string_lossy().into_owned();
+    let commands = Commands { root, target, me };
+    [basic, through_iree, rehearsals, of_the_engine, of_a_release]
+        .into_iter()
+        .flat_map(|steps| steps(&commands))
+        .collect()
+}
+
+/// What the steps are called.
+#[cfg(test)]
+pub(crate) fn names() -> Vec<&'static str> {
+    steps(Path::new(""), Path::new("")).iter().map(|step| step.name).collect()
+}
+
+/// Makes the steps' commands.
+struct Commands<'a> {
+    root: &'a Path,
+    target: &'a Path,
+    /// This program.
+    me: String,
+}
+
+impl Commands<'_> {
+    fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = workspace::cargo();
-        command.args(arguments).current_dir(root);
+        command.args(arguments).current_dir(self.root);
         command
-    };
-    // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
-    let checker = |name: &str, arguments: &[&str]| {
-        let mut command = cargo(arguments);
+    }
+
+    fn xtask(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.me);
+        command.args(setup::is_allowed().then_some("--yes")).args(arguments).current_dir(self.root);
+        command
+    }
+
+    /// A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
+    fn checker(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = self.cargo(arguments);
         let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-        command.env("RUSTFLAGS", format!("{flags} --cfg {name}")).env("CARGO_TARGET_DIR", target.join(name));
         command
-    };
-    let engine = "hal-semaphore";
-    let step = |name, about, command| Step { name, about, missing: None, command };
-    let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
-    docs.env("RUSTDOCFLAGS", "-Dwarnings");
-    let me = std::env::current_exe().unwrap_or_else(|_| "xtask".into());
-    let me = me.to_string_lossy();
-    let xtask = |arguments: &[&str]| {
-        let mut command = Command::new(&*me);
-        command.args(setup::is_allowed().then_some("--yes")).args(arguments).current_dir(root);
+            .env("RUSTFLAGS", format!("{flags} --cfg {name}"))
+            .env("CARGO_TARGET_DIR", self.target.join(name));
         command
-    };
+    }
+
+    fn docs(&self) -> Command {
+        let mut docs = self.cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
+        docs.env("RUSTDOCFLAGS", "-Dwarnings");
+        docs
+    }
+}
+
+fn step(name: &'static str, about: &'static str, command: Command) -> Step {
+    Step { name, about, missing: None, command }
+}
+
+/// The crate with the engine.
+const ENGINE: &str = "hal-semaphore";
+
+/// The sources, IREE's tools, and the tests of each crate.
+fn basic(commands: &Commands<'_>) -> Vec<Step> {
     vec![
         Step {
             missing: Some(|| component("rustfmt", "fmt")),
-            ..step("format", "the sources are formatted", cargo(&["fmt", "--all", "--check"]))
+            ..step("format", "the sources are formatted", commands.cargo(&["fmt", "--all", "--check"]))
         },
         step(
             "build",
             "IREE's tools and its conformance suite, with our drivers linked in",
-            xtask(&["build"]),
+            commands.xtask(&["build"]),
         ),
         Step {
             missing: Some(|| component("clippy", "clippy")),
             ..step(
                 "clippy",
                 "no warning anywhere",
-                cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-Dwarnings"]),
+                commands.cargo(&[
+                    "clippy",
+                    "--workspace",
+                    "--all-targets",
+                    "--all-features",
+                    "--",
+                    "-Dwarnings",
+                ]),
             )
         },
         step(
             "unit",
             "unit, property and regression tests, examples in the documentation",
-            cargo(&["test", "--workspace", "--all-features"]),
+            commands.cargo(&["test", "--workspace", "--all-features"]),
         ),
-        step("cts", "IREE's conformance suite on every backend", xtask(&["cts"])),
+    ]
+}
+
+/// What IREE's suite, models and programs of other people's say.
+fn through_iree(commands: &Commands<'_>) -> Vec<Step> {
+    vec![
+        step("cts", "IREE's conformance suite on every backend", commands.xtask(&["cts"])),
         step(
             "nodes",
             "the suite on cards that a supervisor shows as nodes: each system call, by other processes",
-            xtask(&["cts", "--nodes"]),
+            commands.xtask(&["cts", "--nodes"]),
         ),
         step(
             "programs",
             "a minute of random programs over IREE's interface, on every device and on local-task",
-            xtask(&["programs", "--seconds", "60"]),
+            commands.xtask(&["programs", "--seconds", "60"]),
         ),
-        step("third-party", "a driver outside the workspace builds, links and runs", xtask(&["third-party"])),
+        step(
+            "third-party",
+            "a driver outside the workspace builds, links and runs",
+            commands.xtask(&["third-party"]),
+        ),
         step(
             "embedders",
             "programs in C, C++ and Rust outside the repository build and run",
-            xtask(&["embedders"]),
+            commands.xtask(&["embedders"]),
         ),
         step(
             "asan",
             "the driver's tests with AddressSanitizer (`cargo xtask asan` has IREE's side too, and C programs)",
-            xtask(&["asan", "--quick"]),
+            commands.xtask(&["asan", "--quick"]),
         ),
-        step("demo", "real models on every device, checked against numpy and local-sync", xtask(&["demo"])),
-        step("demo-nodes", "the demo's own models through nodes", xtask(&["demo", "--nodes", "--quick"])),
+        step(
+            "demo",
+            "real models on every device, checked against numpy and local-sync",
+            commands.xtask(&["demo"]),
+        ),
+        step(
+            "demo-nodes",
+            "the demo's own models through nodes",
+            commands.xtask(&["demo", "--nodes", "--quick"]),
+        ),
         step(
             "replay",
             "what models do on one device, recorded and replayed on the others",
-            xtask(&["replay"]),
+            commands.xtask(&["replay"]),
         ),
+    ]
+}
+
+/// What a person with a card runs, on emulated ones; and what comes from outside, damaged.
+fn rehearsals(commands: &Commands<'_>) -> Vec<Step> {
+    vec![
         step(
             "rehearsal",
             "what a person with a Gaudi card runs, on an emulated one",
-            xtask(&["hw", "gaudi", "--device", "gaudi://emulated"]),
+            commands.xtask(&["hw", "gaudi", "--device", "gaudi://emulated"]),
         ),
         step(
             "rehearsal-nodes",
             "the same through nodes, on the other generation; nothing is measured",
-            xtask(&["with", "gaudi://emulated?generation=gaudi1", "--", &me, "hw", "gaudi", "--quick"]),
+            commands.xtask(&[
+                "with",
+                "gaudi://emulated?generation=gaudi1",
+                "--",
+                &commands.me,
+                "hw",
+                "gaudi",
+                "--quick",
+            ]),
         ),
         step(
             "rehearsal-qaic",
             "what a person with a Cloud AI 100 runs, on an emulated one",
-            xtask(&["hw", "qaic", "--device", "qaic://emulated"]),
+            commands.xtask(&["hw", "qaic", "--device", "qaic://emulated"]),
         ),
         step(
             "rehearsal-tenstorrent",
             "what a person with a Tenstorrent card runs, on an emulated one",
-            xtask(&["hw", "tenstorrent", "--device", "tenstorrent://emulated"]),
+            commands.xtask(&["hw", "tenstorrent", "--device", "tenstorrent://emulated"]),
         ),
         step(
             "fuzz",
             "a minute of what comes from outside, made up and damaged",
-            xtask(&["fuzz", "--seconds", "60"]),
+            commands.xtask(&["fuzz", "--seconds", "60"]),
         ),
+    ]
+}
+
+/// The engine by itself, and what everything costs.
+fn of_the_engine(commands: &Commands<'_>) -> Vec<Step> {
+    vec![
         step(
             "memory",
             "allocations, bytes and stack at full size, optimised",
-            cargo(&["test", "-p", engine, "--release", "--test", "steady_state"]),
+            commands.cargo(&["test", "-p", ENGINE, "--release", "--test", "steady_state"]),
         ),
         step("oracle", "4,000 random graphs against the order that they ask for, optimised", {
-            let mut oracle = cargo(&["test", "-p", engine, "--release", "--test", "engine", "dag::"]);
+            let mut oracle =
+                commands.cargo(&["test", "-p", ENGINE, "--release", "--test", "engine", "dag::"]);
             oracle.env("DAG_SEEDS", "4000");
             oracle
         }),
         step(
             "worlds",
             "a minute of random programs on random devices, judged by the engine's rules",
-            xtask(&["worlds", "--seconds", "60"]),
+            commands.xtask(&["worlds", "--seconds", "60"]),
         ),
         step(
             "loom",
-            "every interleaving of each race, and the twins that must fail",
-            checker("loom", &["test", "-p", engine, "--test", "loom", "--release"]),
+            "every interleaving of each race, and the mutants that must fail",
+            commands.checker("loom", &["test", "-p", ENGINE, "--test", "loom", "--release"]),
         ),
         step(
             "shuttle",
-            "random schedules of many threads, and the twins that must fail",
-            checker("shuttle", &["test", "-p", engine, "--test", "shuttle", "--release"]),
+            "random schedules of many threads, and the mutants that must fail",
+            commands.checker("shuttle", &["test", "-p", ENGINE, "--test", "shuttle", "--release"]),
         ),
         step(
             "mutants",
             "a sample of wrong lines in the engine: a test notices each, or hal-semaphore/mutants.toml says why none need",
-            xtask(&["mutants", "--sample", "6", "--seed", "1"]),
+            commands.xtask(&["mutants", "--sample", "6", "--seed", "1"]),
         ),
-        step("example", "the walkthrough runs", cargo(&["run", "-p", engine, "--example", "walkthrough"])),
+        step(
+            "example",
+            "the walkthrough runs",
+            commands.cargo(&["run", "-p", ENGINE, "--example", "walkthrough"]),
+        ),
         step(
             "instructions",
             "no operation costs more instructions than its budget",
-            xtask(&["instructions"]),
+            commands.xtask(&["instructions"]),
         ),
         step(
             "bench",
             "each benchmark of the engine runs once",
-            cargo(&["bench", "-p", engine, "--bench", "engine", "--", "--test"]),
+            commands.cargo(&["bench", "-p", ENGINE, "--bench", "engine", "--", "--test"]),
         ),
         step(
             "side-by-side",
             "each case runs on IREE's local drivers and on the mock device",
-            xtask(&["bench", "--quick"]),
+            commands.xtask(&["bench", "--quick"]),
         ),
-        step("time", "calls of a module are timed on two devices in turns", xtask(&["time", "--turns", "1"])),
+        step(
+            "time",
+            "calls of a module are timed on two devices in turns",
+            commands.xtask(&["time", "--turns", "1"]),
+        ),
+    ]
+}
+
+/// What is published: packages, the oldest compiler, documentation, dependencies.
+fn of_a_release(commands: &Commands<'_>) -> Vec<Step> {
+    vec![
         step(
             "package",
             "the crates that can be published are whole: each builds from what would be uploaded",
-            cargo(&[&["package", "--quiet", "--allow-dirty", "--offline"], PUBLISHED.as_slice()].concat()),
+            commands.cargo(
+                &[&["package", "--quiet", "--allow-dirty", "--offline"], PUBLISHED.as_slice()].concat(),
+            ),
         ),
         Step {
             missing: Some(msrv_missing),
             ..step(
                 "msrv",
                 "everything builds with the oldest compiler that the manifest promises",
-                msrv(root, target),
+                msrv(commands.root, commands.target),
             )
         },
-        step("docs", "the documentation builds without a warning", docs),
+        step("docs", "the documentation builds without a warning", commands.docs()),
         Step {
             missing: Some(deny_missing),
             ..step(
                 "deny",
                 "licences, sources and versions of what we depend on",
-                cargo(&["deny", "--all-features", "check", "bans", "licenses", "sources"]),
+                commands.cargo(&["deny", "--all-features", "check", "bans", "licenses", "sources"]),
             )
         },
         Step {
@@ -219,7 +320,7 @@ fn steps(root: &Path, target: &Path) -> Vec<Step> {
             ..step(
                 "advisories",
                 "nothing that we depend on has a known vulnerability, or was withdrawn",
-                cargo(&["deny", "--all-features", "check", "--disable-fetch", "advisories"]),
+                commands.cargo(&["deny", "--all-features", "check", "--disable-fetch", "advisories"]),
             )
         },
     ]
@@ -233,7 +334,7 @@ const PUBLISHED: [&str; 8] =
 const MSRV: &str = env!("CARGO_PKG_RUST_VERSION");
 
 /// A check of everything with that toolchain, which keeps its own folder.
-fn msrv(root: &Path, target: &Path) -> Command {
+pub(crate) fn msrv(root: &Path, target: &Path) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", MSRV, "cargo", "check", "--workspace", "--all-features", "--locked", "--quiet"]);
     // This cargo's environment names its own compiler.

@@ -12,11 +12,7 @@ mod queue;
 
 use bytecode::Bytecode;
 use event::Event;
-use hal_backend::{
-    Code, Completer, Completion, Device, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader,
-    HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, NativeWaits, Parameters, Properties,
-    Rejected,
-};
+use hal_backend::{Code, Completer, Completion, Device, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, NativeWaits, Parameters, Properties, Rejected, MemoryRequest};
 use queue::{Queue, Reports};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -131,8 +127,8 @@ impl Device for Card {
         self.reports.start(completer);
     }
 
-    fn allocate(&self, heap: usize, length: u64) -> Result<Memory, Failure> {
-        Ok(Memory { heap, range: HostRange::allocate(length, 256)? })
+    fn allocate(&self, request: &MemoryRequest) -> Result<Memory, Failure> {
+        Ok(Memory { heap: request.heap, range: HostRange::allocate(request.length, 256)? })
     }
 
     fn import(&self, range: HostRange) -> Result<Memory, Failure> {

@@ -5,6 +5,7 @@
 use crate::command::Job;
 use crate::host::HostRange;
 use crate::program::{Function, HostLoader, Inferred, LoadRequest};
+use crate::request::MemoryRequest;
 use crate::uri::Parameters;
 use hal_semaphore::backend::{Completer, DeviceSpec};
 use hal_semaphore::{Code, Failure};
@@ -115,8 +116,8 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// The queues may be used now, and completions go to `completer`.
     fn start(&self, completer: Completer);
 
-    /// Memory of the heap with this number.
-    fn allocate(&self, heap: usize, length: u64) -> Result<Self::Memory, Failure>;
+    /// Memory. What the request says of its purpose is a hint, and the rest is what it must be.
+    fn allocate(&self, request: &MemoryRequest) -> Result<Self::Memory, Failure>;
 
     /// Makes host memory usable by the device without copying it, as memory of a heap with an
     /// [`import_alignment`](Heap::import_alignment).

@@ -32,6 +32,7 @@ mod device;
 mod host;
 mod machine;
 mod program;
+mod request;
 mod uri;
 
 pub use command::{
@@ -41,6 +42,7 @@ pub use device::{Device, DeviceInfo, Driver, Heap, Loaded, Properties, Rejected}
 pub use hal_semaphore::backend::{Completer, Completion, DeviceSpec, NativeWait, NativeWaits};
 pub use hal_semaphore::{AdaptiveSpin, Code, CompletionError, Failure, Origin, Point, QueueId};
 pub use host::{HostPart, HostRange};
-pub use machine::{processors, scramble};
+pub use machine::{processors, splitmix64};
 pub use program::{Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest};
+pub use request::{MemoryRequest, Purpose};
 pub use uri::Parameters;

@@ -23,7 +23,8 @@
 //! | [`supervised`], [`interrupt`] | answering for other processes, as a supervisor does |
 //! | [`machine`] | one lock, workers that execute, a clock, places to sleep |
 //! | [`share`] | host executables: how workers share a dispatch |
-//! | [`threads`] | the threads of a machine, and the machines of a process |
+//! | [`threads`] | the threads of a machine |
+//! | [`registry`] | the machines of a process; and, for backends, the cards that it has open |
 //! | [`options`], [`fault`] | what a URI asks for: how to execute, and what goes wrong |
 //!
 //! What is left for the emulator itself is its device: states, requests, memory, queues, and the rules of its kernel
@@ -43,6 +44,7 @@ pub mod machine;
 pub mod options;
 pub mod process;
 pub mod programs;
+pub mod registry;
 pub mod remote;
 pub mod share;
 pub mod supervised;

@@ -14,7 +14,7 @@
 
 use crate::options::Execution;
 use crate::share::{Dispatch, Share};
-use hal_backend::{Failure, HostProgram, scramble};
+use hal_backend::{Failure, HostProgram, splitmix64};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
@@ -172,7 +172,7 @@ impl<S, U: Copy + Ord> Machine<S, U> {
         if self.execution.seeded {
             state.ready.make_contiguous().sort_unstable();
             state.drawn += 1;
-            let draw = scramble(self.execution.seed ^ scramble(state.drawn));
+            let draw = splitmix64(self.execution.seed ^ splitmix64(state.drawn));
             position = usize::try_from(draw % state.ready.len() as u64).unwrap_or(0);
         }
         state.ready.remove(position)

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The threads of an emulator, and the machines that a process has.
+//! The threads of an emulator.
 
 use hal_backend::{Code, Failure};
-use parking_lot::Mutex;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// A machine with its workers and its clock. When this is dropped, the machine is told to stop and its threads are joined.
@@ -74,80 +73,6 @@ impl<M> fmt::Debug for Running<M> {
     }
 }
 
-/// Every machine of a kind that this process has: a static of each emulator.
-pub struct Machines<E>(Mutex<Vec<(Access, Weak<E>)>>);
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
-    /// [`Machines::shared`] may give it again.
-    Shared,
-    Private,
-}
-
-impl<E> Machines<E> {
-    /// There are none.
-    pub const fn new() -> Self {
-        Self(Mutex::new(Vec::new()))
-    }
-
-    /// The machine that is the same as one that is asked for, or a new one.
-    pub fn shared(
-        &self,
-        same: impl Fn(&E) -> bool,
-        make: impl FnOnce() -> Result<E, Failure>,
-    ) -> Result<Arc<E>, Failure> {
-        // What is looked at may be its last reference, and to end a machine takes as long as its programs: not under the lock.
-        let mut seen = Vec::new();
-        let mut machines = self.0.lock();
-        for (access, machine) in machines.iter() {
-            if *access == Access::Shared
-                && let Some(machine) = machine.upgrade()
-            {
-                if same(&machine) {
-                    return Ok(machine);
-                }
-                seen.push(machine);
-            }
-        }
-        let machine = Arc::new(make()?);
-        Self::add(&mut machines, Access::Shared, &machine);
-        drop(machines);
-        drop(seen);
-        Ok(machine)
-    }
-
-    /// A machine that [`Machines::shared`] never gives.
-    pub fn private(&self, machine: E) -> Arc<E> {
-        let machine = Arc::new(machine);
-        Self::add(&mut self.0.lock(), Access::Private, &machine);
-        machine
-    }
-
-    /// Adds a machine, and forgets those that have ended.
-    fn add(machines: &mut Vec<(Access, Weak<E>)>, access: Access, machine: &Arc<E>) {
-        machines.retain(|(_, machine)| machine.strong_count() > 0);
-        machines.push((access, Arc::downgrade(machine)));
-    }
-
-    /// Finds a machine.
-    pub fn find(&self, wanted: impl Fn(&E) -> bool) -> Option<Arc<E>> {
-        let machines: Vec<_> = self.0.lock().iter().filter_map(|(_, machine)| machine.upgrade()).collect();
-        machines.into_iter().find(|machine| wanted(machine))
-    }
-}
-
-impl<E> Default for Machines<E> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<E> fmt::Debug for Machines<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Machines").field(&self.0.lock().len()).finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,21 +102,5 @@ mod tests {
         drop(running);
         assert_eq!(machine.ended.load(Ordering::Acquire), 4, "three workers and the clock");
         assert_eq!(Arc::strong_count(&machine), 1);
-    }
-
-    #[test]
-    fn machines_that_are_the_same_are_one_while_they_live() {
-        let machines = Machines::new();
-        let get = |wanted: u32| machines.shared(|&machine| machine == wanted, || Ok(wanted)).unwrap();
-        let (one, two) = (get(1), get(2));
-        assert!(Arc::ptr_eq(&one, &get(1)) && !Arc::ptr_eq(&one, &two));
-        let private = machines.private(3);
-        assert!(!Arc::ptr_eq(&private, &get(3)), "nobody else gets it");
-        assert!(machines.find(|&machine| machine == 3).is_some_and(|found| Arc::ptr_eq(&found, &private)));
-        drop((one, private));
-        assert!(machines.find(|&machine| machine == 1).is_none());
-        let _again = get(1);
-        assert_eq!(machines.0.lock().len(), 2, "those that have ended are forgotten");
-        assert!(machines.find(|&machine| machine == 2).is_some());
     }
 }

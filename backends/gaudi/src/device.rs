@@ -14,8 +14,8 @@ use crate::shared::Shared;
 use crate::submit::Submitter;
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Function, Heap as HeapInfo, HostCall,
-    HostLoader, HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, NativeWaits, Properties,
-    Rejected,
+    HostLoader, HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits,
+    Properties, Rejected,
 };
 use hal_emulation::programs::Programs;
 use std::fmt;
@@ -114,7 +114,7 @@ impl GaudiDevice {
             Self { properties, device, host, ipc, dma, queues, programs, threads: Vec::new(), card };
         // Made before its threads, so that those that were started end when another one cannot be.
         made.start_thread(format!("gaudi-{}", settings.number), Queues::serve)?;
-        made.start_thread(format!("gaudi-{}-errors", settings.number), Queues::heed)?;
+        made.start_thread(format!("gaudi-{}-errors", settings.number), Queues::watch_for_reset)?;
         Ok(made)
     }
 
@@ -283,11 +283,11 @@ impl Device for GaudiDevice {
         self.queues.start(completer);
     }
 
-    fn allocate(&self, heap: usize, length: u64) -> Result<Memory, Failure> {
-        match heap {
-            DEVICE_HEAP => self.device.allocate(length),
-            HOST_HEAP => self.host.allocate(length),
-            _ => Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}"))),
+    fn allocate(&self, request: &MemoryRequest) -> Result<Memory, Failure> {
+        match request.heap {
+            DEVICE_HEAP => self.device.allocate(request.length),
+            HOST_HEAP => self.host.allocate(request.length),
+            heap => Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}"))),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::kmd::{Card, Progress};
 use crate::memory::{Memory, Region};
 use crate::packet::{self, pieces};
 use crate::shared::Shared as Open;
-use crate::submit::{LARGEST, Refused, Submission, Submitter};
+use crate::submit::{InFlight, LARGEST, Refused, Submitter};
 use hal_backend::{Code, Failure, HostRange};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -55,7 +55,7 @@ struct Lines {
 struct Transfer {
     /// What is not submitted yet.
     commands: VecDeque<Vec<u8>>,
-    submissions: VecDeque<Submission>,
+    submissions: VecDeque<InFlight>,
     failure: Option<Failure>,
     outcome: Arc<OnceLock<Result<(), Failure>>>,
     _held: Vec<Memory>,
@@ -216,6 +216,12 @@ impl Shared {
             return Err(Failure::new(Code::InvalidArgument, "a transfer of no bytes"));
         }
         let region = Region::host(&self.card, range.clone()).map_err(|errno| {
+            if let Some(loss) = self.submitter.loss() {
+                // Nobody else may ever ask anything of the card, and it has to be let go of.
+                let mut lines = self.lines.lock();
+                lines.lost.get_or_insert(loss);
+                self.collect_ended(&mut lines);
+            }
             let what =
                 format!("{} bytes at {:p} could not be made known to it", range.length(), range.address());
             self.card.failure(&what, errno)
@@ -250,7 +256,7 @@ impl Shared {
             line.push_back(transfer);
         }
         self.submit(&mut lines);
-        self.settle(&mut lines);
+        self.collect_ended(&mut lines);
         drop(lines);
         // What could not even begin was refused.
         match outcome.get() {
@@ -286,7 +292,7 @@ impl Shared {
     }
 
     /// Takes what has ended out of the lines, oldest first, and says how it went.
-    fn settle(&self, lines: &mut Lines) {
+    fn collect_ended(&self, lines: &mut Lines) {
         let Lines { lines, lost } = lines;
         for line in lines.iter_mut() {
             while let Some(transfer) = line.front_mut() {
@@ -338,12 +344,12 @@ impl Shared {
             }
         }
         let mut lines = self.lines.lock();
-        self.settle(&mut lines);
+        self.collect_ended(&mut lines);
         if lines.lost.is_none() {
             self.submit(&mut lines);
         }
         if lines.lost.is_some() {
-            self.settle(&mut lines);
+            self.collect_ended(&mut lines);
         }
     }
 }

@@ -333,7 +333,9 @@ mod tests {
     use super::*;
     use crate::Gaudi;
     use crate::executable::{self, Container, DataSegment, FORMAT, Patch, PatchKind};
-    use hal_backend::{Device, Driver, HostLoader, HostProgram, LoadRequest, Loaded, Parameters};
+    use hal_backend::{
+        Device, Driver, HostLoader, HostProgram, LoadRequest, Loaded, MemoryRequest, Parameters,
+    };
 
     struct NoHost;
 
@@ -377,7 +379,7 @@ mod tests {
         let (here, there) = (card(0), card(1));
         let planner = planner(&here);
         for (device, works) in [(&here, true), (&there, false)] {
-            let memory = Arc::new(device.allocate(0, 64).unwrap());
+            let memory = Arc::new(device.allocate(&MemoryRequest::new(0, 64)).unwrap());
             let target = Span { place: Place::Device(memory, 0), length: 64 };
             let fill = Command::Fill { target, pattern: Pattern::new(&[1]).unwrap() };
             let dispatch = Command::Dispatch(Box::new(Dispatch {

@@ -31,7 +31,7 @@ use crate::generation::{Capabilities, Generation, Lane};
 use crate::kmd::{Bell, clock};
 use crate::memory::Memory;
 use crate::plan::{Planner, Step};
-use crate::submit::{Refused, Submission, Submitter};
+use crate::submit::{InFlight, Refused, Submitter};
 use hal_backend::{Commands, Completer, Failure, Job, Observer, QueueId, Rejected};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
@@ -55,7 +55,7 @@ struct Flight {
     /// What is not submitted yet.
     steps: VecDeque<Step>,
     /// What is, in order; the last one ends last.
-    submissions: SmallVec<[Submission; 2]>,
+    submissions: SmallVec<[InFlight; 2]>,
     /// Which of them end commands that somebody watches.
     marks: Vec<(usize, usize)>,
     /// From when to when the commands went that somebody watches, and have ended.
@@ -120,7 +120,7 @@ pub(crate) struct Queues {
     work: Condvar,
     completer: OnceLock<Completer>,
     /// Ends the wait for word of errors.
-    quiet: Bell,
+    shutdown: Bell,
 }
 
 /// Why a submission was not made now.
@@ -144,7 +144,7 @@ impl From<Refused> for Stop {
 impl Queues {
     pub(crate) fn new(planner: Planner, submitter: Arc<Submitter>) -> Result<Arc<Self>, Failure> {
         let no_bell = |errno| planner.card.failure("word of its errors", errno);
-        let quiet = Bell::new().map_err(no_bell)?;
+        let shutdown = Bell::new().map_err(no_bell)?;
         let generation = planner.card.generation();
         let state = State {
             queues: (0..generation.queues()).map(|_| Queue::default()).collect(),
@@ -160,7 +160,7 @@ impl Queues {
             state: Mutex::new(state),
             work: Condvar::new(),
             completer: OnceLock::new(),
-            quiet,
+            shutdown,
         }))
     }
 
@@ -389,7 +389,7 @@ impl Queues {
     pub(crate) fn stop(&self) {
         self.state.lock().stopping = true;
         self.work.notify_all();
-        self.quiet.ring();
+        self.shutdown.ring();
     }
 }
 

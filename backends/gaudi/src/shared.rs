@@ -9,15 +9,12 @@
 use crate::kmd::{Card, Kernel, identity};
 use crate::memory::Heap;
 use hal_backend::{Code, Failure};
-use parking_lot::Mutex;
+use hal_emulation::registry::Registry;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-
-/// How long to sleep while a card is being closed.
-const RETRY: Duration = Duration::from_millis(1);
 
 /// An open card, and what there is once for it.
 pub(crate) struct Shared {
@@ -37,45 +34,8 @@ pub(crate) enum Key {
     Emulated(usize, String),
 }
 
-struct Entry {
-    key: Key,
-    shared: Weak<Shared>,
-    card: Weak<Card>,
-    /// There as long as the card has its file.
-    life: Weak<()>,
-}
-
-impl Entry {
-    /// Whether the card's file is there, or was a moment ago.
-    fn has_file(&self) -> bool {
-        self.card.upgrade().map_or(self.life.strong_count() > 0, |card| card.is_open())
-    }
-}
-
-static OPEN: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
-
-/// Cards that threads of this process are about to open.
-static OPENING: Mutex<Vec<Key>> = Mutex::new(Vec::new());
-
-/// A card is this thread's to open.
-struct Opening<'a>(&'a Key);
-
-impl<'a> Opening<'a> {
-    /// Nothing if another thread is at it.
-    fn begin(key: &'a Key) -> Option<Self> {
-        let mut opening = OPENING.lock();
-        (!opening.contains(key)).then(|| {
-            opening.push(key.clone());
-            Self(key)
-        })
-    }
-}
-
-impl Drop for Opening<'_> {
-    fn drop(&mut self) {
-        OPENING.lock().retain(|key| key != self.0);
-    }
-}
+/// The cards that are open.
+static CARDS: Registry<Key, Shared> = Registry::new();
 
 /// What an open file is known by.
 pub(crate) fn key_of_file(file: BorrowedFd<'_>) -> Result<Key, Failure> {
@@ -94,66 +54,29 @@ pub(crate) fn key_of_node(path: &Path) -> Key {
     }
 }
 
-enum Found {
-    Open(Arc<Shared>),
-    /// It is still open, but only until what is left of it is dropped.
-    Closing,
-    Nothing,
-}
-
-fn find(key: &Key) -> Found {
-    let mut open = OPEN.lock();
-    open.retain(|entry| entry.life.strong_count() > 0);
-    let mut found = Found::Nothing;
-    for entry in open.iter().filter(|entry| entry.key == *key) {
-        match entry.shared.upgrade() {
-            // A card that was lost is opened again, beside what is left of it.
-            Some(shared) if shared.card.is_open() => return Found::Open(shared),
-            None if entry.has_file() => found = Found::Closing,
-            _ => {}
-        }
-    }
-    found
-}
-
 impl Shared {
-    fn new(card: Arc<Card>, keys: impl IntoIterator<Item = Key>) -> Arc<Self> {
+    /// What there is once for a card.
+    pub(crate) fn of(card: Arc<Card>) -> Self {
         let (device, host) = (Heap::device(&card), Heap::host(&card));
-        let shared = Arc::new(Self { card, device, host, in_flight: Arc::default() });
-        let entry = |key| Entry {
-            key,
-            shared: Arc::downgrade(&shared),
-            card: Arc::downgrade(&shared.card),
-            life: shared.card.life(),
-        };
-        OPEN.lock().extend(keys.into_iter().map(entry));
-        shared
+        Self { card, device, host, in_flight: Arc::default() }
     }
 
-    /// The card behind a node: opened, unless this process has it open.
+    /// The card behind a node: opened, unless this process has it open. One that is lost is waited for until its file is closed.
     pub(crate) fn open(
         kernel: Arc<dyn Kernel>,
         key: Key,
         path: &Path,
         patience: Duration,
     ) -> Result<Arc<Self>, Failure> {
-        let begin = Instant::now();
-        // Of threads that open one card at once, one does, and the others get what it has.
-        let _opening = loop {
-            let opening = Opening::begin(&key);
-            let waits = begin.elapsed() < patience;
-            match find(&key) {
-                Found::Open(shared) => return Ok(shared),
-                Found::Closing if waits => {}
-                Found::Closing | Found::Nothing if opening.is_some() || !waits => break opening,
-                Found::Closing | Found::Nothing => {}
-            }
-            drop(opening);
-            std::thread::sleep(RETRY);
-        };
-        let card = Card::open(kernel, path, patience.saturating_sub(begin.elapsed()))?;
-        let file = card.key();
-        Ok(Self::new(card, [key.clone()].into_iter().chain(file)))
+        let end = Instant::now() + patience;
+        let shared = CARDS.open(key, Some(end), |place| {
+            let left = end.saturating_duration_since(Instant::now());
+            Card::open_at(Some(place), kernel, path, left).map(Self::of)
+        })?;
+        if let Some(file) = shared.card.key() {
+            CARDS.name(&shared, file);
+        }
+        Ok(shared)
     }
 
     /// The card behind a descriptor of the program's.
@@ -163,9 +86,109 @@ impl Shared {
         name: String,
     ) -> Result<Arc<Self>, Failure> {
         let key = key_of_file(file)?;
-        if let Found::Open(shared) = find(&key) {
-            return Ok(shared);
+        CARDS.open(key, None, |place| {
+            // Who has the file already needs to wait for nobody else to close it.
+            place.free();
+            Card::adopt_at(Some(place), kernel, file, name).map(Self::of)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dma::{Dma, Request};
+    use crate::emulator::{Emulator, Options};
+    use crate::generation::Generation;
+    use crate::kmd::Holder;
+    use hal_backend::HostRange;
+    use parking_lot::Mutex;
+
+    fn open(emulator: &Arc<Emulator>, patience: Duration) -> Result<Arc<Shared>, Failure> {
+        let node = Path::new("/dev/accel/accel0");
+        let key = Key::Emulated(Arc::as_ptr(emulator).addr(), node.display().to_string());
+        Shared::open(emulator.clone(), key, node, patience)
+    }
+
+    #[test]
+    fn card_that_is_open_is_given_to_who_opens_it() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let one = open(&emulator, Duration::ZERO).unwrap();
+        assert!(Arc::ptr_eq(&one, &open(&emulator, Duration::ZERO).unwrap()));
+    }
+
+    /// That it was found out by a request is enough: nobody needs to have let go of it yet.
+    #[test]
+    fn card_that_is_known_to_be_lost_is_given_to_nobody() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let lost = open(&emulator, Duration::ZERO).unwrap();
+        emulator.unplug(0);
+        let heap = lost.host.allocate(4096).unwrap_err();
+        assert!(heap.message().contains("gone"), "{heap}");
+        assert!(lost.card.is_open(), "nobody has let go of it");
+        let refused =
+            open(&emulator, Duration::from_millis(10)).map(|_| "a lost card was given out").unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    }
+
+    type Transfer = fn(&Dma) -> Result<Request, Failure>;
+
+    /// Without a device, whose threads would do it.
+    #[test]
+    fn card_that_is_found_lost_by_a_transfer_is_let_go_of() {
+        for generation in [Generation::Gaudi1, Generation::Gaudi2] {
+            let transfers: [Transfer; 2] = [
+                |dma| dma.host_to_device(&HostRange::allocate(4096, 64)?, 1 << 40),
+                |dma| dma.fill([1; 4], 1 << 40, 4096),
+            ];
+            for (number, transfer) in transfers.into_iter().enumerate() {
+                let emulator = Emulator::new(Options::of(generation)).unwrap();
+                let shared = open(&emulator, Duration::ZERO).unwrap();
+                let dma = Dma::of(&shared);
+                emulator.unplug(0);
+                let failure = transfer(&dma).unwrap_err();
+                assert!(failure.message().contains("gone"), "{number}: {failure}");
+                assert!(!shared.card.is_open(), "{generation} {number}: it is kept open");
+                let later = transfer(&dma).unwrap_err();
+                assert_eq!(later.code(), Code::Unavailable, "{number}: {later}");
+            }
         }
-        Ok(Self::new(Card::adopt(kernel, file, name)?, [key]))
+    }
+
+    /// Somebody who has the memory of a card, and opens that when it goes.
+    struct Opener {
+        emulator: Arc<Emulator>,
+        card: Arc<Card>,
+        got: Mutex<Option<Result<bool, Code>>>,
+    }
+
+    impl Holder for Opener {
+        fn let_go(&self, _: &str) {
+            let opened = open(&self.emulator, Duration::ZERO);
+            let got =
+                opened.map(|shared| Arc::ptr_eq(&shared.card, &self.card)).map_err(|failure| failure.code());
+            *self.got.lock() = Some(got);
+        }
+    }
+
+    /// Those who have its memory may take their time, and its file is there until they have.
+    #[test]
+    fn card_that_is_being_let_go_of_is_given_to_nobody() {
+        let ends: [fn(&Card); 2] =
+            [Card::close, |card| card.lose(&Failure::new(Code::Unavailable, "it was on fire"))];
+        for (number, end) in ends.into_iter().enumerate() {
+            let emulator = Emulator::new(Options::default()).unwrap();
+            let shared = open(&emulator, Duration::ZERO).unwrap();
+            let opener = Arc::new(Opener {
+                emulator: emulator.clone(),
+                card: shared.card.clone(),
+                got: Mutex::default(),
+            });
+            let holder: Arc<dyn Holder> = opener.clone();
+            shared.card.is_held_by(Arc::downgrade(&holder));
+            end(&shared.card);
+            assert_eq!(*opener.got.lock(), Some(Err(Code::Unavailable)), "{number}");
+            assert!(!Arc::ptr_eq(&shared, &open(&emulator, Duration::from_secs(20)).unwrap()), "{number}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! Everything that a card is asked to do goes through a [`Submitter`], and those of one card count together, so that the
 //! kernel's limits are kept in one place. The kernel takes a limited number of submissions (64 on Gaudi 2), and remembers the outcome of no more than that:
-//! an older one is "gone", its errors with it. A [`Submission`] therefore counts as in flight until its outcome has been
+//! an older one is "gone", its errors with it. A [`InFlight`] therefore counts as in flight until its outcome has been
 //! *seen* ([`Submitter::poll`]) and it is dropped, and no more are made than the kernel remembers. No error is lost.
 //!
 //! Where the card reads commands from memory, that memory must stay until the submission has ended: it belongs to the
@@ -12,7 +12,7 @@
 
 use crate::generation::Capabilities;
 use crate::kmd::uapi::{cb, event};
-use crate::kmd::{Card, Errno, OPERATIONAL, Progress};
+use crate::kmd::{Card, Ending, Errno, OPERATIONAL, Progress};
 use crate::memory::{Heap, Memory};
 use crate::shared::Shared;
 use hal_backend::{Code, Failure, HostRange, Origin};
@@ -62,7 +62,7 @@ struct KernelBuffer {
 }
 
 /// One submission, in flight until it is dropped. Only dropped once it has ended.
-pub(crate) struct Submission {
+pub(crate) struct InFlight {
     sequence: u64,
     queue: u32,
     /// What the card reads.
@@ -70,13 +70,13 @@ pub(crate) struct Submission {
     _place: Place,
 }
 
-impl fmt::Debug for Submission {
+impl fmt::Debug for InFlight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Submission({} on {})", self.sequence, self.queue)
+        write!(f, "InFlight({} on {})", self.sequence, self.queue)
     }
 }
 
-impl Submission {
+impl InFlight {
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -90,8 +90,8 @@ impl Submission {
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    fn fill(self, sequence: u64, queue: u32, commands: Option<Memory>) -> Submission {
-        Submission { sequence, queue, _commands: commands, _place: self }
+    fn fill(self, sequence: u64, queue: u32, commands: Option<Memory>) -> InFlight {
+        InFlight { sequence, queue, _commands: commands, _place: self }
     }
 }
 
@@ -143,10 +143,10 @@ impl Submitter {
     }
 
     /// Why the card is of no use any more.
-    pub(crate) fn lost(&self, errno: Errno) -> Failure {
+    fn lost(&self, errno: Errno) -> Failure {
         // A card that is about to be reset is operational until then, and refuses waits.
         if errno == Errno::BUSY && self.card.take_events() & event::DEVICE_RESET != 0 {
-            return self.told();
+            return self.reset_failure();
         }
         let (name, state) = (self.card.name(), refusing(self.card.state(), errno));
         let message = match self.card.noted() {
@@ -157,7 +157,7 @@ impl Submitter {
     }
 
     /// Puts commands on a hardware queue.
-    pub(crate) fn submit(&self, queue: u32, commands: &[u8]) -> Result<Submission, Refused> {
+    pub(crate) fn submit(&self, queue: u32, commands: &[u8]) -> Result<InFlight, Refused> {
         let place = self.place()?;
         let what = "commands could not be submitted";
         let too_long = || {
@@ -177,7 +177,10 @@ impl Submitter {
             self.buffers.lock().push(buffer);
             return Ok(place.fill(sequence.map_err(|errno| self.refused(what, errno))?, queue, None));
         }
-        let memory = self.host.allocate(commands.len() as u64).map_err(Refused::Failed)?;
+        let memory = self.host.allocate(commands.len() as u64).map_err(|failure| match self.loss() {
+            Some(loss) => Refused::Lost(loss),
+            None => Refused::Failed(failure),
+        })?;
         if !memory.host_view().is_some_and(|view| view.write(0, commands)) {
             return Err(Refused::Failed(self.card.failure(what, Errno::FAULT)));
         }
@@ -197,7 +200,7 @@ impl Submitter {
     }
 
     /// Makes a hardware queue signal behind everything that it has.
-    pub(crate) fn signal(&self, queue: u32) -> Result<Submission, Refused> {
+    pub(crate) fn signal(&self, queue: u32) -> Result<InFlight, Refused> {
         let place = self.place()?;
         let sequence = self.card.signal(queue, self.timeout).map_err(|errno| {
             let refused = self.refused("a signal was refused", errno);
@@ -219,7 +222,7 @@ impl Submitter {
     }
 
     /// Makes a hardware queue wait for a signal; nothing, if that has come.
-    pub(crate) fn wait(&self, queue: u32, signal: u64) -> Result<Option<Submission>, Refused> {
+    pub(crate) fn wait(&self, queue: u32, signal: u64) -> Result<Option<InFlight>, Refused> {
         let place = self.place()?;
         match self.card.wait_for_signal(queue, signal, self.timeout) {
             Ok(Some(sequence)) => Ok(Some(place.fill(sequence, queue, None))),
@@ -288,8 +291,22 @@ impl Submitter {
         Failure::with_origin(Code::Aborted, Origin::Device, message)
     }
 
+    /// Why the card is of no use any more, if a request was refused for that.
+    pub(crate) fn loss(&self) -> Option<Failure> {
+        self.card.ending().map(|ending| self.ended(ending))
+    }
+
+    /// Why the card is of no use any more.
+    pub(crate) fn ended(&self, ending: Ending) -> Failure {
+        match ending {
+            Ending::Told => self.reset_failure(),
+            Ending::Refused(errno) => self.lost(errno),
+            Ending::Lost(failure) => failure,
+        }
+    }
+
     /// Why the card is of no use any more, when its driver has said so.
-    pub(crate) fn told(&self) -> Failure {
+    fn reset_failure(&self) -> Failure {
         if self.card.take_events() & event::CS_TIMEOUT != 0 {
             return self.too_late("a submission");
         }
@@ -326,6 +343,10 @@ fn refusing(state: &'static str, errno: Errno) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::emulator::{Emulator, Options};
+    use hal_emulation::Kernel;
+    use std::os::fd::AsFd;
+    use std::path::Path;
 
     #[test]
     fn a_place_is_counted_until_it_is_dropped_and_leaves_nothing() {
@@ -344,5 +365,19 @@ mod tests {
         assert_eq!(refusing(OPERATIONAL, Errno::BUSY), "taken by a reset");
         assert_eq!(refusing("being reset", Errno::BUSY), "being reset");
         assert_eq!(refusing(OPERATIONAL, Errno::NODEV), OPERATIONAL);
+    }
+
+    /// What the driver tells of it it tells once, and here to somebody else: another user of the same file.
+    #[test]
+    fn card_that_refuses_waits_before_it_is_reset_is_said_to_be_taken_by_that() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
+        let adopt = |name: &str| Card::adopt(emulator.clone(), file.as_fd(), name.to_owned()).unwrap();
+        let (told, other) = (adopt("one"), adopt("two"));
+        emulator.fail(0);
+        assert_ne!(told.take_events() & event::DEVICE_RESET, 0);
+        let shared = Shared::of(other);
+        let failure = Submitter::new(&shared, None, None).lost(Errno::BUSY);
+        assert!(failure.message().contains("two is taken by a reset"), "{failure}");
     }
 }

@@ -92,6 +92,7 @@ fn container_without_its_host_executable_is_refused_when_it_is_loaded() {
 
 /// Each way in which a container can disagree with the functions that it is for.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
 fn container_that_disagrees_with_its_functions_is_refused_with_both_numbers() {
     let refused = |change: &dyn Fn(&mut Container)| {
         let mut container = wrap(&functions(), Generation::Gaudi2).unwrap();

@@ -5,7 +5,7 @@
 
 mod support;
 
-use hal_backend::{Command, Device, Failure, Observer, Pattern, Place, Span};
+use hal_backend::{Command, Device, Failure, MemoryRequest, Observer, Pattern, Place, Span};
 use hal_gaudi::GaudiDevice;
 use hal_testbench::{Testbench, until_known};
 use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
@@ -54,7 +54,7 @@ fn whoever_watches_a_job_may_submit_another_one() {
         let name = uri.clone();
         std::thread::spawn(move || {
             let device = Arc::new(open(&uri));
-            let memory = Arc::new(device.allocate(0, 4096).unwrap());
+            let memory = Arc::new(device.allocate(&MemoryRequest::new(0, 4096)).unwrap());
             let busy =
                 Arc::new(Busy { bench: OnceLock::new(), memory: memory.clone(), told: Mutex::default() });
             let bench = Arc::new(Testbench::observed(device, busy.clone()));

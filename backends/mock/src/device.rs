@@ -10,7 +10,7 @@ use crate::queue::Hardware;
 use crate::workers::Workers;
 use hal_backend::{
     Code, Completer, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Job, LoadRequest, Loaded,
-    Properties, Rejected,
+    MemoryRequest, Properties, Rejected,
 };
 use std::sync::Arc;
 
@@ -83,11 +83,12 @@ impl Device for MockDevice {
         self.hardware.start(completer);
     }
 
-    fn allocate(&self, heap: usize, length: u64) -> Result<MockMemory, Failure> {
+    fn allocate(&self, request: &MemoryRequest) -> Result<MockMemory, Failure> {
         self.hardware.faults().allocate()?;
-        match (self.memory.get(heap), self.properties.heaps.get(heap)) {
-            (Some(budget), Some(heap)) => budget.allocate(length, heap.host_visible),
-            _ => Err(Failure::new(Code::Internal, format!("the device has no heap {heap}"))),
+        let number = request.heap;
+        match (self.memory.get(number), self.properties.heaps.get(number)) {
+            (Some(budget), Some(heap)) => budget.allocate(request.length, heap.host_visible),
+            _ => Err(Failure::new(Code::Internal, format!("the device has no heap {number}"))),
         }
     }
 

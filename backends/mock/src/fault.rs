@@ -2,7 +2,7 @@
 
 //! What goes wrong on request.
 
-use hal_backend::{Code, Command, Failure, Origin, Parameters, scramble};
+use hal_backend::{Code, Command, Failure, Origin, Parameters, splitmix64};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -124,8 +124,11 @@ impl Faults {
     /// How much later than it was done a job completes.
     pub(crate) fn delay(&self, job: u64, seed: u64) -> Duration {
         let late = self.faults.iter().any(|fault| matches!(fault, Fault::Late { number } if *number == job));
-        let jitter =
-            if self.jitter { Duration::from_nanos(scramble(seed ^ job) % JITTER_NS) } else { Duration::ZERO };
+        let jitter = if self.jitter {
+            Duration::from_nanos(splitmix64(seed ^ job) % JITTER_NS)
+        } else {
+            Duration::ZERO
+        };
         jitter + if late { LATE } else { Duration::ZERO }
     }
 

@@ -33,7 +33,7 @@ use crate::options::Options;
 use crate::reports::{Done, Reports};
 use crate::workers::Share;
 use hal_backend::{
-    AdaptiveSpin, Command, Completer, Failure, Job, NativeWait, QueueId, Rejected, processors, scramble,
+    AdaptiveSpin, Command, Completer, Failure, Job, NativeWait, QueueId, Rejected, processors, splitmix64,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -199,7 +199,7 @@ impl Hardware {
                 delayed: Vec::new(),
                 shares: Vec::new(),
                 asleep: 0,
-                random: scramble(options.seed),
+                random: splitmix64(options.seed),
                 stopping: false,
             }),
             work: Condvar::new(),
@@ -397,7 +397,7 @@ impl Hardware {
         if !self.seeded || schedule.ready.len() < 2 {
             return schedule.ready.pop_front();
         }
-        schedule.random = scramble(schedule.random);
+        schedule.random = splitmix64(schedule.random);
         let count = schedule.ready.len();
         let at = usize::try_from(schedule.random % count as u64).unwrap_or(0);
         schedule.ready.remove(at)
@@ -532,13 +532,13 @@ impl Hardware {
         let quiet = std::mem::take(quiet);
         batch.drain(..quiet.count);
         let Some((id, epoch)) = quiet.last else { return };
-        self.settle(queue, Done { id, epoch, outcome: Ok(()) }, quiet.count);
+        self.report_done(queue, Done { id, epoch, outcome: Ok(()) }, quiet.count);
     }
 
     /// Reports a job.
     pub(crate) fn complete(&self, queue: usize, completed: Completed) {
         self.pass(queue, &completed);
-        self.settle(queue, completed.done, 1);
+        self.report_done(queue, completed.done, 1);
     }
 
     /// A job has ended, failed or not: native waits for it are over.
@@ -552,7 +552,7 @@ impl Hardware {
     }
 
     /// Reports some jobs that have passed, of which `done` is the last, and lets those go that waited for them.
-    fn settle(&self, queue: usize, done: Done, count: usize) {
+    fn report_done(&self, queue: usize, done: Done, count: usize) {
         let Some(state) = self.queues.get(queue) else { return };
         state.depth.fetch_sub(count, Ordering::Relaxed);
         self.unblock();

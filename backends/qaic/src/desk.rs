@@ -318,6 +318,7 @@ impl State {
         assert!(ddr.write(layout.outcome, &bytes));
     }
 
+    #[expect(clippy::too_many_lines, reason = "an arm for each kind")]
     fn manage(&mut self, asked: &[Ask<'_>], channels: usize) -> (Message, Result<(), Errno>) {
         let mut reply = Message::new();
         let mut result = Ok(());
@@ -417,6 +418,7 @@ impl Kernel for Desk {
         drop(file);
     }
 
+    #[expect(clippy::too_many_lines, reason = "an arm for each kind")]
     fn ioctl(&self, _: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
         let call = Call::of_request(request).ok_or(Errno::INVAL)?;
         let mut state = self.state.lock();

@@ -9,7 +9,7 @@ use crate::networks::{Networks, Settings};
 use crate::queue::{Completions, QUEUES, Queues, Submissions};
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Job, LoadRequest,
-    Loaded, NativeWaits, Properties, Rejected,
+    Loaded, MemoryRequest, NativeWaits, Properties, Rejected,
 };
 use hal_emulation::clock;
 use hal_emulation::programs::Programs;
@@ -116,12 +116,13 @@ impl Device for QaicDevice {
         self.queues.start(Box::new(completer));
     }
 
-    fn allocate(&self, heap: usize, length: u64) -> Result<Memory, Failure> {
-        if heap != 0 {
-            return Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}")));
+    fn allocate(&self, request: &MemoryRequest) -> Result<Memory, Failure> {
+        if request.heap != 0 {
+            let message = format!("this device has no heap number {}", request.heap);
+            return Err(Failure::new(Code::OutOfRange, message));
         }
         let card = self.client.card();
-        Memory::allocate(card, length).map_err(|error| error.failure(card.name()))
+        Memory::allocate(card, request.length).map_err(|error| error.failure(card.name()))
     }
 
     fn import(&self, range: HostRange) -> Result<Memory, Failure> {

@@ -244,7 +244,7 @@ impl Queues {
     }
 
     /// A run is over, and its job is told. Whatever it had of the program's is free.
-    fn settle(&self, state: &mut State, run: u64, origin: &Origin, outcome: Result<(), Failure>) {
+    fn finish_run(&self, state: &mut State, run: u64, origin: &Origin, outcome: Result<(), Failure>) {
         let Some(line) = state.line(origin.line) else { return };
         line.hazards.remove(run);
         if let Some(begun) = line.begun(origin.phase.job) {

@@ -5,7 +5,7 @@
 
 use hal_backend::{
     Command, Device, Dispatch, Driver, Failure, Function, HostCall, HostLoader, HostProgram, LoadRequest,
-    Parameters, Pattern, Place, Span, Workgroups,
+    MemoryRequest, Parameters, Pattern, Place, Span, Workgroups,
 };
 use hal_qaic::emulator::{Emulator, Options};
 use hal_qaic::{Executable, FORMAT, Memory, Qaic, QaicDevice};
@@ -84,7 +84,7 @@ fn dispatch(executable: &Arc<Executable>, memory: &Arc<Memory>, workgroups: u32)
 #[test]
 fn jobs_are_reported_in_order_and_a_failed_one_does_not_stop_the_queue() {
     let bench = bench(&[]);
-    let memory = Arc::new(bench.device().allocate(0, 16).unwrap());
+    let memory = Arc::new(bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap());
     let executable = executable(bench.device());
     let timeline = bench.timeline();
     for value in 1..=20 {
@@ -105,20 +105,20 @@ fn a_card_that_is_gone_fails_everything_with_one_cause() {
     let bench = bench(&[("fault", "unplug:9")]);
     let executable = executable(bench.device());
     // The requests of a dispatch are more than are left.
-    let memory = Arc::new(bench.device().allocate(0, 16).unwrap());
+    let memory = Arc::new(bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap());
     let first = bench.run(QUEUE, dispatch(&executable, &memory, 1)).unwrap_err();
     assert_eq!(first.code(), Code::Unavailable);
     assert!(first.message().contains("gone"), "{first}");
     let later = bench.run(QUEUE, fill(&memory, 1)).unwrap_err();
     assert_eq!(later.message(), first.message());
-    assert!(bench.device().allocate(0, 16).is_err());
+    assert!(bench.device().allocate(&MemoryRequest::new(0, 16)).is_err());
 }
 
 #[test]
 fn a_network_that_hangs_does_not_keep_an_engine_that_ends() {
     let bench = bench(&[("fault", "hang:1"), ("execute_timeout", "3600")]);
     let executable = executable(bench.device());
-    let memory = Arc::new(bench.device().allocate(0, 16).unwrap());
+    let memory = Arc::new(bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap());
     let timeline = bench.timeline();
     bench.signal(QUEUE, dispatch(&executable, &memory, 1), &timeline, 1);
     bench.signal(QUEUE, fill(&memory, 1), &timeline, 2);
@@ -172,7 +172,7 @@ fn whatever_goes_wrong_at_any_moment_is_told_once_and_in_time() {
             let Ok(device) = Qaic.open("emulated", &mut parameters) else { continue };
             let bench = Testbench::new(Arc::new(device));
             let executable = executable(bench.device());
-            let Ok(memory) = bench.device().allocate(0, 16) else { continue };
+            let Ok(memory) = bench.device().allocate(&MemoryRequest::new(0, 16)) else { continue };
             let memory = Arc::new(memory);
             let outcomes: Vec<_> =
                 (0..4).map(|_| bench.run(QUEUE, dispatch(&executable, &memory, 1))).collect();

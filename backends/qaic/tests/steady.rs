@@ -5,7 +5,7 @@
 
 use hal_backend::{
     Command, Device, Dispatch, Failure, Function, HostCall, HostLoader, HostProgram, HostRange, LoadRequest,
-    Parameters, Pattern, Place, Span, Workgroups,
+    MemoryRequest, Parameters, Pattern, Place, Span, Workgroups,
 };
 use hal_qaic::emulator::{Emulator, Options};
 use hal_qaic::kmd::{Errno, Kernel, uapi::Call};
@@ -167,7 +167,8 @@ impl Bench {
         let device = Arc::new(device);
         let request = LoadRequest { format: "host", data: &[], constants: &[] };
         let executable = Arc::new(device.load(&request, &Loader).unwrap().executable);
-        let memory = (0..6).map(|_| Arc::new(device.allocate(0, 1000).unwrap())).collect();
+        let memory =
+            (0..6).map(|_| Arc::new(device.allocate(&MemoryRequest::new(0, 1000)).unwrap())).collect();
         let engine = Testbench::new(device);
         let timeline = engine.timeline();
         // This thread has asked the kernel too, but from here on it is the program's.

@@ -17,8 +17,8 @@
 
 use hal_backend::{
     Code, Command, Completer, Completion, Device, DeviceInfo, DeviceSpec, Dispatch, Driver, Failure, Heap,
-    HostCall, HostLoader, HostPart, HostProgram, HostRange, Job, LoadRequest, Loaded, NativeWaits,
-    Parameters, Properties, Rejected, Span, Workgroups,
+    HostCall, HostLoader, HostPart, HostProgram, HostRange, Job, LoadRequest, Loaded, MemoryRequest,
+    NativeWaits, Parameters, Properties, Rejected, Span, Workgroups,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -133,8 +133,8 @@ impl Device for TemplateDevice {
         let _ = self.queue.completer.set(completer);
     }
 
-    fn allocate(&self, _heap: usize, length: u64) -> Result<HostRange, Failure> {
-        HostRange::allocate(length, 64)
+    fn allocate(&self, request: &MemoryRequest) -> Result<HostRange, Failure> {
+        HostRange::allocate(request.length, 64)
     }
 
     fn import(&self, range: HostRange) -> Result<HostRange, Failure> {

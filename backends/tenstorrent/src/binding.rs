@@ -7,7 +7,7 @@
 
 use crate::device::TenstorrentDevice;
 use crate::kmd::Error;
-use crate::memory::{CardRange, Memory, Pool};
+use crate::memory::{CardRange, Memory, Pool, passage};
 use hal_backend::{Code, Failure, HostRange, Place, Span};
 use std::sync::Arc;
 
@@ -103,7 +103,7 @@ impl Wanted {
             return Ok(Piece { memory: Source::Buffer(memory.clone()), start: self.start, end: self.end });
         }
         let length = self.end - self.start;
-        let range = dram.allocate(length)?;
+        let range = passage(dram, length)?;
         let mut before = vec![0; usize::try_from(length).unwrap_or(0)];
         let mut members = Vec::new();
         for member in self.members {

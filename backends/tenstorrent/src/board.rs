@@ -7,80 +7,76 @@
 
 use crate::dispatch::Tiles;
 use crate::kmd::Card;
-use crate::memory::Pool;
+use crate::memory::{Pool, Share};
 use crate::tile::Watch;
 use hal_backend::{Code, Failure};
-use hal_emulation::threads::Machines;
-use hal_emulation::{Kernel, clock};
+use hal_emulation::Kernel;
+use hal_emulation::registry::{Place, Registry};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An open card, with everything of it that is shared.
 #[derive(Debug)]
 pub(crate) struct Board {
     pub(crate) card: Arc<Card>,
     pub(crate) dram: Arc<Pool>,
-    /// What its tiles' memory has for buffers.
-    pub(crate) l1: Arc<Pool>,
+    /// What its tiles' memory has for buffers, if it has any.
+    pub(crate) l1: Option<Arc<Pool>>,
     /// How much of each tile's memory that is.
-    reserved: u32,
+    share: Share,
     pub(crate) tiles: Tiles,
-    node: PathBuf,
-    /// Which system it was opened on.
-    system: usize,
-    /// Set when it is lost: then whoever wants the card opens it anew.
-    lost: AtomicBool,
+    /// Goes when its file has been closed.
+    place: Place,
 }
 
-/// Every card that is open.
-static BOARDS: Machines<Board> = Machines::new();
+/// Every card that is open: by the system that it was opened on, and its node.
+static BOARDS: Registry<(usize, PathBuf), Board> = Registry::new();
 
 impl Board {
     /// The card behind a node: the one that is open, or opened now. `system` tells systems apart, of which a program may have several that
-    /// are emulated. `reserved` is how much of each tile's memory buffers have, of all devices.
+    /// are emulated. `share` is what buffers have of each tile's memory, of all devices.
     pub(crate) fn open(
         kernel: Arc<dyn Kernel>,
         system: usize,
         node: &Path,
         patience: Duration,
-        reserved: u32,
+        share: Share,
         mut watch: Option<Box<dyn Watch>>,
     ) -> Result<Arc<Self>, Failure> {
-        let same = |board: &Board| {
-            board.system == system && board.node == node && !board.lost.load(Ordering::Relaxed)
-        };
-        let deadline = clock().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        let begin = Instant::now();
         loop {
-            let board = BOARDS.shared(same, || {
-                let card = Arc::new(Card::open(kernel.clone(), node, patience)?);
-                let dram = Pool::dram(&card);
-                let tiles = Tiles::new(&card, &dram, reserved, watch.take())?;
-                let l1 = Pool::tiles(&card, tiles.places(), reserved);
-                let (node, lost) = (node.to_owned(), AtomicBool::new(false));
-                Ok(Self { card, dram, l1, reserved, tiles, node, system, lost })
+            let key = (system, node.to_owned());
+            let board = BOARDS.open(key, Some(begin + patience), |place| {
+                let card =
+                    Arc::new(Card::open(kernel.clone(), node, patience.saturating_sub(begin.elapsed()))?);
+                let dram = Pool::dram(&card).ok_or_else(|| {
+                    let message = format!("{} has no bank of DRAM", card.name());
+                    Failure::new(Code::FailedPrecondition, message)
+                })?;
+                let tiles = Tiles::new(&card, &dram, share.bytes, watch.take())?;
+                let l1 = Pool::tiles(&card, &tiles.places(), share);
+                Ok(Self { card, dram, l1, share, tiles, place })
             })?;
-            if board.reserved == reserved {
+            if board.share == share {
                 return Ok(board);
             }
             let message = format!(
-                "{} is open in this program with l1={}, which all devices of it have in common; {} is another",
+                "{} is open in this program with l1={}, which all devices of it have in common; {share} is another",
                 board.card.name(),
-                board.reserved >> 10,
-                reserved >> 10
+                board.share,
             );
             // The last device of it may be about to go.
             drop(board);
-            if clock() >= deadline {
+            if begin.elapsed() >= patience {
                 return Err(Failure::new(Code::FailedPrecondition, message));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// It is gone, and will not be given to anybody else.
+    /// It is lost, and nobody else gets it: whoever wants the card opens it anew, and the kernel says whether that can be.
     pub(crate) fn lose(&self) {
-        self.lost.store(true, Ordering::Relaxed);
+        self.place.release();
     }
 }

@@ -3,14 +3,15 @@
 //! The device: what it is, and its memory, executables and queues for the driver.
 
 use crate::board::Board;
+use crate::container;
 use crate::dispatch::Settings;
 use crate::executable::{Executable, FORMAT, infer};
 use crate::kmd::Card;
-use crate::memory::{Memory, PAGE};
+use crate::memory::{Memory, PAGE, allocate};
 use crate::queue::{Queue, Shared};
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Inferred, Job,
-    LoadRequest, Loaded, NativeWaits, Properties, Rejected,
+    LoadRequest, Loaded, MemoryRequest, NativeWaits, Properties, Rejected,
 };
 use hal_emulation::clock;
 use std::fmt;
@@ -58,6 +59,12 @@ impl TenstorrentDevice {
             device.threads.push(thread);
         }
         Ok(device)
+    }
+
+    /// How much of its tiles' memory is for buffers, of all tiles, if any is.
+    #[cfg(test)]
+    pub(crate) fn shared_l1(&self) -> Option<u64> {
+        self.shared.board.l1.as_ref().map(|l1| l1.capacity())
     }
 
     /// The card that it is.
@@ -110,15 +117,14 @@ impl Device for TenstorrentDevice {
         self.shared.start(completer);
     }
 
-    fn allocate(&self, heap: usize, length: u64) -> Result<Memory, Failure> {
-        match heap {
+    fn allocate(&self, request: &MemoryRequest) -> Result<Memory, Failure> {
+        match request.heap {
             CARD => {
                 let Board { dram, l1, .. } = &*self.shared.board;
-                let near = l1.allocate_row(length);
-                near.map_or_else(|| dram.allocate(length), Ok).map(Memory::Card)
+                allocate(dram, l1.as_ref(), request).map(Memory::Card)
             }
-            HOST => HostRange::allocate(length, 64).map(Memory::Host),
-            _ => Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}"))),
+            HOST => HostRange::allocate(request.length, 64).map(Memory::Host),
+            heap => Err(Failure::new(Code::OutOfRange, format!("this device has no heap number {heap}"))),
         }
     }
 
@@ -134,17 +140,18 @@ impl Device for TenstorrentDevice {
     }
 
     fn supports(&self, format: &str, _: &dyn HostLoader) -> bool {
-        format == FORMAT
+        [FORMAT, container::FORMAT].contains(&format)
     }
 
     fn infer_format(&self, data: &[u8]) -> Option<Inferred> {
         infer(data)
     }
 
-    fn load(&self, request: &LoadRequest<'_>, _: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
-        if request.format != FORMAT {
+    fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
+        if !self.supports(request.format, host) {
             let message = format!(
-                "a card runs executables of format {FORMAT}, not {:?}: compile for it, as docs/tenstorrent.md says",
+                "a card runs executables of formats {FORMAT} and {}, not {:?}: compile for it, as docs/tenstorrent.md says",
+                container::FORMAT,
                 request.format
             );
             return Err(Failure::new(Code::Incompatible, message));

@@ -9,8 +9,8 @@ use crate::device::TenstorrentDevice;
 use crate::executable::Executable;
 use crate::kmd::{Card, Error, Place};
 use crate::memory::Pool;
-use crate::stub::{CORES, ENVIRONMENT, IMAGE, L1, STACK, STATE, common, core_block, workgroup_state};
-use crate::tile::{Common, Patience, Tile, Watch, wait};
+use crate::stub::{CORES, ENVIRONMENT, IMAGE, STACK, STATE, common, core_block, workgroup_state};
+use crate::tile::{Common, Patience, Tile, Watch, hold, wait};
 use hal_backend::{Code, Dispatch, Failure, LoadRequest};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl Tiles {
         Ok(Self {
             dram: dram.clone(),
             count: workers.len(),
-            end: u64::from(L1 - reserved),
+            end: u64::from(card.generation().l1 - reserved),
             workers: Mutex::new(workers),
             asker: Mutex::new(Tile::new(card, last)),
             epoch: AtomicU32::new(0),
@@ -129,8 +129,7 @@ impl Tiles {
         });
         if let Err(error) = launched {
             // Those that were let go are held again, whatever they are at.
-            let held = tiles.iter().try_for_each(|tile| tile.hold());
-            return held.and(Err(error));
+            return hold(&tiles).and(Err(error));
         }
         wait(&tiles, epoch, self.patience(settings, stop))?;
         for tile in &tiles {
@@ -258,6 +257,7 @@ impl Plan<'_> {
     /// All pages in the memory of a tile, and a copy of each, if they fit.
     fn whole(&self, bindings: &[Binding]) -> Result<Option<Layout<'_>>, Error> {
         let executable: &Executable = &self.dispatch.executable;
+        let generation = executable.generation();
         let cores = self.cores as u64;
         let local_length = self.local_length();
         let staged: u64 = self.pieces.iter().map(Piece::length).sum();
@@ -283,7 +283,12 @@ impl Plan<'_> {
         for piece in self.pieces {
             locals.push(at);
             for page in piece.range()?.pieces(piece.start, piece.length()) {
-                list.extend([page.bank.bits(), word(page.address), word(at + page.at), word(page.length)]);
+                list.extend([
+                    generation.bits(page.bank),
+                    word(page.address),
+                    word(at + page.at),
+                    word(page.length),
+                ]);
             }
             at += piece.length();
         }
@@ -307,6 +312,7 @@ impl Plan<'_> {
     /// A table of all pages, and places for as many as fit, for one core.
     fn paged(&self, bindings: &[Binding]) -> Result<Layout<'_>, Error> {
         let executable: &Executable = &self.dispatch.executable;
+        let generation = executable.generation();
         let image = executable.paged(self.dispatch.function)?;
         let local_length = self.local_length();
         let page = u64::from(PAGE);
@@ -331,7 +337,7 @@ impl Plan<'_> {
             locals.push(next + piece.start % page);
             for number in span(piece) {
                 for part in piece.range()?.pieces(number * page, page) {
-                    origins.extend([part.bank.bits(), word(part.address)]);
+                    origins.extend([generation.bits(part.bank), word(part.address)]);
                 }
                 next += page;
             }
@@ -387,11 +393,12 @@ impl Plan<'_> {
     /// Why a dispatch does not fit into a tile, not even a few pages at a time.
     fn too_large(&self, pages: u64, needed: u64, code: usize) -> Error {
         let message = format!(
-            "function {:?} does not fit into a tile's {} bytes: {needed} are taken before there is a place for a page of its \
+            "function {:?} does not fit into the {} bytes that a tile has for it (l1= has the other {}): {needed} are taken before there is a place for a page of its \
              bindings, by its code ({code}), its stack ({STACK}), workgroup-local memory ({}) and the table of the {pages} pages \
              that its bindings have ({}); bind less, or compile for smaller workgroups",
             self.function.name,
             self.end,
+            u64::from(self.dispatch.executable.generation().l1) - self.end,
             self.local_length(),
             2 * u64::from(ENTRY) * pages,
         );

@@ -2,13 +2,15 @@
 
 //! Executables: what IREE's compiler makes for 32-bit RISC-V, as it will be in a tile's memory.
 
+use crate::container::{self, Container};
+use crate::generation::Generation;
 use crate::kmd::Error;
-use crate::stub::{ENVIRONMENT, IMAGE, L1, STACK, Stub, common};
+use crate::stub::{ENVIRONMENT, IMAGE, STACK, Stub, common};
 use crate::tile::{Common, Patience, Tile, wait};
 use hal_backend::{Code, Failure, Function, Inferred, LoadRequest};
 use std::sync::OnceLock;
 use tenstorrent_loader::library::{self, VERSION};
-use tenstorrent_loader::{Cores, Image, LoadError, Target, load};
+use tenstorrent_loader::{Image, LoadError, Target, load};
 
 /// The format that a card runs.
 pub const FORMAT: &str = "embedded-elf-riscv_32";
@@ -19,6 +21,7 @@ const REST: u32 = 512 << 10;
 /// A loaded executable.
 #[derive(Debug)]
 pub struct Executable {
+    generation: &'static Generation,
     image: Image,
     functions: Vec<Entry>,
 }
@@ -39,8 +42,23 @@ impl Executable {
         epoch: u32,
         patience: Patience<'_>,
     ) -> Result<Self, Error> {
-        let target = Target { cores: Cores::Blackhole, base: IMAGE, room: L1 - IMAGE - REST };
-        let image = load(request.data, target).map_err(|error| unfit(&error))?;
+        let generation = tile.generation();
+        let cores = generation.cores;
+        let target = Target { cores, base: IMAGE, room: generation.l1 - IMAGE - REST };
+        let image = match request.format {
+            container::FORMAT => {
+                let container = Container::read(request.data)?;
+                let (number, variant) = container.choose(cores)?;
+                load(variant.elf, target).map_err(|error| {
+                    let failure = unfit(&error);
+                    Failure::new(
+                        failure.code(),
+                        format!("variant {number}, {variant}: {}", failure.message()),
+                    )
+                })?
+            }
+            _ => load(request.data, target).map_err(|error| unfit(&error))?,
+        };
         let library = query(tile, image.query(), image.bytes(), epoch, patience)?;
         // The tables of a library may be written by its own code: they are read where that ran.
         let mut memory = vec![0; image.bytes().len()];
@@ -48,7 +66,7 @@ impl Executable {
         let functions = library::functions(&memory, IMAGE, library)
             .map_err(|error| Failure::new(Code::Incompatible, error.to_string()))?;
         let entry = |function| Entry { function, paged: OnceLock::new() };
-        Ok(Self { image, functions: functions.into_iter().map(entry).collect() })
+        Ok(Self { generation, image, functions: functions.into_iter().map(entry).collect() })
     }
 
     /// Its functions, as a program sees them.
@@ -60,6 +78,11 @@ impl Executable {
             workgroup_size: function.workgroup_size,
         };
         self.functions.iter().map(describe).collect()
+    }
+
+    /// What its chip is.
+    pub(crate) fn generation(&self) -> &'static Generation {
+        self.generation
     }
 
     fn entry(&self, number: usize) -> Result<&Entry, Failure> {
@@ -84,7 +107,8 @@ impl Executable {
     pub(crate) fn paged(&self, number: usize) -> Result<&[u8], Failure> {
         let Entry { function, paged } = self.entry(number)?;
         let paged = paged.get_or_init(|| {
-            let paged = self.image.paged(function.address, Stub::new().bringers, L1 - IMAGE - REST);
+            let (bringers, room) = (Stub::new(self.generation).bringers, self.generation.l1 - IMAGE - REST);
+            let paged = self.image.paged(function.address, bringers, room);
             paged.map(|paged| paged.bytes().to_vec()).map_err(|error| unfit(&error))
         });
         paged.as_deref().map_err(Clone::clone)
@@ -108,7 +132,7 @@ fn unfit(error: &LoadError) -> Failure {
 fn query(tile: &Tile, function: u32, image: &[u8], epoch: u32, patience: Patience<'_>) -> Result<u32, Error> {
     tile.prepare()?;
     tile.write(IMAGE, image)?;
-    tile.write_words(crate::stub::core_block(0), &[L1, 0, 0, 0, 0, 0])?;
+    tile.write_words(crate::stub::core_block(0), &[tile.generation().l1, 0, 0, 0, 0, 0])?;
     const { assert!(STACK < REST, "a stack at the end of memory is not in an executable's image") };
     let mut words = Common::default();
     words
@@ -120,8 +144,12 @@ fn query(tile: &Tile, function: u32, image: &[u8], epoch: u32, patience: Patienc
     tile.result(1)
 }
 
-/// What executable some bytes are: an ELF file of 32 bits for RISC-V ends with the last of its tables and sections.
+/// What executable some bytes are: a container, which has no length of its own, or an ELF file of 32 bits for RISC-V, which ends with the
+/// last of its tables and sections.
 pub(crate) fn infer(data: &[u8]) -> Option<Inferred> {
+    if data.get(4..8) == Some(container::IDENTIFIER.as_bytes()) {
+        return Some(Inferred { format: container::FORMAT.to_owned(), length: data.len() as u64 });
+    }
     const IDENTITY: &[u8] = b"\x7fELF\x01\x01\x01";
     const RISC_V: u32 = 243;
     let half = |at: usize| Some(u32::from(u16::from_le_bytes(*data.get(at..)?.first_chunk()?)));

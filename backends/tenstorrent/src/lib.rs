@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Tenstorrent Blackhole cards, through the `tt-kmd` kernel driver's own interface.
+//! Tenstorrent Blackhole and Wormhole cards, through the `tt-kmd` kernel driver's own interface.
 //!
 //! `tenstorrent://` drives a card through the kernel driver's windows, and runs executables that IREE's compiler makes for 32-bit RISC-V
-//! (`embedded-elf-riscv_32`) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
+//! (`embedded-elf-riscv_32`, or several of these in a [container](container)) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
 //! its compiler. `tenstorrent://emulated` drives an [emulator](hal_tenstorrent_emulator) of that kernel driver with a simulated chip
 //! behind it: the same path, down to the kernel's requests and windows. Nothing here has been proved on silicon yet.
 //!
@@ -29,7 +29,7 @@
 //! | `dispatch_timeout=SECONDS` | 600 | how long a dispatch may take; then its tiles are stopped, and it fails |
 //! | `tiles=N` | all but one; of an emulated card as many as it has workers | on how many tiles a dispatch runs, at most |
 //! | `cores=N` | 5; of an emulated card 1 | on how many cores of each tile |
-//! | `l1=KIB` | 0 | how much of each tile's memory is for buffers that are small enough: up to 512, in whole pages of 4. Dispatches have the rest |
+//! | `l1=KIB`, `l1=KIB:DIVISION` | 64:height | how much of each tile's memory is for buffers that dispatches work on and that fit: up to 512, in whole pages of 4, and none with 0; and how they are divided over the tiles: `interleaved`, `height`, `width` or `block`, of which the last three may end in `-columns`. Dispatches have the rest |
 //! | `paging=auto\|always` | auto | whether a dispatch brings pages one by one also where all of them fit into a tile |
 //!
 //! An emulated card takes those of the [emulator](hal_tenstorrent_emulator) as well.
@@ -45,17 +45,20 @@
 //! | | |
 //! |---|---|
 //! | `kmd/` | the kernel: nodes, an open card, windows, coordinates, what may go wrong |
-//! | `memory.rs` | DRAM, interleaved over its banks, and transfers |
+//! | `memory.rs`, `memory/` | DRAM and tiles' memory: who has which part, how buffers are divided over banks; transfers |
 //! | `stub.rs`, `tile.rs` | what a tile's cores execute around a function, and how a tile is let go and held |
 //! | `board.rs` | the cards that a program has open, each once |
 //! | `binding.rs`, `dispatch.rs` | the memory that a dispatch works on, and how it is laid out in tiles |
+//! | `container.rs`, `container/` | several variants of one executable in one file |
 //! | `executable.rs`, `queue.rs`, `device.rs` | what the driver sees |
 
 mod binding;
 mod board;
+pub mod container;
 mod device;
 mod dispatch;
 mod executable;
+mod generation;
 pub mod kmd;
 mod memory;
 mod queue;
@@ -72,6 +75,7 @@ use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameters};
 use hal_emulation::options::check_card;
 use hal_tenstorrent_emulator::{Emulator, Options};
 use kmd::{Kernel, Linux, Node, Selector, find, nodes};
+use memory::{Division, Share};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,9 +102,11 @@ const MOST_TILES: usize = 256;
 /// How many KiB of a tile's memory buffers can have, and in which steps: pages.
 const MOST_L1: u32 = 512;
 const L1_STEP: u32 = 4;
+/// What buffers have of it where nothing is said.
+const L1_DEFAULT: Share = Share { bytes: 64 << 10, division: Division::DEFAULT };
 
 /// What is true of every device, for `--dump_devices`.
-const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32\n- parameters: \
+const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32, tenstorrent-htt1\n- parameters: \
                       open_timeout, dispatch_timeout, tiles, cores, l1, paging";
 
 /// What the parameters of a URI say.
@@ -111,19 +117,16 @@ struct Opening {
     tiles: Option<usize>,
     cores: Option<usize>,
     paged: bool,
-    /// In bytes.
-    l1: u32,
+    l1: Share,
 }
 
 impl Opening {
     fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
         let seconds = |number: u64| Duration::from_secs(number);
-        let l1 = parameters.number("l1", 0, 0, MOST_L1)?;
-        if !l1.is_multiple_of(L1_STEP) {
-            return Err(
-                parameters.refuse("l1", &format!("is {l1}; it takes a multiple of {L1_STEP}, in KiB"))
-            );
-        }
+        let l1 = match parameters.take("l1")? {
+            Some(text) => share(text).ok_or_else(|| refuse_share(parameters, text))?,
+            None => L1_DEFAULT,
+        };
         // No number above the most can be given, so that one stands for none.
         let mut optional = |key, most| {
             let number = parameters.number(key, usize::MAX, 1, most)?;
@@ -135,7 +138,7 @@ impl Opening {
             timeout: seconds(parameters.number("dispatch_timeout", 600, 1, 86_400)?),
             tiles,
             cores,
-            l1: l1 << 10,
+            l1,
             paged: parameters.choice("paging", &["auto", "always"])? == Some("always"),
         })
     }
@@ -149,6 +152,26 @@ impl Opening {
             paged: self.paged,
         }
     }
+}
+
+/// What buffers have of tiles' memory: so many KiB, and how they are divided if that is said.
+fn share(text: &str) -> Option<Share> {
+    let (kib, division) = match text.split_once(':') {
+        Some((kib, name)) => (kib, name.parse().ok()?),
+        None => (text, Division::DEFAULT),
+    };
+    let kib = kib.parse::<u32>().ok().filter(|kib| *kib <= MOST_L1 && kib.is_multiple_of(L1_STEP))?;
+    Some(Share { bytes: kib << 10, division })
+}
+
+#[cold]
+fn refuse_share(parameters: &Parameters<'_>, text: &str) -> Failure {
+    let names: Vec<&str> = Division::names().collect();
+    let takes = format!(
+        "is {text:?}; it takes a multiple of {L1_STEP} from 0 to {MOST_L1}, in KiB, and behind a colon how buffers are divided: {}",
+        names.join(", ")
+    );
+    parameters.refuse("l1", &takes)
 }
 
 /// The chip behind an emulated card.
@@ -168,7 +191,8 @@ impl Driver for Tenstorrent {
     type Device = TenstorrentDevice;
 
     const NAME: &'static str = "tenstorrent";
-    const FULL_NAME: &'static str = "Tenstorrent Blackhole (tt-kmd kernel driver, or an emulator of it)";
+    const FULL_NAME: &'static str =
+        "Tenstorrent Blackhole and Wormhole (tt-kmd kernel driver, or an emulator of it)";
 
     fn create() -> Self {
         Self
@@ -178,12 +202,12 @@ impl Driver for Tenstorrent {
         let mut devices: Vec<DeviceInfo> = nodes(&Linux)?.iter().map(listed).collect();
         devices.push(DeviceInfo {
             path: EMULATED.to_owned(),
-            name: "emulated Tenstorrent Blackhole: a simulated chip behind the kernel driver's interface, no hardware"
+            name: "emulated Tenstorrent card: a simulated Blackhole or Wormhole behind the kernel driver's interface, no hardware"
                 .to_owned(),
         });
         if let Some(library) = std::env::var_os(LIBRARY_VARIABLE) {
             let name = format!(
-                "emulated Tenstorrent Blackhole: the simulator {} behind the kernel driver's interface, no hardware",
+                "emulated Tenstorrent card: the simulator {} behind the kernel driver's interface, no hardware",
                 library.display()
             );
             devices.push(DeviceInfo { path: LIBRARY.to_owned(), name });
@@ -259,7 +283,7 @@ fn named_library() -> Result<PathBuf, Failure> {
     };
     found.filter(|_| wrong.is_empty()).ok_or_else(|| {
         let message = format!(
-            "tenstorrent://{LIBRARY} needs a simulator's library: {wrong}; set it to the path of a libttsim.so for Blackhole, or \
+            "tenstorrent://{LIBRARY} needs a simulator's library: {wrong}; set it to the path of a libttsim.so, or \
              ask for tenstorrent://{EMULATED}, which needs none"
         );
         Failure::new(Code::FailedPrecondition, message)
@@ -312,6 +336,10 @@ mod tests {
             ("dispatch_timeout", "0"),
             ("l1", "5"),
             ("l1", "516"),
+            ("l1", "64:"),
+            ("l1", "64:depth"),
+            ("l1", ":height"),
+            ("l1", "-4"),
         ] {
             let refused = opening(&[pair]).unwrap_err();
             assert_eq!(refused.code(), Code::InvalidArgument);

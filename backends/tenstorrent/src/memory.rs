@@ -1,173 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory of a device: DRAM and tiles' memory (L1), both interleaved, and memory of the host.
+//! Memory of a device: DRAM, tiles' memory (L1), and memory of the host.
 //!
-//! Both are pools of *banks*: the banks of DRAM, or the tiles, of which each gives the end of its memory. An allocation is a number of
-//! *rows*: a page in each bank, at the same address in all of them. Its bytes are linear: page after page, each in the next bank. How many
-//! banks there are is the board's own (a p100a has seven of DRAM), so nothing here is a power of two but the page.
+//! DRAM and L1 are [pools](pool) of *banks*: the banks of DRAM, or the tiles, of which each gives the end of its memory. The bytes of an
+//! allocation are linear, page after page, and its [division](division) says which page is in which bank and where there. How many banks
+//! there are is the board's own (a p100a has seven of DRAM), so nothing here is a power of two but the page.
 //!
 //! # Which pool
 //!
-//! Of L1 there is what the `l1` parameter says. A buffer that the host does not map is there if it is no longer than one row, so that no two of its
-//! pages are in the same tile, and while there is room; what is larger, or finds none, is in DRAM. What passes through the card only on its
-//! way to a tile stays out of L1.
+//! Of L1 there is what the `l1` parameter says. A buffer that dispatches work on is there, divided as the parameter says, while there is
+//! room; what is larger, finds none or is for something else (transfers alone, or a pool that is divided later) is in DRAM. What passes
+//! through the card only on its way to a tile stays out of L1.
 //!
-//! The host cannot map DRAM, so what a program maps is memory of the host, which a dispatch works on by way of DRAM.
+//! The host cannot map either, so what a program maps is memory of the host, which a dispatch works on by way of DRAM.
 
-use crate::kmd::{Card, Error, Place};
-use crate::stub::L1;
+mod division;
+mod pool;
+
+pub(crate) use division::Division;
+pub(crate) use pool::{Kind, Pool, Share, allocate, passage};
+
+use crate::kmd::{Error, Place};
+use division::Shards;
 use hal_backend::{Code, Failure, HostRange};
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 /// How many bytes of an allocation are together in one bank.
 pub(crate) const PAGE: u64 = tenstorrent_loader::paging::PAGE as u64;
-/// How many bytes a bank has.
-const BANK_BYTES: u64 = 0xff00_0000;
-/// Where allocations begin in a bank: what is before is left to firmware.
-const FIRST: u64 = 1 << 20;
-/// How many holders of memory a message names.
-const NAMED: usize = 5;
 /// How much is transferred at once.
 pub(crate) const CHUNK: usize = 256 << 10;
-
-/// The rows of a card's DRAM, or of its tiles' memory, and who has which.
-#[derive(Debug)]
-pub(crate) struct Pool {
-    card: Arc<Card>,
-    kind: Kind,
-    banks: Vec<Place>,
-    /// Where rows begin in each bank.
-    first: u64,
-    rows: Mutex<Rows>,
-}
-
-/// What a pool's banks are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Dram,
-    Tiles,
-}
-
-/// How many rows there are, and which are taken: by the first, how many there are of it and for how many bytes.
-#[derive(Debug)]
-struct Rows {
-    count: u64,
-    taken: BTreeMap<u64, (u64, u64)>,
-}
-
-impl Rows {
-    fn new(count: u64) -> Self {
-        Self { count, taken: BTreeMap::new() }
-    }
-
-    /// The free ranges, in order: first row and number of rows.
-    fn free(&self) -> impl Iterator<Item = (u64, u64)> {
-        let ends = std::iter::once(0).chain(self.taken.iter().map(|(first, (count, _))| first + count));
-        let starts = self.taken.keys().copied().chain(std::iter::once(self.count));
-        ends.zip(starts).map(|(end, start)| (end, start - end)).filter(|&(_, count)| count > 0)
-    }
-
-    /// Takes so many rows, where the least is left over.
-    fn take(&mut self, count: u64, length: u64) -> Option<u64> {
-        let fitting = self.free().filter(|&(_, free)| free >= count);
-        let (first, _) = fitting.min_by_key(|&(first, free)| (free, first))?;
-        self.taken.insert(first, (count, length));
-        Some(first)
-    }
-}
-
-impl Pool {
-    /// A card's DRAM.
-    pub(crate) fn dram(card: &Arc<Card>) -> Arc<Self> {
-        let (card, banks) = (card.clone(), card.grid().banks().to_vec());
-        let rows = Mutex::new(Rows::new((BANK_BYTES - FIRST) / PAGE));
-        Arc::new(Self { card, kind: Kind::Dram, banks, first: FIRST, rows })
-    }
-
-    /// The last bytes of the memory of each of these tiles: whole pages.
-    pub(crate) fn tiles(card: &Arc<Card>, tiles: Vec<Place>, bytes: u32) -> Arc<Self> {
-        let pages = u64::from(bytes) / PAGE;
-        let (first, rows) = (u64::from(L1) - pages * PAGE, Mutex::new(Rows::new(pages)));
-        Arc::new(Self { card: card.clone(), kind: Kind::Tiles, banks: tiles, first, rows })
-    }
-
-    fn banks(&self) -> &[Place] {
-        &self.banks
-    }
-
-    /// How many bytes a row has.
-    fn row_bytes(&self) -> u64 {
-        PAGE * self.banks().len() as u64
-    }
-
-    /// How many bytes there are.
-    pub(crate) fn capacity(&self) -> u64 {
-        self.rows.lock().count * self.row_bytes()
-    }
-
-    /// Takes a row for bytes of which no two pages are in one bank; none, if they are more, or there is no room.
-    pub(crate) fn allocate_row(self: &Arc<Self>, length: u64) -> Option<CardRange> {
-        let fits = length <= self.row_bytes();
-        let first = fits.then(|| self.rows.lock().take(1, length)).flatten()?;
-        Some(CardRange { pool: self.clone(), first, length })
-    }
-
-    /// Takes rows for so many bytes.
-    pub(crate) fn allocate(self: &Arc<Self>, length: u64) -> Result<CardRange, Failure> {
-        let count = length.div_ceil(self.row_bytes()).max(1);
-        let mut rows = self.rows.lock();
-        match rows.take(count, length) {
-            Some(first) => Ok(CardRange { pool: self.clone(), first, length }),
-            None => Err(self.exhausted(&rows, length)),
-        }
-    }
-
-    /// Why there is no room, and who has it.
-    fn exhausted(&self, rows: &Rows, length: u64) -> Failure {
-        let row = self.row_bytes();
-        let free: u64 = rows.free().map(|(_, count)| count * row).sum();
-        let largest = rows.free().map(|(_, count)| count * row).max().unwrap_or(0);
-        let mut holders: Vec<u64> = rows.taken.values().map(|&(_, length)| length).collect();
-        holders.sort_unstable_by(|one, other| other.cmp(one));
-        let named: Vec<String> = holders.iter().take(NAMED).map(u64::to_string).collect();
-        let others = holders.len().saturating_sub(NAMED);
-        let message = format!(
-            "{}: no room for {length} bytes in DRAM: of {} bytes in {} banks {free} are free, {largest} of them together; {} \
-             buffers have the rest, of {} bytes{}",
-            self.card.name(),
-            rows.count * row,
-            self.banks().len(),
-            holders.len(),
-            if named.is_empty() { "0".to_owned() } else { named.join(", ") },
-            if others > 0 { format!(" and {others} smaller ones") } else { String::new() },
-        );
-        Failure::new(Code::ResourceExhausted, message)
-    }
-}
 
 /// An allocation of the card's memory. Its rows are free again when it is dropped.
 pub struct CardRange {
     pool: Arc<Pool>,
     first: u64,
     length: u64,
+    shards: Shards,
 }
 
 impl fmt::Debug for CardRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.pool.kind {
-            Kind::Dram => "DRAM",
-            Kind::Tiles => "L1",
-        };
-        write!(f, "CardRange(row {} of {kind}, {} bytes)", self.first, self.length)
+        let (kind, division) = (self.pool.kind(), self.pool.banks().division());
+        write!(f, "CardRange(row {} of {kind}, {division}, {} bytes)", self.first, self.length)
     }
 }
 
 impl Drop for CardRange {
     fn drop(&mut self) {
-        self.pool.rows.lock().taken.remove(&self.first);
+        self.pool.give_back(self.first);
     }
 }
 
@@ -185,34 +67,26 @@ pub(crate) struct Piece {
 }
 
 impl CardRange {
-    /// How many bytes there are, in whole rows.
+    /// How many bytes its shards have room for.
     pub(crate) fn room(&self) -> u64 {
-        let row = self.pool.row_bytes();
-        self.length.div_ceil(row).max(1) * row
+        self.shards.pages() * self.pool.row_bytes()
     }
 
     /// A number that no other allocation has while this one lives.
     pub(crate) fn identity(&self) -> u64 {
-        self.first | u64::from(self.pool.kind == Kind::Tiles) << 63
+        self.first | u64::from(self.pool.kind() == Kind::Tiles) << 63
     }
 
-    /// Some bytes, page by page. They are inside the rows.
-    pub(crate) fn pieces(&self, offset: u64, length: u64) -> impl Iterator<Item = Piece> {
-        let banks = self.pool.banks();
+    /// Some bytes, page by page. They are inside the shards.
+    pub(crate) fn pieces(&self, offset: u64, length: u64) -> impl DoubleEndedIterator<Item = Piece> {
         let end = offset + length;
-        let mut at = offset;
-        std::iter::from_fn(move || {
-            if at >= end {
-                return None;
-            }
-            let (page, within) = (at / PAGE, at % PAGE);
-            let count = banks.len() as u64;
-            let bank = *banks.get(usize::try_from(page % count).ok()?)?;
-            let address = self.pool.first + (self.first + page / count) * PAGE + within;
-            let piece = Piece { bank, address, at: at - offset, length: (PAGE - within).min(end - at) };
-            at += piece.length;
-            Some(piece)
-        })
+        let piece = move |page: u64| {
+            let (bank, within) = self.pool.banks().locate(self.shards, page)?;
+            let from = offset.max(page * PAGE);
+            let address = self.pool.address(self.first + within) + from % PAGE;
+            Some(Piece { bank, address, at: from - offset, length: end.min((page + 1) * PAGE) - from })
+        };
+        (offset / PAGE..end.div_ceil(PAGE)).filter_map(piece)
     }
 
     /// Reads bytes of it.
@@ -220,33 +94,38 @@ impl CardRange {
         for piece in self.pieces(offset, bytes.len() as u64) {
             let part = part(piece);
             let place = bytes.get_mut(part).unwrap_or_default();
-            self.pool.card.read(piece.bank, piece.address, place)?;
+            self.pool.card().read(piece.bank, piece.address, place)?;
         }
         // That is what a card reads as that is lost.
-        if bytes.iter().all(|&byte| byte == 0xff) { self.pool.card.check_alive() } else { Ok(()) }
+        if bytes.iter().all(|&byte| byte == 0xff) { self.pool.card().check_alive() } else { Ok(()) }
     }
 
     /// Writes bytes of it.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         for piece in self.pieces(offset, bytes.len() as u64) {
             let source = bytes.get(part(piece)).unwrap_or_default();
-            self.pool.card.write(piece.bank, piece.address, source)?;
+            self.pool.card().write(piece.bank, piece.address, source)?;
         }
         Ok(())
     }
 
-    /// Waits until what was written to some bytes is there: a read of the same bank comes after the writes.
+    /// Waits until what was written to some bytes is there: in each bank, a read comes after the writes.
     pub(crate) fn flush(&self, offset: u64, length: u64) -> Result<(), Error> {
-        let banks = self.pool.banks().len() as u64;
-        let last = length.min(banks * PAGE);
-        let mut byte = [0];
+        let count = self.pool.banks().count();
+        let mut read: BTreeSet<Place> = BTreeSet::new();
         let mut ones = true;
-        for piece in self.pieces(offset + length - last, last) {
-            self.pool.card.read(piece.bank, piece.address, &mut byte)?;
-            ones &= byte == [0xff];
+        for piece in self.pieces(offset, length).rev() {
+            if read.insert(piece.bank) {
+                let mut byte = [0];
+                self.pool.card().read(piece.bank, piece.address, &mut byte)?;
+                ones &= byte == [0xff];
+            }
+            if read.len() as u64 == count {
+                break;
+            }
         }
         // Of a card that is lost, nothing was written, and everything reads as ones.
-        if ones { self.pool.card.check_alive() } else { Ok(()) }
+        if ones { self.pool.card().check_alive() } else { Ok(()) }
     }
 }
 
@@ -370,32 +249,4 @@ pub(crate) fn fill(target: Bytes<'_>, pattern: &[u8], length: u64) -> Result<(),
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_taken_where_least_is_left_over_and_come_back() {
-        const ROWS: u64 = 1_000_000;
-        let mut rows = Rows::new(ROWS);
-        assert_eq!((rows.take(10, 0), rows.take(5, 0), rows.take(20, 0)), (Some(0), Some(10), Some(15)));
-        rows.taken.remove(&10);
-        assert_eq!(rows.take(5, 0), Some(10), "the hole fits");
-        rows.taken.remove(&0);
-        assert_eq!(rows.take(4, 0), Some(0));
-        assert_eq!(rows.take(7, 0), Some(35), "what is left of the hole does not");
-        assert_eq!(rows.take(ROWS, 0), None);
-        assert_eq!(rows.free().map(|(_, count)| count).sum::<u64>(), ROWS - 4 - 5 - 20 - 7);
-    }
-
-    #[test]
-    fn chunks_cover_a_transfer_once() {
-        for length in [0, 1, CHUNK as u64, CHUNK as u64 + 1, 3 * CHUNK as u64 - 7] {
-            let mut end = 0;
-            for (at, now) in chunks(length) {
-                assert_eq!(at, end);
-                end += now as u64;
-            }
-            assert_eq!(end, length);
-        }
-    }
-}
+mod tests;

@@ -11,10 +11,11 @@
 //! Everything that changes from call to call is in memory, in two kinds of structures of words: [`common`], for all cores, and
 //! [`core`](mod@core), for each.
 
+use crate::generation::{Generation, Network, Starts};
 use tenstorrent_loader::encode::{
     Assembler, Label, Reg, When, add, addi, andi, divu, jalr, lbu, lui, lw, remu, sub, sw,
 };
-use tenstorrent_loader::paging::{Bringers, ENTRY, PAGE};
+use tenstorrent_loader::paging::Bringers;
 
 mod paging;
 
@@ -23,8 +24,6 @@ pub(crate) const CORES: usize = 5;
 
 /// Where core B starts: there is a jump to the stub, and from there on the tile's own part of the table of pages, which is zeros.
 pub(crate) const START: u32 = 0;
-/// Where that ends, and the stub begins.
-pub(crate) const CODE: u32 = L1 / PAGE * ENTRY;
 /// Where the words for all cores are.
 pub(crate) const COMMON: u32 = 0x2000;
 /// Where the words for the first core are.
@@ -41,8 +40,6 @@ pub(crate) const ENVIRONMENT: u32 = 0x2400;
 pub(crate) const STATE: u32 = 0x2500;
 /// Where an executable's image begins.
 pub(crate) const IMAGE: u32 = 0x3000;
-/// Where a tile's memory ends.
-pub(crate) const L1: u32 = 1536 << 10;
 /// How much of it each core has for its stack.
 pub(crate) const STACK: u32 = 32 << 10;
 
@@ -145,7 +142,6 @@ const TARGET: i32 = 0x00;
 const RETURN: i32 = 0x0c;
 const CONTROL: i32 = 0x1c;
 const LENGTH: i32 = 0x20;
-const COMMAND: i32 = 0x40;
 /// Its counters of writes that were acknowledged, and of reads that were answered.
 const WRITES: i32 = 0x204;
 const READS: i32 = 0x208;
@@ -156,16 +152,17 @@ const SOFT_RESET: u32 = 0xffb1_21b0;
 
 /// The stub, and where each core starts in it.
 pub(crate) struct Stub {
-    /// Its code, from [`CODE`] on.
+    /// Its code, from where the tile's own part of the table of pages ends.
     pub(crate) words: Vec<u32>,
-    /// Where each core starts; the first by way of [`START`].
-    pub(crate) starts: [u32; CORES],
+    /// Where the first core starts, by way of [`START`]. It says where the others do.
+    pub(crate) start: u32,
     /// Who brings pages.
     pub(crate) bringers: Bringers,
 }
 
 impl Stub {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(generation: &Generation) -> Self {
+        let code = generation.code();
         let mut asm = Assembler::new();
         let routines = Routines {
             transfer: asm.label(),
@@ -174,23 +171,24 @@ impl Stub {
             write_run: asm.label(),
             evict: asm.label(),
         };
-        let mut starts = [CODE; CORES];
-        first_core(&mut asm, &routines);
+        let here = |asm: &Assembler| code + u32::try_from(asm.length()).unwrap_or(u32::MAX);
+        let mut starts = [code; CORES];
         for (core, start) in starts.iter_mut().enumerate().skip(1) {
-            *start = CODE + u32::try_from(asm.length()).unwrap_or(u32::MAX);
+            *start = here(&asm);
             other_core(&mut asm, &routines, core);
         }
-        transfer(&mut asm, routines.transfer);
+        let start = here(&asm);
+        first_core(&mut asm, &routines, &generation.starts, starts);
+        transfer(&mut asm, routines.transfer, &generation.network);
         workgroups(&mut asm, routines.workgroups);
         write_back(&mut asm, &routines);
         write_run(&mut asm, &routines);
         paging::evict(&mut asm, &routines);
-        let here = |asm: &Assembler| CODE + u32::try_from(asm.length()).unwrap_or(u32::MAX);
         let load = here(&asm);
         paging::bring(&mut asm, &routines, false);
         let store = here(&asm);
         paging::bring(&mut asm, &routines, true);
-        Self { words: asm.finish(), starts, bringers: Bringers { load, store } }
+        Self { words: asm.finish(), start, bringers: Bringers { load, store } }
     }
 }
 
@@ -216,7 +214,7 @@ fn finish(asm: &mut Assembler, offset: i32, base: Reg) {
     asm.jump(ZERO, here);
 }
 
-fn first_core(asm: &mut Assembler, routines: &Routines) {
+fn first_core(asm: &mut Assembler, routines: &Routines, starts: &Starts, others: [u32; CORES]) {
     enter(asm, 0);
     let [stage, staged, alone, wait, next_other, all_done, next, places, end] =
         std::array::from_fn(|_| asm.label());
@@ -236,6 +234,7 @@ fn first_core(asm: &mut Assembler, routines: &Routines) {
     // The other cores begin, and this one.
     asm.emit_all([lw(T[0], common::RELEASE, S[0]), lw(T[1], common::OTHERS, S[0])]);
     asm.branch(When::Eq, T[1], ZERO, alone);
+    say_starts(asm, starts, others);
     asm.constant(T[1], SOFT_RESET);
     asm.emit_all([FENCE, sw(T[0], 0, T[1])]);
     asm.bind(alone);
@@ -270,6 +269,25 @@ fn first_core(asm: &mut Assembler, routines: &Routines) {
     finish(asm, common::DONE, S[0]);
 }
 
+/// Says where the other cores start. That is behind another way than what lets them go, and on Wormhole nothing but a load of what was stored, whose
+/// result is used, has one come after the other.
+fn say_starts(asm: &mut Assembler, starts: &Starts, [_, t0, t1, t2, nc]: [u32; CORES]) {
+    let words = [
+        (starts.t, t0),
+        (starts.t + 4, t1),
+        (starts.t + 8, t2),
+        (starts.t_enable, 7),
+        (starts.nc, nc),
+        (starts.nc_enable, 1),
+    ];
+    for (address, value) in words {
+        asm.constant(T[1], address);
+        asm.constant(T[2], value);
+        asm.emit(sw(T[2], 0, T[1]));
+    }
+    asm.emit_all([lw(T[2], 0, T[1]), addi(T[2], T[2], 0)]);
+}
+
 fn other_core(asm: &mut Assembler, routines: &Routines, core: usize) {
     enter(asm, core);
     asm.jump(RA, routines.workgroups);
@@ -277,29 +295,37 @@ fn other_core(asm: &mut Assembler, routines: &Routines, core: usize) {
 }
 
 /// Has the network bring A3 bytes from A1 of the tile at A0 to A2 of this one, or the other way if A4 is not zero, and waits for it.
-fn transfer(asm: &mut Assembler, label: Label) {
+fn transfer(asm: &mut Assembler, label: Label, network: &Network) {
     let [write, go, busy, wait] = std::array::from_fn(|_| asm.label());
     asm.bind(label);
     asm.emit(lui(T[0], INTERFACE));
     asm.bind(busy);
-    asm.emit(lw(T[1], COMMAND, T[0]));
+    asm.emit(lw(T[1], network.command, T[0]));
     asm.branch(When::Ne, T[1], ZERO, busy);
     asm.emit(lw(T[2], common::OWN, S[0]));
     asm.constant(T[3], READ);
     asm.branch(When::Ne, A[4], ZERO, write);
-    for (offset, here, tile) in [(TARGET, A[1], A[0]), (RETURN, A[2], T[2])] {
-        asm.emit_all([sw(here, offset, T[0]), sw(ZERO, offset + 4, T[0]), sw(tile, offset + 8, T[0])]);
+    let address = |asm: &mut Assembler, (offset, here, tile): (i32, Reg, Reg)| {
+        asm.emit(sw(here, offset, T[0]));
+        // The upper half of an address, where coordinates are not there.
+        for middle in (4..network.coordinates).step_by(4) {
+            asm.emit(sw(ZERO, offset + middle, T[0]));
+        }
+        asm.emit(sw(tile, offset + network.coordinates, T[0]));
+    };
+    for place in [(TARGET, A[1], A[0]), (RETURN, A[2], T[2])] {
+        address(asm, place);
     }
     asm.emit(addi(T[4], T[0], READS));
     asm.jump(ZERO, go);
     asm.bind(write);
-    for (offset, here, tile) in [(TARGET, A[2], T[2]), (RETURN, A[1], A[0])] {
-        asm.emit_all([sw(here, offset, T[0]), sw(ZERO, offset + 4, T[0]), sw(tile, offset + 8, T[0])]);
+    for place in [(TARGET, A[2], T[2]), (RETURN, A[1], A[0])] {
+        address(asm, place);
     }
     asm.emit_all([addi(T[3], T[3], WRITE), addi(T[4], T[0], WRITES)]);
     asm.bind(go);
     asm.emit_all([sw(T[3], CONTROL, T[0]), sw(A[3], LENGTH, T[0]), lw(T[5], 0, T[4])]);
-    asm.emit_all([addi(T[5], T[5], 1), addi(T[6], ZERO, 1), FENCE, sw(T[6], COMMAND, T[0])]);
+    asm.emit_all([addi(T[5], T[5], 1), addi(T[6], ZERO, 1), FENCE, sw(T[6], network.command, T[0])]);
     asm.bind(wait);
     asm.emit(lw(T[6], 0, T[4]));
     asm.branch(When::Ne, T[6], T[5], wait);

@@ -5,8 +5,9 @@
 //! A tile is held whenever nothing runs on it. What a call needs is in its memory before its first core is let go, and it is held again
 //! as soon as it has said that it is done, or has not in time.
 
+use crate::generation::Generation;
 use crate::kmd::{ALL_HELD, Card, Error, Place, SOFT_RESET};
-use crate::stub::{self, CODE, COMMON, CORES, ENVIRONMENT, RESET_BITS, START, Stub, common};
+use crate::stub::{self, COMMON, CORES, ENVIRONMENT, RESET_BITS, START, Stub, common};
 use hal_backend::{Code, Failure};
 use hal_emulation::clock;
 use std::fmt;
@@ -15,18 +16,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tenstorrent_loader::encode::{Reg, jal};
 use tenstorrent_loader::library::ENVIRONMENT_LENGTH;
-
-/// Registers that say where a tile's cores start.
-mod register {
-    /// Where the three cores beside the matrix engine start, a word each.
-    pub(super) const T_START: u64 = 0xffb1_2228;
-    /// Which of these count: a bit each.
-    pub(super) const T_START_ENABLE: u64 = 0xffb1_2234;
-    /// Where the core for the network starts.
-    pub(super) const NC_START: u64 = 0xffb1_2238;
-    /// Whether that counts.
-    pub(super) const NC_START_ENABLE: u64 = 0xffb1_223c;
-}
 
 /// How long the host looks for the end of a call without a pause, and how long its pauses are.
 const EAGER: Duration = Duration::from_micros(100);
@@ -97,30 +86,25 @@ impl Tile {
         self.card.read(self.place, address.into(), bytes)
     }
 
-    /// Puts the stub there, and says where the cores start, once.
+    /// What its chip is.
+    pub(crate) fn generation(&self) -> &'static Generation {
+        self.card.generation()
+    }
+
+    /// Puts the stub there, once.
     pub(crate) fn prepare(&self) -> Result<(), Error> {
         if self.prepared.load(Ordering::Acquire) {
             return Ok(());
         }
-        let stub = Stub::new();
-        let mut start = vec![0; ((CODE - START) / 4) as usize];
-        if let (Some(first), Some(jump)) = (start.first_mut(), jal(Reg::ZERO, (CODE - START).cast_signed())) {
+        let (stub, code) = (Stub::new(self.generation()), self.generation().code());
+        let mut start = vec![0; ((code - START) / 4) as usize];
+        let distance = (stub.start - START).cast_signed();
+        if let (Some(first), Some(jump)) = (start.first_mut(), jal(Reg::ZERO, distance)) {
             *first = jump;
         }
         self.write_words(START, &start)?;
-        self.write_words(CODE, &stub.words)?;
+        self.write_words(code, &stub.words)?;
         self.write(ENVIRONMENT, &[0; ENVIRONMENT_LENGTH as usize])?;
-        let [_, t0, t1, t2, nc] = stub.starts;
-        for (address, word) in [
-            (register::T_START, t0),
-            (register::T_START + 4, t1),
-            (register::T_START + 8, t2),
-            (register::T_START_ENABLE, 7),
-            (register::NC_START, nc),
-            (register::NC_START_ENABLE, 1),
-        ] {
-            self.card.write_word(self.place, address, word)?;
-        }
         self.prepared.store(true, Ordering::Release);
         Ok(())
     }
@@ -129,7 +113,7 @@ impl Tile {
     pub(crate) fn launch(&self, mut words: Common, cores: usize, epoch: u32) -> Result<(), Error> {
         let others = RESET_BITS.iter().take(cores).skip(1).fold(0, |bits, bit| bits | bit);
         words
-            .set(common::OWN, self.place.bits())
+            .set(common::OWN, self.generation().bits(self.place))
             .set(common::RELEASE, ALL_HELD & !RESET_BITS[0] & !others)
             .set(common::OTHERS, u32::try_from(cores.saturating_sub(1)).unwrap_or(0))
             .set(common::EPOCH, epoch)
@@ -150,9 +134,22 @@ impl Tile {
         Ok(said == epoch)
     }
 
-    /// Holds its cores.
-    pub(crate) fn hold(&self) -> Result<(), Error> {
-        self.card.write_word(self.place, SOFT_RESET, ALL_HELD)
+    /// Holds its cores. They are held when this returns: a read comes after the write, so that nothing which is given out from then on,
+    /// in any tile, is written by them. A tile that cannot be held is the end of the card.
+    fn hold(&self) -> Result<(), Error> {
+        self.card.write_word(self.place, SOFT_RESET, ALL_HELD)?;
+        let found = self.card.read_word(self.place, SOFT_RESET)?;
+        if found == u32::MAX {
+            self.card.check_alive()?;
+        }
+        if found & ALL_HELD == ALL_HELD {
+            return Ok(());
+        }
+        Err(Error::Gone(format!(
+            "tile {} does not let its cores be held (its reset register is {found:#x}, and not {ALL_HELD:#x}), and may write \
+             anywhere: reset it (tt-smi -r), and open it again",
+            self.place
+        )))
     }
 
     /// What the function returned that its cores called: the first that is not zero.
@@ -171,11 +168,16 @@ impl Tile {
     }
 }
 
+/// Holds these tiles, all of them also where one cannot be.
+pub(crate) fn hold(tiles: &[&Tile]) -> Result<(), Error> {
+    tiles.iter().map(|tile| tile.hold()).fold(Ok(()), Result::and)
+}
+
 /// Waits until these tiles are done, and holds them, also where they are not.
 pub(crate) fn wait(tiles: &[&Tile], epoch: u32, patience: Patience<'_>) -> Result<(), Error> {
     let ended = tiles.iter().try_for_each(|tile| wait_for(tile, epoch, patience));
-    let held = tiles.iter().try_for_each(|tile| tile.hold());
-    ended.and(held)
+    // A dispatch that is only late leaves a queue that goes on; one whose tiles go on themselves must not.
+    hold(tiles).and(ended)
 }
 
 fn wait_for(tile: &Tile, epoch: u32, patience: Patience<'_>) -> Result<(), Error> {

@@ -9,10 +9,10 @@
 
 mod support;
 
-use hal_backend::{Code, Device, HostRange};
+use hal_backend::{Code, Device, HostRange, MemoryRequest};
 use hal_tenstorrent::Executable;
 use std::sync::{Arc, OnceLock};
-use support::compiler::{FLOATS, INTEGERS, compile};
+use support::compiler::{INTEGERS, compile};
 use support::{Bench, bytes_of, call, floats_of, host, numbers, span, whole};
 
 /// `multiply_add`, a thousand elements: two inputs, one output.
@@ -22,7 +22,7 @@ const DIVIDE: usize = 3;
 
 fn floats(bench: &Bench) -> Arc<Executable> {
     static KERNELS: OnceLock<Vec<u8>> = OnceLock::new();
-    bench.load(KERNELS.get_or_init(|| compile("dispatches", "floats.mlir", &FLOATS))).unwrap()
+    bench.load(KERNELS.get_or_init(|| compile("dispatches", "floats.mlir", bench.floats()))).unwrap()
 }
 
 /// A product of 128 by 64 and 64 by 128, in doubles.
@@ -44,7 +44,7 @@ fn assert_near(found: &[f32], expected: &[f64], tolerance: f64) {
 
 #[test]
 fn workgroups_are_shared_by_tiles_and_cores() {
-    let file = compile("shared", "distributed.mlir", &FLOATS);
+    let file = compile("shared", "distributed.mlir", Bench::new(&[]).floats());
     let (a, b) = (numbers(128 * 64, 3), numbers(64 * 128, 9));
     let expected = product(&a, &b);
     for (tiles, cores, paging, l1) in [
@@ -56,7 +56,7 @@ fn workgroups_are_shared_by_tiles_and_cores() {
         ("3", "1", "always", "0"),
         // Buffers are in tiles, also in those that run the function.
         ("3", "2", "auto", "256"),
-        ("3", "1", "always", "256"),
+        ("3", "1", "always", "256:block"),
     ] {
         let bench = Bench::new(&[("tiles", tiles), ("cores", cores), ("paging", paging), ("l1", l1)]);
         let executable = bench.load(&file).unwrap();
@@ -71,26 +71,37 @@ fn workgroups_are_shared_by_tiles_and_cores() {
     }
 }
 
+/// Multiplies and adds in one buffer that is larger than a page for each tile.
+fn one_buffer_has_everything(bench: &Bench, (x, y): (&[f32], &[f32]), expected: &[f64]) {
+    let executable = floats(bench);
+    let memory = bench.memory(&vec![0xaa; 2_000_000]);
+    let [first, second, third] = [52, 330_032, 1_700_004];
+    bench.write(&memory, first, &bytes_of(x));
+    bench.write(&memory, second, &bytes_of(y));
+    let bindings = [span(&memory, first, 4000), span(&memory, second, 4000), span(&memory, third, 4000)];
+    bench.run(call(&executable, MULTIPLY_ADD, [1, 1, 1], &bindings)).unwrap();
+    let all = bench.read(&memory, 0, 2_000_000);
+    assert_near(&floats_of(&all[1_700_004..1_704_004]), expected, 1e-5);
+    let untouched = |range: std::ops::Range<usize>| all[range].iter().all(|&byte| byte == 0xaa);
+    assert!(untouched(0..52) && untouched(4052..330_032) && untouched(1_704_004..2_000_000));
+}
+
 #[test]
 fn bindings_are_anywhere_and_may_be_the_same() {
-    let bench = Bench::new(&[]);
-    let executable = floats(&bench);
     let (x, y) = (numbers(1000, 5), numbers(1000, 7));
     let expected: Vec<f64> =
         x.iter().zip(&y).map(|(x, y)| f64::from(*x) * f64::from(*y) + f64::from(*x)).collect();
     let same: Vec<f64> = x.iter().map(|x| f64::from(*x) * f64::from(*x) + f64::from(*x)).collect();
 
-    // One buffer has everything, at offsets that are not round, across pages and banks.
-    let memory = bench.memory(&vec![0xaa; 100_000]);
-    let [first, second, third] = [52, 33_032, 70_004];
-    bench.write(&memory, first, &bytes_of(&x));
-    bench.write(&memory, second, &bytes_of(&y));
-    let bindings = [span(&memory, first, 4000), span(&memory, second, 4000), span(&memory, third, 4000)];
-    bench.run(call(&executable, MULTIPLY_ADD, [1, 1, 1], &bindings)).unwrap();
-    let all = bench.read(&memory, 0, 100_000);
-    assert_near(&floats_of(&all[70_004..74_004]), &expected, 1e-5);
-    let untouched = |range: std::ops::Range<usize>| all[range].iter().all(|&byte| byte == 0xaa);
-    assert!(untouched(0..52) && untouched(4052..33_032) && untouched(74_004..100_000));
+    // One buffer has everything, at offsets that are not round, across pages, banks and shards, and is in DRAM or in tiles.
+    for l1 in
+        ["0", "64:interleaved", "64:height", "64:height-columns", "64:width", "64:block", "64:block-columns"]
+    {
+        let bench = Bench::new(&[("l1", l1), ("tiles", "1")]);
+        one_buffer_has_everything(&bench, (&x, &y), &expected);
+    }
+    let bench = Bench::new(&[]);
+    let executable = floats(&bench);
 
     // The result replaces an operand, by a binding that overlaps another one.
     let memory = bench.memory(&bytes_of(&x));
@@ -180,7 +191,7 @@ fn bindings_that_do_not_fit_into_a_tile_are_brought_page_by_page() {
     // Three times 8 MB.
     const COUNT: usize = 2_000_000;
     let bench = Bench::new(&[("tiles", "2")]);
-    let executable = bench.load(&compile("large", "large.mlir", &FLOATS)).unwrap();
+    let executable = bench.load(&compile("large", "large.mlir", bench.floats())).unwrap();
     let (x, y) = (numbers(COUNT, 5), numbers(COUNT, 7));
     let (left, right) = (bench.memory(&bytes_of(&x)), bench.memory(&bytes_of(&y)));
     let length = 4 * COUNT as u64;
@@ -200,13 +211,21 @@ fn a_binding_whose_pages_alone_do_not_fit_is_refused_with_numbers() {
     const LENGTH: u64 = 512 << 20;
     let bench = Bench::new(&[("tiles", "1")]);
     let executable = floats(&bench);
-    let large = Arc::new(bench.device.allocate(0, LENGTH).unwrap());
+    let large = Arc::new(bench.device.allocate(&MemoryRequest::new(0, LENGTH)).unwrap());
     let all = span(&large, 0, LENGTH);
     let refused =
         bench.run(call(&executable, MULTIPLY_ADD, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    // Pages of 4 KiB, of which each takes 16 bytes of 1.5 MiB.
-    for part in ["1572864 bytes", "131072 pages", "(2097152)", "its stack (32768)", "bind less"] {
+    let l1: u32 = if bench.device.card().board() == "n150" { 1464 << 10 } else { 1536 << 10 };
+    // Pages of 4 KiB, of which each takes 16 bytes of a tile's memory.
+    for part in [
+        format!("{} bytes", l1 - 65536).as_str(),
+        "l1= has the other 65536",
+        "131072 pages",
+        "(2097152)",
+        "its stack (32768)",
+        "bind less",
+    ] {
         assert!(refused.message().contains(part), "{part}: {refused}");
     }
     // The queue goes on.
@@ -222,7 +241,7 @@ fn small_buffers_are_in_tiles_while_there_is_room_and_others_in_dram() {
     let bench = Bench::of(support::open(&parameters).unwrap());
     let row = 4096 * (bench.device.card().grid().tiles().len() as u64 - 1);
     let place = |length: u64| {
-        let memory = Arc::new(bench.device.allocate(0, length).unwrap());
+        let memory = Arc::new(bench.device.allocate(&MemoryRequest::new(0, length)).unwrap());
         let is_near = format!("{memory:?}").contains("L1");
         (memory, is_near)
     };
@@ -253,5 +272,17 @@ fn small_buffers_are_in_tiles_while_there_is_room_and_others_in_dram() {
 
 #[test]
 fn a_simulators_library_gives_the_same() {
-    support::succeed(support::on_a_library(&["--skip", "a_simulators_library"]));
+    support::succeed(support::on_a_library(&OTHERS));
+    // One that was named is for one chip.
+    if std::env::var_os("LIBTTSIM").is_none() {
+        support::succeed(support::on_a_board(support::on_a_library(&OTHERS), "n150"));
+    }
 }
+
+#[test]
+fn an_n150_gives_the_same() {
+    support::succeed(support::on_a_board(support::again(&OTHERS), "n150"));
+}
+
+/// All tests but these two.
+const OTHERS: [&str; 2] = ["--skip", "gives_the_same"];

@@ -9,26 +9,23 @@
 
 mod support;
 
-use hal_backend::{Code, Command, Device, Failure, Parameters, Pattern};
+use hal_backend::{Code, Command, Device, Failure, MemoryRequest, Parameters, Pattern, Purpose};
 use hal_emulation::{Errno, Kernel};
 use hal_tenstorrent_emulator::{Emulator, Options};
 use hal_testbench::until_known;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use support::compiler::{FLOATS, compile};
+use support::compiler::compile;
 use support::{Bench, COMPUTE, TRANSFER, bytes_of, call, floats_of, numbers, open, span};
 
 /// Compiled once, for all tests.
 fn kernels() -> &'static [u8] {
     static KERNELS: OnceLock<Vec<u8>> = OnceLock::new();
-    KERNELS.get_or_init(|| compile("faults", "floats.mlir", &FLOATS))
+    KERNELS.get_or_init(|| compile("faults", "floats.mlir", support::floats_for(&support::board())))
 }
 
-fn fill(
-    memory: &std::sync::Arc<hal_tenstorrent::Memory>,
-    byte: u8,
-) -> Command<hal_tenstorrent::TenstorrentDevice> {
+fn fill(memory: &Arc<hal_tenstorrent::Memory>, byte: u8) -> Command<hal_tenstorrent::TenstorrentDevice> {
     Command::Fill { target: span(memory, 0, 4000), pattern: Pattern::new(&[byte]).unwrap() }
 }
 
@@ -48,6 +45,26 @@ fn a_kernel_that_never_ends_is_stopped_in_time_and_others_run() {
     bench.run(dispatch()).unwrap();
     let found = floats_of(&bench.read(&memory, 0, 4000));
     assert!(found.iter().zip(&x).all(|(found, x)| (found - (x * x + x)).abs() < 1e-4));
+}
+
+#[test]
+fn a_tile_that_cannot_be_held_loses_the_device_before_its_memory_is_given_out_again() {
+    for (fault, timeout) in
+        [(&[("fault", "stuck:2")][..], "60"), (&[("fault", "stuck:2"), ("fault", "hang:2")], "1")]
+    {
+        let pairs = [fault, &[("dispatch_timeout", timeout), ("tiles", "1")]].concat();
+        let bench = Bench::new(&pairs);
+        let executable = bench.load(kernels()).unwrap();
+        let memory = bench.memory(&[0; 4000]);
+        let all = span(&memory, 0, 4000);
+        let lost = bench.run(call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap_err();
+        assert_eq!(lost.code(), Code::Unavailable, "{lost}");
+        let tile = format!("tile {}", bench.device.card().grid().tiles()[0]);
+        for part in [tile.as_str(), "does not let its cores be held", "reset it (tt-smi -r)"] {
+            assert!(lost.message().contains(part), "{part:?} in {lost}");
+        }
+        assert_eq!(bench.run(fill(&memory, 1)).unwrap_err().message(), lost.message());
+    }
 }
 
 #[test]
@@ -93,14 +110,14 @@ fn anything(fault: &str, executable: &[u8]) -> Option<Failure> {
     };
     let bench = Bench::of(device);
     let outcome = bench.load(executable).and_then(|executable| {
-        let memory = std::sync::Arc::new(bench.device.allocate(0, 4000)?);
+        let memory = Arc::new(bench.device.allocate(&MemoryRequest::new(0, 4000))?);
         let all = span(&memory, 0, 4000);
         let dispatch = || call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all.clone()]);
         (0..3).try_for_each(|_| bench.run(dispatch()).and_then(|()| bench.run(fill(&memory, 3))))
     });
     let failure = outcome.err()?;
     // Whatever comes then fails for the same reason.
-    let memory = bench.device.allocate(0, 4000).map(std::sync::Arc::new).unwrap();
+    let memory = bench.device.allocate(&MemoryRequest::new(0, 4000)).map(Arc::new).unwrap();
     assert_eq!(bench.run(fill(&memory, 1)).unwrap_err().code(), Code::Unavailable, "{failure}");
     Some(failure)
 }
@@ -109,7 +126,7 @@ fn anything(fault: &str, executable: &[u8]) -> Option<Failure> {
 fn a_tile_that_is_fused_off_loses_the_device() {
     let executable = kernels();
     let failures: Vec<Failure> =
-        (1..150).step_by(7).filter_map(|at| anything(&format!("harvested:{at}"), executable)).collect();
+        (1..90).step_by(5).filter_map(|at| anything(&format!("harvested:{at}"), executable)).collect();
     assert!(failures.len() > 15, "it struck {} times", failures.len());
     for failure in failures {
         assert_eq!(failure.code(), Code::Unavailable, "{failure}");
@@ -148,7 +165,7 @@ fn a_flipped_bit_in_what_is_read_is_one_bit_of_the_result() {
 fn a_card_that_is_pulled_out_is_lost() {
     let executable = kernels();
     let failures: Vec<Failure> =
-        (1..240).step_by(9).filter_map(|at| anything(&format!("unplug:{at}"), executable)).collect();
+        (1..150).step_by(6).filter_map(|at| anything(&format!("unplug:{at}"), executable)).collect();
     assert!(failures.len() > 15, "it struck {} times", failures.len());
     for failure in failures {
         assert_eq!(failure.code(), Code::Unavailable, "{failure}");
@@ -160,8 +177,7 @@ fn a_card_that_is_pulled_out_is_lost() {
 fn a_card_is_one_programs_which_may_have_several_devices_of_it() {
     let node = Path::new("/dev/tenstorrent/0");
     let seed = [("seed", "987654321")];
-    let options = Options::read(&mut Parameters::new("tenstorrent", seed.iter().copied())).unwrap();
-    let machine = Emulator::get(&options).unwrap();
+    let machine = emulator(&seed);
     // Another program has it.
     let other = machine.open(node).unwrap();
     let begin = Instant::now();
@@ -193,29 +209,50 @@ fn a_card_is_one_programs_which_may_have_several_devices_of_it() {
 
 #[test]
 fn memory_that_is_not_there_is_said_with_who_has_it() {
-    for (board, banks) in [("p100a", 7_u64), ("p150", 8)] {
+    for (board, banks, bank, tiles) in
+        [("p100a", 7_u64, 0xff00_0000, 119), ("p150", 8, 0xff00_0000, 119), ("n150", 6, 2 << 30, 71)]
+    {
         let bench = Bench::new(&[("board", board)]);
         let whole = bench.device.properties().heaps[0].max_allocation;
-        assert_eq!(whole, banks * (0xff00_0000 - (1 << 20)));
-        let _most = bench.device.allocate(0, whole - (64 << 20)).unwrap();
-        let _some = bench.device.allocate(0, 12_345).unwrap();
-        let refused = bench.device.allocate(0, 64 << 20).unwrap_err();
+        assert_eq!(whole, banks * (bank - (1 << 20)));
+        let most = MemoryRequest::new(0, whole - (64 << 20)).with_purpose(Purpose::Pool);
+        let _most = bench.device.allocate(&most).unwrap();
+        let some = MemoryRequest::new(0, 12_345).with_purpose(Purpose::Transfer);
+        let _some = bench.device.allocate(&some).unwrap();
+        let _near = bench.device.allocate(&MemoryRequest::new(0, 500)).unwrap();
+        let refused = bench.device.allocate(&MemoryRequest::new(0, 64 << 20)).unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted);
-        let says = format!("in {banks} banks");
-        assert!(refused.message().contains(&says), "{refused}");
-        assert!(refused.message().contains(&format!("of {}, 12345 bytes", whole - (64 << 20))), "{refused}");
+        let row = banks * 4096;
+        let free = (64 << 20) / row * row - row;
+        for says in [
+            format!("no room for {} bytes for dispatches", 64 << 20),
+            format!("bytes of DRAM in {banks} banks {free} are free, {free} of them together"),
+            format!("for pools 1 with {0} bytes ({0})", whole - (64 << 20)),
+            "for transfers 1 with 12345 bytes (12345)".to_owned(),
+            format!("bytes of L1 in {tiles} tiles"),
+            "for dispatches 1 with 500 bytes (500)".to_owned(),
+        ] {
+            assert!(refused.message().contains(&says), "{says:?} in {refused}");
+        }
         assert!(refused.message().contains(board), "{refused}");
     }
 }
 
+/// The machine that a card is opened on with these parameters, which are all of its own but the board.
+fn emulator(pairs: &[(&str, &str)]) -> Arc<Emulator> {
+    let board = support::board();
+    let pairs = pairs.iter().copied().chain([("board", board.as_str())]);
+    let options = Options::read(&mut Parameters::new("tenstorrent", pairs)).unwrap();
+    Emulator::get(&options).unwrap()
+}
+
 #[test]
 fn a_dispatch_is_the_same_instructions_and_packets_on_every_machine() {
-    let file = compile("counts", "distributed.mlir", &FLOATS);
+    let file = compile("counts", "distributed.mlir", support::floats_for(&support::board()));
     let (a, b) = (bytes_of(&numbers(128 * 64, 3)), bytes_of(&numbers(64 * 128, 9)));
     let counted = |seed, workers, cores, paging| {
         let machine = [("seed", seed), ("workers", workers), ("report", "/dev/null")];
-        let options = Options::read(&mut Parameters::new("tenstorrent", machine)).unwrap();
-        let emulator = Emulator::get(&options).unwrap();
+        let emulator = emulator(&machine);
         let device = [("tiles", "3"), ("cores", cores), ("paging", paging)];
         let bench = Bench::of(open(&[&machine[..], &device].concat()).unwrap());
         let executable = bench.load(&file).unwrap();
@@ -259,4 +296,9 @@ fn a_queue_that_hangs_does_not_keep_a_device_that_ends() {
     drop((bench, executable, memory));
     assert!(begin.elapsed() < Duration::from_secs(60), "it was given up");
     assert!(until_known(&hanging).is_err());
+}
+
+#[test]
+fn every_fault_of_an_n150_is_the_same() {
+    support::succeed(support::on_a_board(support::again(&["--skip", "is_the_same"]), "n150"));
 }

@@ -5,7 +5,7 @@
 
 mod support;
 
-use hal_backend::{Code, Command, Device, Pattern};
+use hal_backend::{Code, Command, Device, MemoryRequest, Pattern};
 use std::sync::Arc;
 use support::{Bench, on_a_library, open, our_library, span, succeed};
 
@@ -29,7 +29,7 @@ fn broken_rule() {
     let bench = Bench::new(&[("fault", "harvested:200"), ("fault", "no-large-windows"), ("tiles", "1")]);
     let memory = bench.memory(&[7; 4000]);
     assert_eq!(bench.read(&memory, 0, 4000), [7; 4000]);
-    let large = Arc::new(bench.device.allocate(0, 300 << 24).unwrap());
+    let large = Arc::new(bench.device.allocate(&MemoryRequest::new(0, 300 << 24)).unwrap());
     let fill =
         |memory, at| Command::Fill { target: span(memory, at, 64), pattern: Pattern::new(&[1]).unwrap() };
     // Each is in another piece of a bank.
@@ -72,6 +72,7 @@ fn no_library() {
     if expected.is_empty() {
         // The board is asked for by its parameter.
         assert_eq!(opened.unwrap().card().board(), "p100a");
+        assert_eq!(open(&[("board", "n150")]).unwrap().card().board(), "n150");
         return;
     }
     let refused = opened.unwrap_err();

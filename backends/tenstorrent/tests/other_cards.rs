@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 use hal_backend::{Code, HostRange};
-use hal_tenstorrent::kmd::{Card, Errno, Kernel, nodes};
+use hal_tenstorrent::kmd::{Card, Errno, Kernel, Node, nodes};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -72,11 +72,20 @@ impl Kernel for OneCard {
 }
 
 #[test]
-fn a_card_that_is_no_blackhole_is_listed_and_refused_untouched_with_what_to_do() {
-    for (device, model, what) in [
-        (device::WORMHOLE, "Tenstorrent Wormhole", "is a Wormhole"),
-        (0xfaca, "Tenstorrent card of an unknown kind", "is no Blackhole (0x1e52:0xfaca)"),
-    ] {
+fn cards_of_both_kinds_are_listed_as_what_they_are() {
+    for (device, model) in
+        [(device::WORMHOLE, "Tenstorrent Wormhole"), (device::BLACKHOLE, "Tenstorrent Blackhole")]
+    {
+        let listed = nodes(&OneCard { device, ..OneCard::default() }).unwrap();
+        assert_eq!(listed.iter().map(Node::model).collect::<Vec<_>>(), [model]);
+    }
+}
+
+#[test]
+fn a_card_of_an_unknown_kind_is_listed_and_refused_untouched_with_what_to_do() {
+    for (device, model, what) in
+        [(0xfaca, "Tenstorrent card of an unknown kind", "is a card of an unknown kind (0x1e52:0xfaca)")]
+    {
         let kernel = Arc::new(OneCard { device, ..OneCard::default() });
         let listed = nodes(&*kernel).unwrap();
         let [node] = listed.as_slice() else { panic!("{listed:?}") };
@@ -85,9 +94,13 @@ fn a_card_that_is_no_blackhole_is_listed_and_refused_untouched_with_what_to_do()
 
         let refused = Card::open(kernel.clone(), &node.path(), Duration::ZERO).unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);
-        for part in
-            ["/dev/tenstorrent/0", what, "only Blackhole", "tenstorrent://N", "tenstorrent://emulated"]
-        {
+        for part in [
+            "/dev/tenstorrent/0",
+            what,
+            "only Blackhole (p100a, p150) and Wormhole (n150)",
+            "tenstorrent://N",
+            "tenstorrent://emulated",
+        ] {
             assert!(refused.message().contains(part), "{refused}");
         }
         // Who drives it and who it is: no power, no window, nothing of its network; and it is free for others.

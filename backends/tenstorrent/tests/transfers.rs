@@ -9,31 +9,38 @@
 
 mod support;
 
-use hal_backend::{Command, Pattern, scramble};
+use hal_backend::{Command, Pattern, splitmix64};
 use support::{Bench, contents, host, span, whole};
 
-/// A few pages of each bank, and a part of one.
-const LENGTH: u64 = 100_001;
+/// More than three pages for each of the tiles, and a part of one: shards of four.
+const LENGTH: u64 = 1_500_001;
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
 fn random_transfers_are_what_they_would_be_in_plain_memory() {
     for pairs in [
-        &[("board", "p100a"), ("banks", "0xf7")][..],
-        &[("board", "p150")],
+        &[("board", "p100a"), ("banks", "0xf7"), ("l1", "0")][..],
+        &[("board", "p150"), ("l1", "0")],
         // In the memory of its tiles.
-        &[("board", "p100a"), ("l1", "64")],
-        &[("fault", "no-large-windows"), ("fault", "windows:2")],
+        &[("board", "p100a"), ("columns", "0x3bdf"), ("l1", "64")],
+        &[("l1", "64:interleaved")],
+        &[("l1", "64:height-columns")],
+        &[("l1", "64:width")],
+        &[("l1", "64:width-columns")],
+        &[("l1", "64:block")],
+        &[("l1", "64:block-columns")],
+        &[("l1", "0"), ("fault", "no-large-windows"), ("fault", "windows:2")],
     ] {
         let bench = Bench::new(pairs);
         let mut draw = 0;
         let mut number = |below: u64| {
             draw += 1;
-            scramble(draw) % below
+            splitmix64(draw) % below
         };
         let bytes: Vec<u8> = (0..LENGTH).map(|at| u8::try_from(at % 251).unwrap()).collect();
         let mut expected = [bytes.clone(), bytes.iter().rev().copied().collect()];
         let memories = [bench.memory(&expected[0]), bench.memory(&expected[1])];
-        let is_near = pairs.iter().any(|(name, _)| *name == "l1");
+        let is_near = !pairs.iter().any(|(name, value)| *name == "l1" && *value == "0");
         assert_eq!(format!("{:?}", memories[0]).contains("L1"), is_near, "{:?}", memories[0]);
         for round in 0..300 {
             let length = number(if round % 3 == 0 { 40_000 } else { 70 }) + 1;
@@ -80,7 +87,7 @@ fn random_transfers_are_what_they_would_be_in_plain_memory() {
 #[test]
 fn large_transfers_cover_everything_once() {
     let bench = Bench::new(&[("board", "p100a")]);
-    let bytes: Vec<u8> = (0..3_000_000_u64).map(|at| u8::try_from(scramble(at) % 256).unwrap()).collect();
+    let bytes: Vec<u8> = (0..3_000_000_u64).map(|at| u8::try_from(splitmix64(at) % 256).unwrap()).collect();
     let memory = bench.memory(&bytes);
     assert!(bench.read(&memory, 0, 3_000_000) == bytes);
     // Onto itself, further on.
@@ -96,5 +103,17 @@ fn large_transfers_cover_everything_once() {
 
 #[test]
 fn a_simulators_library_gives_the_same() {
-    support::succeed(support::on_a_library(&["--skip", "a_simulators_library"]));
+    support::succeed(support::on_a_library(&OTHERS));
+    // One that was named is for one chip.
+    if std::env::var_os("LIBTTSIM").is_none() {
+        support::succeed(support::on_a_board(support::on_a_library(&OTHERS), "n150"));
+    }
 }
+
+#[test]
+fn an_n150_gives_the_same() {
+    support::succeed(support::on_a_board(support::again(&OTHERS), "n150"));
+}
+
+/// All tests but these two.
+const OTHERS: [&str; 2] = ["--skip", "gives_the_same"];

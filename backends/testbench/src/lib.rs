@@ -201,7 +201,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
     use super::*;
-    use hal_backend::{Code, Driver, HostRange, Parameters, Pattern, Place, Span};
+    use hal_backend::{Code, Driver, HostRange, MemoryRequest, Parameters, Pattern, Place, Span};
     use hal_template::{Template, TemplateDevice};
 
     fn bench() -> Testbench<TemplateDevice> {
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn a_command_runs_and_its_timeline_says_so() {
         let bench = bench();
-        let memory = bench.device().allocate(0, 16).unwrap();
+        let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
         bench.run(0, fill(&memory, 16)).unwrap();
         let mut bytes = [0; 16];
         assert!(memory.read(0, &mut bytes));
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_timeline_counts_what_it_was_told_to() {
         let bench = bench();
-        let memory = bench.device().allocate(0, 16).unwrap();
+        let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
         let timeline = bench.timeline();
         for value in 1..=20 {
             bench.signal(0, fill(&memory, 16), &timeline, value);
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_failure_is_the_devices_own() {
         let bench = bench();
-        let memory = bench.device().allocate(0, 16).unwrap();
+        let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
         let failure = bench.run(0, fill(&memory, 17)).unwrap_err();
         assert_ne!(failure.code(), Code::Cancelled, "{failure}");
     }

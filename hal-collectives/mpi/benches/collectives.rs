@@ -92,11 +92,12 @@ impl<'a> Case<'a> {
         while !over.load(Ordering::Acquire) {
             match wait {
                 Wait::Looks => {
-                    hal_collectives_mpi::poll();
-                    spin_loop();
-                    // As a plain MPI call does where ranks share processors.
-                    if self.shares {
-                        std::thread::yield_now();
+                    if !hal_collectives_mpi::watch(None, || over.load(Ordering::Acquire)) {
+                        spin_loop();
+                        // As a plain MPI call does where ranks share processors.
+                        if self.shares {
+                            std::thread::yield_now();
+                        }
                     }
                 }
                 Wait::Sleeps => std::thread::park(),

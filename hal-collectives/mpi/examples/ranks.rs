@@ -318,6 +318,27 @@ fn program() {
     assert_eq!(ended, 0);
 }
 
+/// A process that is forked from a rank and ends leaves MPI to the rank, which goes on; and is told that it has none itself.
+fn forks(group: &dyn Communicator) {
+    kinds(group);
+    // SAFETY: the child makes one call that refuses it, and ends as a program does.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = hal_collectives_mpi::join(b"forks", "forks", Duration::from_secs(30)).err();
+        let is_told = refused.is_some_and(|failure| {
+            failure.code() == Code::FailedPrecondition && failure.message().contains("forked")
+        });
+        // SAFETY: what is registered for the end is called.
+        unsafe { libc::exit(if is_told { 7 } else { 8 }) };
+    }
+    let (begin, mut status) = (Instant::now(), 0);
+    // SAFETY: a child of this process.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(libc::WEXITSTATUS(status), 7, "{status:#x}");
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    kinds(group);
+}
+
 /// Begins MPI as a program does that has no threads.
 fn begin() {
     type Init = extern "C" fn(*mut i32, *mut libc::c_void) -> i32;
@@ -351,12 +372,7 @@ fn main() {
     }
     let group = hal_collectives_mpi::join(b"test", "job", Duration::from_millis(timeout));
     if scenario == "wrong" {
-        let failure = group.err().unwrap();
-        assert_eq!(failure.code(), Code::Unavailable, "{failure}");
-        assert!(
-            failure.message().contains("apt-get install") && failure.message().contains("2 were started"),
-            "{failure}"
-        );
+        fails(group.map(|_| Vec::new()), Code::Unavailable, &["apt-get install", "2 were started"]);
         println!("a rank: wrong ok");
         return;
     }
@@ -374,6 +390,7 @@ fn main() {
         "faults" => faults(&*group),
         "misfits" => misfits(&*group),
         "split" => split(&*group),
+        "forks" => forks(&*group),
         // The last rank asks for something else.
         "misfit" if rank == ranks - 1 => {
             let other = run(&*group, Kind::AllGather, 4, &[1; 4], 4 * ranks as usize);

@@ -7,10 +7,12 @@ use crate::group::Slot;
 use crate::library::{Library, Request};
 use crate::mail::{Letter, Mail};
 use crate::progress::Started;
-use crate::wire::{CARRIED, Content, Header};
+use crate::wire::{CARRIED, Content, Header, Meeting};
 use hal_backend::HostRange;
 use hal_collectives::{Line, Result};
 use hal_semaphore::{Code, Failure};
+use smallvec::SmallVec;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
@@ -33,7 +35,7 @@ pub(crate) struct Active {
     pub(crate) steps: Schedule,
     pub(crate) deadline: Instant,
     /// Letters that have not come, in the order in which they come from each rank.
-    pub(crate) expects: Vec<Receive>,
+    pub(crate) expects: SmallVec<[Receive; 1]>,
     /// How many transfers have not ended.
     pub(crate) in_flight: usize,
     pub(crate) after: Option<Work>,
@@ -45,7 +47,7 @@ impl Active {
     pub(crate) fn new(started: Started, steps: Schedule, deadline: Instant) -> Self {
         // With the first piece, the next rank knows of all.
         let is_announced = started.piece.number > 0;
-        Self { started, steps, deadline, expects: Vec::new(), in_flight: 0, after: None, is_announced }
+        Self { started, steps, deadline, expects: SmallVec::new(), in_flight: 0, after: None, is_announced }
     }
 
     fn header(&self, content: Content) -> Result<Header> {
@@ -54,20 +56,14 @@ impl Active {
         let meeting =
             meeting.ok_or_else(|| Failure::new(Code::Internal, "an operation with messages has no place"))?;
         let source = group.engine.rank;
-        Ok(Header {
-            meeting,
-            from: group.rank,
-            source,
-            asked: Some(group.ask(self.started.operation)),
-            content,
-        })
+        Ok(Header { meeting, from: group.rank, source, asked: Some(self.started.asked), content })
     }
 
     /// Sends what a step sends, and the first time that this rank is there.
     pub(crate) fn send(
         &mut self,
         id: u64,
-        sends: Vec<(u32, HostRange)>,
+        sends: SmallVec<[(u32, HostRange); 1]>,
         library: &Library,
         mail: &mut Mail,
         in_flight: &mut Vec<InFlight>,
@@ -96,34 +92,72 @@ impl Active {
         Ok(())
     }
 
-    /// Takes the letters that are expected, and has what follows them received where it belongs.
-    pub(crate) fn receive(
+    /// Takes the letters that have come before they were expected, as far as they are now.
+    pub(crate) fn receive_early(
         &mut self,
         id: u64,
-        letters: &mut BTreeMap<u32, VecDeque<Letter>>,
+        early: &mut BTreeMap<(Meeting, u32), VecDeque<Letter>>,
         library: &Library,
         in_flight: &mut Vec<InFlight>,
     ) -> Result {
-        for Receive { from, into, then } in std::mem::take(&mut self.expects) {
-            let Some(letter) = letters.get_mut(&from).and_then(VecDeque::pop_front) else {
-                self.expects.push(Receive { from, into, then });
+        let Some(meeting) = self.started.incoming().filter(|_| !early.is_empty()) else { return Ok(()) };
+        let mut at = 0;
+        while let Some(expected) = self.expects.get(at) {
+            let Entry::Occupied(mut letters) = early.entry((meeting, expected.from)) else {
+                at += 1;
                 continue;
             };
-            match letter.header.content {
-                Content::Part { length, .. } if length != into.length() => {
-                    return Err(self.broken(from, length, into.length()));
-                }
-                Content::Part { tag: Some(tag), .. } => {
-                    let request = library.receive(into, letter.header.source, tag)?;
-                    in_flight.push(InFlight { request, owner: id, purpose: Purpose::Receive(then) });
-                    self.in_flight += 1;
-                }
-                _ => {
-                    let fits = letter.read_into(&into);
-                    debug_assert!(fits, "a letter carries as much as its header says");
-                    if let Some(then) = then {
-                        then();
-                    }
+            let letter = letters.get_mut().pop_front();
+            if letters.get().is_empty() {
+                letters.remove();
+            }
+            if let Some(letter) = letter {
+                let expected = self.expects.remove(at);
+                self.take(id, letter, expected, library, in_flight)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a letter if it is expected, and otherwise gives it back.
+    pub(crate) fn receive(
+        &mut self,
+        id: u64,
+        letter: Letter,
+        library: &Library,
+        in_flight: &mut Vec<InFlight>,
+    ) -> Result<Option<Letter>> {
+        let from = letter.header.from;
+        let Some(at) = self.expects.iter().position(|expected| expected.from == from) else {
+            return Ok(Some(letter));
+        };
+        let expected = self.expects.remove(at);
+        self.take(id, letter, expected, library, in_flight).map(|()| None)
+    }
+
+    /// Takes an expected letter, and has what follows it received where it belongs.
+    fn take(
+        &mut self,
+        id: u64,
+        letter: Letter,
+        Receive { from, into, then }: Receive,
+        library: &Library,
+        in_flight: &mut Vec<InFlight>,
+    ) -> Result {
+        match letter.header.content {
+            Content::Part { length, .. } if length != into.length() => {
+                return Err(self.broken(from, length, into.length()));
+            }
+            Content::Part { tag: Some(tag), .. } => {
+                let request = library.receive(into, letter.header.source, tag)?;
+                in_flight.push(InFlight { request, owner: id, purpose: Purpose::Receive(then) });
+                self.in_flight += 1;
+            }
+            _ => {
+                let fits = letter.read_into(&into);
+                debug_assert!(fits, "a letter carries as much as its header says");
+                if let Some(then) = then {
+                    then();
                 }
             }
         }
@@ -134,7 +168,7 @@ impl Active {
     fn broken(&self, from: u32, came: u64, expected: u64) -> Failure {
         let message = format!(
             "{} of the group {:?}: rank {from} sends {came} bytes where rank {} expects {expected}; do all ranks run the same program?",
-            self.started.operation, self.started.group.name, self.started.group.rank
+            self.started.asked.operation, self.started.group.name, self.started.group.rank
         );
         Failure::new(Code::DataLoss, message)
     }
@@ -154,7 +188,7 @@ impl Active {
             "{} of the group {:?}: {}; rank {} waits in it; {whom} within {:?} (collective_timeout)",
             slots.join(" and "),
             group.name,
-            self.started.operation,
+            self.started.asked.operation,
             group.rank,
             group.terms.timeout
         );

@@ -24,6 +24,7 @@ mod scratch;
 use hal_backend::HostRange;
 use hal_collectives::{Kind, Operation, Portions, Result};
 pub(crate) use scratch::Scratch;
+use smallvec::SmallVec;
 
 /// From how many bytes on an all-reduce or a reduce is divided over the ranks.
 const DIVIDED: u64 = 16 << 10;
@@ -51,8 +52,8 @@ pub(crate) struct Receive {
 /// Messages that may go in any order. The next step begins when all of them have gone and what comes after is done.
 #[derive(Default)]
 pub(crate) struct Step {
-    pub(crate) sends: Vec<(u32, HostRange)>,
-    pub(crate) receives: Vec<Receive>,
+    pub(crate) sends: SmallVec<[(u32, HostRange); 1]>,
+    pub(crate) receives: SmallVec<[Receive; 1]>,
     /// What is done while they go.
     pub(crate) meanwhile: Option<Work>,
     pub(crate) after: Option<Work>,

@@ -2,7 +2,9 @@
 
 //! A rank's end of a group, and what it has entered.
 
-use crate::progress::{Command, Engine, Started, engine};
+use crate::engine::{Command, Engine, engine};
+use crate::progress::Started;
+use crate::table::Known;
 use crate::wire::{Asked, Meeting};
 use hal_backend::HostRange;
 use hal_collectives::{
@@ -14,11 +16,8 @@ use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The groups of this process, by their numbers, which are the same in all processes.
-static GROUPS: Mutex<BTreeMap<u64, Known>> = Mutex::new(BTreeMap::new());
 
 /// How many operations of a line are remembered, for ranks that come to them later.
 const REMEMBERED: u64 = 256;
@@ -29,78 +28,6 @@ const REMEMBERED: u64 = 256;
 pub(crate) struct Generation {
     pub(crate) number: u64,
     pub(crate) generation: u32,
-}
-
-/// What this process knows of the groups with a number.
-#[derive(Default)]
-struct Known {
-    group: Weak<Group>,
-    /// The generation that is joined next, or was, and how far it is: whoever lets go of a group and joins it again goes on
-    /// counting, as other ranks may not have let go of it.
-    generation: u32,
-    state: Arc<Mutex<State>>,
-    /// Why the one before failed.
-    failure: Option<Failure>,
-}
-
-/// Whether this process is in any group.
-pub(crate) fn any() -> bool {
-    GROUPS.lock().values().any(|known| known.group.strong_count() > 0)
-}
-
-/// Who a letter is for.
-pub(crate) enum Addressee {
-    /// A group that this process is in.
-    Member(Arc<Group>),
-    /// One that it may come to be in.
-    Later,
-    /// One that has failed, for this reason.
-    Failed(Failure),
-}
-
-/// Who letters of a group are for.
-pub(crate) fn addressee(id: Generation) -> Addressee {
-    let groups = GROUPS.lock();
-    let Some(known) = groups.get(&id.number) else { return Addressee::Later };
-    match known.group.upgrade().filter(|group| group.id == id) {
-        Some(group) => Addressee::Member(group),
-        None if id.generation >= known.generation => Addressee::Later,
-        None => known.failure.clone().map_or(Addressee::Later, Addressee::Failed),
-    }
-}
-
-/// Another rank is in an operation of a group that this one may come to be in. If that has begun anew, the generation before has
-/// failed: the group that this process is in, if it is.
-pub(crate) fn hear_early(
-    meeting: Meeting,
-    peer: u32,
-    theirs: Option<Asked>,
-) -> Option<(Arc<Group>, Failure)> {
-    let (id, mut failed) = (meeting.group, None);
-    let before = id
-        .generation
-        .checked_sub(1)
-        .filter(|_| GROUPS.lock().get(&id.number).is_none_or(|known| known.generation < id.generation));
-    if let Some(generation) = before {
-        let message = format!("the group has failed, and rank {peer} has begun it anew");
-        let failure = Failure::new(Code::Aborted, message);
-        remember_failure(Generation { generation, ..id }, &failure);
-        failed = GROUPS.lock().get(&id.number).and_then(|known| known.group.upgrade()).zip(Some(failure));
-    }
-    let state = GROUPS.lock().entry(id.number).or_default().state.clone();
-    state.lock().hear(meeting, peer, theirs);
-    failed
-}
-
-/// Somebody says that a group has failed: it is not joined any more.
-pub(crate) fn remember_failure(id: Generation, failure: &Failure) {
-    let mut groups = GROUPS.lock();
-    let known = groups.entry(id.number).or_default();
-    if known.generation <= id.generation {
-        known.generation = id.generation + 1;
-        known.state = Arc::default();
-        known.failure = Some(failure.clone());
-    }
 }
 
 /// Ranks of the job that talk to each other.
@@ -128,7 +55,7 @@ fn place(line: Line, side: Side, number: u64) -> Place {
 }
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     failed: Option<Failure>,
     /// How many operations each side of each line has entered.
     entered: BTreeMap<(Line, Side), u64>,
@@ -166,17 +93,22 @@ fn fits(one: Asked, other: Asked, line: Line) -> bool {
     one.operation.fits(&other.operation, line) && one.pieces == other.pieces
 }
 
+/// The whole job as a group.
 pub(crate) fn join(id: &[u8], name: &str, terms: Terms) -> Result<Box<dyn Communicator>> {
-    let engine = engine()?;
+    Ok(join_of(engine()?, id, name, terms))
+}
+
+/// The same by an engine.
+pub(crate) fn join_of(engine: Arc<Engine>, id: &[u8], name: &str, terms: Terms) -> Box<dyn Communicator> {
     let members = (0..engine.size).collect();
     let rank = engine.rank;
     let number = hash(id.iter().copied());
-    Ok(Box::new(Member(Group::get(engine, number, name.to_owned(), (members, rank), terms, false))))
+    Box::new(Member(Group::get(engine, number, name.to_owned(), (members, rank), terms, false)))
 }
 
 impl State {
     /// Remembers what another rank asks for, until this one does.
-    fn hear(&mut self, meeting: Meeting, peer: u32, theirs: Option<Asked>) {
+    pub(crate) fn hear(&mut self, meeting: Meeting, peer: u32, theirs: Option<Asked>) {
         let Some(theirs) = theirs else { return };
         let heard = self.heard.entry(place(meeting.line, RECEIVER, meeting.number)).or_default();
         if !heard.iter().any(|(_, known)| fits(*known, theirs, meeting.line)) {
@@ -197,7 +129,7 @@ impl Group {
     ) -> Arc<Self> {
         // The end of a group looks at the table too, so that none ends under its lock: this is dropped behind the lock.
         let joined;
-        let mut groups = GROUPS.lock();
+        let mut groups = engine.groups.lock();
         let known = groups.entry(number).or_default();
         joined = known.group.upgrade();
         if let Some(group) = joined.as_ref().filter(|group| group.id.generation == known.generation) {
@@ -205,7 +137,7 @@ impl Group {
         }
         let id = Generation { number, generation: known.generation };
         let state = known.state.clone();
-        let group = Arc::new(Self { engine, id, name, members, rank, terms, is_part, state });
+        let group = Arc::new(Self { engine: engine.clone(), id, name, members, rank, terms, is_part, state });
         known.group = Arc::downgrade(&group);
         drop(groups);
         group.engine.send(Command::Listen);
@@ -236,7 +168,7 @@ impl Group {
     }
 
     /// What a rank of this group asks for with an operation.
-    pub(crate) fn ask(&self, operation: Operation) -> Asked {
+    fn ask(&self, operation: Operation) -> Asked {
         Asked { operation, pieces: Pieces::new(operation, self.count(), self.terms.piece).count() }
     }
 
@@ -246,7 +178,7 @@ impl Group {
 
     /// Remembers the first failure. Whether this is it.
     pub(crate) fn set_failed(&self, failure: &Failure) -> bool {
-        remember_failure(self.id, failure);
+        self.engine.groups.remember_failure(self.id, failure);
         let mut state = self.state.lock();
         let first = state.failed.is_none();
         state.failed.get_or_insert_with(|| failure.clone());
@@ -254,7 +186,7 @@ impl Group {
     }
 
     /// Takes the next place of one side of a line, and compares the operation with what others have asked for there.
-    fn enter(&self, (line, side): (Line, Side), operation: Operation) -> Result<Slot> {
+    fn enter(&self, (line, side): (Line, Side), own: Asked) -> Result<Slot> {
         let mut state = self.state.lock();
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
@@ -262,7 +194,7 @@ impl Group {
         let entered = state.entered.entry((line, side)).or_default();
         let number = *entered;
         *entered += 1;
-        let (slot, own) = (Slot { line, side, number }, self.ask(operation));
+        let slot = Slot { line, side, number };
         state.asked.insert(place(line, side, number), own);
         if let Some(old) = number.checked_sub(REMEMBERED) {
             state.asked.remove(&place(line, side, old));
@@ -323,12 +255,12 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if self.is_part {
-            let mut groups = GROUPS.lock();
-            if groups.get(&self.id.number).is_some_and(|known| known.failure.is_none()) {
+            let mut groups = self.engine.groups.lock();
+            if groups.get(&self.id.number).is_some_and(Known::goes_on) {
                 groups.remove(&self.id.number);
             }
         }
-        crate::progress::rest();
+        self.engine.rest();
     }
 }
 
@@ -343,10 +275,11 @@ impl Communicator for Member {
     fn enter(&self, operation: Operation) -> Result<Box<dyn Entry>> {
         operation.check(self.0.count())?;
         let lines = operation.lines(self.0.rank);
-        let slots = lines.into_iter().map(|line| self.0.enter(line, operation)).collect::<Result<_>>();
+        let asked = self.0.ask(operation);
+        let slots = lines.into_iter().map(|line| self.0.enter(line, asked)).collect::<Result<_>>();
         // What does not fit ends the group for all.
         let slots = slots.inspect_err(|failure| self.0.fail(failure))?;
-        Ok(Box::new(Entered::new(Places { group: self.0.clone(), operation, slots })))
+        Ok(Box::new(Entered::new(Places { group: self.0.clone(), asked, slots })))
     }
 
     fn end(&self, why: &Failure) {
@@ -464,7 +397,7 @@ impl Communicator for Part {
 #[derive(Clone)]
 struct Places {
     group: Arc<Group>,
-    operation: Operation,
+    asked: Asked,
     slots: SmallVec<[Slot; 2]>,
 }
 
@@ -475,7 +408,7 @@ impl Places {
             "rank {} of the group {:?} could not take part in {}: {}",
             self.group.rank,
             self.group.name,
-            self.operation,
+            self.asked.operation,
             why.message()
         );
         let failure = Failure::new(why.code(), message);
@@ -486,7 +419,7 @@ impl Places {
 
 impl Seat for Places {
     fn operation(&self) -> Operation {
-        self.operation
+        self.asked.operation
     }
 
     fn place(&self) -> (u32, u32) {
@@ -500,7 +433,7 @@ impl Seat for Places {
     fn start(&self, piece: Piece, memory: Result<Portions>, done: Done) -> Option<Job> {
         let memory = memory.map_err(|failure| self.end(&failure));
         let (group, slots) = (self.group.clone(), self.slots.clone());
-        let started = Started { group, operation: self.operation, piece, slots, memory, done };
+        let started = Started { group, asked: self.asked, piece, slots, memory, done };
         self.group.engine.send(Command::Start(Box::new(started)));
         None
     }

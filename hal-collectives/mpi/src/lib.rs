@@ -3,7 +3,7 @@
 //! Groups of ranks in many processes and on many machines, by MPI.
 //!
 //! The library is the one of whatever launched the process, loaded at run time ([`is_launched`], [`join`]); a program that is
-//! linked with this crate needs none. One thread makes all calls to it (`progress.rs`); what each kind of operation is in
+//! linked with this crate needs none. One thread at a time makes calls to it: whoever waits, or one of this crate's (`engine.rs`); what each kind of operation is in
 //! messages stands in `exchange.rs`, and a rank's end of a group in `group.rs`.
 //!
 //! # Agreement
@@ -18,14 +18,17 @@
 #![deny(unsafe_code)]
 
 mod active;
+mod engine;
 mod exchange;
 mod group;
 mod library;
 mod mail;
 mod progress;
+mod table;
 mod wire;
 
 use hal_collectives::{Communicator, Result, Terms};
+use std::time::Instant;
 
 /// Whether a launcher of MPI programs started this process beside others.
 pub fn is_launched() -> bool {
@@ -34,7 +37,7 @@ pub fn is_launched() -> bool {
 
 /// This process's rank in its job, and how many there are. Loads and initialises MPI if nobody has.
 pub fn place() -> Result<(u32, u32)> {
-    let engine = progress::engine()?;
+    let engine = engine::engine()?;
     Ok((engine.rank, engine.size))
 }
 
@@ -43,13 +46,52 @@ pub fn join(id: &[u8], name: &str, terms: impl Into<Terms>) -> Result<Box<dyn Co
     group::join(id, name, terms.into())
 }
 
-/// Looks once, on this thread, whether anything has moved: for a thread that has nothing better to do than to wait for an
-/// operation. Operations go on without it.
-pub fn poll() {
-    progress::poll();
+/// Whether an operation of this process is under way, so that a thread which has to wait does well to [watch].
+pub fn is_busy() -> bool {
+    engine::is_busy()
+}
+
+/// Looks on this thread whether anything moves, and helps with what is done within this process, until something is over: for a thread that
+/// has nothing better to do than to wait for an operation. Returns what it found last. It returns early where it does no good: when nothing is
+/// under way any more, when nothing has moved for a while, and at the latest a little after `until`. Operations go on without it.
+///
+/// Operations that end meanwhile are told of on this thread, with nothing locked. A program whose callbacks may want what this thread
+/// holds has those put off, or does not watch.
+pub fn watch(until: Option<Instant>, is_over: impl FnMut() -> bool) -> bool {
+    engine::watch(until, is_over)
 }
 
 /// Returns when MPI is left alone, if this process is in no group any more and MPI is the program's: it may end it then.
 pub fn rest() {
-    progress::rest();
+    engine::rest();
+}
+
+/// Jobs whose ranks are in one process and reach each other without any MPI, for counting what an operation costs here.
+#[cfg(any(test, feature = "loopback"))]
+pub mod loopback {
+    use crate::engine::Engine;
+    use hal_collectives::{Communicator, Terms};
+    use std::sync::Arc;
+
+    /// A rank of a job. It moves only when it [looks](Self::look) or starts something.
+    pub struct Rank(pub(crate) Arc<Engine>);
+
+    /// A job of so many ranks.
+    pub fn job(ranks: u32) -> Vec<Rank> {
+        let watchers = Box::leak(Box::default());
+        let rank = |library| Rank(Arc::new(Engine::new(library, watchers)));
+        crate::library::loopback::network(ranks).map(rank).collect()
+    }
+
+    impl Rank {
+        /// As [`join`](crate::join).
+        pub fn join(&self, id: &[u8], terms: impl Into<Terms>) -> Box<dyn Communicator> {
+            crate::group::join_of(self.0.clone(), id, "job", terms.into())
+        }
+
+        /// Looks once whether anything has moved.
+        pub fn look(&self) {
+            self.0.look();
+        }
+    }
 }

@@ -25,6 +25,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+#[cfg(any(test, feature = "loopback"))]
+pub(crate) mod loopback;
+
 /// A communicator, a datatype, a request: see the module.
 type Handle = usize;
 
@@ -34,6 +37,7 @@ type AskOf = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
 type Transfer = unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
 type Test = unsafe extern "C" fn(*mut Handle, *mut c_int, *mut c_void) -> c_int;
 type OfRequest = unsafe extern "C" fn(*mut Handle) -> c_int;
+type OfStatus = unsafe extern "C" fn(*const c_void, *mut c_int) -> c_int;
 type SetHandler = unsafe extern "C" fn(Handle, Handle) -> c_int;
 type ErrorString = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
 type Plain = unsafe extern "C" fn() -> c_int;
@@ -74,6 +78,7 @@ pub(crate) struct Library {
     receive: Transfer,
     test: Test,
     cancel: OfRequest,
+    was_cancelled: OfStatus,
     error_string: ErrorString,
     finalize: Plain,
     finalized: AskOne,
@@ -83,7 +88,7 @@ pub(crate) struct Library {
     pub(crate) size: u32,
 }
 
-/// A transfer that has begun. Its memory is kept until it has ended.
+/// A transfer that has begun, or a place for one. Its memory is kept until it has ended.
 pub(crate) struct Request {
     handle: Box<Handle>,
     memory: HostRange,
@@ -105,6 +110,15 @@ pub(crate) fn is_launched() -> bool {
 fn launched() -> Option<u32> {
     let number = |name: &&str| std::env::var(name).ok()?.trim().parse().ok();
     BY_OPEN_MPI.iter().chain(BY_OTHERS).find_map(number)
+}
+
+/// How many of them are on this machine, as the launcher says; or all.
+pub(crate) fn ranks_on_this_machine() -> usize {
+    let number = |name: &&str| std::env::var(name).ok()?.trim().parse().ok();
+    ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]
+        .iter()
+        .find_map(number)
+        .unwrap_or(1)
 }
 
 fn open(names: &[&str]) -> Option<*mut c_void> {
@@ -189,6 +203,7 @@ impl Library {
                 receive: symbol(library, c"MPI_Irecv")?,
                 test: symbol(library, c"MPI_Test")?,
                 cancel: symbol(library, c"MPI_Cancel")?,
+                was_cancelled: symbol(library, c"MPI_Test_cancelled")?,
                 error_string: symbol(library, c"MPI_Error_string")?,
                 finalize: symbol(library, c"MPI_Finalize")?,
                 finalized: symbol(library, c"MPI_Finalized")?,
@@ -201,39 +216,71 @@ impl Library {
 
     /// Begins to send all of some memory.
     pub(crate) fn send(&self, memory: HostRange, to: u32, tag: i32) -> Result<Request> {
-        let mut request = self.transfer(self.send, memory, to.cast_signed(), tag)?;
-        request.is_expected = false;
+        let mut request = Request::idle(memory);
+        let length = request.memory.length();
+        self.send_by(&mut request, length, to, tag)?;
         Ok(request)
+    }
+
+    /// Begins to send the first bytes of the memory of a request that is idle.
+    pub(crate) fn send_by(&self, request: &mut Request, length: u64, to: u32, tag: i32) -> Result {
+        self.transfer(self.send, request, length, to.cast_signed(), tag)
     }
 
     /// Begins to receive into all of some memory.
     pub(crate) fn receive(&self, memory: HostRange, from: u32, tag: i32) -> Result<Request> {
-        self.transfer(self.receive, memory, from.cast_signed(), tag)
+        let mut request = Request::idle(memory);
+        let length = request.memory.length();
+        request.is_expected = true;
+        self.transfer(self.receive, &mut request, length, from.cast_signed(), tag)?;
+        Ok(request)
     }
 
-    /// Begins to receive at most as much as some memory has, from whoever sends it.
-    pub(crate) fn receive_from_anybody(&self, memory: HostRange, tag: i32) -> Result<Request> {
-        self.transfer(self.receive, memory, self.anybody, tag)
+    /// Begins to receive at most as much as the memory of a request has that is idle, from whoever sends it.
+    pub(crate) fn receive_by_anybody(&self, request: &mut Request, tag: i32) -> Result {
+        let length = request.memory.length();
+        self.transfer(self.receive, request, length, self.anybody, tag)?;
+        request.is_expected = true;
+        Ok(())
     }
 
-    fn transfer(&self, transfer: Transfer, memory: HostRange, peer: c_int, tag: i32) -> Result<Request> {
-        let mut request = Request { handle: Box::new(0), memory, is_expected: true };
-        let count = c_int::try_from(request.memory.length()).unwrap_or(c_int::MAX);
+    fn transfer(
+        &self,
+        transfer: Transfer,
+        request: &mut Request,
+        length: u64,
+        peer: c_int,
+        tag: i32,
+    ) -> Result {
+        debug_assert!(length <= request.memory.length(), "a message is inside of its memory");
+        let count = c_int::try_from(length).unwrap_or(c_int::MAX);
         let (address, handle) = (request.memory.address().cast(), &raw mut *request.handle);
         // SAFETY: the memory and the handle stay where they are until the request has ended, which its owner sees to.
-        self.check(unsafe { transfer(address, count, self.byte, peer, tag, self.world, handle) })?;
-        Ok(request)
+        self.check(unsafe { transfer(address, count, self.byte, peer, tag, self.world, handle) })
     }
 
     /// Whether a transfer has ended. Makes progress with all of them.
     pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
+        self.ended(request).map(|status| status.is_some())
+    }
+
+    /// How a transfer has ended, if it has: true if a message came or went, and false if it was cancelled.
+    pub(crate) fn outcome(&self, request: &mut Request) -> Result<Option<bool>> {
+        let Some(status) = self.ended(request)? else { return Ok(None) };
+        let mut cancelled = 0;
+        // SAFETY: the status is one that this library has written.
+        self.check(unsafe { (self.was_cancelled)((&raw const status).cast(), &raw mut cancelled) })?;
+        Ok(Some(cancelled == 0))
+    }
+
+    fn ended(&self, request: &mut Request) -> Result<Option<Status>> {
         let (mut flag, mut status): (c_int, Status) = (0, [0; 16]);
         // SAFETY: the request is one of this library's; a status is not larger.
         self.check(unsafe {
             (self.test)(&raw mut *request.handle, &raw mut flag, (&raw mut status).cast())
         })?;
         request.is_expected &= flag == 0;
-        Ok(flag != 0)
+        Ok((flag != 0).then_some(status))
     }
 
     /// Asks for a receive to end without a message, if none has come.
@@ -313,8 +360,18 @@ pub(crate) fn at_exit(call: extern "C" fn()) {
 }
 
 impl Request {
+    /// A place for transfers of some memory.
+    pub(crate) fn idle(memory: HostRange) -> Self {
+        Self { handle: Box::new(0), memory, is_expected: false }
+    }
+
     /// Where it sends from or receives into.
     pub(crate) fn memory(&self) -> &HostRange {
         &self.memory
+    }
+
+    /// What it sent from or received into. It has ended.
+    pub(crate) fn into_memory(self) -> HostRange {
+        self.memory
     }
 }

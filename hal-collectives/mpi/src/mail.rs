@@ -8,6 +8,7 @@ use crate::wire::{CARRIED, Content, FIRST_TAG, HEADER, Header, LETTER, Meeting, 
 use hal_backend::HostRange;
 use hal_collectives::{Line, Result};
 use hal_semaphore::Failure;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
@@ -21,7 +22,8 @@ const _: () = assert!(TEXT as u64 <= CARRIED);
 /// A letter that has come.
 pub(crate) struct Letter {
     pub(crate) header: Header,
-    carried: Vec<u8>,
+    /// Few bytes need no memory of their own.
+    carried: SmallVec<[u8; 64]>,
 }
 
 impl Letter {
@@ -44,10 +46,12 @@ impl Letter {
 #[derive(Default)]
 pub(crate) struct Mail {
     places: VecDeque<Request>,
-    /// Each with all of its memory.
-    sent: VecDeque<(Request, HostRange)>,
-    /// Memory of letters that were sent.
-    spare: Vec<HostRange>,
+    /// Letters that had come when nobody listened any more, which come before all that come later.
+    kept: VecDeque<Letter>,
+    /// Each with memory for the largest letter.
+    sent: VecDeque<Request>,
+    /// The same, to be used again.
+    spare: Vec<Request>,
     tags: BTreeMap<u32, u32>,
 }
 
@@ -55,8 +59,10 @@ impl Mail {
     /// Letters may come from now on.
     pub(crate) fn listen(&mut self, library: &Library) {
         while self.places.len() < PLACES {
-            let place = HostRange::allocate(LARGEST, 64)
-                .and_then(|memory| library.receive_from_anybody(memory, LETTER));
+            let place = HostRange::allocate(LARGEST, 64).and_then(|memory| {
+                let mut place = Request::idle(memory);
+                library.receive_by_anybody(&mut place, LETTER).map(|()| place)
+            });
             match place {
                 Ok(place) => self.places.push_back(place),
                 // Whoever starts an operation is told by its time.
@@ -69,13 +75,17 @@ impl Mail {
     pub(crate) fn next(&mut self, library: &Library) -> Result<Option<Letter>> {
         self.collect(library);
         loop {
+            if let Some(letter) = self.kept.pop_front() {
+                return Ok(Some(letter));
+            }
             let Some(place) = self.places.front_mut() else { return Ok(None) };
             if !library.has_ended(place)? {
                 return Ok(None);
             }
-            let Some(place) = self.places.pop_front() else { return Ok(None) };
+            let Some(mut place) = self.places.pop_front() else { return Ok(None) };
             let letter = opened(place.memory());
-            self.places.push_back(library.receive_from_anybody(place.memory().clone(), LETTER)?);
+            library.receive_by_anybody(&mut place, LETTER)?;
+            self.places.push_back(place);
             // What is no letter is from a program that is not this one.
             if letter.is_some() {
                 return Ok(letter);
@@ -85,14 +95,14 @@ impl Mail {
 
     /// Lets go of what has been sent.
     fn collect(&mut self, library: &Library) {
-        while let Some((request, _)) = self.sent.front_mut() {
+        while let Some(request) = self.sent.front_mut() {
             if !library.has_ended(request).unwrap_or(true) {
                 return;
             }
-            if let Some((_, memory)) = self.sent.pop_front()
+            if let Some(request) = self.sent.pop_front()
                 && self.spare.len() < PLACES
             {
-                self.spare.push(memory);
+                self.spare.push(request);
             }
         }
     }
@@ -113,15 +123,18 @@ impl Mail {
         header: &Header,
         carried: Option<&HostRange>,
     ) -> Result {
-        let memory = self.spare.pop().map_or_else(|| HostRange::allocate(LARGEST, 64), Ok)?;
+        let mut request = match self.spare.pop() {
+            Some(request) => request,
+            None => Request::idle(HostRange::allocate(LARGEST, 64)?),
+        };
         let length = carried.map_or(0, HostRange::length);
-        let mut fits = memory.write(0, &header.to_bytes());
-        if let (Some(carried), Some(place)) = (carried, memory.slice(HEADER as u64, length)) {
-            fits &= place.copy_from(carried);
+        let mut fits = request.memory().write(0, &header.to_bytes());
+        if let (Some(carried), Some(place)) = (carried, request.memory().part(HEADER as u64, length)) {
+            fits &= place.copy_from(carried.whole());
         }
         debug_assert!(fits, "a letter has room for what it carries");
-        let letter = memory.slice(0, HEADER as u64 + length).unwrap_or_else(|| memory.clone());
-        self.sent.push_back((library.send(letter, peer, LETTER)?, memory));
+        library.send_by(&mut request, HEADER as u64 + length, peer, LETTER)?;
+        self.sent.push_back(request);
         Ok(())
     }
 
@@ -144,18 +157,27 @@ impl Mail {
         }
     }
 
-    /// Nothing is listened to any more; what is sent gets until `end`.
+    /// Nothing is listened to any more; what is sent gets until `end`. A letter that has come all the same is kept: its sender
+    /// may be in an operation that this rank has yet to come to, in a group that it joins again.
     pub(crate) fn rest(&mut self, library: &Library, end: Instant) {
-        let sent = self.sent.drain(..).map(|(request, _)| request);
-        let mut left: Vec<Request> = self.places.drain(..).chain(sent).collect();
-        for request in &mut left {
-            library.cancel(request);
+        for place in &mut self.places {
+            library.cancel(place);
         }
-        while !left.is_empty() && Instant::now() < end {
-            left.retain_mut(|request| !library.has_ended(request).unwrap_or(true));
+        // In their order: one that has not ended is waited for before those behind it are opened.
+        while let Some(place) = self.places.front_mut() {
+            match library.outcome(place) {
+                Ok(None) if Instant::now() < end => continue,
+                Ok(None) => break,
+                Ok(Some(true)) => self.kept.extend(opened(place.memory())),
+                Ok(Some(false)) | Err(_) => {}
+            }
+            self.places.pop_front();
+        }
+        while !self.sent.is_empty() && Instant::now() < end {
+            self.collect(library);
         }
         // What is left belongs to ranks that are gone, and its memory stays where it is.
-        std::mem::forget(left);
+        std::mem::forget((std::mem::take(&mut self.places), std::mem::take(&mut self.sent)));
     }
 }
 
@@ -168,7 +190,7 @@ fn opened(memory: &HostRange) -> Option<Letter> {
         Content::Part { .. } | Content::Presence => 0,
         Content::Ending { length, .. } => length.min(TEXT as u64),
     };
-    let mut carried = vec![0; usize::try_from(carried).unwrap_or_default()];
+    let mut carried = SmallVec::from_elem(0, usize::try_from(carried).unwrap_or_default());
     let read = memory.read(HEADER as u64, &mut carried);
     debug_assert!(read, "a place has room for the largest letter");
     Some(Letter { header, carried })

@@ -1,94 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What talks to MPI: it begins transfers, looks whether they have ended, keeps the time, and tells ranks how their
-//! operations went.
+//! What is under way: begins transfers, looks whether they have ended, keeps the time, and says who is to be told what.
 //!
-//! A thread does that as long as the process lives. Whoever starts an operation looks too, so that the first messages go
-//! before that thread has woken. One at a time: all of it is under one lock, and nobody is told anything while it is held.
-//!
-//! Nothing looks at all operations: a letter finds its own by the place that it names, a transfer knows whose it is, and times
-//! are in order.
+//! One thread at a time does that, under the lock of the [engine](crate::engine). Nothing looks at all operations: a letter finds its own by
+//! the place that it names, a transfer knows whose it is, and times are in order.
 
 use crate::active::{Active, InFlight, Purpose};
-use crate::exchange::{Scratch, Step, schedule};
-use crate::group::{Addressee, Group, Slot, addressee, hear_early, remember_failure};
-use crate::library::{Library, at_exit};
+use crate::engine::Command;
+use crate::exchange::{Receive, Schedule, Scratch, Step, Work, schedule};
+use crate::group::{Group, Slot};
+use crate::library::Library;
 use crate::mail::{Letter, Mail};
-use crate::wire::{Content, Meeting};
-use hal_collectives::{Done, Line, Operation, Piece, Portions, RECEIVER, Result, SENDER};
-use hal_semaphore::{Code, Failure};
-use parking_lot::{Condvar, Mutex};
+use crate::table::{Addressee, Groups};
+use crate::wire::{Asked, Content, Meeting};
+use hal_backend::HostRange;
+use hal_collectives::{Done, Line, Piece, Portions, RECEIVER, Result, SENDER, tell};
+use hal_semaphore::Failure;
 use smallvec::SmallVec;
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the thread looks without a pause after anything has moved.
-const EAGER: Duration = Duration::from_micros(200);
-
-/// How long it sleeps at most while anything is under way, and while nothing is.
-const NAP: Duration = Duration::from_micros(200);
-const IDLE: Duration = Duration::from_millis(20);
-
-/// For how long it is taken for granted that a thread which has looked will look again.
-const LOOKED: Duration = Duration::from_micros(100);
-
-/// How long is waited for MPI to rest, or to end, which others may hold up.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What talks to MPI in this process.
-pub(crate) struct Engine {
-    pub(crate) rank: u32,
-    pub(crate) size: u32,
-    /// Whether MPI was begun here. Otherwise the program ends it, and may do so when it has let go of all groups.
-    pub(crate) owned: bool,
-    commands: Mutex<Vec<Command>>,
-    news: Condvar,
-    progress: Mutex<Progress>,
-    begun: Instant,
-    /// When a thread of the program looked last, in nanoseconds from the beginning.
-    looked: AtomicU64,
-}
-
-pub(crate) enum Command {
-    /// Letters may come.
-    Listen,
-    Start(Box<Started>),
-    /// Everything of a group that has failed ends; the others are told if this rank is the first to say so.
-    Fail {
-        group: Arc<Group>,
-        first: bool,
-    },
-    /// MPI is left alone until something starts.
-    Rest,
-}
+/// How long transfers that have begun get when MPI is to rest.
+const PATIENCE: Duration = Duration::from_millis(2500);
 
 /// What a rank is told, and what it may let go of then.
 struct Told {
     done: Done,
     outcome: Result,
     group: Arc<Group>,
+    held: Held,
 }
 
-impl Told {
-    fn tell(self) {
-        // Whoever is told may let go of the group, and count on that being the last.
-        drop(self.group);
-        (self.done)(self.outcome);
+/// What an operation held: its memory, and what would have been done with it.
+type Held = (Result<Portions>, Option<Schedule>, Option<Work>, SmallVec<[Receive; 1]>);
+
+/// What has ended, to be told without the lock.
+#[derive(Default)]
+pub(crate) struct Ended {
+    told: SmallVec<[Told; 1]>,
+    /// Memory of transfers that have outlived their operations.
+    let_go: Vec<HostRange>,
+}
+
+impl Ended {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.told.is_empty() && self.let_go.is_empty()
     }
-}
 
-thread_local! {
-    /// This thread has locked the progress of the engine.
-    static LOOKS: Cell<bool> = const { Cell::new(false) };
+    /// Tells each rank, whatever another one's callback does.
+    pub(crate) fn tell(self) {
+        drop(self.let_go);
+        for Told { done, outcome, group, held } in self.told {
+            // Memory is let go, and with it written back where it has to be, before anybody is told. And whoever is told may let go of
+            // the group, and count on that being the last.
+            drop((held, group));
+            tell(done, outcome);
+        }
+    }
 }
 
 /// A piece of an operation that a rank has started.
 pub(crate) struct Started {
     pub(crate) group: Arc<Group>,
-    pub(crate) operation: Operation,
+    pub(crate) asked: Asked,
     pub(crate) piece: Piece,
     pub(crate) slots: SmallVec<[Slot; 2]>,
     /// As long as the piece needs, unless it is not long enough.
@@ -114,178 +89,29 @@ impl Started {
     }
 }
 
-static ENGINE: OnceLock<Result<Arc<Engine>>> = OnceLock::new();
-
-/// The process ends: so does MPI, which would take a process that ends without for one that crashed.
-extern "C" fn quit() {
-    if let Some(Ok(engine)) = ENGINE.get() {
-        engine.with(PATIENCE, |progress| {
-            progress.rest();
-            progress.has_ended = true;
-            progress.library.end(PATIENCE);
-        });
-    }
-}
-
-/// Waits until MPI is left alone, if it is somebody else's to end and there is no group any more.
-pub(crate) fn rest() {
-    if let Some(Ok(engine)) = ENGINE.get()
-        && !engine.owned
-        && !crate::group::any()
-    {
-        if LOOKS.get() {
-            // Soon: this thread is at it.
-            engine.commands.lock().push(Command::Rest);
-        } else {
-            engine.with(PATIENCE, Progress::rest);
-        }
-    }
-}
-
-/// Looks once whether anything has moved.
-pub(crate) fn poll() {
-    if let Some(Ok(engine)) = ENGINE.get() {
-        engine.looked.store(engine.nanoseconds(), Ordering::Relaxed);
-        engine.look();
-    }
-}
-
-/// The engine of this process, with its library, which is loaded the first time.
-pub(crate) fn engine() -> Result<Arc<Engine>> {
-    ENGINE
-        .get_or_init(|| {
-            let library = Library::load()?;
-            at_exit(quit);
-            let (rank, size, owned) = (library.rank, library.size, library.owned);
-            let (commands, news) = (Mutex::default(), Condvar::new());
-            let progress = Mutex::new(Progress::new(library));
-            let (begun, looked) = (Instant::now(), AtomicU64::new(0));
-            let engine = Engine { rank, size, owned, commands, news, progress, begun, looked };
-            let engine = Arc::new(engine);
-            let served = engine.clone();
-            let thread = std::thread::Builder::new().name("hal-mpi".into());
-            thread.spawn(move || served.serve()).map_err(|error| {
-                Failure::new(Code::ResourceExhausted, format!("there is no thread for MPI: {error}"))
-            })?;
-            Ok(engine)
-        })
-        .clone()
-}
-
-/// What was found by looking.
-#[derive(Default)]
-struct Look {
-    moved: bool,
-    /// Something is under way.
-    waits: bool,
-    has_ended: bool,
-}
-
-impl Engine {
-    /// Has something done soon, now if nobody else is at it. Operations that fail are told by the engine's own thread, as whoever
-    /// calls may hold locks of its own.
-    pub(crate) fn send(&self, command: Command) {
-        self.commands.lock().push(command);
-        self.with(Duration::ZERO, |progress| {
-            let commands = std::mem::take(&mut *self.commands.lock());
-            progress.take(commands);
-        });
-        if !self.is_looked_at() {
-            self.news.notify_one();
-        }
-    }
-
-    fn nanoseconds(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    /// Whether a thread of the program looks, so that the engine's own need not.
-    fn is_looked_at(&self) -> bool {
-        let looked = self.looked.load(Ordering::Relaxed);
-        looked > 0 && self.nanoseconds().saturating_sub(looked) < LOOKED.subsec_nanos().into()
-    }
-
-    /// Does something with the progress, unless others are at it for longer than that.
-    fn with<T>(&self, patience: Duration, work: impl FnOnce(&mut Progress) -> T) -> Option<T> {
-        // A thread that is at it already comes to it later.
-        if LOOKS.get() {
-            return None;
-        }
-        let mut progress = self.progress.try_lock_for(patience)?;
-        LOOKS.set(true);
-        let result = work(&mut progress);
-        LOOKS.set(false);
-        Some(result)
-    }
-
-    /// Looks at everything once, unless somebody else does, and tells whose operations have ended.
-    fn look(&self) -> Look {
-        let looked = self.with(Duration::ZERO, |progress| {
-            let commands = std::mem::take(&mut *self.commands.lock());
-            let mut look = Look { moved: !commands.is_empty(), ..Look::default() };
-            progress.take(commands);
-            look.moved |= progress.step() || !progress.told.is_empty();
-            look.waits = progress.waits();
-            look.has_ended = progress.has_ended;
-            (look, std::mem::take(&mut progress.told))
-        });
-        let Some((look, told)) = looked else { return Look { waits: true, ..Look::default() } };
-        told.into_iter().for_each(Told::tell);
-        look
-    }
-
-    fn serve(&self) {
-        let mut moved = Instant::now();
-        loop {
-            if self.is_looked_at() {
-                // Two that look would wait for each other.
-                self.news.wait_for(&mut self.commands.lock(), NAP);
-                continue;
-            }
-            let look = self.look();
-            if look.has_ended {
-                return;
-            }
-            let now = Instant::now();
-            if look.moved {
-                moved = now;
-                continue;
-            }
-            if look.waits && now - moved < EAGER {
-                std::thread::yield_now();
-                continue;
-            }
-            let mut commands = self.commands.lock();
-            if commands.is_empty() {
-                self.news.wait_for(&mut commands, if look.waits { NAP } else { IDLE });
-            }
-        }
-    }
-}
-
-/// Letters of an operation that this rank has not started, or not come to the point where they are expected.
-type Waiting = BTreeMap<u32, VecDeque<Letter>>;
-
-struct Progress {
+/// See the [module documentation](self).
+pub(crate) struct Progress {
     library: Library,
+    groups: Arc<Groups>,
     mail: Mail,
     scratch: Scratch,
     next: u64,
-    active: BTreeMap<u64, Active>,
+    active: BTreeMap<u64, Box<Active>>,
     /// Whose letters those of a meeting are.
     expected: BTreeMap<Meeting, u64>,
-    early: BTreeMap<Meeting, Waiting>,
+    /// Letters of each rank to operations that this one has not started, or not come to the point where they are expected.
+    early: BTreeMap<(Meeting, u32), VecDeque<Letter>>,
     in_flight: Vec<InFlight>,
     deadlines: BTreeSet<(Instant, u64)>,
-    /// Who is to be told what.
-    told: Vec<Told>,
-    has_ended: bool,
+    ended: Ended,
+    has_quit: bool,
 }
 
 impl Progress {
-    fn new(library: Library) -> Self {
+    pub(crate) fn new(library: Library, groups: Arc<Groups>) -> Self {
         Self {
             library,
+            groups,
             mail: Mail::default(),
             scratch: Scratch::default(),
             next: 0,
@@ -294,23 +120,33 @@ impl Progress {
             early: BTreeMap::new(),
             in_flight: Vec::new(),
             deadlines: BTreeSet::new(),
-            told: Vec::new(),
-            has_ended: false,
+            ended: Ended::default(),
+            has_quit: false,
         }
     }
 
-    fn waits(&self) -> bool {
-        !self.active.is_empty() || !self.in_flight.is_empty() || !self.told.is_empty()
+    /// Whether anything is under way.
+    pub(crate) fn waits(&self) -> bool {
+        !self.active.is_empty() || !self.in_flight.is_empty() || !self.ended.is_empty()
     }
 
-    fn take(&mut self, commands: Vec<Command>) {
-        if self.has_ended {
+    /// What has ended since this was asked for.
+    pub(crate) fn take_ended(&mut self) -> Ended {
+        std::mem::take(&mut self.ended)
+    }
+
+    pub(crate) fn has_quit(&self) -> bool {
+        self.has_quit
+    }
+
+    pub(crate) fn take(&mut self, commands: impl IntoIterator<Item = Command>) {
+        if self.has_quit {
             return;
         }
         for command in commands {
             match command {
                 Command::Listen => self.mail.listen(&self.library),
-                Command::Start(started) => self.start(*started),
+                Command::Start(started) => self.start(started),
                 Command::Fail { group, first } => self.end_failed(&group, first),
                 Command::Rest => self.rest(),
             }
@@ -318,8 +154,8 @@ impl Progress {
     }
 
     /// Leaves MPI alone: nothing is under way, and nobody is listened to.
-    fn rest(&mut self) {
-        let end = Instant::now() + PATIENCE / 2;
+    pub(crate) fn rest(&mut self) {
+        let end = Instant::now() + PATIENCE;
         self.mail.rest(&self.library, end);
         let mut left: Vec<InFlight> = std::mem::take(&mut self.in_flight);
         for flight in &mut left {
@@ -332,17 +168,27 @@ impl Progress {
         std::mem::forget(left);
     }
 
-    fn start(&mut self, started: Started) {
-        let memory = started.group.failure().map_or_else(|| started.memory.clone(), Err);
+    /// Ends MPI.
+    pub(crate) fn quit(&mut self, patience: Duration) {
+        self.rest();
+        self.has_quit = true;
+        self.library.end(patience);
+    }
+
+    fn start(&mut self, mut started: Box<Started>) {
+        let memory = match started.group.failure() {
+            Some(failure) => Err(failure),
+            None => started.memory.clone(),
+        };
         let place = (started.group.rank, started.group.count());
         let steps =
             memory.and_then(|memory| schedule(started.piece.operation, place, memory, &mut self.scratch));
         let steps = match steps {
             Ok(steps) => steps,
             Err(failure) => {
-                let Started { group, done, .. } = started;
-                self.end(&group, &failure);
-                return self.told.push(Told { done, outcome: Err(failure), group });
+                self.end(&started.group, &failure);
+                let held = (std::mem::replace(&mut started.memory, Ok(Portions::default())), None, None);
+                return self.is_over(*started, Err(failure), (held.0, held.1, held.2, SmallVec::new()));
             }
         };
         let (id, now) = (self.next, Instant::now());
@@ -352,13 +198,18 @@ impl Progress {
         if let Some(meeting) = started.incoming() {
             self.expected.insert(meeting, id);
         }
-        self.active.insert(id, Active::new(started, steps, deadline));
+        self.active.insert(id, Box::new(Active::new(*started, steps, deadline)));
         self.advance(id);
     }
 
+    /// A rank is to be told.
+    fn is_over(&mut self, Started { done, group, .. }: Started, outcome: Result, held: Held) {
+        self.ended.told.push(Told { done, outcome, group, held });
+    }
+
     /// Looks at everything that may have moved, once. Whether anything has.
-    fn step(&mut self) -> bool {
-        if self.has_ended {
+    pub(crate) fn step(&mut self) -> bool {
+        if self.has_quit {
             return false;
         }
         let mut moved = false;
@@ -406,19 +257,19 @@ impl Progress {
         let id = header.meeting.group;
         if let Content::Ending { code, .. } = header.content {
             let failure = Failure::new(code, letter.text());
-            match addressee(id) {
+            match self.groups.addressee(id) {
                 Addressee::Member(group) => self.end(&group, &failure),
-                _ => remember_failure(id, &failure),
+                _ => self.groups.remember_failure(id, &failure),
             }
             return;
         }
-        match addressee(id) {
+        match self.groups.addressee(id) {
             Addressee::Member(group) => match group.hear(header.meeting, header.from, header.asked) {
                 Ok(()) => self.hand_over(letter),
                 Err(failure) => self.end(&group, &failure),
             },
             Addressee::Later => {
-                let failed = hear_early(header.meeting, header.from, header.asked);
+                let failed = self.groups.hear_early(header.meeting, header.from, header.asked);
                 self.hand_over(letter);
                 if let Some((group, failure)) = failed {
                     self.end(&group, &failure);
@@ -436,16 +287,34 @@ impl Progress {
         if header.content == Content::Presence {
             return;
         }
-        self.early.entry(header.meeting).or_default().entry(header.from).or_default().push_back(letter);
-        if let Some(&id) = self.expected.get(&header.meeting) {
-            self.advance(id);
+        let place = (header.meeting, header.from);
+        let Some(&id) = self.expected.get(&header.meeting) else {
+            return self.early.entry(place).or_default().push_back(letter);
+        };
+        let Some(active) = self.active.get_mut(&id) else { return };
+        // Behind those of the same rank that have come before.
+        let taken = if self.early.contains_key(&place) {
+            Ok(Some(letter))
+        } else {
+            active.receive(id, letter, &self.library, &mut self.in_flight)
+        };
+        match taken {
+            Ok(None) => self.advance(id),
+            Ok(Some(letter)) => self.early.entry(place).or_default().push_back(letter),
+            Err(failure) => {
+                let group = active.started.group.clone();
+                self.end(&group, &failure);
+            }
         }
     }
 
     /// A transfer has ended.
     fn landed(&mut self, flight: InFlight, outcome: Result) {
-        let InFlight { owner, purpose, .. } = flight;
-        let Some(active) = self.active.get_mut(&owner) else { return };
+        let InFlight { owner, purpose, request } = flight;
+        let Some(active) = self.active.get_mut(&owner) else {
+            self.ended.let_go.push(request.into_memory());
+            return;
+        };
         if let Err(failure) = outcome {
             let group = active.started.group.clone();
             return self.end(&group, &failure);
@@ -475,11 +344,7 @@ impl Progress {
     fn try_advance(&mut self, id: u64) -> Result<bool> {
         loop {
             let Some(active) = self.active.get_mut(&id) else { return Ok(false) };
-            if let Some(meeting) = active.started.incoming()
-                && let Some(letters) = self.early.get_mut(&meeting)
-            {
-                active.receive(id, letters, &self.library, &mut self.in_flight)?;
-            }
+            active.receive_early(id, &mut self.early, &self.library, &mut self.in_flight)?;
             if active.in_flight > 0 || !active.expects.is_empty() {
                 return Ok(false);
             }
@@ -516,12 +381,14 @@ impl Progress {
         self.deadlines.remove(&(active.deadline, id));
         if let Some(meeting) = active.started.incoming() {
             self.expected.remove(&meeting);
-            self.early.remove(&meeting);
+            // Whatever is left is of no operation.
+            while let Some((&place, _)) = self.early.range((meeting, 0)..=(meeting, u32::MAX)).next() {
+                self.early.remove(&place);
+            }
         }
-        let Active { started: Started { done, memory, group, .. }, steps, after, expects, .. } = active;
-        // Memory is let go, and with it written back where it has to be, before anybody is told.
-        drop((memory, steps, after, expects));
-        self.told.push(Told { done, outcome, group });
+        let Active { mut started, steps, after, expects, .. } = *active;
+        let memory = std::mem::replace(&mut started.memory, Ok(Portions::default()));
+        self.is_over(started, outcome, (memory, Some(steps), after, expects));
     }
 
     /// Ends everything of a group, and tells the others unless that was done.
@@ -550,7 +417,7 @@ impl Progress {
         for id in ended {
             self.finish(id, Err(failure.clone()));
         }
-        self.early.retain(|meeting, _| meeting.group != group.id);
+        self.early.retain(|(meeting, _), _| meeting.group != group.id);
     }
 
     /// MPI itself does not go on.

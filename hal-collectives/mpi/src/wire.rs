@@ -74,6 +74,14 @@ fn word<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*word)
 }
 
+/// Writes a word at the beginning of bytes, and leaves what is behind it.
+fn put<const N: usize>(bytes: &mut &mut [u8], word: [u8; N]) {
+    if let Some((place, rest)) = std::mem::take(bytes).split_first_chunk_mut::<N>() {
+        *place = word;
+        *bytes = rest;
+    }
+}
+
 impl Header {
     pub(crate) fn to_bytes(self) -> [u8; HEADER] {
         let (kind, number, tag) = match self.content {
@@ -88,17 +96,17 @@ impl Header {
         let operation = self.asked.map_or([u8::MAX; ENCODED], |asked| asked.operation.to_bytes());
         let pieces = self.asked.map_or(0, |asked| asked.pieces);
         let mut bytes = [0; HEADER];
-        let parts = [kind, pair, first, second, self.from, self.source, self.meeting.group.generation]
-            .into_iter()
-            .flat_map(u32::to_le_bytes)
-            .chain(tag.to_le_bytes())
-            .chain(self.meeting.group.number.to_le_bytes())
-            .chain(self.meeting.number.to_le_bytes())
-            .chain(number.to_le_bytes())
-            .chain(self.meeting.piece.to_le_bytes())
-            .chain(pieces.to_le_bytes())
-            .chain(operation);
-        bytes.iter_mut().zip(parts).for_each(|(byte, part)| *byte = part);
+        let rest = &mut bytes.as_mut_slice();
+        for small in [kind, pair, first, second, self.from, self.source, self.meeting.group.generation] {
+            put(rest, small.to_le_bytes());
+        }
+        put(rest, tag.to_le_bytes());
+        for large in [self.meeting.group.number, self.meeting.number, number] {
+            put(rest, large.to_le_bytes());
+        }
+        put(rest, self.meeting.piece.to_le_bytes());
+        put(rest, pieces.to_le_bytes());
+        put(rest, operation);
         bytes
     }
 

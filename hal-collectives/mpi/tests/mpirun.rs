@@ -134,6 +134,12 @@ fn mpi_that_the_program_has_begun_is_used_and_left_to_it() {
 }
 
 #[test]
+fn process_forked_from_a_rank_ends_without_ending_mpi_and_is_refused() {
+    ends_well(2, "forks");
+    ends_well_by(MPICH, 2, "forks", &[]);
+}
+
+#[test]
 fn groups_are_split() {
     ends_well(4, "split");
 }

@@ -3,9 +3,9 @@
 //! One operation of a group, from the first rank that enters it to the last one that has started it.
 
 use super::group::Group;
-use super::perform::{Everyone, transfer};
+use super::perform::perform;
 use crate::operation::{Line, SENDER, Side};
-use crate::{Done, Job, Operation, Piece, Portions, Result};
+use crate::{Done, Job, Operation, Piece, Portions, Result, tell};
 use hal_semaphore::Failure;
 use parking_lot::Mutex;
 use std::fmt;
@@ -59,7 +59,7 @@ impl Parts {
         let done = open.done.take();
         drop(open);
         if let Some(done) = done {
-            done(outcome);
+            tell(done, outcome);
         }
     }
 }
@@ -145,11 +145,7 @@ impl Meeting {
     pub(super) fn into_job(self, line: Line) -> Job {
         let arrivals = self.into_arrivals();
         Box::new(move || {
-            match (line, arrivals.as_slice()) {
-                (Line::Everyone, arrivals) => Everyone(arrivals).perform(),
-                (Line::Pair { .. }, [sender, receiver]) => transfer(&sender.memory, &receiver.memory),
-                (Line::Pair { .. }, _) => debug_assert!(false, "a pair has two ends"),
-            }
+            let arrivals = perform(line, arrivals);
             for Arrival { memory, part, group, .. } in arrivals {
                 // Memory is let go, and with it written back where it has to be, before anybody is told.
                 drop((memory, group));

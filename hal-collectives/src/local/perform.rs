@@ -1,53 +1,96 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Moving the bytes, when everybody is there.
+//!
+//! Every kind does to some bytes of each part what it does to all of them, so a large piece is [spread](crate::spread) over threads by
+//! the places of bytes. Each element is folded by one thread, in the order that is the same for all.
 
 use super::meeting::Arrival;
-use crate::operation::Kind;
-use crate::{Element, Parts, Portions, Reduction, reduce};
+use crate::operation::{Kind, Line};
+use crate::spread::spread;
+use crate::{Element, Parts, Reduction, reduce};
 use hal_backend::HostRange;
+use std::ops::Range;
 
-/// Everybody's memory for one operation, in the order of the ranks.
-pub(super) struct Everyone<'a>(pub(super) &'a [Arrival]);
+/// How many bytes of a part one thread moves at a time. Every element's size divides it. What is smaller costs less than to have another
+/// thread help.
+const GRAIN: u64 = 128 << 10;
 
-/// Copies all of one onto the other, which is as long.
-fn copy(source: &HostRange, target: &HostRange) {
-    let fits = target.copy_from(source);
+/// Everybody's memory for one operation, in the order of the ranks; of a transfer the sender's and the receiver's.
+struct Everyone(Vec<Arrival>);
+
+/// Does what all have come for. Returns them, alone in having their memory.
+pub(super) fn perform(line: Line, arrivals: Vec<Arrival>) -> Vec<Arrival> {
+    let Some(first) = arrivals.first() else { return arrivals };
+    let ranks = if line == Line::Everyone { u32::try_from(arrivals.len()).unwrap_or(u32::MAX) } else { 2 };
+    let length = first.piece.part(ranks);
+    let everyone = Everyone(arrivals);
+    if length <= GRAIN {
+        everyone.perform(line, &(0..length));
+        return everyone.0;
+    }
+    let grains = u32::try_from(length.div_ceil(GRAIN)).unwrap_or(u32::MAX);
+    let grain = length.div_ceil(u64::from(grains)).next_multiple_of(GRAIN);
+    spread(everyone, grains, move |everyone, number| {
+        let from = u64::from(number) * grain;
+        everyone.perform(line, &(from..length.min(from + grain)));
+    })
+    .0
+}
+
+/// Some bytes of a part.
+fn cut(part: &HostRange, span: &Range<u64>) -> HostRange {
+    let some = part.slice(span.start, span.end - span.start);
+    debug_assert!(some.is_some(), "all parts are as long as the operation says");
+    some.unwrap_or_else(|| part.clone())
+}
+
+/// Copies some bytes of one onto the other, which is as long.
+fn copy(source: &HostRange, target: &HostRange, span: &Range<u64>) {
+    let fits = cut(target, span).copy_from(&cut(source, span));
     debug_assert!(fits, "both are as long as the operation says");
 }
 
 /// What one rank sends another.
-pub(super) fn transfer(sender: &Portions, receiver: &Portions) {
-    if let (Some(source), Some(target)) = (&sender.send, &receiver.recv) {
-        copy(&source.whole(), &target.whole());
+fn transfer(sender: &Arrival, receiver: &Arrival, span: &Range<u64>) {
+    if let (Some(source), Some(target)) = (&sender.memory.send, &receiver.memory.recv) {
+        copy(&source.whole(), &target.whole(), span);
     }
 }
 
-impl Everyone<'_> {
-    pub(super) fn perform(&self) {
+impl Everyone {
+    /// Does some bytes of each part.
+    fn perform(&self, line: Line, span: &Range<u64>) {
+        if let Line::Pair { .. } = line {
+            match self.0.as_slice() {
+                [sender, receiver] => transfer(sender, receiver, span),
+                _ => debug_assert!(false, "a pair has two ends"),
+            }
+            return;
+        }
         let Some(operation) = self.0.first().map(|first| first.piece.operation) else { return };
         match operation.kind {
             Kind::AllGather => {
-                self.for_each_pair(|from, _, source, target| copy(&source.whole(), &target.of(from)));
+                self.for_each_pair(|from, _, source, target| copy(&source.whole(), &target.of(from), span));
             }
             Kind::AllToAll => {
-                self.for_each_pair(|from, to, source, target| copy(&source.of(to), &target.of(from)));
+                self.for_each_pair(|from, to, source, target| copy(&source.of(to), &target.of(from), span));
             }
             Kind::Broadcast { root } => {
                 let Some(root) = self.0.get(root as usize) else { return };
-                for other in self.0 {
-                    transfer(&root.memory, &other.memory);
+                for other in &self.0 {
+                    transfer(root, other, span);
                 }
             }
             Kind::AllReduce(reduction) | Kind::Reduce { reduction, .. } => {
                 let targets: Vec<_> =
                     self.0.iter().filter_map(|rank| Some(rank.memory.recv.as_ref()?.whole())).collect();
-                self.reduce((operation.element, reduction), 0, &targets);
+                self.reduce((operation.element, reduction), 0, &targets, span);
             }
             Kind::ReduceScatter(reduction) => {
-                for (rank, arrival) in (0..).zip(self.0) {
+                for (rank, arrival) in (0..).zip(&self.0) {
                     let target = arrival.memory.recv.as_ref().map(Parts::whole);
-                    self.reduce((operation.element, reduction), rank, target.as_slice());
+                    self.reduce((operation.element, reduction), rank, target.as_slice(), span);
                 }
             }
             Kind::Send { .. } | Kind::Recv { .. } | Kind::SendRecv { .. } => {
@@ -58,8 +101,8 @@ impl Everyone<'_> {
 
     /// Does something with what each rank sends and where each gets it.
     fn for_each_pair(&self, mut each: impl FnMut(u32, u32, &Parts, &Parts)) {
-        for (from, sender) in (0..).zip(self.0) {
-            for (to, receiver) in (0..).zip(self.0) {
+        for (from, sender) in (0..).zip(&self.0) {
+            for (to, receiver) in (0..).zip(&self.0) {
                 if let (Some(source), Some(target)) = (&sender.memory.send, &receiver.memory.recv) {
                     each(from, to, source, target);
                 }
@@ -67,14 +110,13 @@ impl Everyone<'_> {
         }
     }
 
-    /// Reduces a part of what everybody sends, and puts the result into each target.
-    fn reduce(&self, how: (Element, Reduction), part: u32, targets: &[HostRange]) {
+    /// Reduces some bytes of a part of what everybody sends, and puts the result into each target.
+    fn reduce(&self, how: (Element, Reduction), part: u32, targets: &[HostRange], span: &Range<u64>) {
         let sources: Vec<HostRange> =
             self.0.iter().filter_map(|arrival| Some(arrival.memory.send.as_ref()?.of(part))).collect();
-        let Some(length) = sources.first().map(HostRange::length) else { return };
-        reduce(how.0, how.1, &sources, (0, length), &mut |at, bytes| {
+        reduce(how.0, how.1, &sources, (span.start, span.end - span.start), &mut |at, bytes| {
             for target in targets {
-                let fits = target.write(at, bytes);
+                let fits = target.write(span.start + at, bytes);
                 debug_assert!(fits, "a target is as long as the operation says");
             }
         });

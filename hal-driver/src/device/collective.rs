@@ -16,15 +16,15 @@
 
 use super::State;
 use super::queue::{SemaphoreLists, Side};
-use crate::buffer::Slice;
-use crate::collective::{CollectiveRecord, Collectives, Entered, Mapped, Near};
-use crate::command_buffer::{Recorded, Step};
-use crate::constants::{ACCESS_READ, ACCESS_WRITE};
-use crate::lending::{Owner, copy_all_by};
-use crate::record::{Reference, Use};
-use crate::semaphore::{IreeTimeline, List, OwnedList};
-use crate::status::{Result, invalid};
-use crate::work::Operation;
+use crate::command::collective::{CollectiveRecord, Collectives, Entered, Mapped, Near};
+use crate::command::command_buffer::{Recorded, Step};
+use crate::command::record::{Reference, Use};
+use crate::device::work::Operation;
+use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
+use crate::ffi::status::{Result, invalid};
+use crate::memory::bounce_buffer::{Owner, copy_all_by};
+use crate::memory::buffer_range::BufferRange;
+use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
 use hal_backend::Device;
 use hal_collectives::{Entry, Piece, PieceEntry, Pieces, WINDOW};
 use hal_semaphore::{Affinity, Failure};
@@ -34,9 +34,9 @@ use std::sync::Arc;
 /// Where a collective finds the bytes of a buffer.
 enum Place {
     /// The host can map them.
-    Here(Slice),
+    Here(BufferRange),
     /// Only their owner can use them.
-    There(Owner, Slice),
+    There(Owner, BufferRange),
 }
 
 /// What is done with the memory of a lane, in this order, for each piece.
@@ -46,8 +46,8 @@ const RETURNED: u64 = 3;
 
 /// Host memory for one piece at a time.
 struct Lane {
-    send: Option<Slice>,
-    recv: Option<Slice>,
+    send: Option<BufferRange>,
+    recv: Option<BufferRange>,
     /// At three times the number of its pieces before, and as far as it is with the next one.
     order: IreeTimeline,
 }
@@ -74,7 +74,13 @@ impl Route {
 }
 
 /// Which bytes of a buffer a piece uses, and where they are in memory for the piece alone.
-fn copies(piece: &Piece, ranks: u32, all: &Slice, alone: &Slice, bytes: u64) -> Result<Vec<(Slice, Slice)>> {
+fn copies(
+    piece: &Piece,
+    ranks: u32,
+    all: &BufferRange,
+    alone: &BufferRange,
+    bytes: u64,
+) -> Result<Vec<(BufferRange, BufferRange)>> {
     let length = piece.part(ranks).max(1);
     let parts = u32::try_from(bytes / length).unwrap_or(u32::MAX);
     let pair = |rank: u32| {
@@ -127,7 +133,7 @@ impl<D: Device> State<D> {
         affinity: Affinity,
         lists: &SemaphoreLists<'_>,
         commands: &Recorded,
-        bindings: &[Option<Slice>],
+        bindings: &[Option<BufferRange>],
     ) -> Result {
         let steps = commands.steps();
         let mut entries = Entries::new();
@@ -152,7 +158,7 @@ impl<D: Device> State<D> {
                 .and_then(|()| self.step_collectives(affinity, &waits, &chain, number, &mut entries));
             if let Err(failure) = step {
                 give_up(entries, &failure);
-                self.pool.run(move || over.settle(Err(&failure)));
+                self.pool.run(move || over.signal_or_fail(Err(&failure)));
                 return Ok(());
             }
         }
@@ -163,7 +169,7 @@ impl<D: Device> State<D> {
     fn enter_steps<'a>(
         &self,
         steps: &'a [Step],
-        bindings: &[Option<Slice>],
+        bindings: &[Option<BufferRange>],
         entries: &mut Entries,
     ) -> Result<Chain<'a>> {
         let mut routes = Vec::with_capacity(steps.len());
@@ -184,7 +190,7 @@ impl<D: Device> State<D> {
         &self,
         record: &CollectiveRecord,
         pieces: Option<Pieces>,
-        bindings: &[Option<Slice>],
+        bindings: &[Option<BufferRange>],
     ) -> Result<Route> {
         let bytes = |reference: &Option<Reference>| {
             reference
@@ -200,13 +206,13 @@ impl<D: Device> State<D> {
                 record.operation.check_places(rank, (sent, send.length), (got, recv.length))?;
             }
         }
-        let place = |slice: Option<Slice>, way: Use| {
-            let Some(slice) = slice else { return Ok(None) };
-            if slice.sole_user().is_none() {
-                return Ok(Some(Place::Here(slice)));
+        let place = |range: Option<BufferRange>, way: Use| {
+            let Some(range) = range else { return Ok(None) };
+            if range.sole_user().is_none() {
+                return Ok(Some(Place::Here(range)));
             }
-            way.check(&slice)?;
-            Ok::<_, Failure>(Some(Place::There(slice.owner()?, slice)))
+            way.check(&range)?;
+            Ok::<_, Failure>(Some(Place::There(range.owner()?, range)))
         };
         let (send, recv) = (place(send, Use::Source)?, place(recv, Use::Target)?);
         let mut route = Route { send, recv, lanes: Vec::new(), pieces: 0 };
@@ -235,22 +241,22 @@ impl<D: Device> State<D> {
         waits: &OwnedList,
         chain: &Chain<'_>,
         number: usize,
-        (commands, bindings): (&Recorded, &[Option<Slice>]),
+        (commands, bindings): (&Recorded, &[Option<BufferRange>]),
     ) -> Result {
         let Some(step) = chain.steps.get(number).filter(|step| !step.records.is_empty()) else {
             return Ok(());
         };
         let mut signals = OwnedList::default();
         signals.push(chain.commands.clone(), number as u64 + 1);
-        let loans = self.lend_to_commands(commands, step, bindings)?;
+        let bounces = self.bounce_commands(commands, step, bindings)?;
         let operation = Operation::Execute {
             commands: commands.clone(),
             step: number,
             bindings: bindings.into(),
-            stand_ins: loans.stand_ins(),
+            stand_ins: bounces.stand_ins(),
         };
         let lists = SemaphoreLists { waits: waits.borrow(), signals: signals.borrow() };
-        self.with_loans(affinity, &lists, &loans, |lists| {
+        self.with_bounces(affinity, &lists, &bounces, |lists| {
             self.submit(affinity, lists, Side::Queue, operation)
         })
     }
@@ -274,11 +280,11 @@ impl<D: Device> State<D> {
                 self.pieces(affinity, waits, record, route, entry.divide())?;
                 continue;
             }
-            let slice = |place: &Option<Place>| match place {
-                Some(Place::Here(slice)) => Some(slice.clone()),
+            let range = |place: &Option<Place>| match place {
+                Some(Place::Here(range)) => Some(range.clone()),
                 _ => None,
             };
-            let (send, recv) = (slice(&route.send), slice(&route.recv));
+            let (send, recv) = (range(&route.send), range(&route.recv));
             here.push((record.communicator.clone(), Entered::Whole { entry, send, recv }));
         }
         if here.is_empty() {
@@ -301,7 +307,7 @@ impl<D: Device> State<D> {
     ) -> Result {
         let (rank, ranks) = record.communicator.place()?;
         let mapped = |place: &Option<Place>, access| match place {
-            Some(Place::Here(slice)) => Some(Mapped::new(slice.clone(), access)),
+            Some(Place::Here(range)) => Some(Mapped::new(range.clone(), access)),
             _ => None,
         };
         let (send_here, recv_here) = (mapped(&route.send, ACCESS_READ), mapped(&route.recv, ACCESS_WRITE));
@@ -315,18 +321,19 @@ impl<D: Device> State<D> {
                 list
             };
             let mut ready = if turn == 0 { waits.borrow().to_owned() } else { at(0) };
-            let copies = |place: &Option<Place>, alone: &Option<Slice>, bytes: Option<u64>| {
+            let copies = |place: &Option<Place>, alone: &Option<BufferRange>, bytes: Option<u64>| {
                 let (Some(Place::There(owner, all)), Some(alone)) = (place, alone) else { return Ok(None) };
                 let bytes = bytes.unwrap_or_default();
                 let alone = alone.part(0, bytes)?;
                 Ok::<_, Failure>(Some((owner.clone(), copies(&piece, ranks, all, &alone, bytes)?, alone)))
             };
-            let near =
-                |here: &Option<Arc<Mapped>>, alone: Option<Slice>, bytes: Option<u64>| match (here, alone) {
-                    (_, Some(alone)) => Some(Near::Staging(alone)),
-                    (Some(here), None) => Some(Near::Whole(here.clone(), bytes.unwrap_or_default())),
-                    (None, None) => None,
-                };
+            let near = |here: &Option<Arc<Mapped>>, alone: Option<BufferRange>, bytes: Option<u64>| match (
+                here, alone,
+            ) {
+                (_, Some(alone)) => Some(Near::Staging(alone)),
+                (Some(here), None) => Some(Near::Whole(here.clone(), bytes.unwrap_or_default())),
+                (None, None) => None,
+            };
             let mut sent = None;
             if let Some((owner, pairs, alone)) = copies(&route.send, &lane.send, places.send)? {
                 copy_all_by(&owner, &pairs, ready, at(FETCHED))?;

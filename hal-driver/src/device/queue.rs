@@ -2,21 +2,22 @@
 
 //! The queue operations of the device.
 
-use super::loan::Loans;
+use super::bounce::Bounces;
 use super::{HalDevice, Raw, State, Table};
-use crate::alloca::{Alloca, Attempt, Dealloca};
-use crate::allocator;
-use crate::buffer::{Opaque, Slice};
-use crate::command_buffer::{Recorded, bindings};
-use crate::constants::{ACCESS_READ, ACCESS_WRITE};
-use crate::object::{Lent, Out, Retained, bytes, narrow, slice, wide};
-use crate::profile::About;
-use crate::record::{Record, Reference, Use};
-use crate::reservation::Pool;
-use crate::semaphore::List;
-use crate::status::{Result, check, guard, invalid, refused};
-use crate::transient::TransientBuffer;
-use crate::work::{HostCall, Operation, ProgramCall, Transfer, Work};
+use crate::command::command_buffer::{Recorded, bindings};
+use crate::command::record::{Record, Reference, Use};
+use crate::device::profile::About;
+use crate::device::work::{HostCall, Operation, ProgramCall, Transfer, Work};
+use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
+use crate::ffi::object::Opaque;
+use crate::ffi::object::{Lent, Out, Retained, bytes, slice, to_device_size, to_u64};
+use crate::ffi::status::{Result, check, guard, invalid, refused};
+use crate::memory::alloca::{Alloca, Attempt, Dealloca};
+use crate::memory::buffer_range::BufferRange;
+use crate::memory::heap;
+use crate::memory::reservation::Pool;
+use crate::memory::transient::TransientBuffer;
+use crate::sync::semaphore::List;
 use hal_backend::Device;
 use hal_semaphore::timeline::TimelineValues;
 use hal_semaphore::{Action, Affinity, Code, Failure};
@@ -33,6 +34,7 @@ impl<'a> SemaphoreLists<'a> {
     /// # Safety
     ///
     /// Both lists are valid during `'a`.
+    #[inline]
     unsafe fn new(
         waits: &'a sys::iree_hal_semaphore_list_t,
         signals: &'a sys::iree_hal_semaphore_list_t,
@@ -99,7 +101,7 @@ impl<D: Device> State<D> {
             about
         });
         let operation = match operation {
-            Operation::Record(record) => match record.settled(&self.device)? {
+            Operation::Record(record) => match record.resolve_static(&self.device)? {
                 Some(command) => Operation::Command(Some(command)),
                 None => Operation::Record(record),
             },
@@ -148,18 +150,57 @@ impl<D: Device> State<D> {
             return self.barrier(affinity, lists);
         }
         if !self.is_in_reach(&record) {
-            return self.record_on_loan(affinity, lists, record);
+            return self.submit_bounced(affinity, lists, record);
         }
         self.submit(affinity, lists, Side::Queue, Operation::Record(record))
     }
 
-    fn copy(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, source: Slice, target: Slice) -> Result {
+    fn copy(
+        &self,
+        affinity: Affinity,
+        lists: &SemaphoreLists<'_>,
+        source: BufferRange,
+        target: BufferRange,
+    ) -> Result {
         if source.length != target.length {
             return Err(invalid(format!("cannot copy {} bytes onto {}", source.length, target.length)));
         }
         let length = target.length;
         let record = Record::copy(Reference::Direct(source), Reference::Direct(target))?;
         self.record(affinity, lists, record, length)
+    }
+
+    /// The heap for a stream-ordered buffer, and what the buffer will have.
+    fn place_transient(
+        &self,
+        params: &sys::iree_hal_buffer_params_t,
+        length: u64,
+    ) -> Result<(usize, sys::iree_hal_buffer_params_t)> {
+        let mut params = *params;
+        // SAFETY: parameters of ours, in which what was left open is filled in.
+        unsafe { sys::iree_hal_buffer_params_canonicalize(&raw mut params) };
+        let (heap, params) = heap::place(&self.properties, &params)?;
+        if self.properties.heaps.get(heap).is_none_or(|heap| length > heap.max_allocation) {
+            let message =
+                format!("this device cannot allocate {length} bytes of the kind that was asked for");
+            return Err(Failure::new(Code::ResourceExhausted, message));
+        }
+        Ok((heap, params))
+    }
+
+    /// A buffer of no bytes, which no queue has to bring memory for.
+    fn empty_buffer(
+        &self,
+        params: sys::iree_hal_buffer_params_t,
+    ) -> Result<Retained<sys::iree_hal_buffer_t>> {
+        let mut buffer = std::ptr::null_mut();
+        // SAFETY: the allocator is alive; the out-parameter is ours.
+        let buffer = unsafe {
+            let allocator = self.device_allocator().get();
+            check(sys::iree_hal_allocator_allocate_buffer(allocator, params, 0, &raw mut buffer))?;
+            Retained::adopt(buffer)
+        };
+        buffer.ok_or_else(|| invalid("the allocator made nothing"))
     }
 
     #[expect(clippy::too_many_arguments, reason = "they are what IREE passes")]
@@ -180,25 +221,11 @@ impl<D: Device> State<D> {
                 flags & !ALLOCA_FLAGS
             )));
         }
-        let (heaps, mut params) = (&self.properties.heaps, *params);
-        // SAFETY: parameters of ours, in which what was left open is filled in.
-        unsafe { sys::iree_hal_buffer_params_canonicalize(&raw mut params) };
-        let (heap, mut params) = allocator::place(&self.properties, &params)?;
-        if heaps.get(heap).is_none_or(|heap| length > heap.max_allocation) {
-            let message =
-                format!("this device cannot allocate {length} bytes of the kind that was asked for");
-            return Err(Failure::new(Code::ResourceExhausted, message));
-        }
+        let (heap, mut params) = self.place_transient(params, length)?;
         if length == 0 {
-            let mut buffer = std::ptr::null_mut();
-            // SAFETY: the allocator is alive; the out-parameter is ours.
-            let buffer = unsafe {
-                let allocator = self.device_allocator().get();
-                check(sys::iree_hal_allocator_allocate_buffer(allocator, params, 0, &raw mut buffer))?;
-                Retained::adopt(buffer)
-            };
+            let buffer = self.empty_buffer(params)?;
             self.barrier(affinity, lists)?;
-            return buffer.ok_or_else(|| invalid("the allocator made nothing"));
+            return Ok(buffer);
         }
         // A stream-ordered buffer belongs to one queue.
         let queue = Affinity(1 << affinity.0.trailing_zeros().min(63));
@@ -267,12 +294,12 @@ impl<D: Device> State<D> {
         lists: &SemaphoreLists<'_>,
         file: Lent<'_, sys::iree_hal_file_t>,
         file_offset: u64,
-        slice: Slice,
+        range: BufferRange,
         writes_file: bool,
     ) -> Result {
-        let length = slice.length;
+        let length = range.length;
         let access = if writes_file { ACCESS_WRITE } else { ACCESS_READ };
-        if writes_file { Use::Source } else { Use::Target }.check(&slice)?;
+        if writes_file { Use::Source } else { Use::Target }.check(&range)?;
         let raw = file.get();
         // SAFETY: the file is lent, and keeps its storage.
         let (storage, size, blocking) = unsafe {
@@ -284,11 +311,12 @@ impl<D: Device> State<D> {
             return self.barrier(affinity, lists);
         }
         if let Some(storage) = storage {
-            let bytes = Slice::new(storage.retain(), narrow(file_offset), narrow(length))?;
+            let bytes =
+                BufferRange::new(storage.retain(), to_device_size(file_offset), to_device_size(length))?;
             return if writes_file {
-                self.copy(affinity, lists, slice, bytes)
+                self.copy(affinity, lists, range, bytes)
             } else {
-                self.copy(affinity, lists, bytes, slice)
+                self.copy(affinity, lists, bytes, range)
             };
         }
         let outside = file_offset.checked_add(length).is_none_or(|end| size > 0 && end > size);
@@ -299,8 +327,8 @@ impl<D: Device> State<D> {
         if !blocking {
             return Err(invalid("the file can neither be mapped nor read and written from a thread"));
         }
-        let mapped = slice.is_host_visible();
-        let transfer = Transfer { file: file.retain(), file_offset, slice, writes_file };
+        let mapped = range.is_host_visible();
+        let transfer = Transfer { file: file.retain(), file_offset, range, writes_file };
         if !mapped {
             return self.staged(affinity, lists, &transfer);
         }
@@ -349,7 +377,7 @@ impl<D: Device> Table<D> {
                 // A pool outlives what is allocated from it, as IREE asks of its owner.
                 let pool = (!pool.is_null()).then(|| Pool::new(pool));
                 let buffer =
-                    state.alloca(device, affinity, &lists, pool, &params, wide(allocation_size), flags)?;
+                    state.alloca(device, affinity, &lists, pool, &params, to_u64(allocation_size), flags)?;
                 Out::new(out).set(buffer.into_raw());
             }
             Ok(())
@@ -390,7 +418,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let target = Slice::lent(target, target_offset, length)?;
+                let target = BufferRange::lent(target, target_offset, length)?;
                 let length = target.length;
                 let record = Record::fill(Reference::Direct(target), pattern, pattern_length)?;
                 state.record(state.affinity(affinity), &lists, record, length)
@@ -414,7 +442,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call; the source has `length` bytes.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let target = Slice::lent(target, target_offset, length)?;
+                let target = BufferRange::lent(target, target_offset, length)?;
                 let length = target.length;
                 let count =
                     usize::try_from(length).map_err(|_| invalid("an update is larger than memory"))?;
@@ -441,8 +469,8 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let source = Slice::lent(source, source_offset, length)?;
-                let target = Slice::lent(target, target_offset, length)?;
+                let source = BufferRange::lent(source, source_offset, length)?;
+                let target = BufferRange::lent(target, target_offset, length)?;
                 state.copy(state.affinity(affinity), &lists, source, target)
             }
         })
@@ -464,7 +492,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let target = Slice::lent(target, target_offset, length)?;
+                let target = BufferRange::lent(target, target_offset, length)?;
                 let file = Lent::required(file, "there is no file to read")?;
                 state.transfer(state.affinity(affinity), &lists, file, file_offset, target, false)
             }
@@ -487,7 +515,7 @@ impl<D: Device> Table<D> {
             // SAFETY: C passes a live device of ours and lends us the rest for the call.
             unsafe {
                 let (state, lists) = (HalDevice::<D>::of(device), SemaphoreLists::new(&waits, &signals)?);
-                let source = Slice::lent(source, source_offset, length)?;
+                let source = BufferRange::lent(source, source_offset, length)?;
                 let file = Lent::required(file, "there is no file to write")?;
                 state.transfer(state.affinity(affinity), &lists, file, file_offset, source, true)
             }
@@ -565,13 +593,13 @@ impl<D: Device> Table<D> {
                 if commands.has_collectives() {
                     return state.execute_steps(affinity, &lists, &commands, &bindings);
                 }
-                let loans = match commands.steps() {
-                    [step] => state.lend_to_commands(&commands, step, &bindings)?,
-                    _ => Loans::default(),
+                let bounces = match commands.steps() {
+                    [step] => state.bounce_commands(&commands, step, &bindings)?,
+                    _ => Bounces::default(),
                 };
-                let stand_ins = loans.stand_ins();
+                let stand_ins = bounces.stand_ins();
                 let operation = Operation::Execute { commands, step: 0, bindings, stand_ins };
-                state.with_loans(affinity, &lists, &loans, |lists| {
+                state.with_bounces(affinity, &lists, &bounces, |lists| {
                     state.submit(affinity, lists, Side::Queue, operation)
                 })
             }
@@ -583,6 +611,6 @@ impl<D: Device> Table<D> {
         _affinity: sys::iree_hal_queue_affinity_t,
     ) -> sys::iree_status_t {
         // Submissions go out as they are made.
-        crate::status::OK
+        crate::ffi::status::OK
     }
 }

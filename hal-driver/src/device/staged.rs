@@ -9,14 +9,14 @@
 
 use super::State;
 use super::queue::{SemaphoreLists, Side};
-use crate::allocator::staging;
-use crate::buffer::Slice;
-use crate::lending::copy_by;
-use crate::object::{Retained, narrow};
-use crate::record::{Record, Reference};
-use crate::semaphore::{IreeTimeline, List, OwnedList};
-use crate::status::{Result, invalid};
-use crate::work::{Operation, Transfer};
+use crate::command::record::{Record, Reference};
+use crate::device::work::{Operation, Transfer};
+use crate::ffi::object::{Retained, to_device_size};
+use crate::ffi::status::{Result, invalid};
+use crate::memory::bounce_buffer::copy_by;
+use crate::memory::buffer_range::BufferRange;
+use crate::memory::heap::staging;
+use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
 use hal_backend::Device;
 use hal_semaphore::Affinity;
 use hal_sys as sys;
@@ -34,7 +34,7 @@ enum End {
 /// A transfer in chunks.
 struct Chain<'a> {
     file: &'a Transfer,
-    staging: [Slice; 2],
+    staging: [BufferRange; 2],
     files: IreeTimeline,
     queues: IreeTimeline,
 }
@@ -70,19 +70,19 @@ impl Chain<'_> {
     /// What a step does.
     fn operation<D: Device>(&self, end: End, chunk: u64) -> Result<(Side, Operation<D>)> {
         let offset = chunk * CHUNK;
-        let length = CHUNK.min(self.file.slice.length - offset);
+        let length = CHUNK.min(self.file.range.length - offset);
         let [even, odd] = &self.staging;
         let staged = if chunk.is_multiple_of(2) { even } else { odd }.part(0, length)?;
         if end == End::File {
             let transfer = Transfer {
                 file: self.file.file.clone(),
                 file_offset: self.file.file_offset + offset,
-                slice: staged,
+                range: staged,
                 writes_file: self.file.writes_file,
             };
             return Ok((Side::Host, Operation::Transfer(Box::new(transfer))));
         }
-        let place = self.file.slice.part(offset, length)?;
+        let place = self.file.range.part(offset, length)?;
         let (source, target) = if self.file.writes_file { (place, staged) } else { (staged, place) };
         let record = Record::Copy { source: Reference::Direct(source), target: Reference::Direct(target) };
         Ok((Side::Queue, Operation::Record(record)))
@@ -97,17 +97,17 @@ impl<D: Device> State<D> {
     }
 
     /// Memory that the host can map.
-    fn staging_buffer(&self, length: u64) -> Result<Slice> {
+    fn staging_buffer(&self, length: u64) -> Result<BufferRange> {
         let buffer: Retained<sys::iree_hal_buffer_t> = self.memory.create(&staging(), length)?;
-        Slice::new(buffer, 0, narrow(length))
+        BufferRange::new(buffer, 0, to_device_size(length))
     }
 
     /// A transfer by way of staging buffers.
     pub(super) fn staged(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, file: &Transfer) -> Result {
         // One queue, so that the queue's steps are in order.
         let affinity = Affinity(1 << affinity.0.trailing_zeros().min(63));
-        let chunks = file.slice.length.div_ceil(CHUNK);
-        let length = CHUNK.min(file.slice.length);
+        let chunks = file.range.length.div_ceil(CHUNK);
+        let length = CHUNK.min(file.range.length);
         let chain = Chain {
             file,
             staging: [self.staging_buffer(length)?, self.staging_buffer(length)?],
@@ -130,7 +130,7 @@ impl<D: Device> State<D> {
                 if let Err(failure) = self.chain_step(affinity, &chain, end, chunk, &waits, &List::empty()) {
                     // It was accepted: what went wrong is told through the signals, and not by a thread that submits.
                     let both = [chain.at(End::File), chain.at(End::Queue)];
-                    self.pool.run(move || both.into_iter().for_each(|end| end.settle(Err(&failure))));
+                    self.pool.run(move || both.into_iter().for_each(|end| end.signal_or_fail(Err(&failure))));
                     return Ok(());
                 }
             }
@@ -158,9 +158,9 @@ impl<D: Device> State<D> {
             source: Reference::Direct(source),
             target: Reference::Direct(target),
         }) = &operation
-            && chain.file.slice.out_of_reach(self.memory.parent()).is_some()
+            && chain.file.range.out_of_reach(self.memory.parent()).is_some()
         {
-            let owner = chain.file.slice.owner()?;
+            let owner = chain.file.range.owner()?;
             return copy_by(&owner, (source, target), &lists.waits, &lists.signals);
         }
         self.submit(affinity, &lists, side, operation)

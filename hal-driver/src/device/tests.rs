@@ -3,14 +3,14 @@
 //! What becomes of operations that only this crate can bring about at the moment that matters.
 
 use super::{HalDevice, State};
-use crate::alloca::Dealloca;
-use crate::buffer::Slice;
-use crate::constants::ACCESS_READ;
-use crate::object::{Lent, Retained};
-use crate::semaphore::IreeTimeline;
-use crate::status::check;
+use crate::ffi::constants::ACCESS_READ;
+use crate::ffi::object::{Lent, Retained};
+use crate::ffi::status::check;
+use crate::memory::alloca::Dealloca;
+use crate::memory::buffer_range::BufferRange;
+use crate::memory::transient::TransientBuffer;
+use crate::sync::semaphore::IreeTimeline;
 use crate::testing;
-use crate::transient::TransientBuffer;
 use hal_backend::Driver;
 use hal_mock::Mock;
 use hal_semaphore::timeline::Timeline;
@@ -35,7 +35,7 @@ fn alloca(
     length: usize,
 ) -> (Retained<sys::iree_hal_buffer_t>, IreeTimeline) {
     let (there, mut buffer) = (testing::semaphore(device), null_mut());
-    let mut signals = crate::semaphore::OwnedList::default();
+    let mut signals = crate::sync::semaphore::OwnedList::default();
     signals.push(there.clone(), 1);
     // SAFETY: everything lives through the call; what it makes is adopted once.
     unsafe {
@@ -121,7 +121,7 @@ fn bytes_that_are_mapped_keep_the_pool_that_they_are_from() {
     let pools = unsafe { Arc::downgrade(&HalDevice::<Mocked>::of(device.get()).pools) };
     let (buffer, there) = alloca(&device, 4096);
     there.wait(1).unwrap();
-    let bytes = Slice::new(buffer, 0, 4096).unwrap().map(ACCESS_READ).unwrap();
+    let bytes = BufferRange::new(buffer, 0, 4096).unwrap().map(ACCESS_READ).unwrap();
     drop((there, device));
     assert!(pools.strong_count() > 0, "the memory's buffer has no pool to go back to");
     drop(bytes);

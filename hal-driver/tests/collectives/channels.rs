@@ -196,6 +196,29 @@ fn a_provider_says_which_rank_a_device_is_and_the_ids_are_exchanged_once() {
     }
 }
 
+/// What a job of MPICH looks like to a provider that has loaded another MPI: each process is alone.
+#[test]
+fn provider_that_takes_each_process_of_a_job_for_one_alone_is_refused() {
+    const OTHER: &str = "CHANNELS_IN_A_JOB";
+    if std::env::var_os(OTHER).is_none() {
+        let name = "channels::provider_that_takes_each_process_of_a_job_for_one_alone_is_refused";
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let job = [(OTHER, "1"), ("PMI_RANK", "2"), ("PMI_SIZE", "4")];
+        let child = command.args([name, "--exact"]).envs(job).output().unwrap();
+        let text = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let device = Device::open("mock").unwrap();
+    let shared = Arc::new((Barrier::new(1), Mutex::default()));
+    provide(&device, 0, &shared);
+    let Err(refused) = device.default_channel() else {
+        panic!("a rank of a job of four is alone in a group")
+    };
+    assert_eq!(refused.code, Code::FailedPrecondition, "{refused:?}");
+    assert!(refused.text.contains("rank 2 of 4 (PMI_RANK, PMI_SIZE)"), "{refused:?}");
+}
+
 /// A provider that makes a channel of its device while it exchanges the id.
 #[repr(C)]
 struct Curious {

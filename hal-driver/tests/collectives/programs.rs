@@ -2,6 +2,7 @@
 
 //! Random programs of collectives and other commands on devices that take their time, against a model on plain words.
 
+use crate::common::dice::Dice;
 use crate::common::{Buffer, List, check, reference};
 use crate::rig::*;
 use hal_sys as sys;
@@ -21,16 +22,6 @@ const GROUPS: [&[&str]; 3] = [
     &["mock://0?latency=200us", "mock://1?fault=jitter&schedule=seeded", "template", "gaudi://emulated"],
 ];
 
-/// Numbers that look random, the same each time.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % below
-    }
-}
-
 /// A command of every rank.
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -41,15 +32,15 @@ enum Step {
 
 impl Step {
     fn random(dice: &mut Dice, ranks: usize) -> Self {
-        let first = dice.roll(BUFFERS);
-        let second = (first + 1 + dice.roll(BUFFERS - 1)) % BUFFERS;
+        let first = dice.below(BUFFERS);
+        let second = (first + 1 + dice.below(BUFFERS - 1)) % BUFFERS;
         let kinds = [ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER];
-        match dice.roll(5) {
-            0 => Step::Fill { target: first, word: u32::try_from(dice.roll(1000)).unwrap() },
+        match dice.below(5) {
+            0 => Step::Fill { target: first, word: u32::try_from(dice.below(1000)).unwrap() },
             1 => Step::Copy { source: first, target: second },
             _ => Step::Collective {
-                kind: kinds[dice.roll(6)],
-                root: dice.roll(ranks),
+                kind: kinds[dice.below(6)],
+                root: dice.below(ranks),
                 send: first,
                 recv: second,
             },
@@ -135,7 +126,7 @@ impl Step {
 
 fn run(uris: &[&str], seed: u64) {
     let ranks = ranks(uris);
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let mut model: Vec<Vec<Vec<u32>>> = (0..ranks.len())
         .map(|rank| {
             (0..BUFFERS).map(|buffer| vec![u32::try_from(rank * 100 + buffer).unwrap(); WORDS]).collect()
@@ -148,7 +139,7 @@ fn run(uris: &[&str], seed: u64) {
         .collect();
     // The same command buffers for all ranks; each rank executes them on queues of its own.
     let batches: Vec<Vec<Step>> = (0..4)
-        .map(|_| (0..1 + dice.roll(5)).map(|_| Step::random(&mut dice, ranks.len())).collect())
+        .map(|_| (0..1 + dice.below(5)).map(|_| Step::random(&mut dice, ranks.len())).collect())
         .collect();
     for batch in &batches {
         batch.iter().for_each(|step| step.apply(&mut model));
@@ -161,7 +152,7 @@ fn run(uris: &[&str], seed: u64) {
                 .record(0, |commands| {
                     let mut since: Vec<Step> = Vec::new();
                     for &step in batch {
-                        if since.iter().any(|before| step.meets(*before)) || dice.roll(3) == 0 {
+                        if since.iter().any(|before| step.meets(*before)) || dice.below(3) == 0 {
                             barrier(commands)?;
                             since.clear();
                         }
@@ -172,7 +163,7 @@ fn run(uris: &[&str], seed: u64) {
                 })
                 .unwrap();
             let after = if value == 1 { List::none() } else { rank.done.at(value - 1) };
-            let queue = if uris[number].contains("queues=2") { 1 << dice.roll(2) } else { u64::MAX };
+            let queue = if uris[number].contains("queues=2") { 1 << dice.below(2) } else { u64::MAX };
             rank.device.execute(queue, &after, &rank.done.at(value), &commands, &[]).unwrap();
             kept.push(commands);
         }

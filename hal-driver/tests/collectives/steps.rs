@@ -39,7 +39,7 @@ fn commands_before_and_after_are_ordered_by_barriers() {
                     collective(commands, &rank.channel, ALL_REDUCE, 0, (&send, &product), 64)
                 })
                 .unwrap();
-            // Again and again, as its memory is settled.
+            // Again and again, as it is certain which memory it works on.
             for value in 1..=3 {
                 let after = if value == 1 { List::none() } else { rank.done.at(value - 1) };
                 rank.device.execute(u64::MAX, &after, &rank.done.at(value), &commands, &[]).unwrap();

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 pub(crate) mod chain;
+pub(crate) mod dice;
 pub(crate) mod pool;
 
 use hal_semaphore::Code;

@@ -6,7 +6,8 @@ use crate::common::pool::Pool;
 use crate::common::{Buffer, Device, List, Semaphore, Tracker, check};
 use hal_backend::{
     Command, Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange,
-    Inferred, Job, LoadRequest, Loaded, NativeWaits, Parameters, Place, Properties, QueueId, Rejected, Span,
+    Inferred, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters, Place, Properties, Purpose,
+    QueueId, Rejected, Span,
 };
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -33,9 +34,11 @@ enum Oddity {
     NoName,
     /// It panics where it is asked whether its memory goes elsewhere.
     Panics,
+    /// It remembers what it was asked for memory with, in [`REQUESTS`].
+    Remembers,
 }
 
-const ODDITIES: [(&str, Oddity); 9] = [
+const ODDITIES: [(&str, Oddity); 10] = [
     ("fresh-views", Oddity::FreshViews),
     ("keeps-imports", Oddity::KeepsImports),
     ("not-coherent", Oddity::NotCoherent),
@@ -45,6 +48,7 @@ const ODDITIES: [(&str, Oddity); 9] = [
     ("crooked-alignment", Oddity::CrookedAlignment),
     ("no-name", Oddity::NoName),
     ("panics", Oddity::Panics),
+    ("remembers", Oddity::Remembers),
 ];
 
 struct Odd;
@@ -90,6 +94,9 @@ static IS_EMPTY: AtomicBool = AtomicBool::new(false);
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 static IS_HELD: AtomicBool = AtomicBool::new(false);
 
+/// What memory was asked for with, of the device that remembers it.
+static REQUESTS: Mutex<Vec<MemoryRequest>> = Mutex::new(Vec::new());
+
 /// How much imported memory there is.
 static IMPORTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -132,13 +139,17 @@ impl hal_backend::Device for OddDevice {
         let _ = self.completer.set(completer);
     }
 
-    fn allocate(&self, _heap: usize, length: u64) -> Result<OddMemory, Failure> {
+    fn allocate(&self, request: &MemoryRequest) -> Result<OddMemory, Failure> {
         if self.oddity == Oddity::Slow && IS_EMPTY.load(Ordering::SeqCst) {
             IS_ASKED.store(true, Ordering::SeqCst);
             until(&|| !IS_HELD.load(Ordering::SeqCst));
             return Err(Failure::new(Code::ResourceExhausted, "there is no more"));
         }
-        let (range, view) = (HostRange::allocate(length, 64)?, HostRange::allocate(length, 64)?);
+        if self.oddity == Oddity::Remembers {
+            REQUESTS.lock().unwrap().push(*request);
+        }
+        let bytes = || HostRange::allocate(request.length, 64);
+        let (range, view) = (bytes()?, bytes()?);
         let view = (self.oddity == Oddity::NotCoherent).then_some(view);
         Ok(OddMemory { range, view, imported: false })
     }
@@ -295,6 +306,49 @@ fn mapping_shows_the_same_memory_each_time_whatever_the_backend_gives() {
         drop(second);
         assert!(buffer.read() == [7; 4096]);
     }
+}
+
+#[test]
+fn a_backend_is_told_what_memory_is_for() {
+    let device = open("remembers").unwrap();
+    // The pool of buffers in queue order takes its first slab when the device is made.
+    let slab = REQUESTS.lock().unwrap().pop().unwrap();
+    assert_eq!((slab.heap, slab.alignment, slab.purpose), (0, 64, Purpose::Pool));
+    assert!(slab.length >= 4096, "{slab:?}");
+    let asked = |usage: sys::iree_hal_buffer_usage_bits_t, alignment, length: usize| {
+        let params = sys::iree_hal_buffer_params_t {
+            type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+            usage,
+            min_alignment: alignment,
+            ..Default::default()
+        };
+        drop(device.try_buffer_of(params, length).unwrap());
+        let requests = std::mem::take(&mut *REQUESTS.lock().unwrap());
+        assert_eq!(requests.len(), 1, "{requests:?}");
+        requests[0]
+    };
+    let expected = |length, alignment, purpose| MemoryRequest { heap: 0, length, alignment, purpose };
+    let transfer = sys::IREE_HAL_BUFFER_USAGE_TRANSFER;
+    assert_eq!(asked(sys::IREE_HAL_BUFFER_USAGE_DEFAULT, 0, 100), expected(100, 1, Purpose::Dispatch));
+    for usage in [
+        sys::IREE_HAL_BUFFER_USAGE_DISPATCH_UNIFORM_READ,
+        sys::IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE_READ,
+        sys::IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE_WRITE,
+        sys::IREE_HAL_BUFFER_USAGE_DISPATCH_IMAGE_READ,
+        sys::IREE_HAL_BUFFER_USAGE_DISPATCH_IMAGE_WRITE,
+    ] {
+        assert_eq!(asked(usage | transfer, 32, 4096), expected(4096, 32, Purpose::Dispatch), "{usage}");
+    }
+    // Workgroup counts are read from it, and no function works on it.
+    let counts = sys::IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS;
+    assert_eq!(asked(counts | transfer, 16, 12), expected(12, 16, Purpose::Transfer));
+    assert_eq!(asked(transfer, 0, 0), expected(1, 1, Purpose::Transfer), "nothing is a byte");
+    // Buffers in queue order are pieces of the slab that there is.
+    let done = device.semaphore(0);
+    let transient = device.alloca(&List::none(), &done.at(1), 4096).unwrap();
+    done.wait(1).unwrap();
+    assert!(REQUESTS.lock().unwrap().is_empty());
+    drop(transient);
 }
 
 /// What the device has in a buffer.

@@ -5,8 +5,8 @@
 use crate::common::{Device, Executable, check, registry};
 use hal_backend::{
     Command, Completer, Completion, DeviceInfo, DeviceSpec, Dispatch, Driver, Failure, Function, Heap,
-    HostLoader, HostRange, Job, LoadRequest, Loaded, NativeWaits, Parameters, Place, Properties, Rejected,
-    Span,
+    HostLoader, HostRange, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters, Place,
+    Properties, Rejected, Span,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -182,13 +182,13 @@ impl<const KIND: usize> hal_backend::Device for CardDevice<KIND> {
         let _ = self.completer.set(completer);
     }
 
-    fn allocate(&self, heap: usize, length: u64) -> Result<CardMemory, Failure> {
-        let is_visible = heap == 1;
+    fn allocate(&self, request: &MemoryRequest) -> Result<CardMemory, Failure> {
+        let is_visible = request.heap == 1;
         if KIND == HOLDS && is_visible {
             HELD.1.fetch_add(1, Ordering::SeqCst);
             drop(HELD.0.lock().unwrap());
         }
-        Ok(CardMemory { range: HostRange::allocate(length, 64)?, is_visible })
+        Ok(CardMemory { range: HostRange::allocate(request.length, 64)?, is_visible })
     }
 
     fn host_view(&self, memory: &CardMemory) -> Option<HostRange> {

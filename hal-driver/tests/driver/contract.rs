@@ -559,6 +559,7 @@ const STEPS: u64 = 100;
 
 /// Everything that needs no order, from several threads, while a chain of work goes on beside it.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
 fn threads_call_everything_at_once() {
     for uri in DEVICES {
         let device = Device::open_in_group(uri).unwrap();

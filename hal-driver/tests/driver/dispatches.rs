@@ -5,7 +5,8 @@
 use crate::common::{Buffer, Device, Executable, List, check, reference};
 use hal_backend::{
     Command, Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Function, Heap, HostLoader,
-    HostRange, Job, LoadRequest, Loaded, NativeWaits, Parameters, Properties, Rejected, Workgroups,
+    HostRange, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters, Properties, Rejected,
+    Workgroups,
 };
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -80,8 +81,8 @@ impl hal_backend::Device for NotingDevice {
         let _ = self.completer.set(completer);
     }
 
-    fn allocate(&self, _heap: usize, length: u64) -> Result<HostRange, Failure> {
-        HostRange::allocate(length, 64)
+    fn allocate(&self, request: &MemoryRequest) -> Result<HostRange, Failure> {
+        HostRange::allocate(request.length, 64)
     }
 
     fn host_view(&self, memory: &HostRange) -> Option<HostRange> {
@@ -230,6 +231,7 @@ fn counts(device: &Device) -> Buffer {
 
 /// One test: what the device has seen is in one place.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
 fn a_dispatch_is_run_as_it_was_asked_for_or_refused() {
     let (device, other) = (open(), open());
     let executable = device.load("noting", &[1]).unwrap();

@@ -3,6 +3,7 @@
 //! Everything that a program can have of a device, let go of in every order; what is left goes on working or says why not.
 
 use crate::cards::{card, steps};
+use crate::common::dice::Dice;
 use crate::common::{
     Buffer, Commands, Device, Executable, List, Result, Semaphore, check, params, reference, view,
 };
@@ -219,14 +220,6 @@ fn everything(device: Device, executable: Option<Executable>, returned: &Returne
     things
 }
 
-/// A number below `end`, from a state that it changes.
-fn below(state: &mut u64, end: usize) -> usize {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    usize::try_from(*state % end as u64).unwrap()
-}
-
 fn open(number: usize) -> (Device, Option<Executable>) {
     let uris =
         ["mock", "mock://?heaps=2&queues=2", "template", "gaudi://emulated?generation=gaudi2&seed=9300"];
@@ -246,13 +239,13 @@ const KINDS: usize = 5;
 #[test]
 fn everything_may_be_let_go_in_any_order() {
     for seed in 1..=60_u64 {
-        let mut state = seed * 0x9E37_79B9;
+        let mut dice = Dice::new(seed);
         let returned = Returned::default();
         let (device, executable) = open(usize::try_from(seed).unwrap() % KINDS);
         let mut things = everything(device, executable, &returned);
         while !things.is_empty() {
-            drop(things.swap_remove(below(&mut state, things.len())));
-            if let Some(at) = things.len().checked_sub(1).map(|most| below(&mut state, most + 1)) {
+            drop(things.swap_remove(dice.below(things.len())));
+            if let Some(at) = things.len().checked_sub(1).map(|most| dice.below(most + 1)) {
                 things[at].try_out();
             }
         }
@@ -266,12 +259,11 @@ fn everything_may_be_let_go_by_many_threads_at_once() {
         let returned = Returned::default();
         let (device, executable) = open(usize::try_from(seed).unwrap() % KINDS);
         let mut things = everything(device, executable, &returned);
-        let mut state = seed * 0x9E37_79B9;
+        let mut dice = Dice::new(seed);
         std::thread::scope(|scope| {
             while !things.is_empty() {
-                let share: Vec<_> = (0..=things.len() / 4)
-                    .map(|_| things.swap_remove(below(&mut state, things.len())))
-                    .collect();
+                let share: Vec<_> =
+                    (0..=things.len() / 4).map(|_| things.swap_remove(dice.below(things.len()))).collect();
                 scope.spawn(move || {
                     for thing in share {
                         thing.try_out();

@@ -17,6 +17,7 @@ mod alloca;
 mod allocator;
 mod backends;
 mod beyond;
+mod bounces;
 mod cards;
 #[path = "../common/mod.rs"]
 mod common;
@@ -32,7 +33,6 @@ mod gaudi;
 mod groups;
 mod interop;
 mod lifetimes;
-mod loans;
 mod odd;
 mod orphans;
 mod pools;

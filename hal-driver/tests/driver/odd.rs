@@ -3,6 +3,7 @@
 //! Calls with numbers and flags of any kind: what cannot be done is refused, by its name, and nothing panics.
 
 use crate::cards::{card, steps};
+use crate::common::dice::Dice;
 use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, check, params};
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -34,20 +35,7 @@ const NUMBERS: [usize; 16] = [
 ];
 
 /// Draws arguments.
-struct Dice(u64);
-
 impl Dice {
-    fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.bits() % end as u64).unwrap()
-    }
-
     fn number(&mut self) -> usize {
         NUMBERS[self.below(NUMBERS.len())]
     }
@@ -56,7 +44,7 @@ impl Dice {
     fn flags(&mut self) -> u64 {
         match self.below(4) {
             0 => 1 << self.below(64),
-            1 => self.bits(),
+            1 => self.next(),
             _ => 0,
         }
     }
@@ -91,7 +79,7 @@ impl Scene {
         let bytes = File::with(&[3; LENGTH]);
         let file = bytes.import(&device);
         Self {
-            dice: Dice(seed),
+            dice: Dice::new(seed),
             buffers,
             semaphores,
             commands: Vec::new(),
@@ -288,6 +276,7 @@ impl Scene {
     }
 
     /// A call that makes something, which goes again.
+    #[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
     fn make(&mut self) -> Result {
         let device = self.device.0;
         let asked = sys::iree_hal_buffer_params_t {

@@ -7,7 +7,7 @@
 //! nor by the submitting threads. A timeline fails from its first signal on or never, since a wait for a value
 //! that was reached before a failure may end either way.
 
-use crate::dice::Dice;
+use crate::common::dice::Dice;
 use crate::oracle::{Before, Illegal, World};
 use crate::program::{
     Access, Action, At, Base, BufferSpec, Command, Count, Dispatch, Ends, FileSpec, Kernel, Memory, Part,

@@ -192,6 +192,7 @@ impl Scene {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "an arm for each kind")]
     fn submit(self: &Arc<Self>, number: usize) -> common::Result {
         let step = &self.program.steps[number];
         let device = self.device(step.device);
@@ -325,6 +326,7 @@ impl Scene {
         submitted
     }
 
+    #[expect(clippy::too_many_lines, reason = "an arm for each kind")]
     fn submit_command(
         &self,
         number: usize,

@@ -7,7 +7,7 @@
 //! them, several threads, failures. The oracle works out on plain bytes what must be in every buffer and file and on every
 //! semaphore. The same program runs on IREE's `local-task` and on the devices of this project; who differs has the defect.
 //!
-//! - `program.rs`: what a program is, and how it reads. `author.rs`: writes one. `dice.rs`: its choices.
+//! - `program.rs`: what a program is, and how it reads. `author.rs`: writes one. `common/dice.rs`: its choices.
 //! - `oracle.rs`: what it must come to, and whether it is legal. `shrink.rs`: makes it smaller.
 //! - `machine.rs`: its devices. `scene.rs`: runs it. `calls.rs`, `host.rs`: what it does. `ending.rs`: what it came to.
 //!
@@ -26,7 +26,6 @@ mod author;
 mod calls;
 #[path = "../common/mod.rs"]
 mod common;
-mod dice;
 mod ending;
 mod host;
 mod machine;
@@ -193,6 +192,7 @@ fn note(kind: &Kind, place: &Place, seed: u64) {
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs programs of a kind until enough are run; stops at the first that fails.
+#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
 fn judge(kind: &Kind, default: u64) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if std::env::var("PROGRAMS_KIND").is_ok_and(|wanted| wanted != kind.name) {

@@ -27,7 +27,7 @@ use crate::backend::{Backend, Transition, WaitClass};
 use crate::error::SubmitError;
 use crate::failure::Failure;
 use crate::ids::{Affinity, MAX_VALUE};
-use crate::sabotage::{Defect, sabotaged};
+use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use crate::sync::Ordering;
 use crate::timeline::{Timeline, TimelineValues, iter};
@@ -42,13 +42,21 @@ enum Classified {
 }
 
 impl<W> Action<W> {
-    fn into_parts(self) -> (ActionKind, Option<W>) {
+    fn kind(&self) -> ActionKind {
         match self {
-            Self::Queue(work) => (ActionKind::Queue, Some(work)),
-            Self::Host(work) => (ActionKind::Host, Some(work)),
-            Self::Early(work) => (ActionKind::Early, Some(work)),
-            Self::Marker(work) => (ActionKind::Marker, Some(work)),
-            Self::Barrier => (ActionKind::Barrier, None),
+            Self::Queue(_) => ActionKind::Queue,
+            Self::Host(_) => ActionKind::Host,
+            Self::Early(_) => ActionKind::Early,
+            Self::Marker(_) => ActionKind::Marker,
+            Self::Barrier => ActionKind::Barrier,
+        }
+    }
+
+    #[inline]
+    fn into_work(self) -> Option<W> {
+        match self {
+            Self::Queue(work) | Self::Host(work) | Self::Early(work) | Self::Marker(work) => Some(work),
+            Self::Barrier => None,
         }
     }
 }
@@ -163,7 +171,7 @@ impl<B: Backend> Shared<B> {
         let placed = if refused {
             Err(Refused { error: SubmitError::ShutDown, action })
         } else {
-            Ok(turn.admit(waits, signals, action, standings))
+            Ok(turn.admit(waits, signals, action, &standings))
         };
         if nested {
             drop(turn);
@@ -211,34 +219,34 @@ impl<B: Backend> Turn<'_, B> {
         waits: &W,
         signals: &S,
         action: Action<B::Work>,
-        foreign: SmallVec<[Standing; 1]>,
+        foreign: &[Standing],
     ) -> Placement
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
     {
-        let (kind, work) = action.into_parts();
+        let kind = action.kind();
         let signals = self.record_signals(signals);
         let key = self.state.ops.next_key();
         self.state.stats.submitted += 1;
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load + 1, Ordering::Relaxed);
-        let mut op = Op {
+        let (mut records, mut failure) = (self.spare_waits(waits.len()), self.device.lost());
+        let counts = self.record_waits(&mut records, &mut failure, kind, key, waits, foreign);
+        let is_held = counts.held > 0 && failure.is_none();
+        let partly_covered = usize::try_from(counts.held).is_ok_and(|held| held < records.len());
+        self.state.ops.insert(Op {
             state: OpState::Unplaced,
             kind,
             done: false,
-            remaining: 0,
+            remaining: counts.held,
             epoch: 0,
             event: None,
-            failure: self.device.lost(),
-            waits: self.spare_waits(waits.len()),
+            failure,
+            waits: records,
             signals,
-            work,
-        };
-        let counts = self.record_waits(&mut op, key, waits, foreign);
-        let is_held = counts.held > 0 && op.failure.is_none();
-        let partly_covered = usize::try_from(counts.held).is_ok_and(|held| held < op.waits.len());
-        self.state.ops.insert(op);
+            work: action.into_work(),
+        });
         if is_held && partly_covered {
             // The covered waits of an operation that stays held matter to it only if their timeline fails.
             self.listen_for_failures(key, |_| true);
@@ -266,34 +274,36 @@ impl<B: Backend> Turn<'_, B> {
     #[inline]
     fn record_waits<W: TimelineValues<B::Timeline> + ?Sized>(
         &mut self,
-        op: &mut Op<B>,
+        records: &mut SmallVec<[WaitRecord; 1]>,
+        failure: &mut Option<Failure>,
+        kind: ActionKind,
         key: Key,
         waits: &W,
-        foreign: SmallVec<[Standing; 1]>,
+        foreign: &[Standing],
     ) -> WaitCounts {
         let mut counts = WaitCounts::default();
-        let mut foreign = foreign.into_iter();
+        let mut foreign = foreign.iter();
         for (timeline, value) in iter(waits) {
-            let number = u32::try_from(op.waits.len()).unwrap_or(u32::MAX);
+            let number = u32::try_from(records.len()).unwrap_or(u32::MAX);
             let classified = match self.shared.own(timeline) {
                 Some(slot) => match self.shared.foreign_counted(|| timeline.failed_before()) {
                     Ok(Some(failure)) | Err(failure) => Classified::Failed(failure),
-                    Ok(None) => self.classify(slot, value, op.kind, key, number),
+                    Ok(None) => self.classify(slot, value, kind, key, number),
                 },
                 None => match foreign.next() {
                     Some(Standing::Reached) => Classified::Reached,
-                    Some(Standing::Failed(failure)) => Classified::Failed(failure),
+                    Some(Standing::Failed(failure)) => Classified::Failed(failure.clone()),
                     Some(Standing::Open) | None => self.watch(timeline, value, key, number),
                 },
             };
             let class = match classified {
                 Classified::Reached => WaitClass::Reached,
                 Classified::Failed(cause) => {
-                    op.failure.get_or_insert(cause);
+                    failure.get_or_insert(cause);
                     continue;
                 }
                 Classified::Recorded(record, class) => {
-                    op.waits.push(record);
+                    records.push(record);
                     class
                 }
             };
@@ -306,7 +316,6 @@ impl<B: Backend> Turn<'_, B> {
         }
         self.state.stats.reached += u64::from(counts.reached);
         self.state.stats.held += u64::from(counts.held);
-        op.remaining = counts.held;
         counts
     }
 
@@ -346,14 +355,14 @@ impl<B: Backend> Turn<'_, B> {
         key: Key,
         number: u32,
     ) -> Classified {
-        if !sabotaged(Defect::RegisterDoesNotLook) {
+        if !is_mutated(Mutation::RegisterDoesNotLook) {
             match slot.look() {
                 (reached, false) if reached >= value => return Classified::Reached,
                 _ => {}
             }
         }
         let mut state = slot.lock();
-        if !sabotaged(Defect::RegisterDoesNotLook) {
+        if !is_mutated(Mutation::RegisterDoesNotLook) {
             if let Some(failure) = state.failure() {
                 return Classified::Failed(failure.clone());
             }
@@ -386,7 +395,7 @@ impl<B: Backend> Turn<'_, B> {
     /// meanwhile, or the thread that makes it sees the listener.
     fn any_coverage(&self, slot: &Slot, state: &SlotState, value: u64) -> Option<(WaitClass, Cover)> {
         self.own_coverage(state, value).or_else(|| {
-            if !sabotaged(Defect::ListenerLooksFirst) {
+            if !is_mutated(Mutation::ListenerLooksFirst) {
                 slot.listen(state);
             }
             let coverage = self.coverage(state, value);
@@ -427,8 +436,8 @@ impl<B: Backend> Turn<'_, B> {
             if matches!(best, Some((WaitClass::Dominated { .. }, _))) {
                 break;
             }
-            let accepted =
-                promise.epoch <= source.issued.load(Ordering::Acquire) || sabotaged(Defect::WaitsForUnissued);
+            let accepted = promise.epoch <= source.issued.load(Ordering::Acquire)
+                || is_mutated(Mutation::WaitsForUnissued);
             let (own, other) = (self.queue.id.device(), source.id.device());
             if promise.cover == 0 || !accepted || !self.shared.reaches(own, other) {
                 continue;
@@ -450,7 +459,7 @@ impl<B: Backend> Turn<'_, B> {
             cover.event = None;
         }
         if let Some(event) = cover.event
-            && !sabotaged(Defect::EventNotHeld)
+            && !is_mutated(Mutation::EventNotHeld)
         {
             // The promise is still there, so the operation that records the event still holds it.
             self.shared.queue(cover.queue).events.lock().retain(event);
@@ -561,7 +570,7 @@ impl<B: Backend> Turn<'_, B> {
                 break;
             }
             let mut state = record.slot.lock();
-            let looks = !sabotaged(Defect::EarlyDoesNotLook);
+            let looks = !is_mutated(Mutation::EarlyDoesNotLook);
             if looks && record.slot.value() >= record.value {
                 continue;
             }
@@ -612,8 +621,10 @@ impl<B: Backend> Turn<'_, B> {
             let point = self.queue.point(epoch);
             self.state.effects.transitions.push(Transition::Ordered { ticket, point });
         }
-        for (key, number) in covered {
-            self.cover(key, number, Cover { queue: self.index, epoch, event: None });
+        if !covered.is_empty() {
+            for (key, number) in covered {
+                self.cover(key, number, Cover { queue: self.index, epoch, event: None });
+            }
         }
         if self.state.window.is_full() || self.state.ready.len() > BATCH {
             self.listen_for_failures_elsewhere(key);
@@ -673,7 +684,7 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn fail_unbegun(&mut self, key: Key, failure: &Failure) -> bool {
         let Some(op) = self.op(key) else { return false };
         let begun = !matches!(op.state, OpState::Unplaced | OpState::Ordered);
-        if begun && !sabotaged(Defect::CancelIgnoresState) {
+        if begun && !is_mutated(Mutation::CancelIgnoresState) {
             return false;
         }
         if op.failure.is_none() {

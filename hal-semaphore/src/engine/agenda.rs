@@ -80,6 +80,8 @@ pub(crate) struct Agenda {
     pub(super) calling: Vec<u32>,
     /// Callbacks that this thread must not run.
     pub(super) deferred: Vec<Due>,
+    /// Its thread is [inside a call](is_submitting) during which it must not call a program back.
+    pub(super) submits: bool,
 }
 
 impl Agenda {
@@ -89,6 +91,7 @@ impl Agenda {
         }
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.released.is_empty()
             && self.queues.is_empty()
@@ -147,6 +150,36 @@ pub(super) fn is_submitting() -> bool {
     with(|local| local.submitting.get() > 0).unwrap_or(true)
 }
 
+/// As long as it is there, this thread calls no program back, whatever it completes or signals: what becomes due is
+/// [deferred](crate::Backend::defer). For a thread that waits for a program and does what others would do meanwhile: a program may
+/// hold a lock of its own while it waits, and take it in a callback.
+#[derive(Debug)]
+pub struct WithoutCallbacks(std::marker::PhantomData<*const ()>);
+
+impl WithoutCallbacks {
+    /// From now on.
+    pub fn begin() -> Self {
+        let _ = with(|local| local.submitting.set(local.submitting.get() + 1));
+        Self(std::marker::PhantomData)
+    }
+
+    /// Runs what may call a program back: now, or soon on another thread if this one must not.
+    pub fn call_back(run: impl FnOnce() + Send + 'static) {
+        drop(super::Deferred::new(run));
+    }
+
+    /// Whether there is one on this thread, or a call that must not call back either.
+    pub fn is_there() -> bool {
+        is_submitting()
+    }
+}
+
+impl Drop for WithoutCallbacks {
+    fn drop(&mut self) {
+        let _ = with(|local| local.submitting.set(local.submitting.get() - 1));
+    }
+}
+
 /// Whether what this thread's innermost call has to do is left to the calls around it.
 pub(super) fn is_nested() -> bool {
     with(|local| local.depth.get() > DEPTH).unwrap_or(false)
@@ -164,35 +197,56 @@ pub(crate) struct Entry<'a> {
 
 impl<'a> Entry<'a> {
     /// The thread completes or signals something.
+    #[inline]
     pub(crate) fn new(port: &'a dyn EngineEvents) -> Self {
         Self::begin(port, false)
     }
 
     /// The thread submits, or merely comes by.
+    #[inline]
     pub(crate) fn submitting(port: &'a dyn EngineEvents) -> Self {
         Self::begin(port, true)
     }
 
+    #[inline]
     fn begin(port: &'a dyn EngineEvents, submits: bool) -> Self {
         let begun = with(|local| {
             let depth = local.depth.get() + 1;
             local.depth.set(depth);
-            if submits {
-                local.submitting.set(local.submitting.get() + 1);
-            }
-            (depth, local.spare.borrow_mut().pop())
+            let submitting = local.submitting.get() + u32::from(submits);
+            local.submitting.set(submitting);
+            (depth, submitting > 0, local.spare.borrow_mut().pop())
         });
-        let (depth, agenda) = begun.unwrap_or_default();
-        Self { port, agenda: Some(agenda.unwrap_or_default()), depth, submits }
+        let (depth, submitting, agenda) = begun.unwrap_or((0, true, None));
+        let mut agenda = agenda.unwrap_or_default();
+        agenda.submits = submitting;
+        Self { port, agenda: Some(agenda), depth, submits }
     }
 
+    #[inline]
     pub(crate) fn agenda(&mut self) -> &mut Agenda {
         self.agenda.get_or_insert_default()
     }
 
     /// Whether what there is to do is left to the call around this one.
+    #[inline]
     pub(crate) fn is_nested(&self) -> bool {
         self.depth > DEPTH
+    }
+
+    /// Does what the call has left to do, or leaves it to the call around it. Returns the agenda if that is still its own.
+    #[inline(never)]
+    fn work_off(&self, mut left: Box<Agenda>) -> Option<Box<Agenda>> {
+        match self.is_nested().then(|| self.port.share()).flatten() {
+            Some(port) => {
+                let _ = with(|local| local.inbox.borrow_mut().push_back((port, left)));
+                None
+            }
+            None => {
+                self.port.run(&mut left);
+                Some(left)
+            }
+        }
     }
 
     /// Does what there is to do now, whatever the depth: the thread is about to sleep.
@@ -207,22 +261,13 @@ impl Drop for Entry<'_> {
     fn drop(&mut self) {
         let mut agenda = self.agenda.take();
         if let Some(left) = agenda.take_if(|agenda| !agenda.is_empty()) {
-            agenda = match self.is_nested().then(|| self.port.share()).flatten() {
-                Some(port) => {
-                    let _ = with(|local| local.inbox.borrow_mut().push_back((port, left)));
-                    None
-                }
-                None => {
-                    let mut left = left;
-                    self.port.run(&mut left);
-                    Some(left)
-                }
-            };
+            agenda = self.work_off(left);
         }
-        if !self.is_nested() && with(|local| !local.inbox.borrow().is_empty()).unwrap_or(false) {
-            drain_inbox();
-        }
+        let nested = self.is_nested();
         let _ = with(|local| {
+            if !nested && !local.inbox.borrow().is_empty() {
+                drain_inbox();
+            }
             local.depth.set(local.depth.get() - 1);
             if self.submits {
                 local.submitting.set(local.submitting.get() - 1);
@@ -266,8 +311,11 @@ pub(super) fn do_what_was_left() {
 }
 
 /// Works off what calls have left that were nested too deep, or beside a [`Leaving`].
+#[cold]
 fn drain_inbox() {
     while let Some((port, mut agenda)) = with(|local| local.inbox.borrow_mut().pop_front()).flatten() {
+        // Some of the calls around which it was left may be over.
+        agenda.submits = is_submitting();
         port.run(&mut agenda);
     }
 }

@@ -31,8 +31,8 @@ use super::{Device, Shared};
 use crate::backend::{Backend, Batch, Item, NativeWait, NativeWaits, Stop, Submitted, Transition, WaitClass};
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
+use crate::mutation::{Mutation, is_mutated};
 use crate::ring::{take_first, take_last_if};
-use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 
@@ -74,8 +74,10 @@ impl<B: Backend> Turn<'_, B> {
     /// Issues one batch.
     pub(super) fn issue(mut self) -> Self {
         self.state.issuing = true;
-        let mut scratch = std::mem::take(&mut self.state.scratch);
-        self = self.provide_events(&mut scratch);
+        let mut scratch = self.state.scratch.take().unwrap_or_default();
+        if self.records_events() {
+            self = self.provide_events(&mut scratch);
+        }
         let reports = self.device.reports(self.shared.queues());
         let last_native = self.state.last_native;
         // Others had the lock while events were made.
@@ -97,8 +99,8 @@ impl<B: Backend> Turn<'_, B> {
                     .unwrap_or_else(Submitted::lost)
             });
             let counted = self.device.counts_reports();
-            self.settle(&mut scratch, answer, reports, last_native);
-            if !counted && self.device.counts_reports() && !sabotaged(Defect::CountsUnknown) {
+            self.apply_answer(&mut scratch, answer, reports, last_native);
+            if !counted && self.device.counts_reports() && !is_mutated(Mutation::CountsUnknown) {
                 self = self.make_count_known();
             }
         }
@@ -108,7 +110,7 @@ impl<B: Backend> Turn<'_, B> {
                 pool.release(event);
             }
         }
-        self.state.scratch = scratch;
+        self.state.scratch = Some(scratch);
         self.state.issuing = false;
         self
     }
@@ -132,9 +134,6 @@ impl<B: Backend> Turn<'_, B> {
 
     /// Puts events for the next batch into its hands.
     fn provide_events(mut self, scratch: &mut Scratch<B>) -> Self {
-        if !self.records_events() {
-            return self;
-        }
         loop {
             let wanted = self.state.ready.len().min(BATCH);
             if self.state.eventless || !self.may_begin() || scratch.events.len() >= wanted {
@@ -235,6 +234,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// The operation is in flight from now on.
+    #[inline]
     fn fly(&mut self, key: Key, entry: InFlight) {
         let (epoch, cover, event) = (entry.epoch, entry.cover, entry.event);
         self.state.in_flight.push_back(entry);
@@ -317,7 +317,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Takes in what the backend answered.
-    fn settle(
+    fn apply_answer(
         &mut self,
         scratch: &mut Scratch<B>,
         answer: Submitted,
@@ -345,10 +345,10 @@ impl<B: Backend> Turn<'_, B> {
         scratch.items.clear();
         scratch.waits.clear();
         match (refused, stop) {
-            (refused, stop) if self.state.lost.is_some() => return self.settle_lost(refused, stop),
+            (refused, stop) if self.state.lost.is_some() => return self.apply_loss(refused, stop),
             (Some(refused), stop) => {
                 self.give_room(refusals);
-                self.settle_refused(refused, stop, reports, last_native);
+                self.apply_refusal(refused, stop, reports, last_native);
             }
             (None, Some(Stop::Lost(failure))) => self.lose_device(failure),
             (None, _) => self.state.window.accepted(),
@@ -358,7 +358,7 @@ impl<B: Backend> Turn<'_, B> {
 
     /// The device was lost while it was asked: whatever it took, the sweep of this queue ends it; what it refused for a
     /// reason fails with that.
-    fn settle_lost(&mut self, refused: Option<u64>, stop: Option<Stop>) {
+    fn apply_loss(&mut self, refused: Option<u64>, stop: Option<Stop>) {
         if let (Some(refused), Some(Stop::Failed(failure))) = (refused, stop) {
             let at = self.state.in_flight.partition_point(|entry| entry.epoch < refused);
             if let Some(entry) = self.state.in_flight.get_mut(at) {
@@ -369,7 +369,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// The device did not take what is at `refused`, and nothing behind it.
-    fn settle_refused(&mut self, refused: u64, stop: Option<Stop>, reports: Option<u64>, last_native: u64) {
+    fn apply_refusal(&mut self, refused: u64, stop: Option<Stop>, reports: Option<u64>, last_native: u64) {
         self.state.shown = self.state.shown.min(refused - 1);
         let fails = matches!(stop, Some(Stop::Failed(_)));
         let key = self.take_back(refused, fails, last_native);
@@ -474,8 +474,8 @@ impl<B: Backend> Turn<'_, B> {
         fence(Ordering::SeqCst);
         // Before the reports: what ends in between has been reported then.
         let nothing_left = device.outstanding(self.shared.queues()) == 0;
-        let looks_last = sabotaged(Defect::FullLooksAtWorkLast);
-        if device.reports(self.shared.queues()) != reports && !sabotaged(Defect::FullDoesNotLookAgain) {
+        let looks_last = is_mutated(Mutation::FullLooksAtWorkLast);
+        if device.reports(self.shared.queues()) != reports && !is_mutated(Mutation::FullDoesNotLookAgain) {
             // What took the room has ended meanwhile.
             self.state.window.resume(true);
             return;
@@ -514,13 +514,8 @@ impl<B: Backend> Turn<'_, B> {
         // Either a thread that registers sees how far the queue is, or it is seen; see the documentation of `slot`.
         fence(Ordering::SeqCst);
         let state = &mut *self.state;
-        let count = state.in_flight.len();
-        let is_fresh = |at: usize| state.in_flight.get(at).is_some_and(|entry| entry.epoch > before);
-        let mut first = count;
-        while first.checked_sub(1).is_some_and(is_fresh) {
-            first -= 1;
-        }
-        for entry in state.in_flight.range(first..) {
+        let fresh = state.in_flight.iter().rev().take_while(|entry| entry.epoch > before).count();
+        for entry in state.in_flight.range(state.in_flight.len() - fresh..) {
             let (key, epoch, cover, event) = (entry.op, entry.epoch, entry.cover, entry.event);
             if B::OBSERVES {
                 let ticket = Ticket { engine: self.shared.id, queue: self.index, key };
@@ -533,7 +528,7 @@ impl<B: Backend> Turn<'_, B> {
             }
             for signal in &state.ops.live(key).signals {
                 let Some(slot) = self.shared.own(&signal.timeline) else { continue };
-                if slot.has_listeners() && !sabotaged(Defect::AnnounceDoesNotLook) {
+                if slot.has_listeners() && !is_mutated(Mutation::AnnounceDoesNotLook) {
                     let promise = Promise { value: signal.value, queue: self.index, epoch, cover, event };
                     self.agenda.covers.push_back(super::agenda::Covering { slot: slot.clone(), promise });
                 }

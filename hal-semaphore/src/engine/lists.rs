@@ -116,6 +116,7 @@ impl Lists {
     }
 
     /// Whether [`pop`](Lists::pop) would take something.
+    #[inline]
     pub(super) fn release(&self, reached: u64) -> bool {
         match &self.index {
             Some(index) => index.least(1) <= reached && !self.are_empty(),
@@ -123,6 +124,7 @@ impl Lists {
         }
     }
 
+    #[inline]
     fn place(&self, queue: u32) -> Option<usize> {
         match &self.index {
             Some(index) => index.places.get(&queue).copied(),
@@ -190,6 +192,7 @@ impl Lists {
     }
 
     /// Whether there is a wait of that queue whose value is at most `reached`.
+    #[inline]
     pub(super) fn release_of(&self, queue: u32, reached: u64) -> bool {
         self.place(queue)
             .and_then(|place| self.lists.get(place))

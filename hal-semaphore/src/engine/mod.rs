@@ -48,6 +48,7 @@ mod wait;
 mod work;
 
 use agenda::Cover;
+pub use agenda::WithoutCallbacks;
 pub(crate) use agenda::{Agenda, Entry};
 pub use deferred::Deferred;
 pub(crate) use host_wait::CallbackRecord;
@@ -321,6 +322,7 @@ impl Device {
     }
 
     /// Why the device is lost, if it is.
+    #[inline]
     fn lost(&self) -> Option<Failure> {
         if self.is_lost.load(Ordering::Acquire) == 0 { None } else { self.lost.lock().clone() }
     }
@@ -332,6 +334,7 @@ impl Device {
         cause
     }
 
+    #[inline]
     fn is_out_of_events(&self) -> bool {
         self.out_of_events.load(Ordering::Relaxed) != 0
     }
@@ -340,6 +343,7 @@ impl Device {
         self.out_of_events.store(1, Ordering::Relaxed);
     }
 
+    #[inline]
     fn counts_reports(&self) -> bool {
         self.counts_reports.load(Ordering::Acquire) != 0
     }
@@ -358,10 +362,15 @@ impl Device {
     }
 
     /// Queues that wait for room are to look again.
+    #[inline]
     fn wake_full(&self, asked: bool, agenda: &mut Agenda) {
-        if self.any_full.load(Ordering::Acquire) == 0 {
-            return;
+        if self.any_full.load(Ordering::Acquire) != 0 {
+            self.wake_all(asked, agenda);
         }
+    }
+
+    #[cold]
+    fn wake_all(&self, asked: bool, agenda: &mut Agenda) {
         let mut full = self.full.lock();
         self.any_full.store(0, Ordering::Release);
         for queue in full.drain(..) {

@@ -20,7 +20,7 @@ use super::Shared;
 use super::agenda::{Leaving, do_what_was_left};
 use crate::backend::{Backend, Ended};
 use crate::failure::Failure;
-use crate::sabotage::{Defect, sabotaged};
+use crate::mutation::{Mutation, is_mutated};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::Timeline;
 use std::collections::{BTreeMap, VecDeque};
@@ -73,7 +73,7 @@ impl<B: Backend> Outbox<B> {
     fn attend(&self, identity: usize) -> Option<Letter<B>> {
         let mut lanes = self.0.lock();
         let lane = lanes.get_mut(&identity)?;
-        if lane.attended && !sabotaged(Defect::LettersOvertake) {
+        if lane.attended && !is_mutated(Mutation::LettersOvertake) {
             return None;
         }
         lane.attended = true;

@@ -329,7 +329,8 @@ pub(super) struct QueueState<B: Backend> {
     /// Operations that the host is at.
     pub(super) running: usize,
     pub(super) effects: Box<Effects<B>>,
-    pub(super) scratch: Scratch<B>,
+    /// Gone while a thread issues.
+    pub(super) scratch: Option<Box<Scratch<B>>>,
     pub(super) spare: Spare<B>,
     pub(super) stats: Stats,
 }
@@ -359,7 +360,7 @@ impl<B: Backend> QueueState<B> {
             returning: 0,
             running: 0,
             effects: Box::default(),
-            scratch: Scratch::default(),
+            scratch: None,
             spare: Spare::default(),
             stats: Stats::default(),
         }
@@ -389,9 +390,7 @@ impl<B: Backend> QueueState<B> {
         if self.effects.is_empty() {
             *self.effects = Effects::default();
         }
-        if !self.issuing {
-            self.scratch = Scratch::default();
-        }
+        self.scratch = None;
     }
 }
 
@@ -505,15 +504,19 @@ impl<B: Backend> Queue<B> {
     }
 
     /// For callers that have another way if a thread is at the queue.
+    #[inline]
     pub(super) fn try_lock(&self) -> Option<Guard<'_, QueueState<B>>> {
         self.state.try_lock()
     }
 
     /// For callers that work for the queue once they have the lock, at once or by putting the queue on their agenda.
+    #[inline]
     pub(super) fn arrive(&self) -> Guard<'_, QueueState<B>> {
-        if let Some(state) = self.state.try_lock() {
-            return state;
-        }
+        self.state.try_lock().unwrap_or_else(|| self.queue_up())
+    }
+
+    #[cold]
+    fn queue_up(&self) -> Guard<'_, QueueState<B>> {
         if is_nested() {
             // It puts the queue on its agenda and leaves that to calls around it, inside a callback that may take its time.
             return self.state.lock();
@@ -543,6 +546,7 @@ pub(super) struct Turn<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Turn<'a, B> {
+    #[inline]
     pub(super) fn begin(shared: &'a Shared<B>, index: u32, agenda: &'a mut Agenda) -> Self {
         let queue = shared.queue(index);
         Self { shared, index, queue, device: shared.device_of(index), state: queue.arrive(), agenda }
@@ -552,7 +556,7 @@ impl<'a, B: Backend> Turn<'a, B> {
     /// so that this thread can go. A thread that submits leaves the rest to anybody, as soon as it has done one round;
     /// one that completes something does not leave it to a program that only submits.
     pub(super) fn has_successor(&self, rounds: usize) -> bool {
-        if is_submitting() {
+        if self.agenda.submits {
             rounds >= 1 && (self.state.returning > 0 || self.queue.arriving.load(Ordering::Relaxed) > 0)
         } else {
             rounds >= ROUNDS && self.queue.completing.load(Ordering::Relaxed) > 0

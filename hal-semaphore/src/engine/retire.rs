@@ -22,8 +22,8 @@ use crate::backend::{Backend, Ended, Transition};
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{Point, QueueId};
+use crate::mutation::{Mutation, is_mutated};
 use crate::ring::take_first;
-use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 use crate::timeline::Timeline;
@@ -118,7 +118,7 @@ impl<B: Backend> Turn<'_, B> {
         }
         if gave {
             // A queue that waits for room is on the list before it checks whether any will be given.
-            if self.device.counts_reports() && !sabotaged(Defect::RoomHasNoFence) {
+            if self.device.counts_reports() && !is_mutated(Mutation::RoomHasNoFence) {
                 fence(Ordering::SeqCst);
             }
             self.make_room();
@@ -138,7 +138,7 @@ impl<B: Backend> Turn<'_, B> {
                     failure.get_or_insert(cause);
                 }
                 Standing::Open if failure.is_some() || record.producer() == Some(self.index) => {}
-                Standing::Open if sabotaged(Defect::RetireOutOfOrder) => {}
+                Standing::Open if is_mutated(Mutation::RetireOutOfOrder) => {}
                 Standing::Open => {
                     state.gated = gate(record, self.index);
                     // Where it ended just now the operation is looked at again.
@@ -163,7 +163,7 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn needs_sweep(&self) -> bool {
         let state = &self.state;
         state.lost.is_some()
-            && (!state.issuing || sabotaged(Defect::SweepsWhileIssuing))
+            && (!state.issuing || is_mutated(Mutation::SweepsWhileIssuing))
             && (!state.ready.is_empty()
                 || state.in_flight.back().is_some_and(|entry| !is_reported(entry, state.completed)))
     }
@@ -199,7 +199,7 @@ impl<B: Backend> Turn<'_, B> {
     /// told otherwise on the list of effects; its work is reclaimed behind them.
     pub(super) fn end(&mut self, key: Key, failure: Option<Failure>, point: Option<Point>) {
         let Some(mut op) = self.state.ops.remove(key) else { return };
-        if sabotaged(Defect::EventReleasedFirst) {
+        if is_mutated(Mutation::EventReleasedFirst) {
             self.release_event(self.index, op.event.take());
         }
         for record in &op.waits {
@@ -237,13 +237,15 @@ impl<B: Backend> Turn<'_, B> {
                 None => effects.reclaims.push(ended),
             }
         }
-        self.keep_spare(op.waits, op.signals);
+        if op.waits.spilled() || op.signals.spilled() {
+            self.keep_spare(op.waits, op.signals);
+        }
     }
 
     /// Gives up what a wait of an ended operation still holds.
     fn let_go(&self, record: &WaitRecord) {
         if let Some(cover) = record.cover()
-            && !sabotaged(Defect::EventNotHeld)
+            && !is_mutated(Mutation::EventNotHeld)
         {
             self.release_event(cover.queue, cover.event);
         }
@@ -290,12 +292,14 @@ impl<B: Backend> Turn<'_, B> {
     ) -> bool {
         let shared = self.shared;
         let is_own = |signal: &SignalRecord<B::Timeline>| shared.own(&signal.timeline).is_some();
-        if signals.len() > 1 && !signals.iter().all(is_own) && !sabotaged(Defect::LettersAreLate) {
-            // A thread that sees a timeline of the engine move may go on to signal another driver's: after this, there too.
-            signals.sort_by_key(is_own);
+        if signals.len() > 1 {
+            if !signals.iter().all(is_own) && !is_mutated(Mutation::LettersAreLate) {
+                // A thread that sees a timeline of the engine move may go on to signal another driver's: after this, there too.
+                signals.sort_by_key(is_own);
+            }
+            // Popping from the end is cheaper than draining.
+            signals.reverse();
         }
-        // Fast path: usually exactly one signal. Popping from the end is cheaper than draining.
-        signals.reverse();
         let mut told_elsewhere = false;
         while let Some(signal) = signals.pop() {
             told_elsewhere |= self.make_signal(signal, failure, by);

@@ -30,16 +30,19 @@ impl Default for FlowWindow {
 }
 
 impl FlowWindow {
+    #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.resume_at.is_some()
     }
 
     /// What the device has of this queue.
+    #[inline]
     pub(super) fn taken(&self) -> usize {
         self.taken
     }
 
     /// How much the next submission may carry. If nothing, the queue is full now.
+    #[inline]
     pub(super) fn batch(&mut self) -> usize {
         let room = self.known.saturating_sub(self.taken).min(BATCH);
         if room == 0 {
@@ -53,16 +56,19 @@ impl FlowWindow {
     }
 
     /// So much was handed over.
+    #[inline]
     pub(super) fn take(&mut self, count: usize) {
         self.taken += count;
     }
 
     /// So much came back unseen, or has ended.
+    #[inline]
     pub(super) fn give(&mut self, count: usize) {
         self.taken -= count;
     }
 
     /// The device took everything that it was offered.
+    #[inline]
     pub(super) fn accepted(&mut self) {
         if self.taken >= self.known {
             self.known = self.known.saturating_add(self.step);

@@ -30,8 +30,8 @@ use super::lists::Lists;
 use crate::error::SignalError;
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::{MAX_VALUE, TimelineKey};
+use crate::mutation::{Mutation, is_mutated};
 use crate::native_event::EventIndex;
-use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{AtomicU64, Guard, Mutex, Ordering, fence};
 use smallvec::SmallVec;
@@ -151,19 +151,23 @@ impl Slot {
         state.lists.clear();
     }
 
+    #[inline]
     pub(crate) fn key(&self) -> TimelineKey {
         self.key
     }
 
+    #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
         self.foreign
     }
 
+    #[inline]
     pub(super) fn lock(&self) -> Guard<'_, SlotState> {
         self.state.lock()
     }
 
     /// The value reached, whether it has failed or not.
+    #[inline]
     pub(crate) fn value(&self) -> u64 {
         self.word.load(Ordering::Acquire) & !FAILED
     }
@@ -175,6 +179,7 @@ impl Slot {
     }
 
     /// The value reached, and whether the timeline has failed, at one moment.
+    #[inline]
     pub(super) fn look(&self) -> (u64, bool) {
         let word = self.word.load(Ordering::Acquire);
         (word & !FAILED, word & FAILED != 0)
@@ -195,6 +200,7 @@ impl Slot {
     }
 
     /// How a wait for `value` stands that was registered before: a value that came before the failure counts.
+    #[inline]
     pub(super) fn standing(&self, value: u64) -> Standing {
         let word = self.word.load(Ordering::Acquire);
         if word & !FAILED >= value {
@@ -247,6 +253,7 @@ impl Slot {
         }
     }
 
+    #[inline]
     fn raise(self: &Arc<Self>, state: &mut SlotState, value: u64, agenda: &mut Agenda) {
         self.word.store(value, Ordering::Release);
         let is_made = |promise: &Promise| promise.value <= value;
@@ -269,12 +276,12 @@ impl Slot {
         show: impl FnOnce(u64) -> Option<Failure>,
         agenda: &mut Agenda,
     ) -> bool {
-        let before = if sabotaged(Defect::FailureForgetsValue) { self.value() } else { 0 };
+        let before = if is_mutated(Mutation::FailureForgetsValue) { self.value() } else { 0 };
         let mut state = self.state.lock();
         if state.failure.is_some() {
             return false;
         }
-        let value = if sabotaged(Defect::FailureForgetsValue) { before } else { self.value() };
+        let value = if is_mutated(Mutation::FailureForgetsValue) { before } else { self.value() };
         let earlier = show(value);
         self.fail_at(&mut state, value, earlier.unwrap_or_else(|| failure.clone()), agenda);
         true
@@ -294,12 +301,18 @@ impl Slot {
     }
 
     /// Puts what the state of the timeline sets free on the agenda, and the slot itself if there is more.
+    #[inline]
     fn release(self: &Arc<Self>, state: &mut SlotState, agenda: &mut Agenda) {
         let reached = self.value();
         let limit = if state.failure.is_some() { u64::MAX } else { reached };
-        if !state.lists.release(limit) {
-            return;
+        if state.lists.release(limit) {
+            self.release_some(state, reached, limit, agenda);
         }
+    }
+
+    /// The same where something is set free, at most [`TURN`] of it.
+    #[inline(never)]
+    fn release_some(self: &Arc<Self>, state: &mut SlotState, reached: u64, limit: u64, agenda: &mut Agenda) {
         let mut left = TURN;
         while left > 0
             && let Some((value, target)) = state.lists.pop(limit)
@@ -343,7 +356,7 @@ impl Slot {
     /// to their device from now on come by. Ends with [`count_listeners`](Slot::count_listeners) at the latest.
     pub(super) fn listen(&self, state: &SlotState) {
         self.listeners.store(state.lists.coverable() + 1, Ordering::Relaxed);
-        if !sabotaged(Defect::ListenerHasNoFence) {
+        if !is_mutated(Mutation::ListenerHasNoFence) {
             fence(Ordering::SeqCst);
         }
     }
@@ -354,6 +367,7 @@ impl Slot {
 
     /// Whether a signal that is with its device now may cover a wait. The caller has moved on and then passed a
     /// sequentially consistent fence.
+    #[inline]
     pub(super) fn has_listeners(&self) -> bool {
         self.listeners.load(Ordering::Relaxed) > 0
     }
@@ -426,7 +440,7 @@ impl Slot {
         let mut state = self.state.lock();
         let reached = self.value();
         match &state.failure {
-            _ if sabotaged(Defect::RegisterDoesNotLook) => {}
+            _ if is_mutated(Mutation::RegisterDoesNotLook) => {}
             Some(failure) => return Err(Err(failure.clone())),
             None if reached >= value => return Err(Ok(reached)),
             None => {}

@@ -16,8 +16,8 @@ use crate::clock::{Clock, Time};
 use crate::error::Unfinished;
 use crate::failure::{Code, Failure, Origin};
 use crate::ids::Ticket;
+use crate::mutation::{Mutation, is_mutated};
 use crate::port::Keeper;
-use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 use smallvec::SmallVec;
@@ -78,7 +78,7 @@ impl<B: Backend> Turn<'_, B> {
             // It is on its way out with another failure.
             Some(op) if op.failure.is_some() => Cancel::TooLate,
             Some(_) => {
-                let begun = self.has_begun(key) && !sabotaged(Defect::CancelIgnoresState);
+                let begun = self.has_begun(key) && !is_mutated(Mutation::CancelIgnoresState);
                 if !begun && self.fail_unbegun(key, failure) { Cancel::Cancelled } else { Cancel::TooLate }
             }
         }
@@ -200,9 +200,9 @@ impl<B: Backend> Shared<B> {
 
     /// Whether nothing is under way anywhere, and no thread is on its way out with a callback.
     fn is_engine_idle(&self) -> bool {
-        let forgets = sabotaged(Defect::ShutdownForgetsCallbacks);
+        let forgets = is_mutated(Mutation::ShutdownForgetsCallbacks);
         let all_called = || forgets || self.deferred.load(Ordering::Acquire) == 0;
-        if sabotaged(Defect::RestLooksAtQueuesLast) && !all_called() {
+        if is_mutated(Mutation::RestLooksAtQueuesLast) && !all_called() {
             return false;
         }
         let idle = self.queues.iter().all(|queue| {
@@ -210,7 +210,7 @@ impl<B: Backend> Shared<B> {
             state.is_idle() || (forgets && state.ops.len() == 0)
         });
         // What a queue leaves to others is counted before the queue is at rest, so the queues are looked at first.
-        idle && (sabotaged(Defect::RestLooksAtQueuesLast) || all_called())
+        idle && (is_mutated(Mutation::RestLooksAtQueuesLast) || all_called())
     }
 
     /// A queue of a closing engine has come to rest, or something deferred has run: threads that wait for that look again.

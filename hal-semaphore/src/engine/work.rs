@@ -8,7 +8,7 @@
 //! order: releases, losses, queues to visit (each of which is a turn), covers, the rest of long drains, and callbacks
 //! last. A turn puts what concerns other queues on the agenda; the agenda begins turns.
 
-use super::agenda::{Agenda, Covering, Due, Entry, Release, is_submitting};
+use super::agenda::{Agenda, Covering, Due, Entry, Release};
 use super::deferred::Deferred;
 use super::host_wait::CallbackRecord;
 use super::outbox::Parting;
@@ -19,9 +19,9 @@ use crate::backend::{Backend, Completion, Ended, HostTask};
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
+use crate::mutation::{Mutation, is_mutated};
 use crate::port::EngineEvents;
 use crate::ring::take_first;
-use crate::sabotage::{Defect, sabotaged};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 use crate::timeline::{Timeline, Watcher};
@@ -35,7 +35,7 @@ impl<B: Backend> Turn<'_, B> {
     pub(super) fn work(mut self) {
         for round in 0.. {
             let leaves = self.has_successor(round);
-            if leaves || (round > 0 && sabotaged(Defect::LeavesWithoutSuccessor)) {
+            if leaves || (round > 0 && is_mutated(Mutation::LeavesWithoutSuccessor)) {
                 return self.leave();
             }
             if self.has_runnable() {
@@ -72,6 +72,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// The queue is not at rest before the callbacks of what has ended on it were called.
+    #[inline]
     fn stay_for_callbacks(&mut self) {
         if self.agenda.calls && !self.agenda.calling.contains(&self.index) {
             self.agenda.calling.push(self.index);
@@ -102,6 +103,7 @@ impl<B: Backend> Turn<'_, B> {
     }
 
     /// Takes in what was released for this queue, while its lock is here.
+    #[inline]
     fn take_own_releases(&mut self) {
         while let Some((target, _)) = self.agenda.released.front() {
             if queue_of(target) != Some(self.index) {
@@ -136,8 +138,13 @@ impl<B: Backend> Turn<'_, B> {
         self.state.performing += 1;
         let index = self.index;
         // What this thread has set free, or has still to do for the queue, does not wait for the program.
-        let busy = !self.agenda.is_empty() || self.has_runnable() || self.can_retire() || self.can_issue();
-        let returns = effects.are_quick(busy || is_submitting());
+        // Neither does what a thread that submits has to do.
+        let busy = self.agenda.submits
+            || !self.agenda.is_empty()
+            || self.has_runnable()
+            || self.can_retire()
+            || self.can_issue();
+        let returns = effects.are_quick(busy);
         self.state.returning += usize::from(returns);
         (self, ()) = self.without(|shared, agenda| shared.perform(index, &mut effects, busy, agenda));
         self.state.performing -= 1;
@@ -263,7 +270,7 @@ impl<B: Backend> Shared<B> {
             // Only waits of queues are covered.
             Release::Covered(_) => return,
         };
-        if is_submitting() {
+        if agenda.submits {
             agenda.deferred.push((callback, state));
         } else {
             self.count_panic(self.foreign(|| callback(state)));
@@ -271,12 +278,12 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Does what has to be done without a lock. What may call the program back comes last, on a thread that is `busy`
-    /// otherwise, and on another one if this one submits.
+    /// otherwise or submits, and on another one if this one submits.
     fn perform(&self, index: u32, effects: &mut Effects<B>, busy: bool, agenda: &mut Agenda) {
         let Effects { publications, letters, parting, transitions, watches, runs, early, reclaims, garbage } =
             effects;
         let publications = self.publish(publications);
-        let reclaims_late = self.take_late_reclaims(reclaims, busy || is_submitting());
+        let reclaims_late = self.take_late_reclaims(reclaims, busy);
         // Fast path: nothing calls back.
         if !publications.is_empty() || !reclaims_late.is_empty() || parting.is_some() {
             let parting = parting.take().map(|parting| (parting, std::mem::take(letters)));
@@ -317,7 +324,7 @@ impl<B: Backend> Shared<B> {
     /// Has what may call the program back done later, by another thread if this one submits.
     #[cold]
     fn put_off(&self, late: Late<B>, agenda: &mut Agenda) {
-        if is_submitting() {
+        if agenda.submits {
             self.defer(move |shared| late.perform(shared));
         } else {
             self.leave(move |shared| late.perform(shared));

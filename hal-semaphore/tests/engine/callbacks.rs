@@ -51,6 +51,19 @@ fn lock_held_for_a_job_that_completes_at_once_is_free_for_its_callback() {
     });
 }
 
+/// A thread waits for something, and does meanwhile what others would do (S8).
+#[test]
+fn lock_held_by_a_thread_that_waits_is_free_for_callbacks_of_what_it_completes() {
+    lock_held_across(|rig, x| {
+        let other = rig.semaphore();
+        rig.barrier(0, &[(&other, 1)], &[(x, 1)]);
+        let quiet = WithoutCallbacks::begin();
+        other.signal(1).unwrap();
+        drop(quiet);
+        assert!(!WithoutCallbacks::is_there());
+    });
+}
+
 /// The device cannot take the job, which fails inside `submit` (S8).
 #[test]
 fn lock_held_for_a_job_that_is_refused_is_free_for_its_callback() {

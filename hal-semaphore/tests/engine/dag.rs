@@ -75,6 +75,7 @@ fn graph(seed: u64, failures: bool) -> Graph {
 }
 
 /// With a hub, half of the operations go to that queue, the first of that device.
+#[expect(clippy::too_many_lines, reason = "an arm for each kind")]
 fn graph_on(specs: Vec<DeviceSpec>, hub: Option<usize>, mut random: Seeded, failures: bool) -> Graph {
     let count = 50 + random.below(350);
     let mut nodes: Vec<Node> = Vec::new();

@@ -294,6 +294,7 @@ impl World {
         assert_eq!((self.engine.occupancy(), self.engine.stats()), before);
     }
 
+    #[expect(clippy::too_many_lines, reason = "an arm for each kind")]
     fn apply(&mut self, event: Event) {
         match event {
             Event::Create => self.create(),

@@ -164,6 +164,7 @@ pub(crate) fn threaded(seed: u64, loud: bool) -> Vec<Alarm> {
 }
 
 /// Lets everything come to its end, and judges.
+#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
 fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
     let ledger = &world.ledger;
     world.quiet();

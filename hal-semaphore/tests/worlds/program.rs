@@ -60,6 +60,7 @@ impl World {
     }
 
     /// Submits something.
+    #[expect(clippy::too_many_lines, reason = "an arm for each kind")]
     pub(crate) fn submit(self: &Arc<Self>) {
         let engine = below(self.engines.len());
         let specs = &self.engines[engine].backend().machine.specs;

@@ -55,7 +55,7 @@ const OPPOSITE: [(&str, &str); 9] = [
 ];
 
 /// The functions that switch the model checkers' deliberate defects on. Mutants of these switches are those defects.
-const SWITCHES: [&str; 2] = ["sabotaged", "is_mutated"];
+const SWITCHES: [&str; 1] = ["is_mutated"];
 
 /// What begins something other than a statement that is an expression.
 const NO_EXPRESSION: [&str; 31] = [

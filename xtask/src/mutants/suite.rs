@@ -36,7 +36,7 @@ const UNSTEADY: [&str; 4] =
     ["keeps_nobody_out", "cost_no_more", "second_failure_of_a_timeline", "wait_for_a_value_seen"];
 
 /// Parts of the names of loom's tests that show that a model can fail. They say nothing about a mutant.
-const TWINS: [&str; 1] = ["twin"];
+const MUTANTS: [&str; 1] = ["mutant"];
 
 /// Dependencies that only benchmarks need.
 const FOR_BENCHMARKS: [&str; 1] = ["criterion"];
@@ -87,7 +87,7 @@ pub(super) fn stages(subject: &Subject, loom: bool) -> Vec<Stage> {
     if loom {
         stages.push(Stage {
             environment: &[("LOOM_MAX_PREEMPTIONS", "3")],
-            skipped: &TWINS,
+            skipped: &MUTANTS,
             configuration: "loom",
             ..stage("loom", &["--test", "loom"])
         });

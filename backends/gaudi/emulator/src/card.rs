@@ -249,13 +249,13 @@ pub(crate) enum BufferKind {
 pub(crate) enum Role {
     Work,
     /// A signal makes this of one of the two objects of a queue.
-    Signal(Point),
+    Signal(SyncValue),
     Wait,
 }
 
 /// A value of one of the two sync objects of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Point {
+pub(crate) struct SyncValue {
     pub(crate) queue: u32,
     pub(crate) which: usize,
     pub(crate) value: u32,
@@ -271,14 +271,14 @@ pub(crate) struct Stage {
 
 /// A submission.
 #[derive(Debug)]
-pub(crate) struct Submission {
+pub(crate) struct CommandSubmission {
     /// How many of its chunks that tell of their end have not ended.
     pub(crate) remaining: usize,
     /// The queues of its chunks, one for each.
     pub(crate) queues: Vec<u32>,
     pub(crate) done: bool,
     /// Whether waits for it were ended by an error of the card, though it has not ended.
-    pub(crate) forsaken: bool,
+    pub(crate) waits_failed: bool,
     pub(crate) error: Option<Errno>,
     pub(crate) role: Role,
     /// The sync objects that it needs until it has ended.
@@ -297,7 +297,7 @@ pub(crate) struct Submission {
     pub(crate) started: bool,
 }
 
-impl Submission {
+impl CommandSubmission {
     /// Whether the time that it may take is watched: of submissions that end together, the first one's is.
     pub(crate) fn is_watched(&self, sequence: u64) -> bool {
         self.stage.is_none_or(|stage| stage.first == sequence)
@@ -411,7 +411,7 @@ pub(crate) struct Context {
     pub(crate) buffers: HashMap<u64, Buffer>,
     pub(crate) next_handle: u64,
     pub(crate) allocated: u64,
-    pub(crate) submissions: BTreeMap<u64, Submission>,
+    pub(crate) submissions: BTreeMap<u64, CommandSubmission>,
     /// What became of those that are told the time of, in the order in which they ended. rule(outcome-store)
     pub(crate) outcomes: VecDeque<(u64, Outcome)>,
     pub(crate) reservations: BTreeMap<u32, Reservation>,
@@ -492,9 +492,9 @@ impl Context {
     }
 
     /// The oldest submission that has not ended and whose time is watched.
-    pub(crate) fn oldest_unended(&mut self) -> Option<(u64, &Submission)> {
+    pub(crate) fn oldest_unended(&mut self) -> Option<(u64, &CommandSubmission)> {
         while self.unended < self.next_sequence {
-            let watched = |cs: &Submission| !cs.done && cs.is_watched(self.unended);
+            let watched = |cs: &CommandSubmission| !cs.done && cs.is_watched(self.unended);
             if self.submissions.get(&self.unended).is_some_and(watched) {
                 break;
             }

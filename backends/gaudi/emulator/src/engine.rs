@@ -5,13 +5,13 @@
 //! A queue is in order, for it has one item under way; queues run beside each other, for there are several workers. With
 //! one worker and queues that are drawn, the same runs one item at a time.
 
-use crate::card::{Context, Item, Live, Position, Submission};
+use crate::card::{CommandSubmission, Context, Item, Live, Position};
 use crate::fault;
 use crate::machine::{Machine, State};
 use crate::packets;
 use crate::strides::Transfer;
 use crate::sync::{Hold, Outside, engine_of};
-use hal_backend::scramble;
+use hal_backend::splitmix64;
 use hal_emulation::clock;
 use hal_emulation::fault::Faults;
 use hal_gaudi_abi::uapi::{PageFault, event};
@@ -84,7 +84,7 @@ impl Machine {
             let jitter = state.cards.get(card).is_some_and(|card| card.faults.has(fault::JITTER));
             if jitter {
                 let draw =
-                    scramble(self.options.execution.seed ^ scramble(sequence << 16 ^ u64::from(queue)));
+                    splitmix64(self.options.execution.seed ^ splitmix64(sequence << 16 ^ u64::from(queue)));
                 self.delay(&mut state, Duration::from_nanos(draw % JITTER_NS), ended);
             } else {
                 self.retire(&mut state, ended);
@@ -119,7 +119,7 @@ impl Machine {
         let Some(context) = card.context.as_mut().filter(current) else {
             // What it belonged to is gone. A reset or a close may be waiting for nobody to be at it.
             self.end_release(state, number);
-            self.settle(state, number);
+            self.end_reset_if_over(state, number);
             self.ended(number);
             return;
         };
@@ -167,7 +167,8 @@ impl Machine {
         let mut over = vec![(sequence, now)];
         if let Some(stage) = cs.stage {
             // Those that do not tell of their end have no time of it. rule(cs-staged)
-            let same = |cs: &Submission| !cs.done && cs.stage.is_some_and(|other| other.first == stage.first);
+            let same =
+                |cs: &CommandSubmission| !cs.done && cs.stage.is_some_and(|other| other.first == stage.first);
             let others = context.submissions.iter().filter(|&(&other, cs)| other != sequence && same(cs));
             over.extend(others.map(|(&other, _)| (other, 0)));
         }

@@ -166,7 +166,7 @@ impl Machine {
         if !lost {
             self.release(state, number);
         }
-        self.settle(state, number);
+        self.end_reset_if_over(state, number);
         self.ended(number);
     }
 

@@ -219,9 +219,17 @@ impl Hardware {
         self.dram_virtual && matches!(number, 8..=15 | 48..=55 | 84..=91 | 120..=127)
     }
 
-    /// Whether a queue is one of a transfer engine that programs can write registers of.
+    /// Whether a queue is one of an engine for transfers.
+    pub(crate) fn transfers(&self, number: u32) -> bool {
+        match self.dram_virtual {
+            true => number <= 7 || self.stays_within(number),
+            false => matches!(number, 0..=7 | 9..=32),
+        }
+    }
+
+    /// Whether packets of a queue can write to the registers of its transfers.
     pub(crate) fn has_transfer_registers(&self, number: u32) -> bool {
-        !self.dram_virtual && matches!(number, 0..=7 | 9..=32)
+        !self.dram_virtual && self.transfers(number)
     }
 
     /// Where a program's device memory begins, if a program can have so much of it.

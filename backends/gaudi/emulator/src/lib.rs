@@ -115,8 +115,9 @@ pub use hal_emulation::programs::Programs;
 pub use options::Options;
 
 use hal_backend::{Failure, HostRange};
+use hal_emulation::registry::Registry;
 use hal_emulation::supervised::Supervised;
-use hal_emulation::threads::{Machines, Running};
+use hal_emulation::threads::Running;
 use hal_emulation::{Errno, Kernel, Own, accel};
 use hal_gaudi_abi::uapi::event;
 use machine::Machine;
@@ -131,12 +132,13 @@ pub struct Emulator {
 }
 
 /// Every machine of this process.
-static MACHINES: Machines<Emulator> = Machines::new();
+static MACHINES: Registry<Options, Emulator> = Registry::new();
 
 impl Emulator {
     /// The machine with these options: the one that there is, or a new one.
     pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
-        MACHINES.shared(|machine| machine.options() == options, || Self::start(options.clone()))
+        // One that ends is nobody's any more: the next is made beside it.
+        MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
     }
 
     /// A machine that nobody else gets.
@@ -175,6 +177,12 @@ impl Emulator {
     pub fn fail(&self, card: usize) {
         let mut state = self.machine.lock();
         self.machine.fail(&mut state, card, event::USER_ENGINE_ERROR | event::DEVICE_RESET);
+    }
+
+    /// A card is pulled out.
+    pub fn unplug(&self, card: usize) {
+        let mut state = self.machine.lock();
+        self.machine.unplug(&mut state, card);
     }
 }
 

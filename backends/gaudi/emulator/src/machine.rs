@@ -150,7 +150,7 @@ impl Machine {
         let Some(card) = state.cards.get_mut(number) else { return };
         if card.until.is_some_and(|until| until <= now) {
             card.until = None;
-            self.settle(state, number);
+            self.end_reset_if_over(state, number);
         }
         let Some(card) = state.cards.get_mut(number) else { return };
         if card.looks.is_some_and(|at| at <= now) {
@@ -193,7 +193,7 @@ impl Machine {
     }
 
     /// Ends a reset, if its time is over, nobody has the file, and nobody is at something of before.
-    pub(crate) fn settle(&self, state: &mut State, number: usize) {
+    pub(crate) fn end_reset_if_over(&self, state: &mut State, number: usize) {
         let Some(card) = state.cards.get_mut(number) else { return };
         let resetting = matches!(card.status, Status::InReset | Status::Releasing);
         if resetting && card.until.is_none() && card.running == 0 && card.context.is_none() {
@@ -260,7 +260,7 @@ impl Machine {
             context.notify(events);
             // Who sleeps is told of an error; who comes is told that the card is busy. rule(abort-waits)
             for cs in context.submissions.values_mut() {
-                cs.forsaken = true;
+                cs.waits_failed = true;
             }
             context.interrupted = true;
             if card.watchdog.is_none() {

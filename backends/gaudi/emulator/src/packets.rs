@@ -545,13 +545,18 @@ impl Engine<'_> {
         if partial { Err(Stop::Reset) } else { Ok(()) }
     }
 
-    /// A transfer has ended, and says so as its engine's registers have it. Those of the second generation are not modelled.
+    /// A transfer has ended, and says so as its engine's registers have it. rule(transfer-end)
     fn complete(&self) -> Result<(), Stop> {
         let (card, queue) = (self.run.card, self.run.queue);
-        if !self.machine.hardware.has_transfer_registers(queue) {
+        if !self.machine.hardware.transfers(queue) {
             return Ok(());
         }
         match self.machine.completion(card, queue) {
+            Some((0, _)) => {
+                let why = "a transfer is to say that it has ended, and nobody has said where: write an address to WR_COMP_ADDR_LO and \
+                           WR_COMP_ADDR_HI of its engine first";
+                Err(Trouble::Engine(why.to_owned()).into())
+            }
             Some((address, value)) => Ok(self.machine.write_word(card, &self.run.live, address, value)?),
             None => Ok(()),
         }

@@ -9,7 +9,7 @@
 //! A program may *reserve* signals: it makes them by packets of its own, in a submission that names the reservation, and waits
 //! can be for any one of them.
 
-use crate::card::{Body, Context, Point, Reservation, Role};
+use crate::card::{Body, Context, Reservation, Role, SyncValue};
 use crate::machine::{Guard, Machine};
 use crate::submit::{Refusal, Wanted, Why, nothing, submission};
 use crate::sync::{self, Stream, TURN};
@@ -26,6 +26,17 @@ struct Turn {
     /// What the queue is at behind them, as the program is told.
     now: usize,
     next: u32,
+}
+
+/// The number of the signal that a wait is for: the chunk has the address of the numbers where the handle is elsewhere, and their
+/// count for the size.
+fn signal_named_by(process: &dyn Process, chunk: &Chunk) -> Result<u64, Errno> {
+    if chunk.cb_size != 1 {
+        return Err(Errno::INVAL);
+    }
+    let mut bytes = [0; 8];
+    process.read(chunk.cb_handle, &mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
 }
 
 impl Machine {
@@ -87,7 +98,7 @@ impl Machine {
         };
         let object = self.hardware.sync_object(queue) + u32::try_from(turn.which).unwrap_or(0);
         if let Some(cs) = submission(state, number, sequence) {
-            cs.role = Role::Signal(Point { queue, which: turn.which, value: turn.value });
+            cs.role = Role::Signal(SyncValue { queue, which: turn.which, value: turn.value });
             cs.needs.push((queue, turn.which));
         }
         self.enqueue(state, number, sequence, vec![(queue, Body::Signal { object })]);
@@ -111,17 +122,7 @@ impl Machine {
         wanted: &Wanted,
     ) -> Result<CsOut, Errno> {
         let reserved = wanted.flags & cs::ENCAP_SIGNALS != 0;
-        let sequence = if reserved {
-            chunk.cb_handle
-        } else {
-            // The chunk has the address of the signals' numbers where the handle is elsewhere, and their count for the size.
-            if chunk.cb_size != 1 {
-                return Err(Errno::INVAL);
-            }
-            let mut bytes = [0; 8];
-            process.read(chunk.cb_handle, &mut bytes)?;
-            u64::from_le_bytes(bytes)
-        };
+        let sequence = if reserved { chunk.cb_handle } else { signal_named_by(process, chunk)? };
         let context =
             state.cards.get_mut(number).and_then(|card| card.context.as_mut()).ok_or(Errno::NODEV)?;
         let reservation = if reserved {
@@ -143,12 +144,12 @@ impl Machine {
         let point = match (signal.role, reservation) {
             // No offset is the first of them.
             (_, Some((_, Reservation { queue, which, before, .. }))) if signal.role == Role::Work => {
-                Point { queue, which, value: before + chunk.cb_size.saturating_sub(1) }
+                SyncValue { queue, which, value: before + chunk.cb_size.saturating_sub(1) }
             }
             (Role::Signal(point), _) => point,
             _ => return Err(Errno::INVAL),
         };
-        if signal.done || signal.forsaken {
+        if signal.done || signal.waits_failed {
             return Ok(nothing());
         }
         let queue = chunk.queue_index;

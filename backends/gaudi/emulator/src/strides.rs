@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The registers of the first generation's transfer engines, by which programs make transfers that no packet can say.
+//! The registers of transfer engines: those of the first generation, by which programs make transfers that no packet can say; of the
+//! second generation only where a transfer says that it has ended. rule(transfer-end)
 //!
 //! Both ends have an address, and five sizes: how many bytes lie side by side, and how often that goes on in each of four more
 //! directions, each with how far its steps are apart. Writing to the last register begins the transfer. When it has ended, it may
 //! write a word somewhere, which is most often a sync object. rule(transfer-registers)
 
 use crate::hardware::Hardware;
-use crate::sync;
+use crate::sync::{self, engine_at};
 
 /// Bits of the last register that say what the transfer is.
 pub(crate) const COMPLETION: u32 = 1;
@@ -70,9 +71,28 @@ pub(crate) struct Transfer {
 #[derive(Clone, Debug)]
 pub(crate) struct Registers([u32; WORDS]);
 
+/// The register of the second generation at an offset that has a part of where a transfer says that it has ended, and what: the first
+/// queue of its engine, and which of the registers here it is. rule(transfer-end)
+pub(crate) fn ending_at(hardware: &Hardware, offset: u64) -> Option<(u32, u32)> {
+    /// How far behind the registers of an engine's queues those of its transfers begin.
+    const CORE: u64 = 0x1000;
+    let (engine, within) = engine_at(hardware, offset.checked_sub(CORE)?)?;
+    let register = match within {
+        0x8BC => COMPLETION_ADDRESS + 4,
+        0x8C0 => COMPLETION_ADDRESS,
+        0x8C4 => COMPLETION_VALUE,
+        _ => return None,
+    };
+    (hardware.dram_virtual && hardware.transfers(engine)).then_some((engine, register))
+}
+
 impl Registers {
-    /// What the driver leaves in those of the engine whose first queue this is: a transfer adds one to a sync object of the last manager.
+    /// What the driver leaves in those of the engine whose first queue this is: on the first generation a transfer adds one to a sync
+    /// object of the last manager, on the second nothing is said.
     pub(crate) fn new(hardware: &Hardware, engine: u32) -> Self {
+        if hardware.dram_virtual {
+            return Self([0; WORDS]);
+        }
         let channel = if engine < 8 { engine / 4 } else { engine.saturating_sub(9) / 4 + 2 };
         let object = sync::short_address(hardware, 1, channel * 4).unwrap_or_default();
         let mut registers = Self([0; WORDS]);
@@ -82,7 +102,7 @@ impl Registers {
         registers
     }
 
-    fn set(&mut self, offset: u32, value: u32) {
+    pub(crate) fn set(&mut self, offset: u32, value: u32) {
         let place = usize::try_from(offset / 4).ok().and_then(|word| self.0.get_mut(word));
         if let Some(place) = place {
             *place = value;

@@ -8,7 +8,7 @@
 //! An argument comes back as it was with `EAGAIN`, so that it can be handed in again; with any other error it says the error, and
 //! no sequence number. rule(cs-answer)
 
-use crate::card::{Body, Card, Context, Drops, Item, Position, Role, Stage, Submission};
+use crate::card::{Body, Card, CommandSubmission, Context, Drops, Item, Position, Role, Stage};
 use crate::fault;
 use crate::hardware::Kind;
 use crate::machine::{Guard, Machine};
@@ -177,8 +177,8 @@ impl Machine {
             let context =
                 state.cards.get(number).and_then(|card| card.context.as_ref()).ok_or(Errno::NODEV)?;
             match context.submissions.get(&sequence) {
-                Some(cs) if !cs.done && !cs.forsaken => {}
-                Some(cs) if cs.error.is_some() || cs.forsaken => return Err(Errno::NOEXEC),
+                Some(cs) if !cs.done && !cs.waits_failed => {}
+                Some(cs) if cs.error.is_some() || cs.waits_failed => return Err(Errno::NOEXEC),
                 _ => return Ok(()),
             }
             if state.is_stopping() {
@@ -242,7 +242,7 @@ impl Machine {
         }
         if let Some(stage) = stage.filter(|_| !first) {
             // rule(cs-staged)
-            let of_same = |cs: &Submission| cs.stage.is_some_and(|other| other.first == stage.first);
+            let of_same = |cs: &CommandSubmission| cs.stage.is_some_and(|other| other.first == stage.first);
             let begun = context.submissions.get(&stage.first).is_some_and(|cs| !cs.done && of_same(cs));
             let ended = context
                 .submissions
@@ -265,15 +265,15 @@ impl Machine {
         let sequence = context.next_sequence;
         let place = sequence.checked_sub(self.hardware.window);
         let other = place.and_then(|sequence| context.submissions.get(&sequence));
-        if other.is_some_and(|cs| !cs.done && !cs.forsaken) {
+        if other.is_some_and(|cs| !cs.done && !cs.waits_failed) {
             return Err(Refusal(Errno::AGAIN, Why::InFlight).counted(state, number));
         }
         context.next_sequence += 1;
-        let submission = Submission {
+        let submission = CommandSubmission {
             remaining: 0,
             queues: Vec::new(),
             done: false,
-            forsaken: false,
+            waits_failed: false,
             error: None,
             role: Role::Work,
             needs: Vec::new(),
@@ -448,6 +448,6 @@ pub(crate) fn submission<'a>(
     state: &'a mut Guard<'_>,
     number: usize,
     sequence: u64,
-) -> Option<&'a mut Submission> {
+) -> Option<&'a mut CommandSubmission> {
     state.cards.get_mut(number)?.context.as_mut()?.submissions.get_mut(&sequence)
 }

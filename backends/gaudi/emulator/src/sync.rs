@@ -378,6 +378,10 @@ impl Sync {
             self.arbiters.entry(engine).or_default().write(register, value);
             return true;
         }
+        if let Some((engine, register)) = strides::ending_at(hardware, offset) {
+            self.transfer_registers(hardware, engine).set(register, value);
+            return true;
+        }
         let managers = layout.managers.iter().enumerate();
         let inside = managers.filter_map(|(number, &first)| Some((number, offset.checked_sub(first)?)));
         for (manager, offset) in inside {

@@ -201,7 +201,7 @@ impl Machine {
 
 fn known(context: &mut Context, sequence: u64, window: u64) -> Known {
     match context.submissions.get(&sequence) {
-        Some(cs) if !cs.done && cs.forsaken => Known::Ended { error: Some(Errno::IO), timestamp: None },
+        Some(cs) if !cs.done && cs.waits_failed => Known::Ended { error: Some(Errno::IO), timestamp: None },
         Some(cs) if !cs.done => Known::Busy,
         Some(cs) if !context.is_gone(sequence, window) => {
             Known::Ended { error: cs.error, timestamp: cs.timestamp.then_some(cs.ended).filter(|&at| at > 0) }

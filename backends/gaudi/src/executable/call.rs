@@ -3,8 +3,8 @@
 //! Filling in templates for one dispatch.
 
 use super::container::{Entry, PatchKind, Step};
-use super::fault::{Fault, Name};
-use hal_backend::{Code, Failure};
+use super::fault::{Fault, Name, failure};
+use hal_backend::Failure;
 
 /// What one dispatch knows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,7 +37,7 @@ impl Entry {
         let begin = out.len();
         self.append(step, call, out).map_err(|fault| {
             out.truncate(begin);
-            Failure::from(fault.within(format_args!("dispatch of {}", Name(&self.name))))
+            failure(&fault.within(format_args!("dispatch of {}", Name(&self.name))))
         })
     }
 
@@ -70,7 +70,7 @@ impl Entry {
         if call.indirect != 0 && !takes_indirect() {
             let text =
                 "its workgroup count is indirect, which the function was not compiled for; give the count";
-            return Err(Fault::new(Code::Unimplemented, text));
+            return Err(Fault::unsupported(text));
         }
         Ok(())
     }

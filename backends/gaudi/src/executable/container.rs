@@ -6,7 +6,8 @@
 //! has been checked; what was put together by hand has not, and [`Entry::encode`] then answers with a failure where it
 //! cannot do what a patch says, but does not look at the packets.
 
-use super::{check, fault::Fault, schema};
+use super::fault::{Fault, failure};
+use super::{check, schema};
 use crate::generation::{Generation, Lane};
 use hal_backend::{Failure, Function};
 
@@ -170,13 +171,13 @@ impl Container {
             check::container(&container, generation, emulated)?;
             Ok(container)
         };
-        read().map_err(Failure::from)
+        read().map_err(|fault| failure(&fault))
     }
 
     /// Refuses [`DISPATCH`](crate::packet::DISPATCH) packets of a container that was read for an emulated card, unless each runs
     /// one of these functions with what that takes: those of the host executable that was loaded with it, or none.
     pub fn check_programs(&self, generation: Generation, functions: &[Function]) -> Result<(), Failure> {
-        check::programs(self, generation, functions).map_err(Failure::from)
+        check::programs(self, generation, functions).map_err(|fault| failure(&fault))
     }
 }
 

@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Containers as FlatBuffers: `executable.fbs`, field by field.
-//!
-//! Reading and verifying are one thing here. The library's verifier walks from table to table and says where a field
-//! is, after it has made sure that all of the field is inside the buffer; then the field is read, with a checked slice
-//! that cannot miss. So nothing is followed that was not verified, and the accessors that must trust their
-//! callers are not used at all.
 
 use super::container::{Axis, Container, DataSegment, Entry, Patch, PatchKind, Step};
 use super::fault::{Fault, Name};
 use super::{IDENTIFIER, VERSION};
 use crate::generation::{Generation, Lane};
-use flatbuffers::{
-    FlatBufferBuilder, ForwardsUOffset, InvalidFlatbuffer, TableFinishedWIPOffset, TableVerifier, Vector,
-    Verifiable, Verifier, VerifierOptions, WIPOffset, field_index_to_field_offset,
-};
-use hal_backend::Code;
+use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, WIPOffset};
+use hal_containers::{Table, required, slot};
 
 // The fields' numbers, which are their order in the schema.
 const EXECUTABLE_VERSION: u16 = 0;
@@ -40,10 +32,6 @@ const PATCH_ADDEND: u16 = 3;
 
 /// A segment's alignment where the file leaves it out.
 const DEFAULT_ALIGNMENT: u32 = 1;
-
-/// How much larger a file may be when nothing in it is shared. A small table counts as up to eight times its size,
-/// because the verifier counts what it reads of the table's description as well.
-const SHARING: usize = 16;
 
 fn generation_number(generation: Option<Generation>) -> u8 {
     match generation {
@@ -176,161 +164,55 @@ fn write_patch(builder: &mut FlatBufferBuilder<'_>, patch: &Patch) -> Written {
     builder.end_table(table)
 }
 
-/// Where a field's place is kept in a table's description.
-fn slot(field: u16) -> u16 {
-    field_index_to_field_offset(field)
-}
-
-fn broken(error: &InvalidFlatbuffer) -> Fault {
-    // The rest of the text is a trace by byte positions; where it is in the schema's words is put around it here.
-    let text = error.to_string();
-    Fault::invalid(format!("damaged: {}", text.lines().next().unwrap_or_default()))
-}
-
-/// A table that is being read.
-struct Table<'v, 'o, 'b> {
-    bytes: &'b [u8],
-    fields: TableVerifier<'v, 'o, 'b>,
-}
-
-impl<'b> Table<'_, '_, 'b> {
-    /// Where a field is, after making sure that it has all of a `T`.
-    fn verified<T: Verifiable>(&mut self, field: u16) -> Result<Option<usize>, Fault> {
-        let at = self.fields.deref(slot(field)).map_err(|error| broken(&error))?;
-        if let Some(at) = at {
-            T::run_verifier(self.fields.verifier(), at).map_err(|error| broken(&error))?;
-        }
-        Ok(at)
-    }
-
-    fn scalar<T: Verifiable, const N: usize>(
-        &mut self,
-        field: u16,
-        decode: fn([u8; N]) -> T,
-        default: T,
-    ) -> Result<T, Fault> {
-        let at = self.verified::<T>(field)?;
-        let bytes = at.and_then(|at| self.bytes.get(at..)).and_then(|bytes| bytes.first_chunk());
-        Ok(bytes.map_or(default, |bytes| decode(*bytes)))
-    }
-
-    /// A word, where it is known to be one.
-    fn word(&self, at: usize) -> usize {
-        let bytes = self.bytes.get(at..).and_then(|bytes| bytes.first_chunk());
-        bytes.map_or(0, |bytes| usize::try_from(u32::from_le_bytes(*bytes)).unwrap_or(usize::MAX))
-    }
-
-    /// The bytes of a vector or string, verified as a `T`.
-    fn slice<T: Verifiable>(&mut self, field: u16, name: &str) -> Result<&'b [u8], Fault> {
-        let at = self.verified::<ForwardsUOffset<T>>(field).map_err(|fault| fault.within(name))?;
-        let at = at.ok_or_else(|| Fault::invalid(format!("no {name}, which is required")))?;
-        let vector = at.saturating_add(self.word(at));
-        let bytes = self.bytes.get(vector.saturating_add(4)..);
-        Ok(bytes.and_then(|bytes| bytes.get(..self.word(vector))).unwrap_or_default())
-    }
-
-    /// Reads each table of a vector; nothing if there is no vector.
-    fn tables<R>(
-        &mut self,
-        field: u16,
-        name: &str,
-        mut read: impl FnMut(&mut Table<'_, '_, 'b>) -> Result<R, Fault>,
-    ) -> Result<Option<Vec<R>>, Fault> {
-        // As a vector of words, which the places of tables are; each is followed, and verified, as it is read.
-        let at =
-            self.verified::<ForwardsUOffset<Vector<'_, u32>>>(field).map_err(|fault| fault.within(name))?;
-        let Some(at) = at else { return Ok(None) };
-        let vector = at.saturating_add(self.word(at));
-        let mut result = Vec::new();
-        for number in 0..self.word(vector) {
-            let element = vector.saturating_add(4).saturating_add(number.saturating_mul(4));
-            let target = element.saturating_add(self.word(element));
-            let one = table(self.bytes, self.fields.verifier(), target, &mut read);
-            result.push(one.map_err(|fault| fault.within(format_args!("{name} {number}")))?);
-        }
-        Ok(Some(result))
-    }
-}
-
-fn table<'b, R>(
-    bytes: &'b [u8],
-    verifier: &mut Verifier<'_, 'b>,
-    at: usize,
-    read: impl FnOnce(&mut Table<'_, '_, 'b>) -> Result<R, Fault>,
-) -> Result<R, Fault> {
-    let fields = verifier.visit_table(at).map_err(|error| broken(&error))?;
-    let mut table = Table { bytes, fields };
-    let result = read(&mut table)?;
-    table.fields.finish();
-    Ok(result)
-}
-
 /// Everything but what the packets mean.
 pub(super) fn read(bytes: &[u8], card: Generation) -> Result<Container, Fault> {
-    let identifier = bytes.get(4..8).unwrap_or_default();
-    if identifier != IDENTIFIER.as_bytes() {
-        let found = identifier.escape_ascii();
-        let text = format!(
-            "its {} bytes have the identifier \"{found}\" and not \"{IDENTIFIER}\"; it is another kind of file",
-            bytes.len()
-        );
-        return Err(Fault::new(Code::Incompatible, text));
-    }
-    let options = VerifierOptions {
-        max_apparent_size: bytes.len().saturating_mul(SHARING),
-        ..VerifierOptions::default()
-    };
-    let mut verifier = Verifier::new(&options, bytes);
-    let root = verifier.get_uoffset(0).map_err(|error| broken(&error))?;
-    let root = usize::try_from(root).unwrap_or(usize::MAX);
-    table(bytes, &mut verifier, root, |executable| read_executable(executable, card))
+    hal_containers::read(bytes, Some(IDENTIFIER), |executable| read_executable(executable, card))
 }
 
 fn read_executable(executable: &mut Table<'_, '_, '_>, card: Generation) -> Result<Container, Fault> {
-    let version = executable.scalar(EXECUTABLE_VERSION, u16::from_le_bytes, 0)?;
+    let version = executable.u16(EXECUTABLE_VERSION, 0)?;
     if version != VERSION {
         let text = format!(
             "version {version}, and this driver reads version {VERSION}; compile the module for this driver's release"
         );
-        return Err(Fault::new(Code::Incompatible, text));
+        return Err(Fault::incompatible(text));
     }
-    let generation = match executable.scalar(EXECUTABLE_GENERATION, u8::from_le_bytes, 0)? {
+    let generation = match executable.u8(EXECUTABLE_GENERATION, 0)? {
         0 => None,
         1 => Some(Generation::Gaudi1),
         2 => Some(Generation::Gaudi2),
         number => {
             let text = format!("it is for generation {number}; there are 0 (any), 1 (Gaudi) and 2 (Gaudi 2)");
-            return Err(Fault::new(Code::Incompatible, text));
+            return Err(Fault::incompatible(text));
         }
     };
     if let Some(generation) = generation.filter(|&generation| generation != card) {
         let text = format!("it is for {generation} and this card is a {card}; compile the module for {card}");
-        return Err(Fault::new(Code::Incompatible, text));
+        return Err(Fault::incompatible(text));
     }
     let data = executable.tables(EXECUTABLE_DATA, "data segment", read_segment)?.unwrap_or_default();
     let entries = executable.tables(EXECUTABLE_ENTRIES, "entry", read_entry)?;
-    let entries = entries.ok_or_else(|| Fault::invalid("no entries, which are required"))?;
+    let entries = required(entries, "entries")?;
     Ok(Container { generation, data, entries })
 }
 
 fn read_segment(segment: &mut Table<'_, '_, '_>) -> Result<DataSegment, Fault> {
-    let alignment = segment.scalar(SEGMENT_ALIGNMENT, u32::from_le_bytes, DEFAULT_ALIGNMENT)?;
-    let bytes = segment.slice::<Vector<'_, u8>>(SEGMENT_BYTES, "bytes")?.to_vec();
+    let alignment = segment.u32(SEGMENT_ALIGNMENT, DEFAULT_ALIGNMENT)?;
+    let bytes = required(segment.bytes(SEGMENT_BYTES, "bytes")?, "bytes")?.to_vec();
     Ok(DataSegment { alignment, bytes })
 }
 
 fn read_entry(entry: &mut Table<'_, '_, '_>) -> Result<Entry, Fault> {
-    let name = entry.slice::<&str>(ENTRY_NAME, "name")?;
-    let name = String::from_utf8_lossy(name).into_owned();
+    let name = required(entry.text(ENTRY_NAME, "name")?, "name")?.to_owned();
     let mut rest = || {
         let mut workgroup_size = [0; 3];
         for (number, size) in (ENTRY_WORKGROUP_SIZE..).zip(&mut workgroup_size) {
-            *size = entry.scalar(number, u32::from_le_bytes, 0)?;
+            *size = entry.u32(number, 0)?;
         }
-        let bindings = entry.scalar(ENTRY_BINDINGS, u16::from_le_bytes, 0)?;
-        let constants = entry.scalar(ENTRY_CONSTANTS, u16::from_le_bytes, 0)?;
+        let bindings = entry.u16(ENTRY_BINDINGS, 0)?;
+        let constants = entry.u16(ENTRY_CONSTANTS, 0)?;
         let steps = entry.tables(ENTRY_STEPS, "step", read_step)?;
-        let steps = steps.ok_or_else(|| Fault::invalid("no steps, which are required"))?;
+        let steps = required(steps, "steps")?;
         Ok(Entry { name: String::new(), bindings, constants, workgroup_size, steps })
     };
     match rest() {
@@ -340,7 +222,7 @@ fn read_entry(entry: &mut Table<'_, '_, '_>) -> Result<Entry, Fault> {
 }
 
 fn read_step(step: &mut Table<'_, '_, '_>) -> Result<Step, Fault> {
-    let lane = match step.scalar(STEP_LANE, u8::from_le_bytes, 0)? {
+    let lane = match step.u8(STEP_LANE, 0)? {
         0 => Lane::Compute,
         1 => Lane::Down,
         2 => Lane::Up,
@@ -350,16 +232,16 @@ fn read_step(step: &mut Table<'_, '_, '_>) -> Result<Step, Fault> {
             return Err(Fault::invalid(text));
         }
     };
-    let template = step.slice::<Vector<'_, u8>>(STEP_TEMPLATE, "template")?.to_vec();
+    let template = required(step.bytes(STEP_TEMPLATE, "template")?, "template")?.to_vec();
     let patches = step.tables(STEP_PATCHES, "patch", read_patch)?.unwrap_or_default();
     Ok(Step { lane, template, patches })
 }
 
 fn read_patch(patch: &mut Table<'_, '_, '_>) -> Result<Patch, Fault> {
-    let offset = patch.scalar(PATCH_OFFSET, u32::from_le_bytes, 0)?;
-    let kind = patch.scalar(PATCH_KIND, u8::from_le_bytes, 0)?;
-    let index = patch.scalar(PATCH_INDEX, u16::from_le_bytes, 0)?;
-    let addend = patch.scalar(PATCH_ADDEND, u64::from_le_bytes, 0)?;
+    let offset = patch.u32(PATCH_OFFSET, 0)?;
+    let kind = patch.u8(PATCH_KIND, 0)?;
+    let index = patch.u16(PATCH_INDEX, 0)?;
+    let addend = patch.u64(PATCH_ADDEND, 0)?;
     let kind =
         kind_of(kind, index, addend).map_err(|fault| fault.within(format_args!("at offset {offset}")))?;
     Ok(Patch { offset, kind })

@@ -2,10 +2,9 @@
 
 //! Going through packets one by one: how long each is, and which may be in a program's command buffer.
 
-use super::fault::Fault;
+use super::fault::{Fault, FaultKind};
 use crate::generation::Generation;
 use crate::packet::{DISPATCH, dispatch, opcode};
-use hal_backend::Code;
 
 /// The bit of a `LOAD_AND_EXE`'s first word that sends what is loaded to the other fetcher.
 const OTHER_FETCHER: u32 = 1;
@@ -132,7 +131,7 @@ fn length(operation: u32, bytes: &[u8]) -> Result<usize, Fault> {
 fn refuse(operation: u32, bytes: &[u8], generation: Generation, emulated: bool) -> Option<Fault> {
     let refused = |why: &str| {
         let name = name(operation).unwrap_or("a packet");
-        Some(Fault::new(Code::PermissionDenied, format!("{name} {why}")))
+        Some(Fault::new(FaultKind::Forbidden, format!("{name} {why}")))
     };
     match (operation, generation) {
         (DISPATCH, _) if !emulated => {
@@ -145,7 +144,7 @@ fn refuse(operation: u32, bytes: &[u8], generation: Generation, emulated: bool) 
             let text = format!(
                 "{name} is not modelled by the emulator, as no public source says what it does; leave it out"
             );
-            Some(Fault::new(Code::Unimplemented, text))
+            Some(Fault::unsupported(text))
         }
         (opcode::STOP, _) => {
             refused("would stop the queue for everyone; leave it out, a step ends by itself")

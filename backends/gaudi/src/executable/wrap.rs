@@ -9,7 +9,7 @@
 
 use super::MAX_TEMPLATE;
 use super::container::{Axis, Container, Entry, Patch, PatchKind, Step};
-use super::fault::{Fault, Name};
+use super::fault::{Fault, Name, failure};
 use super::walk::dispatch_length;
 use crate::generation::{Generation, Lane};
 use crate::packet::{DISPATCH, dispatch};
@@ -22,7 +22,8 @@ use hal_backend::{Failure, Function};
 pub fn wrap(functions: &[Function], generation: Generation) -> Result<Container, Failure> {
     let entries = (0..).zip(functions).map(|(number, function)| entry(number, function));
     let entries: Result<Vec<Entry>, Fault> = entries.collect();
-    Ok(Container { generation: Some(generation), data: Vec::new(), entries: entries? })
+    let entries = entries.map_err(|fault| failure(&fault))?;
+    Ok(Container { generation: Some(generation), data: Vec::new(), entries })
 }
 
 fn entry(number: u32, function: &Function) -> Result<Entry, Fault> {

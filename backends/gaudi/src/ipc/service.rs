@@ -81,7 +81,7 @@ const REQUEST: usize = 24;
 pub(super) const NOTICE: u32 = 1 << 31;
 
 /// How long all those together may take who are in the middle of a word when a card is lost.
-const FAREWELL: Duration = Duration::from_millis(100);
+pub(super) const FAREWELL: Duration = Duration::from_millis(100);
 
 /// A reply: a status code, and how long the text behind it is.
 pub(super) const REPLY: usize = 8;

@@ -7,7 +7,7 @@
 //! holds a card through a reset, so [`Card::close`] lets go of it while others may still be calling.
 
 use super::holders::{Holder, Holders};
-use super::notices::Notices;
+use super::notices::{End, Ending, Notices};
 use super::uapi::{
     Abi, Call, CbIn, CbOut, Chunk, CsIn, CsOut, HwIpInfo, InfoIn, MemAlloc, MemExport, MemFree, MemMapDevice,
     MemMapHost, MemOut, MemRegister, MemUnmap, NO_SEQUENCE, WaitIn, WaitOut, cb, cs, event, info, mem,
@@ -18,6 +18,7 @@ use crate::generation::{Capabilities, Generation};
 use crate::shared::{Key, key_of_file};
 use hal_backend::{Code, Failure, HostRange};
 use hal_emulation::drm;
+use hal_emulation::registry::Place;
 use parking_lot::RwLock;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -69,8 +70,10 @@ pub struct Card {
     holders: Holders,
     /// What a program that ran on it failed with, the first of them: only software can say it.
     note: OnceLock<String>,
-    /// Goes behind the file.
-    life: Arc<()>,
+    /// That it is of no use any more, for those who sleep.
+    end: End,
+    /// Among what this process has open, if it is known there. Goes behind the file.
+    place: Option<Place>,
 }
 
 /// The file of a card.
@@ -101,8 +104,18 @@ impl fmt::Debug for Card {
 impl Card {
     /// Opens a card, and waits up to `patience` while it is being reset.
     pub fn open(kernel: Arc<dyn Kernel>, path: &Path, patience: Duration) -> Result<Arc<Self>, Failure> {
+        Self::open_at(None, kernel, path, patience)
+    }
+
+    /// The same, with a place among what this process has open.
+    pub(crate) fn open_at(
+        place: Option<Place>,
+        kernel: Arc<dyn Kernel>,
+        path: &Path,
+        patience: Duration,
+    ) -> Result<Arc<Self>, Failure> {
         let file = Self::open_file(&*kernel, path, patience)?;
-        Self::start(kernel, File::Opened(file), path.display().to_string())
+        Self::start(place, kernel, File::Opened(file), path.display().to_string())
     }
 
     /// Opens a card's file, and waits up to `patience` while it is being reset.
@@ -125,13 +138,32 @@ impl Card {
 
     /// Uses a card that the program has opened itself. The program's descriptor stays its own.
     pub fn adopt(kernel: Arc<dyn Kernel>, file: BorrowedFd<'_>, name: String) -> Result<Arc<Self>, Failure> {
+        Self::adopt_at(None, kernel, file, name)
+    }
+
+    /// The same, with a place among what this process has open.
+    pub(crate) fn adopt_at(
+        place: Option<Place>,
+        kernel: Arc<dyn Kernel>,
+        file: BorrowedFd<'_>,
+        name: String,
+    ) -> Result<Arc<Self>, Failure> {
         let copy = file.try_clone_to_owned().map_err(|error| {
             Failure::new(Code::InvalidArgument, format!("{name} is not an open descriptor: {error}"))
         })?;
-        Self::start(kernel, File::Adopted(copy), name)
+        Self::start(place, kernel, File::Adopted(copy), name)
     }
 
-    fn start(kernel: Arc<dyn Kernel>, file: File, name: String) -> Result<Arc<Self>, Failure> {
+    fn start(
+        place: Option<Place>,
+        kernel: Arc<dyn Kernel>,
+        file: File,
+        name: String,
+    ) -> Result<Arc<Self>, Failure> {
+        let no_bell = |errno: Errno| {
+            Failure::new(Code::ResourceExhausted, format!("{name} has nobody to tell of its end: {errno}"))
+        };
+        let end = End::new().map_err(no_bell)?;
         // In a box from the beginning, so that the file is let go of on every path.
         let mut card = Self {
             kernel,
@@ -143,7 +175,8 @@ impl Card {
             notices: None,
             holders: Holders::default(),
             note: OnceLock::new(),
-            life: Arc::default(),
+            end,
+            place,
         };
         // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
         card.abi = card.identify()?;
@@ -183,6 +216,17 @@ impl Card {
 
     pub(super) fn notices(&self) -> Option<&Notices> {
         self.notices.as_ref()
+    }
+
+    pub(super) fn end(&self) -> &End {
+        &self.end
+    }
+
+    /// It is known to be lost: whoever opens the card from now on does not get this one.
+    pub(super) fn give_up(&self) {
+        if let Some(place) = &self.place {
+            place.give_up();
+        }
     }
 
     /// Finds out whether the file is of the right driver, and which numbers that listens to.
@@ -229,19 +273,24 @@ impl Card {
         self.let_go("its device was closed");
     }
 
-    /// The same, of a card that is lost: whoever has its memory is told why.
+    /// The same, of a card that is lost: whoever has its memory is told why, and so are all who use it.
     pub(crate) fn lose(&self, why: &Failure) {
+        self.end.come(Ending::Lost(why.clone()));
         self.let_go(why.message());
     }
 
     fn let_go(&self, why: &str) {
-        // Whoever opens the card anew must not find this one open, however long the others take.
+        self.give_up();
         let file = self.file.write().take();
         self.holders.lose(why);
         match file {
             Some(File::Opened(file)) => self.kernel.close(file),
             Some(File::Adopted(file)) => drop(file),
-            None => {}
+            // Whoever has taken it says when it is closed.
+            None => return,
+        }
+        if let Some(place) = &self.place {
+            place.release();
         }
     }
 
@@ -298,11 +347,31 @@ impl Card {
             *target = source;
         }
         let result = self.ioctl(call.request(self.abi), argument);
+        if let Err(errno) = result {
+            self.look_at(call, errno);
+        }
         let mut output = O::new_zeroed();
         for (target, &source) in output.as_mut_bytes().iter_mut().zip(argument.iter()) {
             *target = source;
         }
         (output, result)
+    }
+
+    /// What a request failed with may be that the card is lost. It is known from here on; of submissions and waits who makes them
+    /// knows which it was, and tells.
+    fn look_at(&self, call: Call, errno: Errno) {
+        let lost = match call {
+            Call::Info => errno == Errno::NODEV,
+            Call::CommandBuffer | Call::Memory => matches!(errno, Errno::NODEV | Errno::BUSY),
+            Call::Submit => matches!(errno, Errno::NODEV | Errno::BUSY | Errno::IO | Errno::BADF),
+            Call::Wait => matches!(errno, Errno::NODEV | Errno::BUSY | Errno::IO | Errno::TIMEDOUT),
+        };
+        if lost {
+            self.give_up();
+            if !matches!(call, Call::Submit | Call::Wait) {
+                self.end.come(Ending::Refused(errno));
+            }
+        }
     }
 
     /// Asks a question.
@@ -540,13 +609,6 @@ impl Card {
             _ => (Code::Internal, "its driver failed"),
         };
         Failure::new(code, format!("{name}: {what}: {advice} ({errno}, errno {})", errno.raw_os_error()))
-    }
-}
-
-impl Card {
-    /// Lives as long as the card has its file, also while its last owner lets go of it.
-    pub(crate) fn life(&self) -> Weak<()> {
-        Arc::downgrade(&self.life)
     }
 }
 

@@ -14,4 +14,4 @@ pub(crate) use hal_emulation::{clock, identity, map_shared};
 pub use hal_gaudi_abi::uapi;
 pub(crate) use holders::Holder;
 pub use nodes::{Node, nodes};
-pub(crate) use notices::Bell;
+pub(crate) use notices::{Bell, Ending};

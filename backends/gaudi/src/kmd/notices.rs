@@ -7,9 +7,11 @@
 
 use super::card::Card;
 use super::uapi::event;
+use hal_backend::Failure;
 use hal_emulation::Errno;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What ends the use of a card.
@@ -67,28 +69,67 @@ impl Notices {
     }
 }
 
+/// Why a card is of no use any more.
+#[derive(Clone, Debug)]
+pub(crate) enum Ending {
+    /// The driver tells so by itself.
+    Told,
+    /// The driver refused a request as only of a card that is lost.
+    Refused(Errno),
+    /// Somebody who uses it has found out.
+    Lost(Failure),
+}
+
+/// That a card is of no use any more, however that was found out: for everybody who sleeps until then.
+pub(super) struct End {
+    first: OnceLock<Ending>,
+    bell: Bell,
+}
+
+impl End {
+    pub(super) fn new() -> Result<Self, Errno> {
+        Ok(Self { first: OnceLock::new(), bell: Bell::new()? })
+    }
+
+    /// It has come. The first reason is the one.
+    pub(super) fn come(&self, ending: Ending) {
+        let _ = self.first.set(ending);
+        self.bell.ring();
+    }
+}
+
 impl Card {
-    /// Sleeps until the driver says that the card is of no use any more, or until `stop` rings: then it returns false, as it
-    /// does if the driver tells somebody else, the program that has opened the card itself.
-    pub(crate) fn wait_for_end(&self, stop: &Bell) -> bool {
-        let Some(notices) = self.notices() else { return false };
+    /// Why the card is of no use any more, if that is known.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.end().first.get().cloned()
+    }
+
+    /// Sleeps until the card is of no use any more, and says why; or until `stop` rings.
+    pub(crate) fn wait_for_end(&self, stop: &Bell) -> Option<Ending> {
+        // Where the driver tells somebody else, the program that has opened the card itself, there is nothing to listen to.
+        let told = self.notices().map(|notices| &notices.bell);
+        let bells = [Some(stop), Some(&self.end().bell), told];
         loop {
-            let mut bells = [&stop.0, &notices.bell.0].map(|bell| PollFd::new(bell, PollFlags::IN));
-            match poll(&mut bells, None) {
+            let mut polled: Vec<PollFd<'_>> =
+                bells.iter().flatten().map(|bell| PollFd::new(&bell.0, PollFlags::IN)).collect();
+            match poll(&mut polled, None) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
-                Err(_) => return false,
+                Err(_) => return None,
             }
-            let [stops, tells] = bells.map(|bell| !bell.revents().is_empty());
-            if stops {
-                return false;
+            let mut rings = polled.iter().map(|bell| !bell.revents().is_empty());
+            if rings.next() == Some(true) {
+                return None;
             }
-            if tells {
+            if rings.next() == Some(true) {
+                return self.ending();
+            }
+            if let Some(notices) = self.notices() {
                 notices.bell.silence();
+                // A card that is not there any more does not say what there was: that it refuses to is how it ends.
                 if self.take_events() & ENDS != 0 {
-                    // It goes on for whoever else listens.
-                    notices.bell.ring();
-                    return true;
+                    self.give_up();
+                    self.end().come(Ending::Told);
                 }
             }
         }

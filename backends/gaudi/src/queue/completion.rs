@@ -40,14 +40,13 @@ impl Flight {
 }
 
 impl Queues {
-    /// The thread that is told of errors by the kernel, also while nothing is in flight. The card is let go of then: a process
-    /// that keeps one open through a reset is killed.
-    pub(crate) fn heed(&self) {
-        if self.planner.card.wait_for_end(&self.quiet) {
-            let failure = self.submitter.told();
-            self.state.lock().lost.get_or_insert(failure);
-            self.work.notify_all();
-        }
+    /// The thread that learns of the card's end, from the kernel or from whoever meets it, also while nothing is in flight. The card is
+    /// let go of then: a process that keeps one open through a reset is killed.
+    pub(crate) fn watch_for_reset(&self) {
+        let Some(ending) = self.planner.card.wait_for_end(&self.shutdown) else { return };
+        let failure = self.submitter.ended(ending);
+        self.state.lock().lost.get_or_insert(failure);
+        self.work.notify_all();
     }
 
     /// The thread that learns of completions. Ends when it is told to and nothing is in flight.
@@ -101,13 +100,13 @@ impl Queues {
                 state.lost.get_or_insert(failure);
                 return;
             }
-            self.settle(&mut state, head, &progress);
+            self.finish_head(&mut state, head, &progress);
         }
     }
 
     /// The last submission of a job that is first in its queue has ended well: so have the others, and each is asked how, since
     /// an error is remembered for the one that it happened to.
-    fn settle(&self, state: &mut State, head: &Head, progress: &Progress) {
+    fn finish_head(&self, state: &mut State, head: &Head, progress: &Progress) {
         let Some(queue) = state.queues.get_mut(head.queue) else { return };
         let Some(flight) = queue.flights.front_mut() else { return };
         let mut ends: SmallVec<[Option<u64>; 4]> = SmallVec::new();

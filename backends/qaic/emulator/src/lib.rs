@@ -86,7 +86,8 @@ pub use machine::Counts;
 pub use options::{Counter, Module, Options};
 
 use hal_backend::{Failure, HostRange};
-use hal_emulation::threads::{Machines, Running};
+use hal_emulation::registry::Registry;
+use hal_emulation::threads::Running;
 use hal_emulation::{Errno, Kernel, Own, accel};
 use machine::Machine;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -100,12 +101,13 @@ pub struct Emulator {
 }
 
 /// Every machine of this process.
-static MACHINES: Machines<Emulator> = Machines::new();
+static MACHINES: Registry<Options, Emulator> = Registry::new();
 
 impl Emulator {
     /// The machine with these options: the one that there is, or a new one.
     pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
-        MACHINES.shared(|machine| machine.options() == options, || Self::start(options.clone()))
+        // One that ends is nobody's any more: the next is made beside it.
+        MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
     }
 
     /// A machine that nobody else gets.

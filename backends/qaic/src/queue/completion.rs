@@ -159,7 +159,7 @@ impl Completions {
         let outcome = outcome.map_err(|trouble| self.queues.failure(trouble));
         let line = origin.line;
         let mut state = self.queues.state.lock();
-        self.queues.settle(&mut state, number, &origin, outcome);
+        self.queues.finish_run(&mut state, number, &origin, outcome);
         state.landed.push(Landed { launched, broken: None });
         self.queues.tell(state);
         self.queues.report(line);

@@ -163,7 +163,7 @@ impl Submissions {
             launched.end();
             drop(launched);
             let failure = self.queues.failure(Trouble::Device(error));
-            self.queues.settle(&mut self.queues.state.lock(), run, &origin, Err(failure));
+            self.queues.finish_run(&mut self.queues.state.lock(), run, &origin, Err(failure));
             self.queues.report(origin.line);
         }
         retired.into_iter().for_each(|executable| self.networks.retire(executable));

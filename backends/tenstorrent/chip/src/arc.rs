@@ -2,23 +2,71 @@
 
 //! The controller, as far as software reads it: that it has started, and its table of telemetry.
 //!
-//! A few scratch registers say where the table is: a version, how many entries there are, and for each a tag and which of the values
-//! is its own. Only what is modelled has an entry, so there are no temperatures. Messages to the controller are not modelled: its
-//! queue has no room.
+//! A few registers say where the table is: a version, how many entries there are, and for each a tag and which of the values
+//! is its own. Only what is modelled has an entry, so there are no temperatures.
+//!
+//! A Blackhole says by telemetry what is fused off. Its queue of messages has no room. A Wormhole is asked by a message: its number and argument in
+//! two registers, and a bit in a third one. It answers in the same registers.
 
-use crate::board::Board;
+use crate::board::{Board, Model};
 use std::collections::BTreeMap;
 
-const POST_CODE: u64 = 0x8003_0060;
-const BOOT_STATUS: u64 = 0x8003_0408;
-const QUEUE_POINTER: u64 = 0x8003_042c;
-const VALUES_POINTER: u64 = 0x8003_0430;
-const TABLE_POINTER: u64 = 0x8003_0434;
+/// Where the controller's address space is, and its registers, for one kind of chip.
+struct Layout {
+    /// Where it begins on the network.
+    base: u64,
+    /// The parts that the host finds in the first region: where, how long, and where they are in the controller's own address space.
+    host: &'static [(u64, u64, u64)],
+    /// Where it is said where the table and the values are.
+    table: u64,
+    values: u64,
+}
+
+const BLACKHOLE: Layout = Layout { base: 0, host: &[], table: 0x8003_0434, values: 0x8003_0430 };
+const WORMHOLE: Layout = Layout {
+    base: 0x8_0000_0000,
+    host: &[(0x1fe8_0000, 0x8_0000, 0x1000_0000), (0x1ff0_0000, 0x10_0000, 0x8000_0000)],
+    table: 0x8003_01d0,
+    values: 0x8003_01d4,
+};
 
 const TABLE: u32 = 0x1000_0100;
 const VALUES: u32 = 0x1000_0200;
+/// Of Blackhole: how far it has started, and its messages.
+const POST_CODE: u64 = 0x8003_0060;
+const BOOT_STATUS: u64 = 0x8003_0408;
+const QUEUE_POINTER: u64 = 0x8003_042c;
 const QUEUE_CONTROL: u32 = 0x1000_0300;
 const QUEUES: u32 = 0x1000_0400;
+/// Of Wormhole: what a message says and answers, its number, and what has it looked at.
+const ARGUMENT: u64 = 0x8003_006c;
+const MESSAGE: u64 = 0x8003_0074;
+const CONTROL: u64 = 0x8003_0100;
+const LOOK: u32 = 1 << 16;
+/// What is written before the number of a message, and what is there when one is not known.
+const ASKED: u32 = 0xaa;
+const UNKNOWN: u32 = u32::MAX;
+/// Of Wormhole: that coordinates are translated; that no transfer is asked for; and the version of the firmware where old software asks for it.
+const INTERFACE: u64 = 0x8005_0100;
+const TRANSLATED: u32 = 1 << 14;
+const TRANSFER: u64 = 0x1007_84d4;
+const OLD_TELEMETRY: u64 = 0x1007_8d60;
+const OLD_FIRMWARE: u64 = OLD_TELEMETRY + 49 * 4;
+/// Of Wormhole: where its own interface to the network says that it is, physically and as it is called.
+const NODE_ID: u64 = 0x8005_002c;
+const TRANSLATED_ID: u64 = 0x8005_0138;
+const PLACE: u32 = 10 << 6;
+
+/// Messages.
+mod message {
+    pub(super) const NOTHING: u32 = 0x11;
+    pub(super) const OLD_TELEMETRY: u32 = 0x2c;
+    pub(super) const CLOCK: u32 = 0x34;
+    pub(super) const HARVESTED: u32 = 0x57;
+}
+
+/// The physical rows of tiles in the order in which a Wormhole's answer has them, counted from the first.
+const ANSWERED_ROWS: [u32; 10] = [9, 0, 8, 1, 7, 2, 6, 3, 5, 4];
 
 /// Tags of telemetry.
 mod tag {
@@ -38,45 +86,96 @@ mod tag {
 
 /// Firmware 18.5.0, which the vendor's simulator says it has too.
 const FIRMWARE: u32 = 18 << 24 | 5 << 16;
-/// The clock that a chip says it has, in MHz. Nothing here takes time.
+/// The clocks that chips say they have, in MHz. Nothing here takes time.
 const CLOCK: u32 = 1350;
+const WORMHOLE_CLOCK: u32 = 1000;
 /// Steps between two beats of the heart.
 const BEAT: u64 = 1 << 16;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Arc {
+    layout: &'static Layout,
     words: BTreeMap<u64, u32>,
+    /// Which of them software may write.
+    writable: &'static [u64],
+    /// What the answer to a question for what is fused off is.
+    harvested: u32,
     heartbeat: u64,
+}
+
+impl std::fmt::Debug for Layout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Layout({:#x})", self.base)
+    }
 }
 
 impl Arc {
     pub(crate) fn new(board: &Board) -> Self {
-        let entries = [
+        let common = [
             (tag::BOARD_HIGH, board.model().product() << 4),
             (tag::BOARD_LOW, 1),
-            (tag::CLOCK, CLOCK),
             (tag::FIRMWARE, FIRMWARE),
             (tag::HEARTBEAT, 1),
-            (tag::TENSIX_COLUMNS, board.columns().into()),
-            // No tile for Ethernet is there.
-            (tag::ETHERNET, 0),
-            (tag::BANKS, board.banks().into()),
-            // Two bits each: the first is what the host sees, the second is fused off.
-            (tag::BRIDGES, 1),
             (tag::LOCATION, 0),
             (tag::CHIP_HIGH, 0),
             (tag::CHIP_LOW, 1),
         ];
+        let missing = |&(_, row): &(usize, u32)| board.lines() >> row & 1 == 0;
+        let harvested = ANSWERED_ROWS.into_iter().enumerate().filter(missing).map(|(bit, _)| 1 << bit).sum();
+        match board.model() {
+            Model::P100a | Model::P150 => {
+                let own = [
+                    (tag::CLOCK, CLOCK),
+                    (tag::TENSIX_COLUMNS, board.lines().into()),
+                    // No tile for Ethernet is there.
+                    (tag::ETHERNET, 0),
+                    (tag::BANKS, board.banks().into()),
+                    // Two bits each: the first is what the host sees, the second is fused off.
+                    (tag::BRIDGES, 1),
+                ];
+                // Started, and ready for messages.
+                let started = [
+                    (POST_CODE, 0),
+                    (BOOT_STATUS, 5),
+                    (QUEUE_POINTER, QUEUE_CONTROL),
+                    (u64::from(QUEUE_CONTROL), QUEUES),
+                    (u64::from(QUEUE_CONTROL) + 4, 0),
+                ];
+                Self::with(&BLACKHOLE, [&common[..], &own].concat(), &started, &[], 0)
+            }
+            Model::N150 => {
+                let own = [(tag::CLOCK, WORMHOLE_CLOCK)];
+                let started = [
+                    (POST_CODE, 0xc0de_0001),
+                    (ARGUMENT, 0),
+                    (ARGUMENT + 4, 0),
+                    (MESSAGE, 0),
+                    (CONTROL, 0),
+                    (INTERFACE, TRANSLATED),
+                    (TRANSFER, 0),
+                    (OLD_FIRMWARE, FIRMWARE),
+                    (NODE_ID, PLACE | 10 << 12 | 12 << 19 | 1 << 28),
+                    (TRANSLATED_ID, PLACE),
+                ];
+                let writable = &[ARGUMENT, ARGUMENT + 4, MESSAGE, CONTROL];
+                Self::with(&WORMHOLE, [&common[..], &own].concat(), &started, writable, harvested)
+            }
+        }
+    }
+
+    fn with(
+        layout: &'static Layout,
+        mut entries: Vec<(u32, u32)>,
+        started: &[(u64, u32)],
+        writable: &'static [u64],
+        harvested: u32,
+    ) -> Self {
+        entries.sort_unstable();
         let count = u32::try_from(entries.len()).unwrap_or(0);
-        let mut words = BTreeMap::from([
-            (POST_CODE, 0),
-            // Started, and ready for messages.
-            (BOOT_STATUS, 5),
-            (QUEUE_POINTER, QUEUE_CONTROL),
-            (VALUES_POINTER, VALUES),
-            (TABLE_POINTER, TABLE),
-            (u64::from(QUEUE_CONTROL), QUEUES),
-            (u64::from(QUEUE_CONTROL) + 4, 0),
+        let mut words: BTreeMap<u64, u32> = started.iter().copied().collect();
+        words.extend([
+            (layout.values, VALUES),
+            (layout.table, TABLE),
             (u64::from(TABLE), 1),
             (u64::from(TABLE) + 4, count),
         ]);
@@ -89,11 +188,38 @@ impl Arc {
                 heartbeat = at;
             }
         }
-        Self { words, heartbeat }
+        Self { layout, words, writable, harvested, heartbeat }
     }
 
-    /// Reads whole words; `None` if one of them is not there.
+    /// Reads whole words over the network; `None` if one of them is not there.
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> Option<()> {
+        self.read_words(address.checked_sub(self.layout.base)?, bytes)
+    }
+
+    /// Writes a word over the network; `None` if that cannot be written.
+    pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) -> Option<()> {
+        self.write_word(address.checked_sub(self.layout.base)?, bytes)
+    }
+
+    /// Reads whole words as the host does, by an offset of the first region.
+    pub(crate) fn read_from_host(&self, offset: u64, bytes: &mut [u8]) -> Option<()> {
+        self.read_words(self.shown(offset)?, bytes)
+    }
+
+    /// Writes a word as the host does.
+    pub(crate) fn write_from_host(&mut self, offset: u64, bytes: &[u8]) -> Option<()> {
+        self.write_word(self.shown(offset)?, bytes)
+    }
+
+    /// What an offset of the first region shows of the controller's address space.
+    fn shown(&self, offset: u64) -> Option<u64> {
+        self.layout.host.iter().find_map(|&(start, length, shows)| {
+            let within = offset.checked_sub(start).filter(|&within| within < length)?;
+            Some(shows + within)
+        })
+    }
+
+    fn read_words(&self, address: u64, bytes: &mut [u8]) -> Option<()> {
         if !address.is_multiple_of(4) || !bytes.len().is_multiple_of(4) {
             return None;
         }
@@ -101,6 +227,37 @@ impl Arc {
             place.copy_from_slice(&self.words.get(&at)?.to_le_bytes());
         }
         Some(())
+    }
+
+    fn write_word(&mut self, address: u64, bytes: &[u8]) -> Option<()> {
+        let value = u32::from_le_bytes(bytes.try_into().ok()?);
+        self.writable.contains(&address).then_some(())?;
+        if address == CONTROL && value & LOOK != 0 {
+            self.words.insert(address, value & !LOOK);
+            self.answer();
+        } else {
+            self.words.insert(address, value);
+        }
+        Some(())
+    }
+
+    /// Answers the message that is there, if it is one.
+    fn answer(&mut self) {
+        let asked = self.words.get(&MESSAGE).copied().unwrap_or(0);
+        if asked >> 8 != ASKED {
+            return;
+        }
+        let number = asked & 0xff;
+        let answer = match number {
+            message::NOTHING => Some(0),
+            // From where the memory begins that it is in.
+            message::OLD_TELEMETRY => u32::try_from(OLD_TELEMETRY - 0x1000_0000).ok(),
+            message::CLOCK => Some(WORMHOLE_CLOCK),
+            message::HARVESTED => Some(self.harvested),
+            _ => None,
+        };
+        self.words.insert(MESSAGE, if answer.is_some() { number } else { UNKNOWN });
+        self.words.insert(ARGUMENT, answer.unwrap_or(0));
     }
 
     /// Sets the heart after so many steps of the chip.

@@ -2,29 +2,43 @@
 
 //! Which board, and what of its chip is fused off.
 
+use crate::family::{BLACKHOLE, Family, WORMHOLE};
 use thiserror::Error;
-
-/// How many columns of Tensix tiles a whole chip has.
-pub(crate) const COLUMNS: u32 = 14;
-/// How many DRAM banks a whole chip has.
-pub(crate) const BANKS: u32 = 8;
 
 /// What a board is sold as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Model {
-    /// Twelve columns and seven banks.
+    /// A Blackhole with twelve columns and seven banks.
     P100a,
-    /// Twelve columns and eight banks.
+    /// A Blackhole with twelve columns and eight banks.
     P150,
+    /// A Wormhole with nine rows.
+    N150,
 }
 
 impl Model {
+    /// Every board.
+    pub const ALL: [Model; 3] = [Model::P100a, Model::P150, Model::N150];
+
     /// By the name that people use.
     pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "p100a" => Some(Model::P100a),
-            "p150" => Some(Model::P150),
-            _ => None,
+        Self::ALL.into_iter().find(|model| model.name() == name)
+    }
+
+    /// The name that people use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Model::P100a => "p100a",
+            Model::P150 => "p150",
+            Model::N150 => "n150",
+        }
+    }
+
+    /// What its chip is.
+    pub const fn family(self) -> &'static Family {
+        match self {
+            Model::P100a | Model::P150 => &BLACKHOLE,
+            Model::N150 => &WORMHOLE,
         }
     }
 
@@ -33,13 +47,16 @@ impl Model {
         match self {
             Model::P100a => 0x43,
             Model::P150 => 0x40,
+            Model::N150 => 0x18,
         }
     }
 
-    const fn banks(self) -> u32 {
+    /// How many columns or rows of tiles are left, and how many banks.
+    const fn left(self) -> (u32, u32) {
         match self {
-            Model::P100a => 7,
-            Model::P150 => 8,
+            Model::P100a => (12, 7),
+            Model::P150 => (12, 8),
+            Model::N150 => (9, 6),
         }
     }
 }
@@ -47,11 +64,11 @@ impl Model {
 /// A board and its chip.
 ///
 /// # Invariants
-/// Of the columns two are fused off, and of the banks as many as the model lacks.
+/// Of the columns or rows, and of the banks, as many are left as the model has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Board {
     model: Model,
-    columns: u16,
+    lines: u16,
     banks: u8,
 }
 
@@ -74,17 +91,14 @@ pub struct BoardError {
 }
 
 impl Board {
-    /// A board whose chip lacks its two last columns, and its last bank if it lacks one.
+    /// A board whose chip lacks its last columns or rows, and its last bank if it lacks one.
     pub const fn new(model: Model) -> Self {
-        let banks = match model {
-            Model::P100a => 0x7f,
-            Model::P150 => 0xff,
-        };
-        Self { model, columns: 0xfff, banks }
+        let (lines, banks) = model.left();
+        Self { model, lines: (1 << lines) - 1, banks: 0xff >> (8 - banks) }
     }
 
-    /// A board whose chip has these physical columns and banks, a bit each.
-    pub fn with_masks(model: Model, columns: u16, banks: u8) -> Result<Self, BoardError> {
+    /// A board whose chip has these physical columns or rows, in the order in which they are on the chip, and these banks, a bit each.
+    pub fn with_masks(model: Model, lines: u16, banks: u8) -> Result<Self, BoardError> {
         let check = |what, mask: u16, expected, all| {
             let found = mask.count_ones();
             if found == expected && u32::from(mask) >> all == 0 {
@@ -93,9 +107,10 @@ impl Board {
                 Err(BoardError { model, what, mask, expected, all, found })
             }
         };
-        check("columns", columns, 12, COLUMNS)?;
-        check("banks", banks.into(), model.banks(), BANKS)?;
-        Ok(Self { model, columns, banks })
+        let (family, left) = (model.family(), model.left());
+        check(family.lines.name, lines, left.0, family.lines.all)?;
+        check("banks", banks.into(), left.1, family.banks.into())?;
+        Ok(Self { model, lines, banks })
     }
 
     /// What it is sold as.
@@ -103,9 +118,14 @@ impl Board {
         self.model
     }
 
-    /// Which physical columns of Tensix tiles there are.
-    pub fn columns(&self) -> u16 {
-        self.columns
+    /// What its chip is.
+    pub fn family(&self) -> &'static Family {
+        self.model.family()
+    }
+
+    /// Which physical columns or rows of Tensix tiles there are.
+    pub fn lines(&self) -> u16 {
+        self.lines
     }
 
     /// Which DRAM banks there are.
@@ -120,16 +140,20 @@ mod tests {
 
     #[test]
     fn boards_have_as_many_parts_as_are_sold() {
-        for model in [Model::P100a, Model::P150] {
+        for model in Model::ALL {
             let board = Board::new(model);
-            assert_eq!(Board::with_masks(model, board.columns(), board.banks()), Ok(board));
+            assert_eq!(Board::with_masks(model, board.lines(), board.banks()), Ok(board));
+            assert_eq!(Model::named(model.name()), Some(model));
         }
         assert!(Board::with_masks(Model::P100a, 0x3ff3, 0xbf).is_ok());
         let error = Board::with_masks(Model::P100a, 0xfff, 0xff).unwrap_err();
         assert_eq!(error.to_string(), "a P100a has 7 of 8 banks, and the mask 0xff leaves 8");
         assert!(Board::with_masks(Model::P150, 0x1fff, 0xff).is_err());
         assert!(Board::with_masks(Model::P150, 0xc3ff, 0xff).is_err());
-        assert_eq!(Model::named("p150"), Some(Model::P150));
-        assert_eq!(Model::named("n150"), None);
+        assert!(Board::with_masks(Model::N150, 0x3fd, 0x3f).is_ok());
+        let error = Board::with_masks(Model::N150, 0x3ff, 0x3f).unwrap_err();
+        assert_eq!(error.to_string(), "a N150 has 9 of 10 rows, and the mask 0x3ff leaves 10");
+        assert!(Board::with_masks(Model::N150, 0x3fd, 0x1f).is_err());
+        assert_eq!(Model::named("n300"), None);
     }
 }

@@ -3,27 +3,24 @@
 //! All of a chip together.
 
 use crate::arc::Arc;
-use crate::board::{BANKS, Board};
+use crate::board::Board;
 use crate::counts::Counts;
-use crate::grid::{Endpoint, Grid, TENSIX_COLUMNS, TENSIX_ROWS};
+use crate::family::Family;
+use crate::grid::{Endpoint, Grid};
 use crate::memory::Sparse;
-use crate::noc::{Tile, Transfer, interface_register};
+use crate::noc::{Location, Tile, Transfer};
 use crate::tensix::{Core, Stop, Tensix};
 use crate::violation::Violation;
-use crate::window::{BAR0_BYTES, BAR2_BYTES, Windows};
+use crate::window::Windows;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many bytes a DRAM bank has.
-const BANK_BYTES: u64 = 0xff00_0000;
 /// How many instructions a core executes before the next has its turn.
 const TURN: u64 = 32;
-/// Where in the first region the bridge's own interface to the network is.
-const BRIDGE: u64 = 0x1fd0_4000;
+/// How long the bridge's own interface to the network is.
 const BRIDGE_BYTES: u64 = 0x1000;
-const BRIDGE_TILE: Tile = Tile { x: 2, y: 0 };
 
 /// A place in one of the regions that the host maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +48,10 @@ pub struct Stopped {
 /// time: what goes from one to another is copied in between, as the network does it.
 #[derive(Debug)]
 pub struct Chip {
+    family: &'static Family,
     grid: Grid,
+    /// Where the bridge is.
+    bridge_at: Location,
     /// By row, then column.
     tensix: Vec<Mutex<Tensix>>,
     /// Which of them began to execute and have not come to rest in [`Chip::step`], or were not given out by [`Chip::take_started`].
@@ -69,16 +69,23 @@ pub struct Chip {
 impl Chip {
     /// A chip after it was switched on.
     pub fn new(board: Board) -> Self {
-        let grid = Grid::new(&board);
-        let tiles = (0..TENSIX_ROWS).flat_map(|row| (0..TENSIX_COLUMNS).map(move |column| (column, row)));
-        let place = |(column, row)| grid.tensix(column, row).map(|(x, y)| Tensix::new(Tile { x, y }));
+        let (family, grid) = (board.family(), Grid::new(&board));
+        let location = |(x, y)| {
+            let named = grid.named(x, y);
+            Location { tile: Tile { x, y }, named: Tile { x: named.0, y: named.1 } }
+        };
+        let tensix = |(column, row)| Some(Tensix::new(family, location(grid.tensix(column, row)?)));
+        let mut places = (0..64).flat_map(|x| (0..64).map(move |y| (x, y)));
+        let bridge_at = places.find(|&(x, y)| grid.at(x, y) == Endpoint::Pcie).unwrap_or_default();
         Self {
-            tensix: tiles.filter_map(place).map(Mutex::new).collect(),
+            family,
+            bridge_at: location(bridge_at),
+            tensix: grid.tiles().filter_map(tensix).map(Mutex::new).collect(),
             started: Mutex::default(),
-            banks: (0..BANKS).map(|_| RwLock::new(Sparse::new(BANK_BYTES))).collect(),
+            banks: (0..family.banks).map(|_| RwLock::new(Sparse::new(family.bank_bytes))).collect(),
             arc: RwLock::new(Arc::new(&board)),
-            windows: RwLock::new(Windows::new()),
-            bridge: RwLock::new(Sparse::new(BAR2_BYTES)),
+            windows: RwLock::new(Windows::new(family)),
+            bridge: RwLock::new(Sparse::new(family.regions[1])),
             lost: OnceLock::new(),
             steps: AtomicU64::new(0),
             grid,
@@ -90,16 +97,32 @@ impl Chip {
         &self.grid
     }
 
+    /// What its family has.
+    pub fn family(&self) -> &'static Family {
+        self.family
+    }
+
+    /// The same place in the first region, if that is what the third shows.
+    fn mirrored(&self, place: BarAddress) -> BarAddress {
+        match self.family.mirror.filter(|_| place.bar == 4 && place.offset < self.family.regions[2]) {
+            Some(start) => BarAddress { bar: 0, offset: start + place.offset },
+            None => place,
+        }
+    }
+
     /// Reads as the host does.
     pub fn read(&self, from: BarAddress, bytes: &mut [u8]) -> Result<(), Violation> {
         self.check_lost()?;
-        let BarAddress { bar, offset } = from;
+        let place @ BarAddress { bar, offset } = self.mirrored(from);
         let length = bytes.len();
-        if let Some(value) = self.bar_register(from, length) {
+        if let Some(value) = self.bar_register(place, length) {
             bytes.copy_from_slice(&value.to_le_bytes());
             return Ok(());
         }
-        if bar == 2 && offset.checked_add(length as u64).is_some_and(|end| end <= BAR2_BYTES) {
+        if bar == 0 && self.arc.read().read_from_host(offset, bytes).is_some() {
+            return Ok(());
+        }
+        if bar == 2 && offset.checked_add(length as u64).is_some_and(|end| end <= self.family.regions[1]) {
             self.bridge.read().read(offset, bytes);
             return Ok(());
         }
@@ -110,15 +133,18 @@ impl Chip {
     /// Writes as the host does.
     pub fn write(&self, to: BarAddress, bytes: &[u8]) -> Result<(), Violation> {
         self.check_lost()?;
-        let BarAddress { bar, offset } = to;
+        let BarAddress { bar, offset } = self.mirrored(to);
         if bar == 0
-            && Windows::has_setting(offset)
-            && let (Ok(word), Some(setting)) = (bytes.try_into(), self.windows.write().setting(offset))
+            && Windows::has_setting(self.family, offset)
+            && self.windows.write().set(offset, bytes).is_some()
         {
-            *setting = u32::from_le_bytes(word);
             return Ok(());
         }
-        if bar == 2 && offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= BAR2_BYTES) {
+        if bar == 0 && self.arc.write().write_from_host(offset, bytes).is_some() {
+            return Ok(());
+        }
+        let end = offset.checked_add(bytes.len() as u64);
+        if bar == 2 && end.is_some_and(|end| end <= self.family.regions[1]) {
             self.bridge.write().write(offset, bytes);
             return Ok(());
         }
@@ -128,14 +154,16 @@ impl Chip {
 
     /// A word of the first region behind the windows.
     fn bar_register(&self, BarAddress { bar, offset }: BarAddress, length: usize) -> Option<u32> {
-        if bar != 0 || length != 4 || offset >= BAR0_BYTES {
+        if bar != 0 || length != 4 {
             return None;
         }
-        match offset.checked_sub(BRIDGE) {
+        match offset.checked_sub(self.family.bridge) {
             Some(within) if within < BRIDGE_BYTES => {
-                interface_register(BRIDGE_TILE, u32::try_from(within).ok()?)
+                self.bridge_at.register(&self.family.noc, u32::try_from(within).ok()?)
             }
-            _ if Windows::has_setting(offset) => self.windows.write().setting(offset).map(|setting| *setting),
+            _ if Windows::has_setting(self.family, offset) => {
+                self.windows.write().setting(offset).map(|setting| *setting)
+            }
             _ => None,
         }
     }
@@ -155,8 +183,8 @@ impl Chip {
     }
 
     /// Where a tile is among all.
-    fn index(column: u8, row: u8) -> usize {
-        usize::from(row) * usize::from(TENSIX_COLUMNS) + usize::from(column)
+    fn index(&self, column: u8, row: u8) -> usize {
+        usize::from(row) * usize::from(self.grid.columns()) + usize::from(column)
     }
 
     /// Reads over the network.
@@ -166,7 +194,7 @@ impl Chip {
         let unmapped = Violation::Unmapped { tile, address, length };
         match self.touch(tile, address)? {
             Endpoint::Tensix { column, row } => {
-                let tensix = self.tensix.get(Self::index(column, row));
+                let tensix = self.tensix.get(self.index(column, row));
                 tensix.ok_or(unmapped)?.lock().read(address, bytes)
             }
             Endpoint::Dram { bank } => {
@@ -189,7 +217,7 @@ impl Chip {
         let unmapped = Violation::Unmapped { tile, address, length };
         match self.touch(tile, address)? {
             Endpoint::Tensix { column, row } => {
-                let index = Self::index(column, row);
+                let index = self.index(column, row);
                 let mut tensix = self.tensix.get(index).ok_or(unmapped)?.lock();
                 let before = tensix.is_running();
                 tensix.write(address, bytes)?;
@@ -208,7 +236,9 @@ impl Chip {
                 bank.write(address, bytes);
                 Ok(())
             }
-            Endpoint::Arc => Err(Violation::ReadOnly { tile, address }),
+            Endpoint::Arc => {
+                self.arc.write().write(address, bytes).ok_or(Violation::ReadOnly { tile, address })
+            }
             other => Err(not_modelled(other, tile, address)),
         }
     }
@@ -259,6 +289,13 @@ impl Chip {
         self.tensix.iter().map(|tensix| tensix.lock().released()).sum()
     }
 
+    /// From now on the cores of this tile stay as they are: what the network writes to their resets is lost.
+    pub fn stick(&self, index: usize) {
+        if let Some(tile) = self.tensix.get(index) {
+            tile.lock().stuck = true;
+        }
+    }
+
     /// Lets the cores of one tile execute so many instructions each, and does what they ask of the network as they ask it. Whether any
     /// would go on.
     ///
@@ -303,7 +340,7 @@ impl Chip {
     fn transfer(&self, tile: &Mutex<Tensix>, transfer: &Transfer) -> Result<(), Violation> {
         let Transfer { remote, remote_address, local_address, length, .. } = *transfer;
         let from_dram = matches!(self.grid.at(remote.x, remote.y), Endpoint::Dram { .. });
-        transfer.check_alignment(from_dram)?;
+        transfer.check_alignment(&self.family.noc, from_dram)?;
         let mut bytes = vec![0; length as usize];
         if transfer.write {
             tile.lock().read(local_address, &mut bytes)?;
@@ -317,16 +354,14 @@ impl Chip {
     /// The cores that do not go on until they are reset.
     pub fn stopped(&self) -> Vec<Stopped> {
         let mut stopped = Vec::new();
-        for row in 0..TENSIX_ROWS {
-            for column in 0..TENSIX_COLUMNS {
-                let place = self.grid.tensix(column, row).map(|(x, y)| Tile { x, y });
-                let tensix = self.tensix.get(Self::index(column, row));
-                let (Some(tile), Some(tensix)) = (place, tensix.map(|tensix| tensix.lock())) else {
-                    continue;
-                };
-                let reason = |core| tensix.stopped(core).cloned().map(|stop| Stopped { tile, core, stop });
-                stopped.extend(Core::ALL.into_iter().filter_map(reason));
-            }
+        for (column, row) in self.grid.tiles() {
+            let place = self.grid.tensix(column, row).map(|(x, y)| Tile { x, y });
+            let tensix = self.tensix.get(self.index(column, row));
+            let (Some(tile), Some(tensix)) = (place, tensix.map(|tensix| tensix.lock())) else {
+                continue;
+            };
+            let reason = |core| tensix.stopped(core).cloned().map(|stop| Stopped { tile, core, stop });
+            stopped.extend(Core::ALL.into_iter().filter_map(reason));
         }
         stopped
     }

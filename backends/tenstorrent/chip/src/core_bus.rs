@@ -2,7 +2,7 @@
 
 //! The address space of one core.
 
-use crate::noc::{Interface, Tile, Written};
+use crate::noc::{Interface, Written};
 use crate::tensix::{Control, Core, INTERFACE, INTERFACE_BYTES};
 use crate::violation::Violation;
 use tenstorrent_riscv::{Bus, BusFault, Width};
@@ -18,7 +18,6 @@ const REFUSED: BusFault = BusFault::Forbidden("the network refuses the transfer"
 /// What a core reaches, for as long as it executes.
 pub(crate) struct CoreBus<'a> {
     pub(crate) core: Core,
-    pub(crate) tile: Tile,
     pub(crate) l1: &'a mut [u8],
     pub(crate) local: &'a mut [u8],
     pub(crate) control: &'a mut Control,
@@ -81,8 +80,8 @@ impl CoreBus<'_> {
 
     fn register(&mut self, address: u32) -> Result<u32, BusFault> {
         let found = match Self::interface_offset(address) {
-            Some(offset) => self.interface.read(self.tile, offset),
-            None => self.control.register(address.into()).map(|register| *register),
+            Some(offset) => self.interface.read(offset),
+            None => self.control.register(address.into(), Some(self.core)).map(|register| *register),
         };
         found.ok_or(BusFault::Unmapped)
     }
@@ -100,7 +99,8 @@ impl CoreBus<'_> {
                 }
             };
         }
-        *self.control.register(address.into()).ok_or(BusFault::Unmapped)? = value;
+        let register = self.control.register(address.into(), Some(self.core));
+        *register.ok_or(BusFault::Unmapped)? = value;
         // It may hold this very core, or let go another.
         Err(BusFault::Pause)
     }

@@ -7,7 +7,7 @@ use std::ops::AddAssign;
 /// What the cores of a chip or of a tile executed, and what the network did for them: nothing of it depends on time. What the host did through
 /// windows is not in it.
 ///
-/// A transfer is one packet, of up to [`MAX_BURST`](crate::MAX_BURST) bytes; the requests for reads are not packets of their own.
+/// A transfer is one packet, of up to as many bytes as the [network](crate::Network) takes at once; the requests for reads are not packets of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Instructions, but for jumps to themselves, with which a core waits to be held.

@@ -2,28 +2,17 @@
 
 //! What is at which coordinates of the chip's network.
 //!
-//! Physically, columns 1 to 7 and 10 to 16 have Tensix tiles in rows 2 to 11, column 0 has the first four DRAM banks and column 9
-//! the others, each bank with three ports. The chip translates the coordinates that software uses, so that what is fused off does not show
-//! as holes: the columns of tiles that are left come first, and the banks are in two columns of their own, 17 and 18, from
-//! row 12 on. Everything here follows from the two masks of a [`Board`].
-//!
-//! Where a bank is missing, the half of the chip that is whole is column 17, with the mirror of the missing bank as its last; the
-//! other half is column 18, and the missing bank would be its last.
+//! Software uses translated coordinates, of which those of what is left have no holes. Everything here follows from the two masks of a [`Board`].
 
-use crate::board::{BANKS, Board, COLUMNS};
+mod blackhole;
+mod wormhole;
 
-/// How many rows of Tensix tiles there are.
-pub const TENSIX_ROWS: u8 = 10;
-/// How many columns of Tensix tiles a board has.
-pub const TENSIX_COLUMNS: u8 = 12;
+use crate::board::{Board, Model};
+use blackhole::Blackhole;
+use wormhole::Wormhole;
 
 /// How many ports a bank has.
 const PORTS: u8 = 3;
-/// How many banks one half of the chip has.
-const HALF: u8 = 4;
-
-/// Physical rows of the ports of the banks of one half.
-const PORT_ROWS: [[u8; 3]; 4] = [[0, 1, 11], [2, 10, 3], [9, 4, 8], [5, 7, 6]];
 
 /// What is at some coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,90 +41,80 @@ pub enum Endpoint {
 
 /// The network of one chip.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grid {
-    banks: u8,
-    /// Physical banks in the order of translated coordinates, per column.
-    translated: [[u8; 4]; 2],
+pub struct Grid(Kind);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Blackhole(Blackhole),
+    Wormhole(Wormhole),
 }
 
 impl Grid {
-    /// How many columns and rows there are, as the network's registers say.
-    pub(crate) const SIZE: (u32, u32) = (17, 12);
-
     /// The network of a board's chip.
     pub fn new(board: &Board) -> Self {
-        Self { banks: board.banks(), translated: translated_banks(board.banks()) }
+        Self(match board.model() {
+            Model::P100a | Model::P150 => Kind::Blackhole(Blackhole::new(board)),
+            Model::N150 => Kind::Wormhole(Wormhole::new(board)),
+        })
+    }
+
+    /// How many columns of tiles there are.
+    pub fn columns(&self) -> u8 {
+        match self.0 {
+            Kind::Blackhole(_) => blackhole::COLUMNS,
+            Kind::Wormhole(_) => wormhole::COLUMNS,
+        }
+    }
+
+    /// How many rows of tiles there are.
+    pub fn rows(&self) -> u8 {
+        match &self.0 {
+            Kind::Blackhole(_) => blackhole::ROWS,
+            Kind::Wormhole(chip) => chip.rows,
+        }
+    }
+
+    /// Every tile, by its logical column and row, row by row.
+    pub fn tiles(&self) -> impl Iterator<Item = (u8, u8)> {
+        let columns = self.columns();
+        (0..self.rows()).flat_map(move |row| (0..columns).map(move |column| (column, row)))
     }
 
     /// What is at translated coordinates, or at physical ones of what is not translated.
     pub fn at(&self, x: u8, y: u8) -> Endpoint {
-        match (x, y) {
-            (8, 0) => Endpoint::Arc,
-            (2, 0) => Endpoint::Pcie,
-            // The other bridge, which boards with one chip do not use.
-            (11, 0) => Endpoint::Harvested,
-            (1..=7 | 10..=16, 2..=11) => {
-                let column = if x < 8 { x - 1 } else { x - 3 };
-                let row = y - 2;
-                if column < TENSIX_COLUMNS { Endpoint::Tensix { column, row } } else { Endpoint::Harvested }
-            }
-            (0 | 9, 0..=11) => self.physical_bank(x, y),
-            (17 | 18, 12..=23) => {
-                let [first, second] = &self.translated;
-                let order = if x == 17 { first } else { second };
-                let bank = order.get(usize::from((y - 12) / PORTS)).copied();
-                bank.map_or(Endpoint::Unknown, |bank| self.bank(bank))
-            }
-            _ => Endpoint::Unknown,
+        match &self.0 {
+            Kind::Blackhole(chip) => chip.at(x, y),
+            Kind::Wormhole(chip) => chip.at(x, y),
         }
-    }
-
-    fn physical_bank(&self, x: u8, y: u8) -> Endpoint {
-        let found = (0..HALF).zip(PORT_ROWS).find(|(_, rows)| rows.contains(&y));
-        let half = if x == 0 { 0 } else { HALF };
-        found.map_or(Endpoint::Unknown, |(bank, _)| self.bank(half + bank))
-    }
-
-    fn bank(&self, bank: u8) -> Endpoint {
-        if self.banks >> bank & 1 == 1 { Endpoint::Dram { bank } } else { Endpoint::Harvested }
     }
 
     /// Translated coordinates of a tile, by its logical column and row.
     pub fn tensix(&self, column: u8, row: u8) -> Option<(u8, u8)> {
-        let x = if column < 7 { column + 1 } else { column + 3 };
-        (column < TENSIX_COLUMNS && row < TENSIX_ROWS).then_some((x, row + 2))
+        (column < self.columns() && row < self.rows()).then(|| match self.0 {
+            Kind::Blackhole(_) => Blackhole::tensix(column, row),
+            Kind::Wormhole(_) => Wormhole::tensix(column, row),
+        })
     }
 
     /// Translated coordinates of a port of a bank, by the bank's physical number.
     pub fn dram(&self, bank: u8, port: u8) -> Option<(u8, u8)> {
-        if self.banks.checked_shr(bank.into())? & 1 == 0 || port >= PORTS {
+        if port >= PORTS {
             return None;
         }
-        (17..).zip(&self.translated).find_map(|(x, order)| {
-            let index = (0..HALF).zip(order).find(|&(_, &found)| found == bank)?.0;
-            Some((x, 12 + PORTS * index + port))
-        })
+        match &self.0 {
+            Kind::Blackhole(chip) => chip.dram(bank, port),
+            Kind::Wormhole(_) => Wormhole::dram(bank, port),
+        }
+    }
+
+    /// Where this is as its own interface to the network says it: on Wormhole, that is where it is physically.
+    pub(crate) fn named(&self, x: u8, y: u8) -> (u8, u8) {
+        match &self.0 {
+            Kind::Blackhole(_) => (x, y),
+            Kind::Wormhole(chip) => chip.physical(x, y).unwrap_or((x, y)),
+        }
     }
 }
-
-/// The banks in the order of the two columns of translated coordinates.
-fn translated_banks(banks: u8) -> [[u8; 4]; 2] {
-    let halves = [[0, 1, 2, 3], [4, 5, 6, 7]];
-    let Some(missing) = (0..8).find(|bank| banks >> bank & 1 == 0) else { return halves };
-    let to_the_end = |half: [u8; 4], last: u8| {
-        let mut order = half;
-        order.sort_by_key(|&bank| (bank == last, bank));
-        order
-    };
-    let [west, east] = halves;
-    if missing < HALF {
-        [to_the_end(east, missing + HALF), to_the_end(west, missing)]
-    } else {
-        [to_the_end(west, missing - HALF), to_the_end(east, missing)]
-    }
-}
-
-const _: () = assert!(COLUMNS == 14 && BANKS == 2 * HALF as u32);
 
 #[cfg(test)]
 mod tests {
@@ -184,12 +163,10 @@ mod tests {
                     assert!(places.insert(place));
                 }
             }
-            for column in 0..TENSIX_COLUMNS {
-                for row in 0..TENSIX_ROWS {
-                    let place = grid.tensix(column, row).unwrap();
-                    assert_eq!(grid.at(place.0, place.1), Endpoint::Tensix { column, row });
-                    assert!(places.insert(place));
-                }
+            for (column, row) in grid.tiles() {
+                let place = grid.tensix(column, row).unwrap();
+                assert_eq!(grid.at(place.0, place.1), Endpoint::Tensix { column, row });
+                assert!(places.insert(place));
             }
             assert_eq!(places.len(), 7 * 3 + 120);
         }
@@ -224,5 +201,44 @@ mod tests {
             (grid.tensix(12, 0), grid.tensix(0, 10), grid.dram(8, 0), grid.dram(0, 3)),
             (None, None, None, None)
         );
+    }
+
+    #[test]
+    fn a_wormhole_lacks_a_row_which_comes_last() {
+        let grid = Grid::new(&Board::with_masks(Model::N150, 0x3ff & !(1 << 6), 0x3f).unwrap());
+        assert_eq!((grid.columns(), grid.rows(), grid.tiles().count()), (8, 9, 72));
+        // Physical row 8, which is the seventh, is missing: row 9 takes its place.
+        assert_eq!((grid.named(18, 23), grid.named(25, 24), grid.named(18, 27)), ((1, 7), (9, 9), (1, 8)));
+        let mut places = BTreeSet::new();
+        for (column, row) in grid.tiles() {
+            let (x, y) = grid.tensix(column, row).unwrap();
+            assert_eq!((x, y), (18 + column, 18 + row));
+            assert_eq!(grid.at(x, y), Endpoint::Tensix { column, row });
+            let (physical_x, physical_y) = grid.named(x, y);
+            assert_eq!(grid.at(physical_x, physical_y), Endpoint::Tensix { column, row });
+            assert!(places.insert((physical_x, physical_y)));
+        }
+        assert!((18..26).all(|x| grid.at(x, 27) == Endpoint::Harvested));
+        assert_eq!(
+            (grid.at(1, 8), grid.at(25, 28), grid.at(26, 18)),
+            (Endpoint::Harvested, Endpoint::Unknown, Endpoint::Unknown)
+        );
+        assert_eq!((grid.tensix(8, 0), grid.tensix(0, 9)), (None, None));
+        for bank in 0..6 {
+            for port in 0..3 {
+                let place = grid.dram(bank, port).unwrap();
+                assert_eq!(grid.at(place.0, place.1), Endpoint::Dram { bank });
+                assert!(places.insert(place));
+            }
+        }
+        assert_eq!(places.len(), 72 + 18);
+        assert_eq!((grid.dram(6, 0), grid.dram(0, 3)), (None, None));
+        // The controller, the bridge; Ethernet; a place with nothing.
+        assert_eq!((grid.at(0, 10), grid.at(0, 3)), (Endpoint::Arc, Endpoint::Pcie));
+        assert_eq!(
+            (grid.at(1, 0), grid.at(0, 2), grid.at(18, 17)),
+            (Endpoint::Unknown, Endpoint::Unknown, Endpoint::Unknown)
+        );
+        assert_eq!(grid.at(16, 16), Endpoint::Dram { bank: 0 });
     }
 }

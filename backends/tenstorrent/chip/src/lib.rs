@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A Blackhole chip in software, as it is seen over PCI and by the cores of its Tensix tiles.
+//! A Blackhole or a Wormhole chip in software, as it is seen over PCI and by the cores of its Tensix tiles.
 //!
-//! What is there: the boards p100a and p150 with whatever parts are fused off ([`Board`]); the coordinates that follow from that
+//! What is there: the boards p100a, p150 and n150 with whatever parts are fused off ([`Board`]); the coordinates that follow from that
 //! ([`Grid`]); memory of DRAM banks and tiles, which takes as much of the host's as was written to; the network's reads and
 //! writes, from the host through windows and from cores through command buffers, with its rules of alignment; the five RISC-V
 //! cores of each tile, their resets and start addresses; and the controller's telemetry table. That is what software needs to
@@ -22,6 +22,7 @@ mod board;
 mod chip;
 mod core_bus;
 mod counts;
+mod family;
 mod grid;
 mod memory;
 mod noc;
@@ -32,8 +33,8 @@ mod window;
 pub use board::{Board, BoardError, Model};
 pub use chip::{BarAddress, Chip, Stopped};
 pub use counts::Counts;
-pub use grid::{Endpoint, Grid, TENSIX_COLUMNS, TENSIX_ROWS};
-pub use noc::{MAX_BURST, NODE_ID, Tile};
-pub use tensix::{Core, L1_BYTES, Stop, register};
+pub use family::{BLACKHOLE, Family, Lines, Network, Starts, WORMHOLE, WindowKind};
+pub use grid::{Endpoint, Grid};
+pub use noc::Tile;
+pub use tensix::{Core, SOFT_RESET, Stop};
 pub use violation::Violation;
-pub use window::{BAR0_BYTES, BAR2_BYTES, BAR4_BYTES, CONFIGURATION, LARGE_WINDOW, WINDOW, WINDOWS};

@@ -2,17 +2,15 @@
 
 //! Transfers of the network that a core asks for.
 //!
-//! A core has four command buffers, each a few registers. A read brings bytes from another tile (the target) into this
+//! A core has four command buffers, each a few registers, which are not at the same places on all chips. A read brings bytes from another tile (the target) into this
 //! one (the return address), a write takes them from this one (the target) to another (the return address). Transfers are done
 //! in the order in which they were asked for, a little later.
 
 use crate::counts::Counts;
+use crate::family::Network;
 use crate::tensix::Core;
 use crate::violation::Violation;
 use std::fmt;
-
-/// The longest transfer.
-pub const MAX_BURST: u32 = 16384;
 
 /// Coordinates on the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,39 +27,43 @@ impl fmt::Display for Tile {
     }
 }
 
-/// The register that says where on the network this is.
-pub const NODE_ID: u32 = 0x44;
-/// The register that says that coordinates are translated, in bit 14.
+/// The register that says that coordinates are translated, in bit 14, and the one with what they are translated to.
 const CONFIGURATION: u32 = 0x100;
 const TRANSLATED: u32 = 1 << 14;
+const TRANSLATED_ID: u32 = 0x138;
 /// The counters of acknowledged writes and of answered reads.
 const WRITES_ACKNOWLEDGED: u32 = 0x204;
 const READS_ANSWERED: u32 = 0x208;
 
 const BUFFERS: usize = 4;
-const BUFFER_BYTES: u32 = 0x800;
 
 const CONTROL: usize = 7;
 const LENGTH: usize = 8;
-const COMMAND: u32 = 0x40;
 /// Bits of the control register.
 const WRITE: u32 = 1 << 1;
 const RESPONSE: u32 = 1 << 4;
 /// The static virtual channel, which does not matter here: that there is one, and which.
 const CHANNEL: u32 = 1 << 7 | 7 << 13;
 
-/// The number with which a tile says where it is: coordinates and the network's size. The highest bits are as the vendor's simulator has them.
-pub(crate) fn node_id(tile: Tile) -> u32 {
-    let (columns, rows) = crate::Grid::SIZE;
-    u32::from(tile.x) | u32::from(tile.y) << 6 | columns << 12 | rows << 19 | 1 << 28
+/// Where an interface is: as software says it, and as it says it itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Location {
+    pub(crate) tile: Tile,
+    pub(crate) named: Tile,
 }
 
-/// The settings of a tile's interface to the network that software reads.
-pub(crate) fn interface_register(tile: Tile, offset: u32) -> Option<u32> {
-    match offset {
-        NODE_ID => Some(node_id(tile)),
-        CONFIGURATION => Some(TRANSLATED),
-        _ => None,
+impl Location {
+    /// The settings of an interface to the network that software reads.
+    pub(crate) fn register(self, network: &Network, offset: u32) -> Option<u32> {
+        let bits = |tile: Tile| u32::from(tile.x) | u32::from(tile.y) << 6;
+        let (columns, rows) = network.size;
+        match offset {
+            // The highest bits are as the vendor's simulator has them.
+            _ if offset == network.node_id => Some(bits(self.named) | columns << 12 | rows << 19 | 1 << 28),
+            CONFIGURATION => Some(TRANSLATED),
+            TRANSLATED_ID if !network.apart => Some(bits(self.tile)),
+            _ => None,
+        }
     }
 }
 
@@ -91,8 +93,10 @@ pub(crate) struct Transfer {
 }
 
 /// A tile's interface to the network.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Interface {
+    network: &'static Network,
+    location: Location,
     /// Target low, middle, high; return low, middle, high; tag; control; length.
     buffers: [[u32; 9]; BUFFERS],
     busy: [bool; BUFFERS],
@@ -103,20 +107,54 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
+    pub(crate) fn new(network: &'static Network, location: Location) -> Self {
+        Self {
+            network,
+            location,
+            buffers: [[0; 9]; BUFFERS],
+            busy: [false; BUFFERS],
+            pending: Vec::new(),
+            writes_acknowledged: 0,
+            reads_answered: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// A setting, for the whole network.
+    pub(crate) fn setting(&self, offset: u32) -> Option<u32> {
+        self.location.register(self.network, offset)
+    }
+
     /// A register, for the tile's own cores.
-    pub(crate) fn read(&self, tile: Tile, offset: u32) -> Option<u32> {
+    pub(crate) fn read(&self, offset: u32) -> Option<u32> {
         match offset {
             WRITES_ACKNOWLEDGED => Some(self.writes_acknowledged),
             READS_ANSWERED => Some(self.reads_answered),
-            NODE_ID | CONFIGURATION => interface_register(tile, offset),
-            _ => {
-                let (buffer, register) = (offset / BUFFER_BYTES, offset % BUFFER_BYTES);
-                let buffer = usize::try_from(buffer).ok()?;
-                match register {
-                    COMMAND => self.busy.get(buffer).copied().map(u32::from),
-                    _ => self.buffers.get(buffer)?.get(slot(register)?).copied(),
+            _ => self.setting(offset).or_else(|| {
+                let (buffer, register) = self.place(offset)?;
+                if register == self.network.command {
+                    return self.busy.get(buffer).copied().map(u32::from);
                 }
-            }
+                self.buffers.get(buffer)?.get(self.slot(register)?).copied()
+            }),
+        }
+    }
+
+    /// Which command buffer an offset is in, and where.
+    fn place(&self, offset: u32) -> Option<(usize, u32)> {
+        let stride = self.network.stride;
+        Some((usize::try_from(offset / stride).ok()?, offset % stride))
+    }
+
+    /// Which of a buffer's registers is at an offset.
+    fn slot(&self, offset: u32) -> Option<usize> {
+        match offset {
+            // Coordinates of their own.
+            0x08 | 0x14 if !self.network.apart => None,
+            0x00..=0x18 if offset.is_multiple_of(4) => usize::try_from(offset / 4).ok(),
+            0x1c => Some(CONTROL),
+            0x20 => Some(LENGTH),
+            _ => None,
         }
     }
 
@@ -127,21 +165,26 @@ impl Interface {
         offset: u32,
         value: u32,
     ) -> Option<Result<Written, Violation>> {
-        let (buffer, register) = (usize::try_from(offset / BUFFER_BYTES).ok()?, offset % BUFFER_BYTES);
-        if register == COMMAND {
+        let (buffer, register) = self.place(offset)?;
+        if register == self.network.command {
             let registers = *self.buffers.get(buffer)?;
             if value & 1 == 1 {
                 return Some(self.ask(core, buffer, &registers).map(|()| Written::Transfer));
             }
             return Some(Ok(Written::Register));
         }
-        *self.buffers.get_mut(buffer)?.get_mut(slot(register)?)? = value;
+        let slot = self.slot(register)?;
+        *self.buffers.get_mut(buffer)?.get_mut(slot)? = value;
         Some(Ok(Written::Register))
     }
 
     fn ask(&mut self, core: Core, buffer: usize, registers: &[u32; 9]) -> Result<(), Violation> {
         let [target_low, target_middle, target_high, low, middle, high, _, control, length] = *registers;
-        let address = |low: u32, middle: u32| u64::from(middle) << 32 | u64::from(low);
+        let address = |low: u32, middle: u32| {
+            let middle = if self.network.apart { middle } else { middle & 0xf };
+            u64::from(middle) << 32 | u64::from(low)
+        };
+        let place = |middle: u32, high: u32| if self.network.apart { high } else { middle >> 4 };
         let (target, back) = (address(target_low, target_middle), address(low, middle));
         let wrong = |rule| Err(Violation::Transfer { from: target, to: back, length, rule });
         if control & !(WRITE | RESPONSE | CHANNEL) != 0 {
@@ -150,10 +193,13 @@ impl Interface {
             );
         }
         let write = control & WRITE != 0;
-        let (remote, remote_address, local_address) =
-            if write { (high, back, target) } else { (target_high, target, back) };
-        if length == 0 || length > MAX_BURST {
-            return wrong("a transfer has between 1 and 16384 bytes");
+        let (remote, remote_address, local_address) = if write {
+            (place(middle, high), back, target)
+        } else {
+            (place(target_middle, target_high), target, back)
+        };
+        if length == 0 || length > self.network.max_burst {
+            return wrong(self.network.burst_rule);
         }
         let remote = Tile { x: (remote & 63) as u8, y: (remote >> 6 & 63) as u8 };
         let counted = !write || control & RESPONSE != 0;
@@ -202,10 +248,10 @@ impl Interface {
 }
 
 impl Transfer {
-    /// Checks that both addresses are as the network wants them: the same in their last bits, four of them, or six where DRAM is read.
-    pub(crate) fn check_alignment(&self, from_dram: bool) -> Result<(), Violation> {
+    /// Checks that both addresses are as the network wants them: the same in their last bits, four of them, or more where DRAM is read.
+    pub(crate) fn check_alignment(&self, network: &Network, from_dram: bool) -> Result<(), Violation> {
         let (bits, rule) = if from_dram && !self.write {
-            (63, "where DRAM is read, both addresses must be the same modulo 64")
+            (network.dram_bits, network.dram_rule)
         } else {
             (15, "both addresses must be the same modulo 16")
         };
@@ -218,15 +264,5 @@ impl Transfer {
             (self.remote_address, self.local_address)
         };
         Err(Violation::Transfer { from, to, length: self.length, rule })
-    }
-}
-
-/// Which of a buffer's registers is at an offset.
-fn slot(offset: u32) -> Option<usize> {
-    match offset {
-        0x00..=0x18 if offset.is_multiple_of(4) => usize::try_from(offset / 4).ok(),
-        0x1c => Some(CONTROL),
-        0x20 => Some(LENGTH),
-        _ => None,
     }
 }

@@ -4,26 +4,13 @@
 
 use crate::core_bus::CoreBus;
 use crate::counts::Counts;
-use crate::noc::{Interface, Tile, interface_register};
+use crate::family::{Family, Starts};
+use crate::noc::{Interface, Location, Tile};
 use crate::violation::Violation;
-use tenstorrent_riscv::{Hart, Isa, Outcome, Trap};
+use tenstorrent_riscv::{Hart, Outcome, Trap};
 
-/// How much memory a tile has.
-pub const L1_BYTES: u32 = 1536 << 10;
-
-/// Registers that control a tile's cores.
-pub mod register {
-    /// A bit for each core that is held.
-    pub const SOFT_RESET: u64 = 0xffb1_21b0;
-    /// Where T0, T1 and T2 start.
-    pub const T_START: [u64; 3] = [0xffb1_2228, 0xffb1_222c, 0xffb1_2230];
-    /// Which of these count: a bit each.
-    pub const T_START_ENABLE: u64 = 0xffb1_2234;
-    /// Where NC starts.
-    pub const NC_START: u64 = 0xffb1_2238;
-    /// Whether that counts.
-    pub const NC_START_ENABLE: u64 = 0xffb1_223c;
-}
+/// The register with a bit for each core that is held.
+pub const SOFT_RESET: u64 = 0xffb1_21b0;
 
 /// Where a tile's own interface to the network is.
 pub(crate) const INTERFACE: u64 = 0xffb2_0000;
@@ -50,7 +37,7 @@ impl Core {
     /// Every core.
     pub const ALL: [Core; 5] = [Core::B, Core::T0, Core::T1, Core::T2, Core::Nc];
 
-    /// Its bit in [`register::SOFT_RESET`].
+    /// Its bit in [`SOFT_RESET`].
     pub const fn reset_bit(self) -> u32 {
         match self {
             Core::B => 1 << 11,
@@ -58,14 +45,6 @@ impl Core {
             Core::T1 => 1 << 13,
             Core::T2 => 1 << 14,
             Core::Nc => 1 << 18,
-        }
-    }
-
-    /// How much memory of its own it has.
-    const fn local_bytes(self) -> usize {
-        match self {
-            Core::B | Core::Nc => 8 << 10,
-            Core::T0 | Core::T1 | Core::T2 => 4 << 10,
         }
     }
 }
@@ -91,6 +70,7 @@ pub enum Stop {
 /// What the cores' resets and starts are set to.
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
+    pub(crate) starts: &'static Starts,
     pub(crate) soft_reset: u32,
     t_start: [u32; 3],
     t_start_enable: u32,
@@ -99,36 +79,41 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    fn new() -> Self {
-        Self { soft_reset: ALL_HELD, t_start: [0; 3], t_start_enable: 0, nc_start: 0, nc_start_enable: 0 }
+    fn new(starts: &'static Starts) -> Self {
+        let soft_reset = ALL_HELD;
+        Self { starts, soft_reset, t_start: [0; 3], t_start_enable: 0, nc_start: 0, nc_start_enable: 0 }
     }
 
-    /// The register at an address.
-    pub(crate) fn register(&mut self, address: u64) -> Option<&mut u32> {
-        let [t0, t1, t2] = &mut self.t_start;
+    /// The register at an address, for a core of the tile, or else for the network.
+    pub(crate) fn register(&mut self, address: u64, by: Option<Core>) -> Option<&mut u32> {
+        if address == SOFT_RESET {
+            return Some(&mut self.soft_reset);
+        }
+        let starts = self.starts;
+        if !by.map_or(starts.over_network, |core| starts.reached_by(core)) {
+            return None;
+        }
         match address {
-            register::SOFT_RESET => Some(&mut self.soft_reset),
-            _ if address == register::T_START[0] => Some(t0),
-            _ if address == register::T_START[1] => Some(t1),
-            _ if address == register::T_START[2] => Some(t2),
-            register::T_START_ENABLE => Some(&mut self.t_start_enable),
-            register::NC_START => Some(&mut self.nc_start),
-            register::NC_START_ENABLE => Some(&mut self.nc_start_enable),
-            _ => None,
+            _ if address == starts.t_enable => Some(&mut self.t_start_enable),
+            _ if address == starts.nc => Some(&mut self.nc_start),
+            _ if address == starts.nc_enable => Some(&mut self.nc_start_enable),
+            _ => {
+                starts.t.iter().zip(&mut self.t_start).find(|(at, _)| **at == address).map(|(_, start)| start)
+            }
         }
     }
 
-    /// Where a core starts, if that was said.
+    /// Where a core starts, if that was said, or is known.
     fn start(&self, core: Core) -> Option<u32> {
         let [t0, t1, t2] = self.t_start;
-        let enabled = |bits: u32, bit: u32| bits >> bit & 1 == 1;
-        match core {
-            Core::B => Some(0),
-            Core::T0 => enabled(self.t_start_enable, 0).then_some(t0),
-            Core::T1 => enabled(self.t_start_enable, 1).then_some(t1),
-            Core::T2 => enabled(self.t_start_enable, 2).then_some(t2),
-            Core::Nc => enabled(self.nc_start_enable, 0).then_some(self.nc_start),
-        }
+        let (told, start, index) = match core {
+            Core::B => return Some(0),
+            Core::T0 => (self.t_start_enable & 1, t0, 0),
+            Core::T1 => (self.t_start_enable & 2, t1, 1),
+            Core::T2 => (self.t_start_enable & 4, t2, 2),
+            Core::Nc => (self.nc_start_enable & 1, self.nc_start, 3),
+        };
+        if told != 0 { Some(start) } else { self.starts.otherwise?.get(index).copied() }
     }
 }
 
@@ -147,6 +132,7 @@ struct CoreState {
 /// A tile.
 #[derive(Clone, Debug)]
 pub(crate) struct Tensix {
+    family: &'static Family,
     tile: Tile,
     /// Empty until it is written or executed.
     l1: Vec<u8>,
@@ -156,25 +142,29 @@ pub(crate) struct Tensix {
     /// How many instructions its cores have executed.
     instructions: u64,
     pub(crate) control: Control,
+    /// Whether its cores' resets are out of order: what the network writes there is lost.
+    pub(crate) stuck: bool,
     pub(crate) interface: Interface,
 }
 
 impl Tensix {
-    pub(crate) fn new(tile: Tile) -> Self {
-        let core = |core: Core| CoreState {
-            hart: None,
-            stop: None,
-            parked: false,
-            local: vec![0; core.local_bytes()],
+    pub(crate) fn new(family: &'static Family, location: Location) -> Self {
+        let own_bytes = |core| match core {
+            Core::B | Core::Nc => family.own_bytes.0,
+            Core::T0 | Core::T1 | Core::T2 => family.own_bytes.1,
         };
+        let core =
+            |core: Core| CoreState { hart: None, stop: None, parked: false, local: vec![0; own_bytes(core)] };
         Self {
-            tile,
+            family,
+            tile: location.tile,
             l1: Vec::new(),
             cores: Core::ALL.map(core),
             last: None,
             instructions: 0,
-            control: Control::new(),
-            interface: Interface::default(),
+            control: Control::new(&family.starts),
+            interface: Interface::new(&family.noc, location),
+            stuck: false,
         }
     }
 
@@ -218,6 +208,7 @@ impl Tensix {
 
     /// Holds and lets go the cores as the register says.
     pub(crate) fn apply_resets(&mut self) {
+        let isa = self.family.isa;
         for core in Core::ALL {
             let held = self.control.soft_reset & core.reset_bit() != 0;
             let start = self.control.start(core);
@@ -226,7 +217,7 @@ impl Tensix {
                 (true, _) => (state.hart, state.stop, state.parked) = (None, None, false),
                 (false, Some(_)) => {}
                 (false, None) => {
-                    state.hart = Some(Hart::new(Isa::Blackhole, start.unwrap_or(0)));
+                    state.hart = Some(Hart::new(isa, start.unwrap_or(0)));
                     state.stop = start.is_none().then_some(Stop::Violation(0, Violation::NoStart(core)));
                 }
             }
@@ -246,11 +237,10 @@ impl Tensix {
         };
         let (Some(hart), None, false) = (&mut state.hart, &state.stop, state.parked) else { return 0 };
         if self.l1.is_empty() {
-            self.l1.resize(L1_BYTES as usize, 0);
+            self.l1.resize(self.family.l1_bytes as usize, 0);
         }
         let mut bus = CoreBus {
             core,
-            tile: self.tile,
             l1: &mut self.l1,
             local: &mut state.local,
             control: &mut self.control,
@@ -278,7 +268,7 @@ impl Tensix {
     /// Reads memory or registers, from the network.
     pub(crate) fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), Violation> {
         let unmapped = Violation::Unmapped { tile: self.tile, address, length: bytes.len() };
-        if in_l1(address, bytes.len()) {
+        if self.in_l1(address, bytes.len()) {
             let start = usize::try_from(address).unwrap_or(usize::MAX);
             match self.l1.get(start..).and_then(|rest| rest.get(..bytes.len())) {
                 Some(found) => bytes.copy_from_slice(found),
@@ -297,21 +287,22 @@ impl Tensix {
     fn register(&mut self, address: u64) -> Option<u32> {
         let offset = address.checked_sub(INTERFACE).filter(|&offset| offset < INTERFACE_BYTES);
         match offset {
-            Some(offset) => interface_register(self.tile, u32::try_from(offset).ok()?),
-            None => self.control.register(address).copied(),
+            Some(offset) => self.interface.setting(u32::try_from(offset).ok()?),
+            None => self.control.register(address, None).copied(),
         }
     }
 
     /// Writes memory or registers, from the network.
     pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Violation> {
-        if in_l1(address, bytes.len()) {
+        if self.in_l1(address, bytes.len()) {
             if self.l1.is_empty() {
-                self.l1.resize(L1_BYTES as usize, 0);
+                self.l1.resize(self.family.l1_bytes as usize, 0);
             }
             let start = usize::try_from(address).unwrap_or(usize::MAX);
             if let Some(place) = self.l1.get_mut(start..).and_then(|rest| rest.get_mut(..bytes.len())) {
                 place.copy_from_slice(bytes);
             }
+            let word = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
             let (changed, length) = (word(start), word(bytes.len()));
             for core in &mut self.cores {
                 core.parked = false;
@@ -323,20 +314,19 @@ impl Tensix {
         }
         let unmapped = Violation::Unmapped { tile: self.tile, address, length: bytes.len() };
         let value = bytes.try_into().map(u32::from_le_bytes);
-        let (Ok(value), Some(register)) = (value, self.control.register(address)) else {
+        let (Ok(value), Some(register)) = (value, self.control.register(address, None)) else {
             return Err(unmapped);
         };
+        if self.stuck && address == SOFT_RESET {
+            return Ok(());
+        }
         *register = value;
         self.apply_resets();
         Ok(())
     }
-}
 
-/// A number that is at most as large as a tile's memory.
-fn word(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(L1_BYTES)
-}
-
-fn in_l1(address: u64, length: usize) -> bool {
-    address.checked_add(length as u64).is_some_and(|end| end <= u64::from(L1_BYTES))
+    fn in_l1(&self, address: u64, length: usize) -> bool {
+        let end = address.checked_add(length as u64);
+        end.is_some_and(|end| end <= u64::from(self.family.l1_bytes))
+    }
 }

@@ -2,67 +2,62 @@
 
 //! The windows through which the host sees the network.
 
+use crate::family::Family;
 use crate::noc::Tile;
 use crate::violation::Violation;
 
-/// How long the first region is: windows of 2 MiB, then registers.
-pub const BAR0_BYTES: u64 = 512 << 20;
-/// How long the second region is: registers of the bridge.
-pub const BAR2_BYTES: u64 = 1 << 20;
-/// How long the third region is: windows of 4 GiB.
-pub const BAR4_BYTES: u64 = LARGE_WINDOWS as u64 * LARGE_WINDOW;
-/// How long a window of the first region is.
-pub const WINDOW: u64 = 2 << 20;
-/// How long a window of the third region is.
-pub const LARGE_WINDOW: u64 = 4 << 30;
-/// How many windows of 2 MiB there are.
-pub const WINDOWS: usize = 202;
-const LARGE_WINDOWS: usize = 8;
-/// Where in the first region the settings of the windows are, three words each, those of the large ones last.
-pub const CONFIGURATION: u64 = 0x1fc0_0000;
-/// How long they are.
-const CONFIGURATION_BYTES: u64 = ((WINDOWS + LARGE_WINDOWS) * 12) as u64;
-
-/// The settings of all windows: 96 bits each.
+/// The settings of all windows.
 #[derive(Clone, Debug)]
-pub(crate) struct Windows(Vec<[u32; 3]>);
+pub(crate) struct Windows {
+    family: &'static Family,
+    words: Vec<u32>,
+}
 
 impl Windows {
-    pub(crate) fn new() -> Self {
-        Self(vec![[0; 3]; WINDOWS + LARGE_WINDOWS])
+    pub(crate) fn new(family: &'static Family) -> Self {
+        let words = family.window_count() as usize * family.setting_words;
+        Self { family, words: vec![0; words] }
     }
 
     /// Whether there is one of the settings at an offset of the first region.
-    pub(crate) fn has_setting(offset: u64) -> bool {
-        offset.checked_sub(CONFIGURATION).is_some_and(|at| at < CONFIGURATION_BYTES)
+    pub(crate) fn has_setting(family: &Family, offset: u64) -> bool {
+        offset.checked_sub(family.configuration).is_some_and(|at| at < family.configuration_bytes())
     }
 
     /// The word of the settings that is at an offset of the first region, if one is.
     pub(crate) fn setting(&mut self, offset: u64) -> Option<&mut u32> {
-        let at = offset.checked_sub(CONFIGURATION)?;
-        if at >= CONFIGURATION_BYTES || !at.is_multiple_of(4) {
+        let at = offset.checked_sub(self.family.configuration)?;
+        if !at.is_multiple_of(4) {
             return None;
         }
-        let at = usize::try_from(at / 4).ok()?;
-        self.0.get_mut(at / 3)?.get_mut(at % 3)
+        self.words.get_mut(usize::try_from(at / 4).ok()?)
+    }
+
+    /// Writes words of the settings, as many as one has at most; `None` if they are not words of one.
+    pub(crate) fn set(&mut self, offset: u64, bytes: &[u8]) -> Option<()> {
+        let words = bytes.chunks_exact(4);
+        let many = words.len() as u64;
+        let length = self.family.setting_words as u64;
+        let at = offset.checked_sub(self.family.configuration)?;
+        let fits = words.remainder().is_empty() && many > 0 && at / 4 % length + many <= length;
+        fits.then_some(())?;
+        for (at, word) in (offset..).step_by(4).zip(words) {
+            *self.setting(at)? = u32::from_le_bytes(word.try_into().ok()?);
+        }
+        Some(())
     }
 
     /// Where an access through a window goes. It must not cross the window's end.
     pub(crate) fn target(&self, bar: u8, offset: u64, length: usize) -> Result<(Tile, u64), Violation> {
         let nothing = Violation::Bar { bar, offset, length };
-        let (first, count, size) = match bar {
-            0 => (0, WINDOWS, WINDOW),
-            4 => (WINDOWS, LARGE_WINDOWS, LARGE_WINDOW),
-            _ => return Err(nothing),
-        };
-        let (index, within) = (usize::try_from(offset / size).unwrap_or(usize::MAX), offset % size);
-        if index >= count || within + length as u64 > size {
-            return Err(nothing);
-        }
-        let window = first + index;
-        let Some(&[low, middle, high]) = self.0.get(window) else { return Err(nothing) };
-        let bits = u128::from(low) | u128::from(middle) << 32 | u128::from(high) << 64;
-        let address_bits = 64 - size.trailing_zeros();
+        let Some((number, kind)) = self.family.window_at(bar, offset) else { return Err(nothing) };
+        let (window, size) = (number as usize, kind.size);
+        let within = (offset - kind.offset) % size;
+        let words = self.family.setting_words;
+        let setting = self.words.get(window * words..).and_then(|rest| rest.get(..words));
+        let Some(setting) = setting.filter(|_| within + length as u64 <= size) else { return Err(nothing) };
+        let bits = setting.iter().rev().fold(0, |bits: u128, &word| bits << 32 | u128::from(word));
+        let address_bits = self.family.address_bits - size.trailing_zeros();
         let field = |from: u32, count: u32| {
             #[expect(clippy::cast_possible_truncation, reason = "fields are shorter than 64 bits")]
             let field = (bits >> from) as u64 & ((1 << count) - 1);
@@ -71,16 +66,17 @@ impl Windows {
         let after = |from: u32, count: u32| field(address_bits + from, count);
         let wrong = |what| Err(Violation::Window { window, what });
         // From the address on: ends, starts, plane, multicast, ordering, linked, static channel.
-        if after(26, 1) == 1 {
+        let plane = self.family.plane_bits;
+        if after(24 + plane, 1) == 1 {
             return wrong("multicast, which is not modelled");
         }
         if after(12, 12) != 0 {
             return wrong("a first corner, though it shows one tile");
         }
-        if after(24, 2) != 0 {
+        if after(24, plane) != 0 {
             return wrong("the second plane of the network, which is not modelled");
         }
-        if after(29, 2) != 0 {
+        if after(27 + plane, 2) != 0 {
             return wrong("linked transfers or a static channel, which are not modelled");
         }
         #[expect(clippy::cast_possible_truncation, reason = "six bits")]
@@ -92,53 +88,92 @@ impl Windows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::family::{BLACKHOLE, WORMHOLE};
 
     fn set(windows: &mut Windows, window: u64, value: u128) {
-        for word in 0..3 {
-            let setting = windows.setting(CONFIGURATION + 12 * window + 4 * word).unwrap();
-            *setting = u32::try_from(value >> (32 * word) & 0xffff_ffff).unwrap();
+        let words = windows.family.setting_words as u64;
+        for word in 0..words {
+            let offset = windows.family.configuration + 4 * (words * window + word);
+            *windows.setting(offset).unwrap() = u32::try_from(value >> (32 * word) & 0xffff_ffff).unwrap();
         }
     }
 
+    const MIB: u64 = 1 << 20;
+
     #[test]
     fn windows_show_what_they_are_set_to() {
-        let mut windows = Windows::new();
+        let mut windows = Windows::new(&BLACKHOLE);
         set(&mut windows, 3, 0x7fd | 1 << 43 | 2 << 49);
-        let shown = windows.target(0, 3 * WINDOW + 0x12_21b0, 4);
+        let shown = windows.target(0, 3 * (2 * MIB) + 0x12_21b0, 4);
         assert_eq!(shown, Ok((Tile { x: 1, y: 2 }, 0xffb2_21b0)));
         set(&mut windows, 203, 3 | 17 << 32 | 12 << 38);
-        let shown = windows.target(4, LARGE_WINDOW + 5, 8);
-        assert_eq!(shown, Ok((Tile { x: 17, y: 12 }, 3 * LARGE_WINDOW + 5)));
+        let shown = windows.target(4, (4 << 30) + 5, 8);
+        assert_eq!(shown, Ok((Tile { x: 17, y: 12 }, (12 << 30) + 5)));
+        // Of Wormhole's three sizes each.
+        let mut windows = Windows::new(&WORMHOLE);
+        for (window, offset, bits, size) in
+            [(155, 155 * MIB, 16, MIB), (156, 156 * MIB, 15, 2 * MIB), (185, 480 * MIB, 12, 16 * MIB)]
+        {
+            let piece = (1 << bits) - 3;
+            set(&mut windows, window, u128::from(piece) | 25 << bits | 27 << (bits + 6));
+            let shown = windows.target(0, offset + 8, 8);
+            assert_eq!(shown, Ok((Tile { x: 25, y: 27 }, piece * size + 8)), "window {window}");
+        }
     }
 
     #[test]
     fn settings_that_are_not_modelled_are_refused() {
-        let mut windows = Windows::new();
-        for bit in [55, 61, 67, 69, 72, 73] {
-            set(&mut windows, 0, 1 << bit);
-            assert!(matches!(windows.target(0, 0, 4), Err(Violation::Window { window: 0, .. })), "bit {bit}");
+        for (family, from, planes) in [(&BLACKHOLE, 43, 2), (&WORMHOLE, 16, 1)] {
+            let mut windows = Windows::new(family);
+            for bit in [12, 18, 24, 24 + planes, 27 + planes, 28 + planes] {
+                set(&mut windows, 0, 1 << (from + bit));
+                let refused = windows.target(0, 0, 4);
+                assert!(matches!(refused, Err(Violation::Window { window: 0, .. })), "bit {bit}");
+            }
+            // Orderings are all the same here.
+            set(&mut windows, 0, 3 << (from + 25 + planes));
+            assert!(windows.target(0, 0, 4).is_ok());
         }
-        // Orderings are all the same here.
-        set(&mut windows, 0, 3 << 70);
-        assert!(windows.target(0, 0, 4).is_ok());
     }
 
     #[test]
     fn accesses_stay_in_one_window() {
-        let windows = Windows::new();
-        assert!(windows.target(0, WINDOW - 4, 4).is_ok());
-        assert!(windows.target(0, WINDOW - 4, 8).is_err());
-        assert!(windows.target(0, WINDOWS as u64 * WINDOW, 4).is_err());
-        assert!(windows.target(4, BAR4_BYTES, 4).is_err());
-        assert!(windows.target(2, 0, 4).is_err());
+        for family in [&BLACKHOLE, &WORMHOLE] {
+            let windows = Windows::new(family);
+            let size = family.windows[0].size;
+            assert!(windows.target(0, size - 4, 4).is_ok());
+            assert!(windows.target(0, size - 4, 8).is_err());
+            assert!(windows.target(0, family.configuration, 4).is_err());
+            assert!(windows.target(4, family.regions[2], 4).is_err());
+            assert!(windows.target(2, 0, 4).is_err());
+        }
+    }
+
+    #[test]
+    fn a_setting_is_written_at_once_or_word_by_word() {
+        let mut windows = Windows::new(&WORMHOLE);
+        let at = WORMHOLE.configuration + 8 * 166;
+        let setting = 3_u64 | 18 << 12 | 19 << 18;
+        assert_eq!(windows.set(at, &setting.to_le_bytes()), Some(()));
+        assert_eq!(windows.target(0, 176 * MIB, 4), Ok((Tile { x: 18, y: 19 }, 48 * MIB)));
+        assert_eq!(windows.set(at, &(4_u32 | 18 << 12 | 19 << 18).to_le_bytes()), Some(()));
+        assert_eq!(windows.target(0, 176 * MIB, 4), Ok((Tile { x: 18, y: 19 }, 64 * MIB)));
+        // Nothing of the next window's, no parts of words, and not nothing.
+        assert_eq!(
+            (windows.set(at + 4, &[0; 8]), windows.set(at, &[0; 6]), windows.set(at, &[])),
+            (None, None, None)
+        );
     }
 
     #[test]
     fn settings_are_words() {
-        let mut windows = Windows::new();
-        assert!(windows.setting(CONFIGURATION + CONFIGURATION_BYTES - 4).is_some());
-        for offset in [CONFIGURATION - 4, CONFIGURATION + 2, CONFIGURATION + CONFIGURATION_BYTES] {
-            assert!(windows.setting(offset).is_none());
+        for family in [&BLACKHOLE, &WORMHOLE] {
+            let mut windows = Windows::new(family);
+            let end = family.configuration + family.configuration_bytes();
+            assert!(windows.setting(end - 4).is_some() && Windows::has_setting(family, end - 4));
+            for offset in [family.configuration - 4, family.configuration + 2, end] {
+                assert!(windows.setting(offset).is_none());
+            }
         }
     }
 }

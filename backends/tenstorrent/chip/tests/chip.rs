@@ -6,8 +6,7 @@
 
 use proptest::prelude::*;
 use tenstorrent_chip::{
-    BarAddress, Board, CONFIGURATION, Chip, Core, Counts, L1_BYTES, MAX_BURST, Model, Stop, Stopped, Tile,
-    Violation, WINDOW, register,
+    BLACKHOLE, BarAddress, Board, Chip, Core, Counts, Model, SOFT_RESET, Stop, Stopped, Tile, Violation,
 };
 use tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
 use tenstorrent_riscv::{Cause, Trap};
@@ -19,6 +18,7 @@ const ZERO: Reg = Reg::ZERO;
 /// The first tile.
 const TILE: Tile = Tile { x: 1, y: 2 };
 const BANK: Tile = Tile { x: 17, y: 12 };
+const WINDOW: u64 = 2 << 20;
 
 fn chip() -> Chip {
     Chip::new(Board::new(Model::P100a))
@@ -43,7 +43,7 @@ fn load(chip: &Chip, tile: Tile, address: u64, program: Assembler) {
 /// Lets go one core and holds the others.
 fn release(chip: &Chip, tile: Tile, core: Core) {
     let all: u32 = Core::ALL.iter().map(|core| core.reset_bit()).sum();
-    put(chip, tile, register::SOFT_RESET, all & !core.reset_bit());
+    put(chip, tile, SOFT_RESET, all & !core.reset_bit());
 }
 
 /// Stores a word, and stays where it is.
@@ -61,7 +61,7 @@ fn windows_reach_memory_of_tiles_and_banks() {
     let point = |chip: &Chip, tile: Tile, address: u64| {
         let bits = u128::from(address / WINDOW) | u128::from(tile.x) << 43 | u128::from(tile.y) << 49;
         for (word, value) in bits.to_le_bytes().chunks_exact(4).take(3).enumerate() {
-            let offset = CONFIGURATION + 12 * 7 + 4 * word as u64;
+            let offset = BLACKHOLE.configuration + 12 * 7 + 4 * word as u64;
             chip.write(BarAddress { bar: 0, offset }, value).unwrap();
             let mut back = [0; 4];
             chip.read(BarAddress { bar: 0, offset }, &mut back).unwrap();
@@ -87,12 +87,12 @@ fn windows_reach_memory_of_tiles_and_banks() {
 #[test]
 fn memory_ends_where_it_ends() {
     let chip = chip();
-    let end = u64::from(L1_BYTES);
+    let end = u64::from(BLACKHOLE.l1_bytes);
     assert!(chip.tile_write(TILE, end - 4, &[0; 4]).is_ok());
     let unmapped = |tile, address| Err(Violation::Unmapped { tile, address, length: 8 });
     assert_eq!(chip.tile_write(TILE, end - 4, &[0; 8]), unmapped(TILE, end - 4));
     assert_eq!(chip.tile_read(BANK, 0xff00_0000 - 4, &mut [0; 8]), unmapped(BANK, 0xff00_0000 - 4));
-    assert_eq!(chip.tile_read(TILE, register::SOFT_RESET, &mut [0; 8]), unmapped(TILE, register::SOFT_RESET));
+    assert_eq!(chip.tile_read(TILE, SOFT_RESET, &mut [0; 8]), unmapped(TILE, SOFT_RESET));
     assert_eq!(chip.tile_read(TILE, u64::MAX - 3, &mut [0; 8]), unmapped(TILE, u64::MAX - 3));
     let arc = Tile { x: 8, y: 0 };
     assert_eq!(
@@ -113,7 +113,7 @@ fn what_is_fused_off_loses_the_device() {
         let touched = chip.tile_read(tile, 0x40, &mut [0; 4]);
         assert_eq!(touched, Err(Violation::Harvested { tile, address: 0x40 }));
         assert_eq!(chip.tile_read(TILE, 0, &mut [0; 4]), Err(Violation::Lost(tile)));
-        let host = BarAddress { bar: 0, offset: CONFIGURATION };
+        let host = BarAddress { bar: 0, offset: BLACKHOLE.configuration };
         assert_eq!(chip.read(host, &mut [0; 4]), Err(Violation::Lost(tile)));
         assert_eq!(chip.write(host, &[0; 4]), Err(Violation::Lost(tile)));
     }
@@ -153,13 +153,13 @@ fn each_core_starts_where_it_is_told() {
         match core {
             Core::B => {}
             Core::Nc => {
-                put(&chip, TILE, register::NC_START, start);
-                put(&chip, TILE, register::NC_START_ENABLE, 1);
+                put(&chip, TILE, BLACKHOLE.starts.nc, start);
+                put(&chip, TILE, BLACKHOLE.starts.nc_enable, 1);
             }
             _ => {
                 let index = core as usize - 1;
-                put(&chip, TILE, register::T_START[index], start);
-                put(&chip, TILE, register::T_START_ENABLE, 1 << index);
+                put(&chip, TILE, BLACKHOLE.starts.t[index], start);
+                put(&chip, TILE, BLACKHOLE.starts.t_enable, 1 << index);
             }
         }
         release(&chip, TILE, core);
@@ -186,7 +186,7 @@ fn a_core_that_is_held_forgets_why_it_stopped() {
     release(&chip, TILE, Core::B);
     chip.step(10);
     assert_eq!(chip.stopped(), [Stopped { tile: TILE, core: Core::B, stop: Stop::Paused(4) }]);
-    put(&chip, TILE, register::SOFT_RESET, u32::MAX);
+    put(&chip, TILE, SOFT_RESET, u32::MAX);
     assert_eq!(chip.stopped(), []);
     put(&chip, TILE, 0, 0x1820_f053);
     release(&chip, TILE, Core::B);
@@ -305,7 +305,7 @@ fn what_cores_and_the_network_did_is_counted_exactly() {
         chip.step(10_000);
         assert_eq!(chip.counts(), once, "{steps} at a time");
         // Another time, on another core.
-        put(&chip, TILE, register::T_START_ENABLE, 1);
+        put(&chip, TILE, BLACKHOLE.starts.t_enable, 1);
         release(&chip, TILE, Core::T0);
         chip.step(10_000);
         let mut twice = once;
@@ -337,7 +337,7 @@ fn transfers_that_the_network_does_wrong_stop_the_core() {
         ((0x1020, bank), (0x2000, own), 64, READ, "modulo 64"),
         ((0x2008, own), (0x1000, bank), 64, WRITE, "modulo 16"),
         ((0x2000, own), (0x1000, bank), 0, WRITE, "between 1 and 16384 bytes"),
-        ((0x2000, own), (0x1000, bank), MAX_BURST + 1, WRITE, "between 1 and 16384 bytes"),
+        ((0x2000, own), (0x1000, bank), BLACKHOLE.noc.max_burst + 1, WRITE, "between 1 and 16384 bytes"),
         ((0x2000, own), (0x1000, bank), 64, WRITE | 1 << 5, "multicast"),
         ((0x2000, own), (0x1000, fused), 64, WRITE, "fused off"),
         ((0x17_fff0, own), (0x1000, bank), 64, WRITE, "not memory"),
@@ -394,17 +394,19 @@ enum Access {
 fn access() -> impl Strategy<Value = Access> {
     let interesting = prop_oneof![
         0..0x100_u64,
-        Just(register::SOFT_RESET),
-        (0..0x40_u64).prop_map(|at| register::T_START[0] + 4 * at),
+        Just(SOFT_RESET),
+        (0..0x40_u64).prop_map(|at| BLACKHOLE.starts.t[0] + 4 * at),
         (0..0x100_u64).prop_map(|at| 0xffb2_0000 + 4 * at),
         (0x17_ff00..0x18_0010_u64),
         (0..0x100_u64).prop_map(|at| 0x8003_0400 + at),
+        (0..0x200_u64).prop_map(|at| 0x8_8003_0000 + at),
         any::<u64>(),
     ];
     let offset = prop_oneof![
         0..0x20_0010_u64,
-        (0..0xa00_u64).prop_map(|at| CONFIGURATION + at),
-        0x1fd0_4000..0x1fd0_5010_u64,
+        (0..0xa00_u64).prop_map(|at| BLACKHOLE.configuration + at),
+        0x1fd0_2000..0x1fd0_5010_u64,
+        (0..0x80_u64).prop_map(|at| 0x1ff3_0000 + 4 * at),
         any::<u64>(),
     ];
     let bar = prop_oneof![Just(0_u8), Just(2), Just(4), any::<u8>()];
@@ -415,7 +417,7 @@ fn access() -> impl Strategy<Value = Access> {
             length,
             write
         }),
-        ((0..20_u8, 0..25_u8), interesting, 0..70_usize, any::<bool>())
+        ((0..28_u8, 0..29_u8), interesting, 0..70_usize, any::<bool>())
             .prop_map(|(tile, address, length, write)| Access::Network { tile, address, length, write }),
         (0..200_u16).prop_map(Access::Step),
     ]
@@ -426,8 +428,8 @@ proptest! {
 
     /// Whatever the host does, it is done or refused; once the device is lost, nothing is done.
     #[test]
-    fn every_access_is_done_or_refused(accesses in proptest::collection::vec(access(), 1..40), fill: u8) {
-        let chip = chip();
+    fn every_access_is_done_or_refused(accesses in proptest::collection::vec(access(), 1..40), fill: u8, wormhole: bool) {
+        let chip = if wormhole { Chip::new(Board::new(Model::N150)) } else { chip() };
         let mut lost = false;
         for access in accesses {
             let result = match access {
@@ -468,12 +470,12 @@ fn five_cores_of_a_tile_take_turns_and_always_the_same() {
         program.branch(When::Ne, T2, ZERO, next);
         program.emit(0x0010_0073);
         load(&chip, TILE, 0, program);
-        for address in register::T_START.into_iter().chain([register::NC_START]) {
+        for address in BLACKHOLE.starts.t.into_iter().chain([BLACKHOLE.starts.nc]) {
             put(&chip, TILE, address, 0);
         }
-        put(&chip, TILE, register::T_START_ENABLE, 7);
-        put(&chip, TILE, register::NC_START_ENABLE, 1);
-        put(&chip, TILE, register::SOFT_RESET, 0);
+        put(&chip, TILE, BLACKHOLE.starts.t_enable, 7);
+        put(&chip, TILE, BLACKHOLE.starts.nc_enable, 1);
+        put(&chip, TILE, SOFT_RESET, 0);
         for _ in 0..100_000 / piece {
             chip.step(piece);
         }

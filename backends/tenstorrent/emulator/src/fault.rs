@@ -4,14 +4,16 @@
 
 use hal_emulation::fault::{Form, When};
 
-/// Another program has all windows of 2 MiB but these.
+/// Another program has all of the smallest windows but these.
 pub(crate) const WINDOWS: Form = Form::new("windows", When::Value);
-/// Another program has all windows of 4 GiB but these; the bridge shows none, where it is 0.
+/// The bridge shows no windows of 4 GiB; where larger ones are in the first region, other programs have them.
 pub(crate) const NO_LARGE_WINDOWS: Form = Form::new("no-large-windows", When::Always);
 /// The card is reset when this tile is let go.
 pub(crate) const RESET: Form = Form::new("reset", When::Nth);
 /// This tile that is let go never executes anything.
 pub(crate) const HANG: Form = Form::new("hang", When::Nth);
+/// This tile that is let go cannot be held again.
+pub(crate) const STUCK: Form = Form::new("stuck", When::Nth);
 /// This window that is pointed somewhere shows a tile that is fused off.
 pub(crate) const HARVESTED: Form = Form::new("harvested", When::Nth);
 /// Of this read of more than one word, the last bit is not what was there.
@@ -20,4 +22,4 @@ pub(crate) const FLIP: Form = Form::new("flip", When::Nth);
 pub(crate) const UNPLUG: Form = Form::new("unplug", When::Nth);
 
 /// Every fault, in the order in which a program that asks for none of them is told.
-pub(crate) const ALL: &[Form] = &[WINDOWS, NO_LARGE_WINDOWS, RESET, HANG, HARVESTED, FLIP, UNPLUG];
+pub(crate) const ALL: &[Form] = &[WINDOWS, NO_LARGE_WINDOWS, RESET, HANG, STUCK, HARVESTED, FLIP, UNPLUG];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! An emulator of tt-kmd, Tenstorrent's kernel driver, with simulated Blackhole cards behind it, in this process.
+//! An emulator of tt-kmd, Tenstorrent's kernel driver, with simulated Blackhole or Wormhole cards behind it, in this process.
 //!
 //! It answers as the driver does, by the driver's rules and with its errors (module 2.0 to 2.10), and behind its windows is a
 //! [simulated chip](tenstorrent_chip), whose tiles execute on threads of this process. It shares no logic with a backend: it cannot name
@@ -11,8 +11,8 @@
 //! | parameter | default | what it does |
 //! |---|---|---|
 //! | `cards=N` | 1 | how many cards there are, 1 to 8 |
-//! | `board=p100a\|p150` | p150 | what they are |
-//! | `columns=MASK`, `banks=MASK` | the last ones are missing | which physical columns of tiles and which DRAM banks there are, a bit each |
+//! | `board=p100a\|p150\|n150` | p150 | what they are |
+//! | `columns=MASK`, `rows=MASK`, `banks=MASK` | the last ones are missing | which physical columns of tiles (of an n150: rows) and which DRAM banks there are, a bit each |
 //! | `module=2.MINOR` | 2.10 | which module drives them: older ones lack calls |
 //! | `report=FILE` | none | a file to which a line for each card is added when the machine ends: what was done and how often |
 //! | `fault=…` | none | what goes wrong; may be given several times, see below |
@@ -26,10 +26,11 @@
 //!
 //! | fault | what happens |
 //! |---|---|
-//! | `windows:N` | another program has all windows of 2 MiB but N: `ENOMEM` |
-//! | `no-large-windows` | the bridge shows no windows of 4 GiB: `EINVAL` |
+//! | `windows:N` | another program has all of the smallest windows (2 MiB; of an n150, 1 MiB) but N: `ENOMEM` |
+//! | `no-large-windows` | the bridge shows no windows of 4 GiB: `EINVAL`; of an n150, other programs have all but the smallest: `ENOMEM` |
 //! | `reset:N` | somebody resets the card when the N-th tile is let go: open files and mappings are dead |
 //! | `hang:N` | the N-th tile that is let go never executes anything |
+//! | `stuck:N` | the N-th tile that is let go cannot be held again: what is written to its reset register is lost |
 //! | `harvested:N` | the N-th window that is pointed somewhere shows a tile that is fused off: touching it loses the device |
 //! | `flip:N` | in the N-th read of more than four bytes the last bit is not what was there |
 //! | `unplug:N` | the card is pulled out at the N-th request: `ENODEV` from there on |
@@ -65,7 +66,8 @@ pub use machine::Counts;
 pub use options::{Library, Options};
 
 use hal_backend::{Failure, HostRange};
-use hal_emulation::threads::{Machines, Running};
+use hal_emulation::registry::Registry;
+use hal_emulation::threads::Running;
 use hal_emulation::{DeviceRange, Errno, Kernel};
 use machine::Machine;
 use std::fs::OpenOptions;
@@ -82,12 +84,13 @@ pub struct Emulator {
 }
 
 /// Every machine of this process.
-static MACHINES: Machines<Emulator> = Machines::new();
+static MACHINES: Registry<Options, Emulator> = Registry::new();
 
 impl Emulator {
     /// The machine with these options: the one that there is, or a new one.
     pub fn get(options: &Options) -> Result<Arc<Self>, Failure> {
-        MACHINES.shared(|machine| machine.options() == options, || Self::start(options.clone()))
+        // One that ends is nobody's any more: the next is made beside it.
+        MACHINES.open(options.clone(), None, |_| Self::start(options.clone()))
     }
 
     /// A machine that nobody else gets.

@@ -20,7 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
-use tenstorrent_chip::{BarAddress, Tile};
+use tenstorrent_abi::uapi::VENDOR;
+use tenstorrent_chip::{BarAddress, Family, Tile};
 
 /// The program that loads a library.
 pub const SERVER: &str = "tenstorrent-ttsim";
@@ -75,7 +76,7 @@ fn server() -> PathBuf {
 }
 
 impl Simulator {
-    pub(crate) fn start(library: &Library) -> Result<Self, Failure> {
+    pub(crate) fn start(library: &Library, family: &Family) -> Result<Self, Failure> {
         let path = library.path.clone();
         let server = server();
         let wrong = |error: Error| {
@@ -106,7 +107,17 @@ impl Simulator {
             state.regions = Regions::receive(&mut state.stream)?;
             Ok(())
         });
-        answered.map_err(|why| Failure::new(Code::FailedPrecondition, why)).map(|()| simulator)
+        let unusable = |why| Failure::new(Code::FailedPrecondition, why);
+        answered.map_err(unusable)?;
+        let (found, wanted) = (simulator.state.lock().regions.identity, identity(family));
+        if found != wanted {
+            return Err(unusable(format!(
+                "{} simulates {found:#010x}, and a {} is {wanted:#010x}: name a board of what it simulates with board=",
+                simulator.path.display(),
+                family.name
+            )));
+        }
+        Ok(simulator)
     }
 
     /// Asks something; why the process ended, if it has.
@@ -158,6 +169,11 @@ impl Simulator {
     }
 }
 
+/// What a chip says of itself in its first word on the bus.
+fn identity(family: &Family) -> u32 {
+    u32::from(family.device) << 16 | u32::from(VENDOR)
+}
+
 fn length(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).unwrap_or(u32::MAX)
 }
@@ -165,7 +181,7 @@ fn length(bytes: &[u8]) -> u32 {
 impl State {
     /// Where something is on the bus.
     fn bus(&self, place: BarAddress) -> u64 {
-        let [first, second, third] = self.regions.0;
+        let [first, second, third] = self.regions.starts;
         let base = match place.bar {
             0 => first,
             2 => second,

@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tenstorrent_abi::paths;
-use tenstorrent_abi::uapi::{SetNocCleanup, VENDOR, device};
+use tenstorrent_abi::uapi::{SetNocCleanup, VENDOR};
 use tenstorrent_chip::Tile;
 
 /// How many instructions each core of a tile executes before another tile has its turn.
@@ -184,7 +184,7 @@ impl Machine {
         if !self.present().contains(&number) || file != paths::DESCRIPTION {
             return Err(Errno::NOENT);
         }
-        let (vendor, device) = (VENDOR, device::BLACKHOLE);
+        let (vendor, device) = (VENDOR, self.options.board.family().device);
         Ok(format!(
             "DRIVER=tenstorrent\nPCI_ID={vendor:04X}:{device:04X}\nPCI_SLOT_NAME=0000:{:02x}:00.0\n",
             number + 1
@@ -251,6 +251,9 @@ impl Machine {
             let Some(card) = state.cards.get_mut(number) else { return };
             card.counts.launches += 1;
             let hangs = card.faults.strikes(fault::HANG);
+            if card.faults.strikes(fault::STUCK) {
+                board.chip.stick(tile);
+            }
             if card.faults.strikes(fault::RESET) {
                 self.reset(card);
                 return;

@@ -72,25 +72,23 @@ impl Options {
 
     /// The same, with chips of a library.
     pub fn with_library(self, path: PathBuf) -> Self {
-        let model = match self.board.model() {
-            Model::P100a => "p100a",
-            Model::P150 => "p150",
-        };
-        let board = format!("{model},columns={:#x},banks={:#x}", self.board.columns(), self.board.banks());
+        let (model, lines) = (self.board.model().name(), self.board.family().lines.name);
+        let board = format!("{model},{lines}={:#x},banks={:#x}", self.board.lines(), self.board.banks());
         Self { library: Some(Library { path, board }), ..self }
     }
 }
 
 fn board(parameters: &mut Parameters<'_>) -> Result<Board, Failure> {
-    let name = parameters.choice("board", &["p100a", "p150"])?.unwrap_or("p150");
-    let model = Model::named(name).unwrap_or(Model::P150);
-    let whole = Board::new(model);
-    let columns = mask(parameters, "columns", whole.columns())?;
+    let names = Model::ALL.map(Model::name);
+    let name = parameters.choice("board", &names)?;
+    let model = name.and_then(Model::named).unwrap_or(Model::P150);
+    let (whole, lines) = (Board::new(model), &model.family().lines);
+    let mask_of_lines = mask(parameters, lines.name, whole.lines())?;
     let banks = mask(parameters, "banks", whole.banks().into())?;
     let banks = u8::try_from(banks)
-        .map_err(|_| parameters.refuse("banks", &format!("is {banks:#x}; a chip has eight banks")))?;
-    Board::with_masks(model, columns, banks)
-        .map_err(|error| parameters.refuse("columns or banks", &format!("makes no such board: {error}")))
+        .map_err(|_| parameters.refuse("banks", &format!("is {banks:#x}; a chip has at most eight banks")))?;
+    Board::with_masks(model, mask_of_lines, banks)
+        .map_err(|error| parameters.refuse(lines.name, &format!("or banks makes no such board: {error}")))
 }
 
 fn mask(parameters: &mut Parameters<'_>, key: &'static str, default: u16) -> Result<u16, Failure> {
@@ -148,10 +146,22 @@ mod tests {
     }
 
     #[test]
+    fn a_wormhole_has_rows() {
+        let options = read(&[("board", "n150"), ("rows", "0x2ff")]).unwrap();
+        assert_eq!(options.board, Board::with_masks(Model::N150, 0x2ff, 0x3f).unwrap());
+        let library = options.with_library("/nowhere".into()).library.unwrap();
+        assert_eq!(library.board, "n150,rows=0x2ff,banks=0x3f");
+        let refused = read(&[("board", "n150"), ("columns", "0xff")]).unwrap_err();
+        assert!(refused.message().contains("columns"), "{refused}");
+        let refused = read(&[("board", "n150"), ("rows", "0x3ff")]).unwrap_err();
+        assert!(refused.message().contains("9 of 10 rows"), "{refused}");
+    }
+
+    #[test]
     fn each_wrong_value_is_refused_by_name() {
         for (key, value, part) in [
             ("cards", "0", "cards"),
-            ("board", "n150", "p100a, p150"),
+            ("board", "n300", "p100a, p150, n150"),
             ("columns", "12", "such as 0xfff"),
             ("columns", "0x1fff", "12 of 14 columns"),
             ("banks", "0x1ff", "eight banks"),

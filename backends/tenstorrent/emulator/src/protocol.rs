@@ -2,7 +2,7 @@
 
 //! What is said between a program and the process that has a simulator's library loaded.
 //!
-//! First the process says where the device's regions are. Then the program asks: a [header](Request), with the bytes behind it
+//! First the process says what the device is, and where its regions are. Then the program asks: a [header](Request), with the bytes behind it
 //! where some are written. Only what is read is answered, with its bytes. The end of the stream is the end of the process.
 
 use std::io::{Error, ErrorKind, Read, Result};
@@ -83,25 +83,33 @@ impl Request {
     }
 }
 
-/// Where regions 0, 2 and 4 are on the bus.
+/// What a device is, as its first word on the bus says it, and where regions 0, 2 and 4 are there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Regions(pub [u64; 3]);
+pub struct Regions {
+    /// The device and its vendor.
+    pub identity: u32,
+    /// Where each region is.
+    pub starts: [u64; 3],
+}
 
 impl Regions {
     /// As they are sent.
     pub fn encode(self) -> Vec<u8> {
-        self.0.map(u64::to_le_bytes).concat()
+        let starts = self.starts.into_iter().flat_map(u64::to_le_bytes);
+        self.identity.to_le_bytes().into_iter().chain(starts).collect()
     }
 
     /// Receives them.
     pub fn receive(stream: &mut impl Read) -> Result<Self> {
-        let mut regions = [0; 3];
-        for region in &mut regions {
+        let mut identity = [0; 4];
+        stream.read_exact(&mut identity)?;
+        let mut starts = [0; 3];
+        for region in &mut starts {
             let mut bytes = [0; 8];
             stream.read_exact(&mut bytes)?;
             *region = u64::from_le_bytes(bytes);
         }
-        Ok(Self(regions))
+        Ok(Self { identity: u32::from_le_bytes(identity), starts })
     }
 }
 
@@ -119,7 +127,7 @@ mod tests {
         ] {
             assert_eq!(Request::receive(&mut request.encode().as_slice()).unwrap(), Some(request));
         }
-        let regions = Regions([1 << 32, 5, u64::MAX]);
+        let regions = Regions { identity: 0x401e_1e52, starts: [1 << 32, 5, u64::MAX] };
         assert_eq!(Regions::receive(&mut regions.encode().as_slice()).unwrap(), regions);
     }
 

@@ -11,18 +11,9 @@ use hal_emulation::{Errno, identity};
 use std::os::fd::BorrowedFd;
 use tenstorrent_abi::uapi::{self, Request};
 use tenstorrent_abi::{Version, paths};
-use tenstorrent_chip::{
-    BAR0_BYTES, BAR2_BYTES, BAR4_BYTES, BarAddress, CONFIGURATION, LARGE_WINDOW, WINDOW, WINDOWS,
-};
+use tenstorrent_chip::{BarAddress, Family};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The window that the kernel has for itself.
-const KERNEL_WINDOW: u32 = FIRST_LARGE - 1;
-/// The first window of 4 GiB.
-#[expect(clippy::cast_possible_truncation, reason = "there are 202")]
-const FIRST_LARGE: u32 = WINDOWS as u32;
-/// How many windows of 4 GiB a bridge shows.
-const LARGE_WINDOWS: u32 = (BAR4_BYTES / LARGE_WINDOW) as u32;
 /// `TENSTORRENT_MAX_INBOUND_TLBS`.
 const MOST_WINDOWS: u32 = 256;
 /// The larger of `x` and `y` that is let through (`ioctl_set_noc_cleanup`).
@@ -96,6 +87,10 @@ impl Machine {
 }
 
 impl Call<'_> {
+    fn family(&self) -> &'static Family {
+        self.machine.options.board.family()
+    }
+
     fn has(&self, since: Version) -> Result<(), Errno> {
         if self.machine.options.module >= since { Ok(()) } else { Err(Errno::INVAL) }
     }
@@ -103,7 +98,7 @@ impl Call<'_> {
     fn answer(&mut self, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
         match Request::numbered(request).ok_or(Errno::INVAL)? {
             Request::GetDeviceInfo => self.device_info(argument),
-            Request::QueryMappings => query_mappings(argument),
+            Request::QueryMappings => query_mappings(self.family(), argument),
             Request::GetDriverInfo => self.driver_info(argument),
             Request::ResetDevice => self.reset_device(argument),
             Request::LockCtl => self.lock_ctl(argument),
@@ -130,7 +125,7 @@ impl Call<'_> {
         let info = uapi::GetDeviceInfo {
             output_size_bytes: length::<uapi::GetDeviceInfo>(4),
             vendor_id: uapi::VENDOR,
-            device_id: uapi::device::BLACKHOLE,
+            device_id: self.family().device,
             subsystem_vendor_id: uapi::VENDOR,
             subsystem_id: 0x40,
             bus_dev_fn: bus << 8,
@@ -209,22 +204,29 @@ impl Call<'_> {
     /// `ioctl_allocate_tlb`: the first window of this size that is free.
     fn allocate_tlb(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
         let asked: uapi::AllocateTlb = take(argument)?;
-        let first = FIRST_LARGE;
-        let large = if self.card.faults.has(fault::NO_LARGE_WINDOWS) { 0 } else { LARGE_WINDOWS };
-        let (ids, size) = match asked.size {
-            WINDOW => (0..first, WINDOW),
-            LARGE_WINDOW => (first..first + large, LARGE_WINDOW),
-            _ => return Err(Errno::INVAL),
-        };
-        if ids.is_empty() {
+        let family = self.family();
+        let mut first = 0;
+        let mut kinds = family.windows.iter().map(|kind| {
+            let ids = first..first + kind.count;
+            first = ids.end;
+            (kind, ids)
+        });
+        let (kind, ids) = kinds.find(|(kind, _)| kind.size == asked.size).ok_or(Errno::INVAL)?;
+        // The smallest come first.
+        let is_small = ids.start == 0;
+        if kind.bar == 4 && self.card.faults.has(fault::NO_LARGE_WINDOWS) {
             return Err(Errno::INVAL);
         }
-        let left = self.card.faults.value(fault::WINDOWS).filter(|_| size == WINDOW).unwrap_or(u64::MAX);
+        let left = self.card.faults.value(fault::WINDOWS).filter(|_| is_small).unwrap_or(u64::MAX);
+        let left = if !is_small && self.card.faults.has(fault::NO_LARGE_WINDOWS) { 0 } else { left };
         let taken = self.card.windows.keys().filter(|id| ids.contains(id)).count() as u64;
-        let free = |id: &u32| *id != KERNEL_WINDOW && !self.card.windows.contains_key(id);
+        let kernel = kernel_window(family);
+        let free = |id: &u32| *id != kernel && !self.card.windows.contains_key(id);
         let base = ids.start;
         let id = ids.into_iter().find(free).filter(|_| taken < left).ok_or(Errno::NOMEM)?;
-        let offset = u64::from(id - base) * size + if size == WINDOW { 0 } else { BAR0_BYTES };
+        let offset = kind.offset + u64::from(id - base) * kind.size;
+        // Those of the third region come behind the first.
+        let offset = offset + if kind.bar == 0 { 0 } else { family.regions[0] };
         let window = uapi::AllocateTlb {
             id,
             mmap_offset_uc: paths::WINDOWS_UNCACHED + offset,
@@ -254,40 +256,42 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// `ioctl_configure_tlb`, `blackhole_configure_tlb`: into the registers of the bridge.
+    /// `ioctl_configure_tlb`, `blackhole_configure_tlb`, `wormhole_configure_tlb`: into the registers of the bridge.
     fn configure_tlb(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
         let asked: uapi::ConfigureTlb = take(argument)?;
         self.window(asked.id)?;
-        let config = asked.config;
-        let size = if asked.id < FIRST_LARGE { WINDOW } else { LARGE_WINDOW };
-        if !config.addr.is_multiple_of(size) {
+        let (config, family) = (asked.config, self.family());
+        let size = family.window(asked.id).ok_or(Errno::INVAL)?.0.size;
+        let address_bits = family.address_bits;
+        if !config.addr.is_multiple_of(size) || config.addr.checked_shr(address_bits).unwrap_or(0) != 0 {
             return Err(Errno::INVAL);
         }
         let (mut x, mut y) = (config.x_end, config.y_end);
         if self.card.faults.strikes(fault::HARVESTED) {
-            // The last column, which no board has.
-            (x, y) = (16, 2);
+            (x, y) = family.fused_off;
         }
         let field = |value: u128, bits: u32| value & ((1 << bits) - 1);
         let mut setting = 0_u128;
         let mut at = 0;
         for (value, bits) in [
-            (u128::from(config.addr / size), 64 - size.trailing_zeros()),
+            (u128::from(config.addr / size), address_bits - size.trailing_zeros()),
             (x.into(), 6),
             (y.into(), 6),
             (config.x_start.into(), 6),
             (config.y_start.into(), 6),
-            (config.noc.into(), 2),
+            (config.noc.into(), family.plane_bits),
             (config.mcast.into(), 1),
             (config.ordering.into(), 2),
             (config.linked.into(), 1),
-            (config.static_vc.into(), 1),
+            // `construct_tlb_config` of a Wormhole leaves it out.
+            (config.static_vc.into(), u32::from(family.static_channels)),
         ] {
             setting |= field(value, bits) << at;
             at += bits;
         }
-        for (word, bytes) in (0..).zip(setting.to_le_bytes().chunks_exact(4).take(3)) {
-            let offset = CONFIGURATION + 12 * u64::from(asked.id) + 4 * word;
+        let words = family.setting_words;
+        for (word, bytes) in (0..).zip(setting.to_le_bytes().chunks_exact(4).take(words)) {
+            let offset = family.configuration + 4 * (words as u64 * u64::from(asked.id) + word);
             // A card that was lost takes no settings any more, and the driver does not look.
             let _ = self.card.board.chip.write(BarAddress { bar: 0, offset }, bytes);
         }
@@ -324,10 +328,15 @@ impl Call<'_> {
     }
 }
 
+/// The window that the kernel has for itself: the last of those in the first region.
+fn kernel_window(family: &Family) -> u32 {
+    family.windows.iter().filter(|kind| kind.bar == 0).map(|kind| kind.count).sum::<u32>() - 1
+}
+
 /// `ioctl_query_mappings`: the three regions, each uncached and combining.
-fn query_mappings(argument: &mut [u8]) -> Result<(), Errno> {
+fn query_mappings(family: &Family, argument: &mut [u8]) -> Result<(), Errno> {
     let asked: uapi::QueryMappings = take(argument)?;
-    let regions = [BAR0_BYTES, BAR0_BYTES, BAR2_BYTES, BAR2_BYTES, BAR4_BYTES, BAR4_BYTES];
+    let regions = family.regions.into_iter().flat_map(|length| [length; 2]);
     let mut known = (1..).zip(regions).map(|(mapping_id, mapping_size)| uapi::Mapping {
         mapping_id,
         mapping_base: u64::from(mapping_id - 1) << 36,

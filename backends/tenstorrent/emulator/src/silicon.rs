@@ -22,7 +22,7 @@ impl Silicon {
     pub(crate) fn new(options: &Options) -> Result<Self, Failure> {
         match &options.library {
             None => Ok(Silicon::Here(Box::new(Chip::new(options.board)))),
-            Some(library) => Simulator::start(library).map(Silicon::Apart),
+            Some(library) => Simulator::start(library, options.board.family()).map(Silicon::Apart),
         }
     }
 
@@ -84,6 +84,13 @@ impl Silicon {
         let runs = chip.turn(tile, budget);
         chip.pass(budget);
         runs
+    }
+
+    /// Has the cores of a tile stay as they are, of one that is here.
+    pub(crate) fn stick(&self, tile: usize) {
+        if let Some(chip) = self.here() {
+            chip.stick(tile);
+        }
     }
 
     /// What was done by one that is here; nobody counts, else.

@@ -14,7 +14,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tenstorrent_abi::paths;
-use tenstorrent_chip::{BAR0_BYTES, BarAddress, LARGE_WINDOW, WINDOW, WINDOWS};
+use tenstorrent_chip::BarAddress;
 
 /// A mapping of a window.
 struct WindowRange {
@@ -52,12 +52,13 @@ pub(crate) fn map(
         .into_iter()
         .find_map(|base| offset.checked_sub(base).filter(|&within| within < paths::MAPPABLE));
     let within = within.ok_or(Errno::INVAL)?;
-    let (bar, at, size, first) = match within.checked_sub(BAR0_BYTES) {
-        Some(at) => (4, at, LARGE_WINDOW, WINDOWS as u64),
-        None => (0, within, WINDOW, 0),
+    let family = machine.options.board.family();
+    let (bar, at) = match within.checked_sub(family.regions[0]) {
+        Some(at) => (4, at),
+        None => (0, within),
     };
-    let window = u32::try_from(first + at / size).map_err(|_| Errno::INVAL)?;
-    if !at.is_multiple_of(size) || length > size || length == 0 {
+    let (window, kind) = family.window_at(bar, at).ok_or(Errno::INVAL)?;
+    if !(at - kind.offset).is_multiple_of(kind.size) || length > kind.size || length == 0 {
         return Err(Errno::INVAL);
     }
     let owned = card.windows.get_mut(&window).filter(|owned| owned.file == owner).ok_or(Errno::PERM)?;

@@ -86,6 +86,9 @@ pub enum ElfError {
     /// No query function.
     #[error("it does not export iree_hal_executable_library_query: it is not an executable of IREE's")]
     NoQuery,
+    /// Attributes that name an architecture that is none.
+    #[error("its attributes say that it is compiled for {0:?}, which is no RISC-V of 32 bits")]
+    Architecture(String),
     /// Too large.
     #[error(
         "it needs {needed} bytes of memory and there are {room}; compile fewer or smaller kernels into one executable"
@@ -154,6 +157,14 @@ pub(crate) fn read(file: &[u8], room: u32) -> Result<Elf, ElfError> {
     let query = query(&view, &dynamic)?;
     let relocations = relocations(&view, &dynamic, length)?;
     Ok(Elf { relocations, query, length, segments })
+}
+
+/// The compiler's attributes of a file; nothing, if it has none.
+pub(crate) fn attributes(file: &[u8]) -> Result<Option<&[u8]>, ElfError> {
+    let headers = headers(file)?;
+    let header = headers.iter().find(|header| header.kind == PT_RISCV_ATTRIBUTES && header.file_length > 0);
+    let attributes = header.map(|header| part(file, header.file_offset, header.file_length));
+    attributes.map(|part| part.ok_or(Outside("the attributes"))).transpose()
 }
 
 const PT_NULL: u32 = 0;

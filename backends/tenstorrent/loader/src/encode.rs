@@ -2,7 +2,7 @@
 
 //! RISC-V instructions as words, and an assembler for the little code that a driver needs.
 //!
-//! Only what is used: RV32IM and the moves between integer and float registers.
+//! Only what is used: RV32IM, and what brings floats to integer registers and back.
 
 /// An integer register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,10 @@ impl Reg {
     pub const RA: Reg = Reg(1);
     /// The stack pointer.
     pub const SP: Reg = Reg(2);
+    /// What compilers keep for purposes that executables here do not have: the global pointer, and that of a thread.
+    pub const GP: Reg = Reg(3);
+    /// See [`Reg::GP`].
+    pub const TP: Reg = Reg(4);
     /// Temporary registers.
     pub const T: [Reg; 7] = [Reg(5), Reg(6), Reg(7), Reg(28), Reg(29), Reg(30), Reg(31)];
     /// Arguments; the first is also the result.
@@ -61,6 +65,8 @@ register_register! {
     sub = 0, 0x20;
     /// `rd = rs1 << rs2`
     sll = 1, 0;
+    /// `rd = rs1 < rs2`, with signs.
+    slt = 2, 0;
     /// `rd = rs1 < rs2`, without signs.
     sltu = 3, 0;
     /// `rd = rs1 ^ rs2`
@@ -71,6 +77,10 @@ register_register! {
     or = 6, 0;
     /// `rd = rs1 & rs2`
     and = 7, 0;
+    /// `rd = rs1 * rs2`, the lower half.
+    mul = 0, 1;
+    /// `rd = rs1 * rs2`, the upper half, without signs.
+    mulhu = 3, 1;
     /// `rd = rs1 / rs2`, without signs.
     divu = 5, 1;
     /// `rd = rs1 % rs2`, without signs.
@@ -107,6 +117,11 @@ pub const fn srli(rd: Reg, rs1: Reg, distance: i32) -> u32 {
     i_type(0x13, 5, rd.0, rs1.0, distance & 31)
 }
 
+/// `rd = rs1 >> distance`, with the sign.
+pub const fn srai(rd: Reg, rs1: Reg, distance: i32) -> u32 {
+    i_type(0x13, 5, rd.0, rs1.0, distance & 31 | 0x400)
+}
+
 /// `rd = upper`, whose lowest twelve bits are zero.
 pub const fn lui(rd: Reg, upper: u32) -> u32 {
     upper & 0xffff_f000 | rd.0 << 7 | 0x37
@@ -134,14 +149,14 @@ pub const fn jalr(rd: Reg, rs1: Reg, offset: i32) -> u32 {
     i_type(0x67, 0, rd.0, rs1.0, offset)
 }
 
-/// `rd = rs1`, the bits of a float.
-pub const fn fmv_x_w(rd: Reg, rs1: FloatReg) -> u32 {
-    r_type(0x53, 0, 0x70, rd.0, rs1.0, 0)
+/// `rd = memory[rs1 + offset]`, the bits of a float.
+pub const fn flw(rd: FloatReg, offset: i32, rs1: Reg) -> u32 {
+    i_type(0x07, 2, rd.0, rs1.0, offset)
 }
 
 /// `rd = rs1`, the bits of a float.
-pub const fn fmv_w_x(rd: FloatReg, rs1: Reg) -> u32 {
-    r_type(0x53, 0, 0x78, rd.0, rs1.0, 0)
+pub const fn fmv_x_w(rd: Reg, rs1: FloatReg) -> u32 {
+    r_type(0x53, 0, 0x70, rd.0, rs1.0, 0)
 }
 
 /// Goes a distance from here; `rd` is what comes after. `None` if that is a mebibyte or more, or no multiple of two.

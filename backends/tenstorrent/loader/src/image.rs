@@ -2,10 +2,11 @@
 
 //! An executable as it will be in memory.
 
-use crate::bytes::{part, put_u32};
+use crate::bytes::{part, put_u32, u32_at};
 use crate::elf::{self, ElfError};
 use crate::scan::{Cores, Unfit, scan, stores_narrowly};
 use crate::veneer;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use thiserror::Error;
 
@@ -55,25 +56,16 @@ pub struct Image {
     /// Where the executable's own code is, from the image's beginning.
     pub(crate) code: Vec<Range<u32>>,
     query: u32,
-    replaced: usize,
     narrow_stores: bool,
-    /// Where instructions were replaced that give an integer: places from the image's beginning, and the registers.
-    pub(crate) integer_results: Vec<(u32, u32)>,
+    /// The instructions that were replaced, by where they were from the image's beginning.
+    pub(crate) replaced: BTreeMap<u32, u32>,
 }
 
 impl Image {
     /// One of nothing but code, at address 0.
     #[cfg(test)]
     pub(crate) fn of_code(bytes: Vec<u8>, code: Range<u32>) -> Self {
-        Self {
-            bytes,
-            base: 0,
-            code: vec![code],
-            query: 0,
-            replaced: 0,
-            narrow_stores: false,
-            integer_results: Vec::new(),
-        }
+        Self { bytes, base: 0, code: vec![code], query: 0, narrow_stores: false, replaced: BTreeMap::new() }
     }
 
     /// What is to be in memory from [`Target::base`] on. Some of it is data that the executable writes.
@@ -98,7 +90,12 @@ impl Image {
 
     /// How many instructions were replaced.
     pub fn replaced(&self) -> usize {
-        self.replaced
+        self.replaced.len()
+    }
+
+    /// An instruction of the executable's own code, as it was in the file.
+    pub(crate) fn instruction(&self, at: u32) -> u32 {
+        self.replaced.get(&at).copied().unwrap_or_else(|| u32_at(&self.bytes, at).unwrap_or(0))
     }
 }
 
@@ -130,7 +127,7 @@ pub fn load(file: &[u8], target: Target) -> Result<Image, LoadError> {
     }
     if !sites.is_empty() {
         let at = elf.length.next_multiple_of(16);
-        let (code, jumps) = veneer::assemble(&sites, at).ok_or(LoadError::TooFar)?;
+        let (code, jumps) = veneer::assemble(&sites, at, cores).ok_or(LoadError::TooFar)?;
         let needed = u64::from(at) + 4 * code.len() as u64;
         if needed > u64::from(room) {
             return Err(ElfError::TooLarge { needed, room }.into());
@@ -142,8 +139,6 @@ pub fn load(file: &[u8], target: Target) -> Result<Image, LoadError> {
         }
     }
     let query = base.wrapping_add(elf.query);
-    let integers = sites.iter().filter(|site| site.routine.gives_an_integer());
-    let integer_results = integers.map(|site| (site.at, site.rd)).collect();
-    let replaced = sites.len();
-    Ok(Image { bytes, base, code: code_ranges, query, replaced, narrow_stores, integer_results })
+    let replaced = sites.iter().map(|site| (site.at, site.word)).collect();
+    Ok(Image { bytes, base, code: code_ranges, query, narrow_stores, replaced })
 }

@@ -12,9 +12,11 @@
 
 #![forbid(unsafe_code)]
 
+mod attributes;
 mod bytes;
 mod elf;
 pub mod encode;
+pub mod float;
 mod image;
 pub mod library;
 pub mod paging;
@@ -22,6 +24,7 @@ mod reach;
 mod scan;
 pub mod veneer;
 
+pub use attributes::{Extensions, extensions, is_extension};
 pub use elf::ElfError;
 pub use image::{Image, LoadError, Target, load};
 pub use scan::{Cores, Unfit};

@@ -20,12 +20,13 @@
 //! A veneer needs two registers. It has `gp` and `tp`, which compilers keep for purposes that such executables do not have; one that
 //! writes either is refused.
 
-use crate::bytes::{put_u32, u32_at};
+use crate::bytes::put_u32;
 use crate::elf::ElfError;
-use crate::encode::{Assembler, Reg, When, add, addi, jal, lw, slli, srli};
+use crate::encode::{Assembler, Reg, When, add, addi, jal, lui, lw, slli, srli};
 use crate::image::{Image, LoadError};
 use crate::reach::Reach;
-use crate::scan::Unfit;
+use crate::scan::{Unfit, is_kept, writes_integer};
+use crate::veneer::{OWN_MEMORY, behind_page};
 use std::collections::BTreeSet;
 
 /// How many bytes a page has.
@@ -46,8 +47,8 @@ pub const fn first_address(entry: u32) -> u32 {
     entry / ENTRY * PAGE
 }
 
-const GP: Reg = Reg::numbered(3);
-const TP: Reg = Reg::numbered(4);
+const GP: Reg = Reg::GP;
+const TP: Reg = Reg::TP;
 const STACK_POINTER: u32 = 2;
 const FRAME_POINTER: u32 = 8;
 
@@ -106,15 +107,38 @@ impl Image {
             asm.emit_all([srli(TP, address, 12), slli(TP, TP, 3), lw(TP, entry, TP)]);
             let absent = asm.label();
             asm.branch(When::Lt, Reg::ZERO, TP, absent);
-            asm.emit_all([add(GP, address, TP), access.by_gp()]);
-            let from = here(&asm).map_err(|_| LoadError::TooFar)?;
-            asm.emit(jal(Reg::ZERO, distance(from, access.at + 4)).ok_or(LoadError::TooFar)?);
+            // Of a float register that is in memory, a part of the work comes behind the veneer.
+            let in_memory = self.replaced.contains_key(&access.at);
+            let behind = asm.label();
+            asm.emit_all([
+                add(GP, address, TP),
+                match (in_memory, access.store) {
+                    (false, _) => access.by_gp(),
+                    (true, false) => lw(TP, 0, GP),
+                    (true, true) => lui(TP, OWN_MEMORY),
+                },
+            ]);
+            let back = |asm: &mut Assembler| {
+                let from = here(asm).map_err(|_| LoadError::TooFar)?;
+                asm.emit(jal(Reg::ZERO, distance(from, access.at + 4)).ok_or(LoadError::TooFar)?);
+                Ok::<_, LoadError>(())
+            };
+            if in_memory {
+                asm.jump(Reg::ZERO, behind);
+            } else {
+                back(&mut asm)?;
+            }
             asm.bind(absent);
             if offset == 0 {
                 asm.emit(addi(GP, register, 0));
             }
             let from = here(&asm).map_err(|_| LoadError::TooFar)?.wrapping_add(self.base);
             asm.emit(jal(TP, distance(from, bringer)).ok_or(LoadError::TooFar)?);
+            if in_memory {
+                asm.bind(behind);
+                behind_page(&mut asm, access.word, access.store);
+                back(&mut asm)?;
+            }
         }
         let code = asm.finish();
         let needed = u64::from(at) + 4 * code.len() as u64;
@@ -148,10 +172,10 @@ impl Image {
         let mut accesses = Vec::new();
         for range in &self.code {
             for at in range.clone().step_by(4).filter(|&at| reach.has(at)) {
-                let word = u32_at(&self.bytes, at).unwrap_or(0);
-                let (opcode, rd, rs1) = (word & 0x7f, word >> 7 & 31, word >> 15 & 31);
+                let word = self.instruction(at);
+                let (opcode, rs1) = (word & 0x7f, word >> 15 & 31);
                 let unfit = |why| Unfit { at, word, why };
-                if matches!(opcode, 0x03 | 0x13 | 0x17 | 0x33 | 0x37 | 0x67 | 0x6f) && matches!(rd, 3 | 4) {
+                if writes_integer(word).is_some_and(is_kept) {
                     return Err(unfit(
                         "writes gp or tp, which code for more memory than a tile has does not",
                     )
@@ -172,7 +196,7 @@ impl Image {
     fn has_frame_pointer(&self, places: &BTreeSet<u32>) -> bool {
         let (mut is_set, mut is_other) = (false, false);
         for &at in places {
-            let word = u32_at(&self.bytes, at).unwrap_or(0);
+            let word = self.instruction(at);
             let writes = writes_integer(word) == Some(FRAME_POINTER);
             let by_stack = word >> 15 & 31 == STACK_POINTER;
             match word & 0x707f {
@@ -180,24 +204,11 @@ impl Image {
                 0x13 if writes && by_stack => is_set = true,
                 // lw s0, …(sp)
                 0x2003 if writes && by_stack => {}
-                _ => is_other |= writes || self.integer_results.contains(&(at, FRAME_POINTER)),
+                _ => is_other |= writes,
             }
         }
         is_set && !is_other
     }
-}
-
-/// The integer register that an instruction writes, if it writes one.
-fn writes_integer(word: u32) -> Option<u32> {
-    let (opcode, funct7) = (word & 0x7f, word >> 25);
-    let writes = match opcode {
-        // Stores and branches, fences, loads of floats, and what is fused.
-        0x23 | 0x27 | 0x63 | 0x0f | 0x07 | 0x43 | 0x47 | 0x4b | 0x4f => false,
-        // Of floats: comparisons, conversions to integers, and moves to them.
-        0x53 => matches!(funct7, 0x50 | 0x60 | 0x70),
-        _ => true,
-    };
-    writes.then_some(word >> 7 & 31)
 }
 
 #[cfg(test)]
@@ -295,7 +306,8 @@ mod tests {
         other[4] = 0x0005_0413;
         assert_eq!(changed(&image(&other), 0), [3]);
         let mut replaced = image(&framed);
-        replaced.integer_results = vec![(4, FRAME_POINTER)];
+        // fcvt.w.s s0, fa0, rtz
+        replaced.replaced.insert(4, 0xc005_1453);
         assert_eq!(changed(&replaced, 0), [3, 4]);
         let mut never = framed;
         never[2] = 0x0000_0013;

@@ -91,13 +91,13 @@ impl Reach {
                     }
                     match jump {
                         Some(Jump::Maybe(target)) => open.push(target),
-                        Some(Jump::Call(target)) => calls.push(target),
+                        Some(Jump::Call(target)) if is_code(target) => calls.push(target),
                         Some(Jump::Always(target)) if is_code(target) => {
                             at = target;
                             continue;
                         }
                         // What replaces an instruction is no part of the executable's own code, and comes back behind it.
-                        Some(Jump::Always(_)) => {}
+                        Some(Jump::Call(_) | Jump::Always(_)) => {}
                         // Zeros fill what is between functions.
                         None if word == RETURN || word == 0 => break,
                         None if word & 0x7f == 0x67 => return Self::All,

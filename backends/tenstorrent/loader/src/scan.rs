@@ -5,8 +5,11 @@
 //! Compilers do not know these cores. What they emit that can be done in other instructions is to be replaced; what cannot is
 //! refused, with the word and where it is, before anything runs: hardware would execute it as something else.
 
+use crate::attributes::Extensions;
 use crate::bytes::u32_at;
-use crate::veneer::{Rounding, Routine};
+use crate::float::{Order, Rounding, Routine, Sign};
+use crate::veneer::Own;
+use std::fmt;
 use thiserror::Error;
 
 /// The cores that an executable is loaded for.
@@ -16,6 +19,29 @@ pub enum Cores {
     Wormhole,
     /// RV32IM with Zicsr, Zaamo, Zba, Zbb and F without division, square root and roundings other than the nearest.
     Blackhole,
+}
+
+impl Cores {
+    /// The RISC-V extensions that code for them may be compiled with: what they execute, and what is replaced.
+    pub fn extensions(self) -> Extensions {
+        Extensions::of(
+            match self {
+                Cores::Wormhole => &["m", "f"][..],
+                Cores::Blackhole => &["m", "f", "zaamo", "zba", "zbb"],
+            }
+            .iter()
+            .copied(),
+        )
+    }
+}
+
+impl fmt::Display for Cores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cores::Wormhole => "Wormhole",
+            Cores::Blackhole => "Blackhole",
+        })
+    }
 }
 
 /// Something that the cores cannot do, and that is not replaced.
@@ -35,42 +61,68 @@ pub struct Unfit {
 pub(crate) struct Site {
     /// Where, from the image's beginning.
     pub(crate) at: u32,
+    /// What was there.
+    pub(crate) word: u32,
     /// What does its work.
-    pub(crate) routine: Routine,
-    /// The number of the register for the result.
-    pub(crate) rd: u32,
-    /// The number of the first operand's register.
-    pub(crate) rs1: u32,
-    /// The number of the second operand's register.
-    pub(crate) rs2: u32,
+    pub(crate) replacement: Replacement,
+}
+
+/// What does an instruction's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replacement {
+    /// A routine.
+    Routine(Routine),
+    /// A veneer of its own.
+    Own(Own),
+    /// A veneer that moves bits between registers.
+    Move,
 }
 
 const COMPRESSED: &str = "is a compressed one, and the cores have none; compile without +c";
-const NO_FLOATS: &str = "is for floats, and Wormhole's cores have none; compile without +f, or for Blackhole";
 const PRECISION: &str = "is for floats of another size than 32 bits; compile without +d and +zfh";
 const ROUNDING: &str = "asks for a rounding that the cores do not have";
 const VECTOR: &str = "is for vectors; compile without +v";
 const RESERVATION: &str = "is one of lr and sc, which the cores do not have; compile without +a";
-const BLACKHOLE_ONLY: &str = "is one that Wormhole's cores do not have; compile with +m alone";
+const BLACKHOLE_ONLY: &str = "is one that Wormhole's cores do not have; compile with +m and +f alone";
 const UNKNOWN: &str = "is not one of the cores'";
-const STACK_POINTER: &str = "must be replaced, which is not possible for one that writes the stack pointer";
+const KEPT: &str = "writes gp or tp, with which the loader replaces instructions that the cores lack";
 
 /// The instructions of some code that are to be replaced.
 pub(crate) fn scan(code: &[u8], address: u32, cores: Cores) -> Result<Vec<Site>, Unfit> {
     let mut sites = Vec::new();
+    let mut kept = None;
     for (at, word) in (address..).step_by(4).zip(code.chunks_exact(4)) {
         let word = u32_at(word, 0).unwrap_or(0);
         let unfit = |why| Unfit { at, word, why };
-        if let Some(routine) = examine(word, cores).map_err(unfit)? {
-            let site =
-                Site { at, routine, rd: field(word, 7, 5), rs1: field(word, 15, 5), rs2: field(word, 20, 5) };
-            if routine.gives_an_integer() && site.rd == 2 {
-                return Err(unfit(STACK_POINTER));
-            }
-            sites.push(site);
+        if let Some(replacement) = examine(word, cores).map_err(unfit)? {
+            sites.push(Site { at, word, replacement });
+        }
+        if writes_integer(word).is_some_and(is_kept) {
+            kept.get_or_insert(unfit(KEPT));
         }
     }
-    Ok(sites)
+    match kept {
+        Some(unfit) if !sites.is_empty() => Err(unfit),
+        _ => Ok(sites),
+    }
+}
+
+/// Whether an integer register is one that veneers have for themselves.
+pub(crate) const fn is_kept(register: u32) -> bool {
+    matches!(register, 3 | 4)
+}
+
+/// The integer register that an instruction writes, if it writes one.
+pub(crate) fn writes_integer(word: u32) -> Option<u32> {
+    let (opcode, funct7) = (word & 0x7f, word >> 25);
+    let writes = match opcode {
+        // Stores and branches, fences, loads of floats, and what is fused.
+        0x23 | 0x27 | 0x63 | 0x0f | 0x07 | 0x43 | 0x47 | 0x4b | 0x4f => false,
+        // Of floats: comparisons, conversions to integers, and moves to them.
+        0x53 => matches!(funct7, 0x50 | 0x60 | 0x70),
+        _ => word != 0,
+    };
+    writes.then_some(word >> 7 & 31)
 }
 
 /// Whether some code stores bytes or halves, but for those that it finds by its stack pointer.
@@ -83,12 +135,12 @@ pub(crate) fn stores_narrowly(code: &[u8]) -> bool {
     })
 }
 
-const fn field(word: u32, from: u32, count: u32) -> u32 {
+pub(crate) const fn field(word: u32, from: u32, count: u32) -> u32 {
     (word >> from) & ((1 << count) - 1)
 }
 
 /// What replaces an instruction, if anything has to; why it cannot be executed, if nothing can.
-fn examine(word: u32, cores: Cores) -> Result<Option<Routine>, &'static str> {
+fn examine(word: u32, cores: Cores) -> Result<Option<Replacement>, &'static str> {
     // Zeros fill the space between functions, and are refused by every core that comes across them.
     if word == 0 {
         return Ok(None);
@@ -97,14 +149,14 @@ fn examine(word: u32, cores: Cores) -> Result<Option<Routine>, &'static str> {
         return Err(COMPRESSED);
     }
     let funct3 = field(word, 12, 3);
-    let float = matches!(field(word, 0, 7), 0x07 | 0x27 | 0x43 | 0x47 | 0x4b | 0x4f | 0x53);
-    if cores == Cores::Wormhole {
-        if float {
-            return Err(NO_FLOATS);
-        }
-        if !is_rv32im(word) {
-            return Err(BLACKHOLE_ONLY);
-        }
+    if matches!(field(word, 0, 7), 0x07 | 0x27 | 0x43 | 0x47 | 0x4b | 0x4f | 0x53) {
+        let replacement = float(word)?;
+        return Ok(
+            Some(replacement).filter(|&replacement| cores == Cores::Wormhole || !is_executed(replacement))
+        );
+    }
+    if cores == Cores::Wormhole && !is_rv32im(word) {
+        return Err(BLACKHOLE_ONLY);
     }
     let known = |is_known: bool| if is_known { Ok(None) } else { Err(UNKNOWN) };
     match field(word, 0, 7) {
@@ -117,19 +169,11 @@ fn examine(word: u32, cores: Cores) -> Result<Option<Routine>, &'static str> {
         0x33 => known(is_rv32im(word) || is_bit_operation_of_two(word)),
         // Calls of a debugger, and control registers.
         0x73 => known(matches!(word, 0x0000_0073 | 0x0010_0073) || !matches!(funct3, 0 | 4)),
-        0x07 | 0x27 => match funct3 {
-            2 => Ok(None),
-            1 | 3 | 4 => Err(PRECISION),
-            _ => Err(VECTOR),
-        },
         0x2f => match (funct3, field(word, 27, 5)) {
             (2, 2 | 3) => Err(RESERVATION),
             (2, 0 | 1 | 4 | 8 | 12 | 16 | 20 | 24 | 28) => Ok(None),
             _ => Err(UNKNOWN),
         },
-        0x43 | 0x47 | 0x4b | 0x4f | 0x53 if field(word, 25, 2) != 0 => Err(PRECISION),
-        0x43 | 0x47 | 0x4b | 0x4f => nearest(funct3).map(|()| None),
-        0x53 => float_operation(word),
         0x57 => Err(VECTOR),
         _ => Err(UNKNOWN),
     }
@@ -179,30 +223,82 @@ fn nearest(mode: u32) -> Result<(), &'static str> {
     if matches!(mode, 0 | 7) { Ok(()) } else { Err(ROUNDING) }
 }
 
-fn float_operation(word: u32) -> Result<Option<Routine>, &'static str> {
-    let (mode, rs2) = (field(word, 12, 3), field(word, 20, 5));
-    match field(word, 27, 5) {
-        0x00..=0x02 => nearest(mode).map(|()| None),
-        0x03 => nearest(mode).map(|()| Some(Routine::Divide)),
-        0x0b if rs2 == 0 => nearest(mode).map(|()| Some(Routine::SquareRoot)),
-        0x18 | 0x1a if rs2 > 1 => Err(UNKNOWN),
+/// Whether Blackhole's cores do themselves what this would.
+fn is_executed(replacement: Replacement) -> bool {
+    match replacement {
+        Replacement::Routine(Routine::Divide | Routine::SquareRoot) => false,
+        Replacement::Routine(Routine::ToInteger { rounding, .. } | Routine::FromInteger { rounding, .. }) => {
+            rounding == Rounding::NearestEven
+        }
+        _ => true,
+    }
+}
+
+/// What does the work of an instruction for floats.
+fn float(word: u32) -> Result<Replacement, &'static str> {
+    let mode = field(word, 12, 3);
+    let access = |own| match mode {
+        2 => Ok(Replacement::Own(own)),
+        1 | 3 | 4 => Err(PRECISION),
+        _ => Err(VECTOR),
+    };
+    let fused =
+        |product, addend| nearest(mode).map(|()| Replacement::Routine(Routine::MultiplyAdd(product, addend)));
+    match field(word, 0, 7) {
+        0x07 => access(Own::Load),
+        0x27 => access(Own::Store),
+        _ if field(word, 25, 2) != 0 => Err(PRECISION),
+        0x43 => fused(false, false),
+        0x47 => fused(false, true),
+        0x4b => fused(true, false),
+        0x4f => fused(true, true),
+        _ => float_operation(word),
+    }
+}
+
+fn float_operation(word: u32) -> Result<Replacement, &'static str> {
+    let (mode, rs1, rs2) = (field(word, 12, 3), field(word, 15, 5), field(word, 20, 5));
+    let arithmetic = |routine| nearest(mode).map(|()| routine);
+    let routine = match field(word, 27, 5) {
+        0x00 => arithmetic(Routine::Add)?,
+        0x01 => arithmetic(Routine::Subtract)?,
+        0x02 => arithmetic(Routine::Multiply)?,
+        0x03 => arithmetic(Routine::Divide)?,
+        0x0b if rs2 == 0 => arithmetic(Routine::SquareRoot)?,
+        0x18 | 0x1a if rs2 > 1 => return Err(UNKNOWN),
         conversion @ (0x18 | 0x1a) => {
-            if nearest(mode).is_ok() {
-                return Ok(None);
-            }
             let rounding = Rounding::numbered(mode).ok_or(ROUNDING)?;
             let signed = rs2 == 0;
             let to_integer = Routine::ToInteger { signed, rounding };
             let from_integer = Routine::FromInteger { signed, rounding };
-            Ok(Some(if conversion == 0x18 { to_integer } else { from_integer }))
+            if conversion == 0x18 { to_integer } else { from_integer }
         }
-        0x04 if mode <= 2 => Ok(None),
-        0x05 if mode <= 1 => Ok(None),
-        0x14 if mode <= 2 => Ok(None),
-        0x1c if rs2 == 0 && mode <= 1 => Ok(None),
-        0x1e if rs2 == 0 && mode == 0 => Ok(None),
-        _ => Err(UNKNOWN),
-    }
+        0x04 => {
+            let sign = match mode {
+                0 => Sign::Copied,
+                1 => Sign::Negated,
+                2 => Sign::Combined,
+                _ => return Err(UNKNOWN),
+            };
+            if rs1 == rs2 {
+                return Ok(Replacement::Own(Own::Copy(sign)));
+            }
+            Routine::Sign(sign)
+        }
+        0x05 if mode == 0 => Routine::Minimum,
+        0x05 if mode == 1 => Routine::Maximum,
+        0x14 => Routine::Compare(match mode {
+            0 => Order::LessOrEqual,
+            1 => Order::Less,
+            2 => Order::Equal,
+            _ => return Err(UNKNOWN),
+        }),
+        0x1c if rs2 == 0 && mode == 1 => Routine::Classify,
+        0x1c if rs2 == 0 && mode == 0 => return Ok(Replacement::Move),
+        0x1e if rs2 == 0 && mode == 0 => return Ok(Replacement::Move),
+        _ => return Err(UNKNOWN),
+    };
+    Ok(Replacement::Routine(routine))
 }
 
 #[cfg(test)]
@@ -215,8 +311,13 @@ mod tests {
     fn agree(word: u32) {
         for (cores, isa) in [(Cores::Wormhole, Isa::Wormhole), (Cores::Blackhole, Isa::Blackhole)] {
             let (ours, theirs) = (examine(word, cores), decode(word, isa));
-            let replaced =
-                matches!(theirs, Err(Refusal::FloatDivision | Refusal::SquareRoot | Refusal::Rounding));
+            // What Wormhole lacks is replaced where Blackhole executes it, or it is replaced there.
+            let lacked = match theirs {
+                Err(Refusal::NoFloats) => decode(word, Isa::Blackhole),
+                _ => theirs,
+            };
+            let replaced = theirs.is_err() && lacked.is_ok()
+                || matches!(lacked, Err(Refusal::FloatDivision | Refusal::SquareRoot | Refusal::Rounding));
             let agreed = match ours {
                 Ok(None) => theirs.is_ok() || word == 0,
                 Ok(Some(_)) => replaced,

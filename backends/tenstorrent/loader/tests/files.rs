@@ -192,8 +192,8 @@ fn instructions_that_no_veneer_replaces_are_refused() {
     use Cores::{Blackhole, Wormhole};
     for (cores, word, part) in [
         (Blackhole, 0x0000_4501, "compressed"),
-        (Wormhole, 0x0000_a007, "Wormhole's cores have none"),
-        (Wormhole, 0x0000_7053, "Wormhole's cores have none"),
+        (Wormhole, 0x0000_3007, "another size"),                 // fld
+        (Wormhole, 0x0000_1053, "rounding"),                     // fadd.s towards zero
         (Wormhole, 0x2000_2033, "Wormhole's cores do not have"), // sh1add
         (Wormhole, 0x6000_1013, "Wormhole's cores do not have"), // clz
         (Wormhole, 0x4000_4033, "Wormhole's cores do not have"), // xnor
@@ -213,7 +213,8 @@ fn instructions_that_no_veneer_replaces_are_refused() {
         (Blackhole, 0xc020_0053, "not one of the cores'"), // fcvt.l.s
         (Blackhole, 0x0000_003b, "not one of the cores'"), // addw
         (Blackhole, 0xffff_ffff, "not one of the cores'"),
-        (Blackhole, 0xc000_1153, "stack pointer"), // fcvt.w.s sp, f0 towards zero
+        (Blackhole, 0xc000_11d3, "gp or tp"), // fcvt.w.s gp, f0 towards zero
+        (Wormhole, 0xe000_0253, "gp or tp"),  // fmv.x.w tp, f0
     ] {
         let why = unfit(cores, word);
         assert!(why.contains(part), "{word:#010x}: {why}");

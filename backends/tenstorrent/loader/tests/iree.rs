@@ -13,13 +13,16 @@
 
 #[path = "support/compiler.rs"]
 mod compiler;
+#[path = "support/memory.rs"]
+mod memory;
 
-use compiler::{FLOATS, INTEGERS, ONE_WORKGROUP, compile};
+use compiler::{FLOATS, INTEGERS, ONE_WORKGROUP, PLAIN_FLOATS, compile};
+use memory::Memory;
 use tenstorrent_loader::library::{
     Dispatch, ENVIRONMENT_LENGTH, Function, VERSION, WORKGROUP_STATE_LENGTH, Workgroup, functions,
 };
 use tenstorrent_loader::{Cores, Image, LoadError, Target, load};
-use tenstorrent_riscv::{Bus, Class, Hart, Isa, Outcome, Ram, Width};
+use tenstorrent_riscv::{Bus, Class, Hart, Isa, Outcome, Width};
 
 const ENVIRONMENT: u32 = 0x1000;
 const STATE: u32 = 0x2000;
@@ -32,7 +35,7 @@ const ROOM: u32 = 0x4_0000;
 const BUFFERS: u32 = 0x10_0000;
 
 struct Machine {
-    ram: Ram,
+    ram: Memory,
     isa: Isa,
     image: Image,
     functions: Vec<Function>,
@@ -42,7 +45,7 @@ struct Machine {
 impl Machine {
     fn new(file: &[u8], cores: Cores) -> Self {
         let image = load(file, Target { cores, base: BASE, room: ROOM }).unwrap();
-        let mut ram = Ram::new(0, 0x18_0000);
+        let mut ram = Memory::new(0x18_0000);
         ram.get_mut(BASE, image.bytes().len() as u32).unwrap().copy_from_slice(image.bytes());
         ram.store(RETURN, Width::Word, 0x0010_0073).unwrap();
         ram.get_mut(ENVIRONMENT, ENVIRONMENT_LENGTH).unwrap().fill(0);
@@ -145,8 +148,24 @@ fn assert_near(found: &[u32], expected: &[f64], tolerance: f64) {
 
 #[test]
 fn kernels_with_floats_compute_on_blackhole() {
-    let mut machine =
-        Machine::new(&compile("iree-blackhole", "floats.mlir", &alone(&FLOATS)), Cores::Blackhole);
+    kernels_with_floats(&compile("iree-blackhole", "floats.mlir", &alone(&FLOATS)), Cores::Blackhole);
+}
+
+/// The same bits, with many times the instructions.
+#[test]
+fn kernels_with_floats_compute_the_same_on_wormhole() {
+    let file = compile("iree-wormhole", "floats.mlir", &alone(&PLAIN_FLOATS));
+    let [(theirs, least), (ours, most)] =
+        [Cores::Blackhole, Cores::Wormhole].map(|cores| kernels_with_floats(&file, cores));
+    assert_eq!(ours, theirs);
+    println!("{least} instructions on Blackhole, {most} on Wormhole");
+    assert!(most > 5 * least && most < 50 * least, "{least} and {most}");
+}
+
+/// What some kernels compute, each right, and with how many instructions.
+fn kernels_with_floats(file: &[u8], cores: Cores) -> (Vec<Vec<u32>>, u64) {
+    let mut results = Vec::new();
+    let mut machine = Machine::new(file, cores);
     assert!(machine.image.replaced() > 10, "{} instructions were replaced", machine.image.replaced());
     let names: Vec<_> = machine.functions.iter().map(|function| function.name.as_str()).collect();
     assert_eq!(names.len(), 7, "{names:?}");
@@ -155,11 +174,13 @@ fn kernels_with_floats_compute_on_blackhole() {
 
     let (a, b) = (floats(1000, 1), floats(1000, 2));
     let found = machine.dispatch(0, &[&bits(&a), &bits(&b)], 1000);
+    results.push(found.clone());
     let expected: Vec<_> = wide(&a).iter().zip(wide(&b)).map(|(a, b)| a * b + a).collect();
     assert_near(&found, &expected, 1e-6);
 
     let (a, b) = (floats(1024, 3), floats(1024, 4));
     let found = machine.dispatch(1, &[&bits(&a), &bits(&b)], 1024);
+    results.push(found.clone());
     let (a, b) = (wide(&a), wide(&b));
     let element = |row: usize, column: usize| (0..32).map(|k| a[32 * row + k] * b[32 * k + column]).sum();
     let expected: Vec<f64> = (0..1024).map(|index| element(index / 32, index % 32)).collect();
@@ -167,6 +188,7 @@ fn kernels_with_floats_compute_on_blackhole() {
 
     let x = floats(128, 5);
     let found = machine.dispatch(2, &[&bits(&x)], 128);
+    results.push(found.clone());
     let expected: Vec<f64> = wide(&x)
         .chunks_exact(16)
         .flat_map(|row| {
@@ -179,14 +201,19 @@ fn kernels_with_floats_compute_on_blackhole() {
     // One rounding each: as IEEE has it, to the bit.
     let (x, y) = (floats(64, 6), floats(64, 7));
     let found = machine.dispatch(3, &[&bits(&x), &bits(&y)], 64);
+    results.push(found.clone());
     assert_eq!(found, x.iter().zip(&y).map(|(x, y)| (x / y).to_bits()).collect::<Vec<_>>());
     let positive: Vec<f32> = x.iter().map(|x| x.abs()).collect();
     let found = machine.dispatch(4, &[&bits(&positive)], 64);
+    results.push(found.clone());
     assert_eq!(found, positive.iter().map(|x| x.sqrt().to_bits()).collect::<Vec<_>>());
     let found = machine.dispatch(5, &[&bits(&x)], 64);
+    results.push(found.clone());
     assert_eq!(found, x.iter().map(|x| x.floor().to_bits()).collect::<Vec<_>>());
     let found = machine.dispatch(6, &[&bits(&x)], 64);
+    results.push(found.clone());
     assert_eq!(found, x.iter().map(|&x| (x as i32).cast_unsigned()).collect::<Vec<_>>());
+    (results, machine.counts)
 }
 
 #[test]
@@ -238,10 +265,12 @@ fn workgroups_do_a_part_each() {
 }
 
 #[test]
-fn kernels_with_floats_are_refused_for_wormhole() {
-    let file = compile("iree-refused", "floats.mlir", &alone(&FLOATS));
+fn kernels_with_bit_operations_are_refused_for_wormhole() {
+    let file = compile("iree-refused", "distributed.mlir", &FLOATS);
     match load(&file, Target { cores: Cores::Wormhole, base: BASE, room: ROOM }) {
-        Err(LoadError::Code(unfit)) => assert!(unfit.to_string().contains("Wormhole"), "{unfit}"),
+        Err(LoadError::Code(unfit)) => {
+            assert!(unfit.to_string().contains("compile with +m and +f alone"), "{unfit}")
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -53,6 +53,7 @@ macro_rules! by_operation {
 impl Registers {
     /// Executes an instruction. Where it goes on is said only of one that leaves its block.
     #[inline(always)]
+    #[expect(clippy::too_many_lines, reason = "an arm for each group of instructions")]
     pub(crate) fn execute<B: Bus>(&mut self, entry: &Entry, bus: &mut B, code: &Map) -> Step<Flow> {
         let instruction = entry.instruction;
         let Instruction { op, rd, rs1, rs2, imm } = instruction;

@@ -2,9 +2,7 @@
 
 //! The board on a bus: its regions have addresses there.
 
-use tenstorrent_chip::{
-    BAR0_BYTES, BAR2_BYTES, BAR4_BYTES, BarAddress, Board, Chip, Stopped, Tile, Violation,
-};
+use tenstorrent_chip::{BarAddress, Board, Chip, Stopped, Tile, Violation};
 
 /// Where the first region is.
 pub const BAR0: u64 = 0x1_0000_0000;
@@ -13,8 +11,8 @@ pub const BAR2: u64 = 0x1_2000_0000;
 /// Where the third region is.
 pub const BAR4: u64 = 0x8_0000_0000;
 
-/// Vendor and device, as a PCI bus has them.
-const IDENTITY: u32 = 0xb140 << 16 | 0x1e52;
+/// The vendor, as a PCI bus has it.
+const VENDOR: u32 = 0x1e52;
 /// The lowest bits of a region's address: 64 bits wide.
 const WIDE: u32 = 4;
 
@@ -36,7 +34,7 @@ impl Simulator {
         let low = |address: u64| u32::try_from(address & 0xffff_ffff).unwrap_or(0) | WIDE;
         let high = |address: u64| u32::try_from(address >> 32).unwrap_or(0);
         match (function, offset) {
-            (0, 0x00) => IDENTITY,
+            (0, 0x00) => u32::from(self.chip.family().device) << 16 | VENDOR,
             (0, 0x10) => low(BAR0),
             (0, 0x14) => high(BAR0),
             (0, 0x18) => low(BAR2),
@@ -50,12 +48,12 @@ impl Simulator {
 
     /// Reads from the bus.
     pub fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), Violation> {
-        self.chip.read(region(address, bytes.len())?, bytes)
+        self.chip.read(self.region(address, bytes.len())?, bytes)
     }
 
     /// Writes to the bus.
     pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Violation> {
-        self.chip.write(region(address, bytes.len())?, bytes)
+        self.chip.write(self.region(address, bytes.len())?, bytes)
     }
 
     /// Reads from a tile.
@@ -76,16 +74,17 @@ impl Simulator {
         self.told = now;
         news
     }
-}
 
-/// Which region an address of the bus is in.
-fn region(address: u64, length: usize) -> Result<BarAddress, Violation> {
-    for (bar, base, bytes) in [(0, BAR0, BAR0_BYTES), (2, BAR2, BAR2_BYTES), (4, BAR4, BAR4_BYTES)] {
-        if let Some(offset) = address.checked_sub(base)
-            && offset < bytes
-        {
-            return Ok(BarAddress { bar, offset });
+    /// Which region an address of the bus is in.
+    fn region(&self, address: u64, length: usize) -> Result<BarAddress, Violation> {
+        let regions = [(0, BAR0), (2, BAR2), (4, BAR4)].into_iter().zip(self.chip.family().regions);
+        for ((bar, base), bytes) in regions {
+            if let Some(offset) = address.checked_sub(base)
+                && offset < bytes
+            {
+                return Ok(BarAddress { bar, offset });
+            }
         }
+        Err(Violation::Bus { address, length })
     }
-    Err(Violation::Bus { address, length })
 }

@@ -114,6 +114,30 @@ fn board() {
 }
 
 #[test]
+fn a_wormhole_says_that_it_is_one() {
+    let output = child("wormhole", "n150");
+    assert!(output.status.success(), "{}", errors(&output));
+}
+
+#[test]
+#[ignore = "has a process of its own"]
+fn wormhole() {
+    libttsim_init();
+    assert_eq!(libttsim_pci_config_rd32(0, 0), 0x401e_1e52);
+    // The first window of 16 MiB, by its setting in the third region: a tile, and its last word.
+    write(BAR4 + 0x1c0_0000 + 8 * 166, 18 << 12 | 18 << 18);
+    write(BAR4 + 0x1c0_0000 + 8 * 166 + 4, 0);
+    let tile = BAR0 + (176 << 20);
+    write(tile + 0x16_dffc, 0x1234_5678);
+    assert_eq!((read(tile + 0x16_dffc), read(tile + 0x16_e000)), (0x1234_5678, u32::MAX));
+    // Registers of the controller: it has started.
+    assert_eq!(read(BAR0 + 0x1ff3_0060), 0xc0de_0001);
+    assert_eq!(read(BAR4 + 0x1f3_0060), 0xc0de_0001);
+    assert_eq!(read(BAR4 + (32 << 20)), u32::MAX);
+    libttsim_exit();
+}
+
+#[test]
 fn wrong_use_ends_the_process_with_a_message() {
     for (test, board, part) in [
         ("twice", "p150", "libttsim_init was called twice"),

@@ -16,17 +16,16 @@
 mod compiler;
 mod support;
 
-use compiler::{FLOATS, ONE_WORKGROUP, compile};
+use compiler::{FLOATS, ONE_WORKGROUP, PLAIN_FLOATS, compile};
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 use support::{our_library, prepare, python, succeed};
+use tenstorrent_chip::{Board, Grid, Model};
 use tenstorrent_loader::encode::{Assembler, Reg, addi, jalr, sw};
 use tenstorrent_loader::library::{Dispatch, ENVIRONMENT_LENGTH, Function, VERSION, Workgroup, functions};
 use tenstorrent_loader::{Cores, Target, load};
 
-/// Logical tile (0, 0).
-const TILE: (u8, u8) = (1, 2);
 const SOFT_RESET: u32 = 0xffb1_21b0;
 const ALL_HELD: u32 = 0x4_7800;
 const ONLY_B: u32 = 0x4_7000;
@@ -59,16 +58,25 @@ fn call(function: u32, arguments: [u32; 3]) -> Vec<u32> {
     asm.finish()
 }
 
-/// Steps for the driver, as text.
-struct Steps(Vec<String>);
+/// Steps for the driver, as text, on the first tile of a board.
+struct Steps {
+    model: Model,
+    tile: (u8, u8),
+    steps: Vec<String>,
+}
 
 impl Steps {
+    fn new(model: Model) -> Self {
+        let tile = Grid::new(&Board::new(model)).tensix(0, 0).unwrap();
+        Self { model, tile, steps: Vec::new() }
+    }
+
     fn write(&mut self, address: u32, bytes: &[u8]) {
         let mut hex = String::new();
         for byte in bytes {
             write!(hex, "{byte:02x}").unwrap();
         }
-        self.0.push(format!(r#"["write", {}, {}, {address}, "{hex}"]"#, TILE.0, TILE.1));
+        self.steps.push(format!(r#"["write", {}, {}, {address}, "{hex}"]"#, self.tile.0, self.tile.1));
     }
 
     fn words(&mut self, address: u32, words: &[u32]) {
@@ -77,7 +85,7 @@ impl Steps {
     }
 
     fn read(&mut self, address: u32, length: u32) {
-        self.0.push(format!(r#"["read", {}, {}, {address}, {length}]"#, TILE.0, TILE.1));
+        self.steps.push(format!(r#"["read", {}, {}, {address}, {length}]"#, self.tile.0, self.tile.1));
     }
 
     /// Lets the first core call a function, and holds it again.
@@ -86,18 +94,19 @@ impl Steps {
         self.words(0, &call(function, arguments));
         self.words(RESULT, &[0xdead, 0]);
         self.words(SOFT_RESET, &[ONLY_B]);
-        self.0.push(format!(r#"["run", {}, {}, {DONE}]"#, TILE.0, TILE.1));
+        self.steps.push(format!(r#"["run", {}, {}, {DONE}]"#, self.tile.0, self.tile.1));
         self.words(SOFT_RESET, &[ALL_HELD]);
     }
 
     /// What was read, one after another.
     fn run(self, library: &Path, name: &str) -> Vec<Vec<u8>> {
-        let library = prepare(library, name);
+        let library = prepare(library, name, self.model.family());
         let file = library.with_file_name("steps.json");
-        std::fs::write(&file, format!("[{}]", self.0.join(",\n"))).unwrap();
+        std::fs::write(&file, format!("[{}]", self.steps.join(",\n"))).unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/steps.py");
         let mut command = Command::new(python());
-        let output = succeed(command.arg(script).arg(library).arg(file).env("TENSTORRENT_SIM", "p150"));
+        let output =
+            succeed(command.arg(script).arg(library).arg(file).env("TENSTORRENT_SIM", self.model.name()));
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!errors.contains("tenstorrent-sim:"), "{errors}");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -117,13 +126,35 @@ fn floats(count: u16, seed: u16) -> Vec<f32> {
     (0..count).map(number).collect()
 }
 
-fn kernels(library: &Path, name: &str) {
-    let file = compile(name, "floats.mlir", &[&FLOATS[..], &[ONE_WORKGROUP]].concat());
-    let image = load(&file, Target { cores: Cores::Blackhole, base: BASE, room: 0x4_0000 }).unwrap();
+/// What the kernels have to find: softmax within a millionth, everything else to the bit.
+fn check(results: &[Vec<u32>], (x, y, magnitudes): (&[f32], &[f32], &[f32])) {
+    let [softmax, quotients, roots, floors] = results else { panic!("{results:?}") };
+    let short = &x[..64];
+    for (row, found) in x.chunks_exact(16).zip(softmax.chunks_exact(16)) {
+        let exponentials: Vec<f64> = row.iter().map(|&value| f64::from(value).exp()).collect();
+        let sum: f64 = exponentials.iter().sum();
+        for (found, exponential) in found.iter().zip(exponentials) {
+            let error = (f64::from(f32::from_bits(*found)) - exponential / sum).abs();
+            assert!(error <= 1e-6, "{} instead of {}", f32::from_bits(*found), exponential / sum);
+        }
+    }
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    assert_eq!(*quotients, bits(short.iter().zip(y).map(|(x, y)| x / y).collect()));
+    assert_eq!(*roots, bits(magnitudes.iter().map(|value| value.sqrt()).collect()));
+    assert_eq!(*floors, bits(short.iter().map(|value| value.floor()).collect()));
+}
+
+fn kernels(library: &Path, name: &str, model: Model) {
+    let (flags, cores) = match model {
+        Model::N150 => (PLAIN_FLOATS, Cores::Wormhole),
+        _ => (FLOATS, Cores::Blackhole),
+    };
+    let file = compile(name, "floats.mlir", &[&flags[..], &[ONE_WORKGROUP]].concat());
+    let image = load(&file, Target { cores, base: BASE, room: 0x4_0000 }).unwrap();
     let length = u32::try_from(image.bytes().len()).unwrap();
     let environment = vec![0; ENVIRONMENT_LENGTH as usize];
 
-    let mut steps = Steps(Vec::new());
+    let mut steps = Steps::new(model);
     steps.write(BASE, image.bytes());
     steps.write(ENVIRONMENT, &environment);
     steps.call(image.query(), [VERSION, ENVIRONMENT, 0]);
@@ -140,7 +171,7 @@ fn kernels(library: &Path, name: &str) {
     let short = &x[..64];
     let cases: [(usize, Vec<&[f32]>, u32); 4] =
         [(2, vec![&x], 128), (3, vec![short, &y], 64), (4, vec![&magnitudes], 64), (5, vec![short], 64)];
-    let mut steps = Steps(Vec::new());
+    let mut steps = Steps::new(model);
     steps.write(BASE, image.bytes());
     steps.write(ENVIRONMENT, &environment);
     steps.write(WORKGROUP, &Workgroup::default().encode().unwrap());
@@ -168,29 +199,19 @@ fn kernels(library: &Path, name: &str) {
             words(&pair[1])
         })
         .collect();
-    let [softmax, quotients, roots, floors] = &results[..] else { panic!("{results:?}") };
-    for (row, found) in x.chunks_exact(16).zip(softmax.chunks_exact(16)) {
-        let exponentials: Vec<f64> = row.iter().map(|&value| f64::from(value).exp()).collect();
-        let sum: f64 = exponentials.iter().sum();
-        for (found, exponential) in found.iter().zip(exponentials) {
-            let error = (f64::from(f32::from_bits(*found)) - exponential / sum).abs();
-            assert!(error <= 1e-6, "{} instead of {}", f32::from_bits(*found), exponential / sum);
-        }
-    }
-    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-    assert_eq!(*quotients, bits(short.iter().zip(&y).map(|(x, y)| x / y).collect()));
-    assert_eq!(*roots, bits(magnitudes.iter().map(|value| value.sqrt()).collect()));
-    assert_eq!(*floors, bits(short.iter().map(|value| value.floor()).collect()));
+    check(&results, (&x, &y, &magnitudes));
 }
 
 #[test]
 fn kernels_run_on_the_simulated_board() {
-    kernels(&our_library(), "kernels");
+    for (name, model) in [("kernels", Model::P150), ("kernels-n150", Model::N150)] {
+        kernels(&our_library(), name, model);
+    }
 }
 
 #[test]
 #[ignore = "LIBTTSIM must name a simulator of the vendor's"]
 fn kernels_run_on_the_vendors_simulator() {
     let library = std::env::var_os("LIBTTSIM").expect("LIBTTSIM names a libttsim.so for Blackhole");
-    kernels(Path::new(&library), "kernels-vendor");
+    kernels(Path::new(&library), "kernels-vendor", Model::P150);
 }

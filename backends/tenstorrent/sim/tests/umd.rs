@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 use support::{our_library, prepare, python, succeed};
-use tenstorrent_chip::{Grid, Tile};
+use tenstorrent_chip::{Grid, Network, Tile, WORMHOLE};
 use tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
 use tenstorrent_sim::parse_board;
 
@@ -23,7 +23,7 @@ const OUTPUT: u32 = 0x2_0040;
 const LENGTH: u32 = 64;
 
 /// A program for a core: brings bytes from a bank, adds one to each word, and brings them to another bank.
-fn program(own: Tile, from: Tile, to: Tile) -> Vec<u32> {
+fn program(own: Tile, from: Tile, to: Tile, network: &Network) -> Vec<u32> {
     const T0: Reg = Reg::T[0];
     const T1: Reg = Reg::T[1];
     const T2: Reg = Reg::T[2];
@@ -31,24 +31,28 @@ fn program(own: Tile, from: Tile, to: Tile) -> Vec<u32> {
     /// Where the bytes are in the meantime.
     const BUFFER: u32 = 0x4_0000;
     const READ: u32 = 1 << 4 | 1 << 7 | 1 << 13;
-    let place = |tile: Tile| u32::from(tile.x) | u32::from(tile.y) << 6;
+    let is_wormhole = network == &WORMHOLE.noc;
+    let command = i32::try_from(network.command).unwrap();
+    // A Wormhole has coordinates above the 36 bits of an address, in the same two words.
+    let place = |tile: Tile| (u32::from(tile.x) | u32::from(tile.y) << 6) << if is_wormhole { 4 } else { 0 };
+    let high = |place: u32| if is_wormhole { (place, None) } else { (0, Some(place)) };
     let mut asm = Assembler::new();
     let transfer = |asm: &mut Assembler, from: (u32, u32), to: (u32, u32), control: u32, counter: i32| {
         asm.constant(T0, 0xffb2_0000);
         asm.emit(lw(T2, counter, T0));
         let registers = [
-            (0x00, from.0),
-            (0x04, 0),
-            (0x08, from.1),
-            (0x0c, to.0),
-            (0x10, 0),
-            (0x14, to.1),
-            (0x18, 0),
-            (0x1c, control),
-            (0x20, LENGTH),
-            (0x40, 1),
+            (0x00, Some(from.0)),
+            (0x04, Some(high(from.1).0)),
+            (0x08, high(from.1).1),
+            (0x0c, Some(to.0)),
+            (0x10, Some(high(to.1).0)),
+            (0x14, high(to.1).1),
+            (0x18, Some(0)),
+            (0x1c, Some(control)),
+            (0x20, Some(LENGTH)),
+            (command, Some(1)),
         ];
-        for (offset, value) in registers {
+        for (offset, value) in registers.into_iter().filter_map(|(offset, value)| Some((offset, value?))) {
             asm.constant(T1, value);
             asm.emit(sw(T1, offset, T0));
         }
@@ -74,17 +78,18 @@ fn program(own: Tile, from: Tile, to: Tile) -> Vec<u32> {
 
 /// Lets the driver open a library, in a folder of the test's own, as a board.
 fn open(library: &Path, name: &str, board: &str) -> String {
-    let grid = Grid::new(&parse_board(board).unwrap());
+    let described = parse_board(board).unwrap();
+    let (grid, family) = (Grid::new(&described), described.family());
     let banks: Vec<u8> = (0..8).filter(|&bank| grid.dram(bank, 0).is_some()).collect();
     let place = |(x, y)| Tile { x, y };
     let own = place(grid.tensix(0, 0).unwrap());
     let ports: Vec<Tile> = banks.iter().map(|&bank| place(grid.dram(bank, bank % 3).unwrap())).collect();
-    let last = place(grid.tensix(11, 9).unwrap());
+    let last = place(grid.tensix(grid.columns() - 1, grid.rows() - 1).unwrap());
     let mut tiles = vec![own, last];
     tiles.extend(&ports);
     let (from, to) = (*ports.first().unwrap(), *ports.last().unwrap());
 
-    let library = prepare(library, name);
+    let library = prepare(library, name, family);
     let places: Vec<_> = tiles.iter().map(|tile| format!("[{}, {}]", tile.x, tile.y)).collect();
     let cases = format!(
         r#"{{"tiles": [{}], "done": {DONE}, "result": [{}, {}], "address": {OUTPUT}, "length": {LENGTH}}}"#,
@@ -94,7 +99,7 @@ fn open(library: &Path, name: &str, board: &str) -> String {
     );
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/umd.py");
     let mut command = Command::new(python());
-    command.arg(script).arg(library).arg(format!("{:?}", program(own, from, to))).arg(cases);
+    command.arg(script).arg(library).arg(format!("{:?}", program(own, from, to, &family.noc))).arg(cases);
     let output = succeed(command.env("TENSTORRENT_SIM", board));
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!errors.contains("tenstorrent-sim:"), "{errors}");
@@ -109,9 +114,8 @@ fn places(board: &str) -> Vec<String> {
         texts.sort();
         format!("{name} {}", texts.join(" "))
     };
-    let tiles = (0..12).flat_map(|column| (0..10).map(move |row| (column, row)));
     let mut lines =
-        vec![line("tensix", tiles.filter_map(|(column, row)| grid.tensix(column, row)).collect())];
+        vec![line("tensix", grid.tiles().filter_map(|(column, row)| grid.tensix(column, row)).collect())];
     let ports = |bank| (0..3).filter_map(|port| grid.dram(bank, port)).collect::<Vec<_>>();
     lines.push(line("dram", (0..8).flat_map(ports).collect()));
     // The driver counts the banks that there are.
@@ -145,9 +149,12 @@ fn the_vendors_driver_uses_every_board() {
         ("umd-p100a", "p100a", "p100"),
         ("umd-p100a-west", "p100a,columns=0x3f3f,banks=0xfd", "p100"),
         ("umd-p100a-east", "p100a,columns=0x0fff,banks=0xdf", "p100"),
+        ("umd-n150", "n150", "n150"),
+        ("umd-n150-middle", "n150,rows=0x3bf", "n150"),
     ] {
         let output = open(&library, name, board);
-        assert!(has_line(&output, "arch blackhole"), "{output}");
+        let arch = if board.starts_with('n') { "arch wormhole_b0" } else { "arch blackhole" };
+        assert!(has_line(&output, arch), "{output}");
         assert!(has_line(&output, &format!("board {kind}")), "{output}");
         assert!(has_line(&output, &format!("program {}", expected())), "{output}");
         for line in places(board) {

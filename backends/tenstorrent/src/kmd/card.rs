@@ -12,24 +12,27 @@
 //! what they were given to its end, and the next program that opens the card holds all of them before it does anything else.
 
 use super::error::Error;
-use super::grid::{CONTROLLER, Grid, Place};
+use super::grid::{Grid, Place};
 use super::window::{File, Windows};
+use crate::generation::{Controller, Generation, Harvest, Messages};
 use hal_backend::{Code, Failure};
 use hal_emulation::{Errno, Kernel, clock};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tenstorrent_abi::uapi::{VENDOR, device, power};
+use tenstorrent_abi::uapi::{VENDOR, power};
 use tenstorrent_abi::{Calls, Feature, NocCleanup, Power};
 
 /// The register of a tile with a bit for each core that is held, and all five of them held.
 pub(crate) const SOFT_RESET: u64 = 0xffb1_21b0;
 pub(crate) const ALL_HELD: u32 = 0x4_7800;
 
-/// Where the controller says where telemetry is: the table, and the values.
-const TABLE: u64 = 0x8003_0434;
-const VALUES: u64 = 0x8003_0430;
+/// What comes before the number of a message, and what is there when the firmware does not know it.
+const ASKED: u32 = 0xaa00;
+const UNKNOWN: u32 = u32::MAX;
+/// How long a controller may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
 /// More entries than any firmware has.
 const MOST_ENTRIES: u32 = 512;
 
@@ -45,6 +48,7 @@ mod tag {
 #[derive(Debug)]
 pub struct Card {
     name: String,
+    generation: &'static Generation,
     board: &'static str,
     grid: Grid,
     windows: Windows,
@@ -58,28 +62,33 @@ impl Card {
         let of = |error: Error| error.failure(&name);
         let calls = Calls::new(File::new(kernel, file)).map_err(|error| of(error.into()))?;
         let info = calls.device().map_err(|error| of(error.into()))?;
-        if info.vendor != VENDOR || info.device != device::BLACKHOLE {
-            let what = if info.device == device::WORMHOLE { "a Wormhole" } else { "no Blackhole" };
+        let generation = Generation::of(info.device).filter(|_| info.vendor == VENDOR).ok_or_else(|| {
             let message = format!(
-                "{name} is {what} ({:#06x}:{:#06x}), and only Blackhole cards (p100a, p150) can be used: name one of those by \
+                "{name} is a card of an unknown kind ({:#06x}:{:#06x}), and only {} can be used: name one of those by \
                  tenstorrent://N, or ask for tenstorrent://emulated",
-                info.vendor, info.device
+                info.vendor,
+                info.device,
+                Generation::supported()
             );
-            return Err(Failure::new(Code::FailedPrecondition, message));
-        }
+            Failure::new(Code::FailedPrecondition, message)
+        })?;
         if calls.driver().has(Feature::PowerState) {
             let flags = power::MAX_AI_CLOCK | power::MEMORY_AWAKE | power::TENSIX;
             calls.set_power(Power { flags }).map_err(|error| of(error.into()))?;
         }
-        let windows = Windows::new(calls).map_err(of)?;
-        Self::identify(name.clone(), windows).map_err(of)
+        let windows = Windows::new(calls, generation.windows).map_err(of)?;
+        Self::identify(name.clone(), generation, windows).map_err(of)
     }
 
     /// Asks the controller what there is.
-    fn identify(name: String, mut windows: Windows) -> Result<Self, Error> {
-        let telemetry = telemetry(&windows)?;
+    fn identify(name: String, generation: &'static Generation, mut windows: Windows) -> Result<Self, Error> {
+        let controller = &generation.controller;
+        let telemetry = telemetry(&windows, controller)?;
         let of = |tag| telemetry.get(&tag).copied().unwrap_or(0);
-        let grid = Grid::new(of(tag::TENSIX_COLUMNS), of(tag::BANKS));
+        let grid = match &controller.harvest {
+            Harvest::Telemetry => Grid::blackhole(of(tag::TENSIX_COLUMNS), of(tag::BANKS)),
+            Harvest::Message(messages) => Grid::wormhole(ask(&windows, controller, messages)?),
+        };
         let grid = grid.map_err(|error| {
             Error::Other(Failure::new(
                 Code::FailedPrecondition,
@@ -89,10 +98,11 @@ impl Card {
         let board = match of(tag::BOARD_HIGH) >> 4 {
             0x43 => "p100a",
             0x40..=0x42 => "p150",
+            0x18 => "n150",
             _ => "board of an unknown kind",
         };
         windows.add_banks(grid.banks())?;
-        let card = Self { name: format!("{board} at {name}"), board, grid, windows };
+        let card = Self { name: format!("{board} at {name}"), generation, board, grid, windows };
         card.hold_all()?;
         card.arm()?;
         Ok(card)
@@ -119,6 +129,11 @@ impl Card {
         &self.name
     }
 
+    /// What its chip is.
+    pub(crate) fn generation(&self) -> &'static Generation {
+        self.generation
+    }
+
     /// What it is sold as.
     pub fn board(&self) -> &'static str {
         self.board
@@ -129,7 +144,7 @@ impl Card {
         &self.grid
     }
 
-    /// How many windows it has: of 2 MiB, and of 4 GiB.
+    /// How many windows it has: for anything, and for a bank each.
     pub fn windows(&self) -> (usize, usize) {
         self.windows.counts()
     }
@@ -158,11 +173,9 @@ impl Card {
 
     /// Finds out whether a card that answers with ones only is still there: its controller always has something else to say.
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
-        if self.read_word(CONTROLLER, TABLE)? == u32::MAX {
-            return Err(Error::Gone(
-                "everything of it reads as ones, as when its network hangs: reset it (tt-smi -r), and open it again"
-                    .to_owned(),
-            ));
+        let Controller { place, base, table, .. } = self.generation.controller;
+        if self.read_word(place, base + table)? == u32::MAX {
+            return Err(hung());
         }
         Ok(())
     }
@@ -207,14 +220,63 @@ fn open(kernel: &Arc<dyn Kernel>, node: &Path, patience: Duration) -> Result<std
     }
 }
 
-/// What the controller says, by tag.
-fn telemetry(windows: &Windows) -> Result<BTreeMap<u32, u32>, Error> {
-    let word = |address: u64| {
-        let mut bytes = [0; 4];
-        windows.read(CONTROLLER, address, &mut bytes)?;
-        Ok::<u32, Error>(u32::from_le_bytes(bytes))
+/// Why a card whose controller reads as ones cannot be used.
+fn hung() -> Error {
+    let why =
+        "everything of it reads as ones, as when its network hangs: reset it (tt-smi -r), and open it again";
+    Error::Gone(why.to_owned())
+}
+
+/// A word of the controller's own address space.
+fn word(windows: &Windows, controller: &Controller, address: u64) -> Result<u32, Error> {
+    let mut bytes = [0; 4];
+    windows.read(controller.place, controller.base + address, &mut bytes)?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+/// What the controller answers when it is asked what is fused off.
+fn ask(windows: &Windows, controller: &Controller, messages: &Messages) -> Result<u32, Error> {
+    let word = |address| word(windows, controller, address);
+    let put = |address, value: u32| {
+        windows.write(controller.place, controller.base + address, &value.to_le_bytes())
     };
-    let (table, values) = (word(TABLE)?, word(VALUES)?);
+    let unusable = |message: String| Error::Other(Failure::new(Code::FailedPrecondition, message));
+    if word(messages.translation)? & messages.translated == 0 {
+        return Err(unusable(
+            "its firmware does not translate coordinates, without which tiles that are fused off leave holes: update it (tt-flash)"
+                .to_owned(),
+        ));
+    }
+    put(messages.argument, 0)?;
+    put(messages.number, ASKED | messages.question)?;
+    put(messages.control, word(messages.control)? | messages.look)?;
+    let deadline = clock().saturating_add(u64::try_from(ANSWER.as_nanos()).unwrap_or(u64::MAX));
+    loop {
+        let state = word(messages.number)?;
+        if state & 0xffff == messages.question {
+            // What is above says whether all is well.
+            return match state >> 16 {
+                0 => word(messages.argument),
+                code => Err(unusable(format!("its controller does not say what is fused off ({code:#x})"))),
+            };
+        }
+        if state == UNKNOWN && word(controller.table)? == u32::MAX {
+            return Err(hung());
+        }
+        if state == UNKNOWN || clock() >= deadline {
+            return Err(unusable(format!(
+                "its controller does not answer what is fused off ({state:#x}), so no tile can be touched: reset it (tt-smi -r), or \
+                 update its firmware (tt-flash)"
+            )));
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// What the controller says, by tag.
+fn telemetry(windows: &Windows, controller: &Controller) -> Result<BTreeMap<u32, u32>, Error> {
+    let word = |address| word(windows, controller, address);
+    let (table, values) = (word(controller.table)?, word(controller.values)?);
     let count = if table == u32::MAX { u32::MAX } else { word(u64::from(table) + 4)? };
     if count > MOST_ENTRIES {
         return Err(Error::Gone(format!(

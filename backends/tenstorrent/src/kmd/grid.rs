@@ -2,10 +2,15 @@
 
 //! Where everything is on a chip's network, from what is fused off.
 //!
-//! The chip translates coordinates, so that what is missing does not show as holes. Columns of Tensix tiles that are left come first, from
+//! The chip translates coordinates, so that what is missing does not show as holes.
+//!
+//! On Blackhole, columns of Tensix tiles that are left come first, from
 //! column 1 on, with a gap where column 0 and 9 are DRAM's and 8 is the controller's. DRAM banks are in two columns of their own, 17 and
 //! 18, from row 12 on, three ports each. Where a bank is missing, the half of the chip that is whole is in column 17, with the mirror of
 //! the missing bank last, and the other half in column 18, without it.
+//!
+//! On Wormhole, tiles begin at column 18 and row 18, eight in each row, and rows that are left come first. DRAM is not translated, nor
+//! fused off: its six banks have three ports each in columns 0 and 5.
 
 use std::fmt;
 
@@ -18,12 +23,7 @@ pub struct Place {
     pub y: u8,
 }
 
-impl Place {
-    /// As a register of the network's interface has it.
-    pub(crate) fn bits(self) -> u32 {
-        u32::from(self.x) | u32::from(self.y) << 6
-    }
-}
+impl Place {}
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -31,32 +31,48 @@ impl fmt::Display for Place {
     }
 }
 
-/// Where the controller is, on every chip.
-pub(crate) const CONTROLLER: Place = Place { x: 8, y: 0 };
-
 const ROWS: u8 = 10;
 const COLUMNS: u32 = 14;
 const BANKS: u8 = 8;
 const HALF: u8 = 4;
 const PORTS: u8 = 3;
 
+/// Of Wormhole: how many rows and columns of tiles there are, where the first tile is, and a port of each bank.
+const WORMHOLE_ROWS: u32 = 10;
+const WORMHOLE_COLUMNS: u8 = 8;
+const WORMHOLE_FIRST: u8 = 18;
+const WORMHOLE_BANKS: [(u8, u8); 6] = [(0, 0), (0, 5), (5, 0), (5, 2), (5, 3), (5, 5)];
+
 /// Masks that no known chip has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GridError {
-    /// Columns of tiles, a bit each.
-    pub columns: u32,
-    /// DRAM banks, a bit each.
-    pub banks: u32,
+pub enum GridError {
+    /// Of a Blackhole.
+    Blackhole {
+        /// Columns of tiles that are there, a bit each.
+        columns: u32,
+        /// DRAM banks that are there, a bit each.
+        banks: u32,
+    },
+    /// Of a Wormhole.
+    Wormhole {
+        /// Rows of tiles that are not there, a bit each.
+        harvested: u32,
+    },
 }
 
 impl fmt::Display for GridError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "telemetry says that columns {:#x} of 14 and DRAM banks {:#x} of 8 are there, from which no coordinates follow: \
-             a chip has some columns, and at least seven banks",
-            self.columns, self.banks
-        )
+        match self {
+            GridError::Blackhole { columns, banks } => write!(
+                f,
+                "telemetry says that columns {columns:#x} of 14 and DRAM banks {banks:#x} of 8 are there, from which no coordinates \
+                 follow: a chip has some columns, and at least seven banks"
+            ),
+            GridError::Wormhole { harvested } => write!(
+                f,
+                "the controller says that rows {harvested:#x} of 10 are fused off, from which no coordinates follow: a chip has some rows"
+            ),
+        }
     }
 }
 
@@ -68,9 +84,9 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// The grid of a chip with these columns and banks, a bit each.
-    pub fn new(columns: u32, banks: u32) -> Result<Self, GridError> {
-        let wrong = GridError { columns, banks };
+    /// The grid of a Blackhole with these columns and banks, a bit each.
+    pub fn blackhole(columns: u32, banks: u32) -> Result<Self, GridError> {
+        let wrong = GridError::Blackhole { columns, banks };
         if columns == 0 || columns >> COLUMNS != 0 || banks >> BANKS != 0 {
             return Err(wrong);
         }
@@ -92,6 +108,17 @@ impl Grid {
         Ok(Self { tiles, banks: banks.collect() })
     }
 
+    /// The grid of a Wormhole without these rows, a bit each.
+    pub fn wormhole(harvested: u32) -> Result<Self, GridError> {
+        let wrong = GridError::Wormhole { harvested };
+        let left =
+            WORMHOLE_ROWS.checked_sub(harvested.count_ones()).filter(|_| harvested >> WORMHOLE_ROWS == 0);
+        let rows = left.and_then(|left| u8::try_from(left).ok()).filter(|&rows| rows > 0).ok_or(wrong)?;
+        let tile = |column, row| Place { x: WORMHOLE_FIRST + column, y: WORMHOLE_FIRST + row };
+        let tiles = (0..rows).flat_map(|row| (0..WORMHOLE_COLUMNS).map(move |column| tile(column, row)));
+        Ok(Self { tiles: tiles.collect(), banks: WORMHOLE_BANKS.map(|(x, y)| Place { x, y }).to_vec() })
+    }
+
     /// The Tensix tiles, row by row.
     pub fn tiles(&self) -> &[Place] {
         &self.tiles
@@ -109,24 +136,38 @@ mod tests {
 
     #[test]
     fn coordinates_follow_from_what_is_fused_off() {
-        let grid = Grid::new(0xfff, 0xff).unwrap();
+        let grid = Grid::blackhole(0xfff, 0xff).unwrap();
         assert_eq!((grid.tiles().len(), grid.banks().len()), (120, 8));
         assert_eq!((grid.tiles()[0], grid.tiles()[7]), (Place { x: 1, y: 2 }, Place { x: 10, y: 2 }));
         assert_eq!(grid.tiles()[119], Place { x: 14, y: 11 });
         assert_eq!((grid.banks()[0], grid.banks()[7]), (Place { x: 17, y: 12 }, Place { x: 18, y: 21 }));
         // Which columns are missing does not show, and of a missing bank only that there are seven.
         for missing in 0..8 {
-            let one_less = Grid::new(0x3ffc, 0xff & !(1 << missing)).unwrap();
+            let one_less = Grid::blackhole(0x3ffc, 0xff & !(1 << missing)).unwrap();
             assert_eq!((one_less.tiles(), one_less.banks()), (grid.tiles(), &grid.banks()[..7]));
         }
     }
 
     #[test]
+    fn a_wormholes_rows_that_are_left_come_first() {
+        for missing in 0..10 {
+            let grid = Grid::wormhole(1 << missing).unwrap();
+            assert_eq!((grid.tiles().len(), grid.banks().len()), (72, 6));
+            assert_eq!((grid.tiles()[0], grid.tiles()[71]), (Place { x: 18, y: 18 }, Place { x: 25, y: 26 }));
+        }
+        assert_eq!(Grid::wormhole(0x21).unwrap().tiles().len(), 64);
+    }
+
+    #[test]
     fn masks_of_no_chip_are_refused() {
+        for harvested in [0x3ff, 0x400, u32::MAX] {
+            let refused = Grid::wormhole(harvested).unwrap_err();
+            assert!(refused.to_string().contains("no coordinates follow"), "{refused}");
+        }
         for (columns, banks) in
             [(0, 0xff), (0x4000, 0xff), (0xfff, 0x3f), (0xfff, 0x1ff), (u32::MAX, u32::MAX)]
         {
-            let refused = Grid::new(columns, banks).unwrap_err();
+            let refused = Grid::blackhole(columns, banks).unwrap_err();
             assert!(refused.to_string().contains("no coordinates follow"), "{refused}");
         }
     }

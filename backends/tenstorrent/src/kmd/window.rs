@@ -3,9 +3,9 @@
 //! Windows into a card's network, and which of them shows what.
 //!
 //! Every access of the host to a card goes through a window, which shows a piece of one tile's address space: registers, memory of a
-//! tile, a DRAM bank. A card has few, and shares them with other programs. A window of 4 GiB shows all of a bank, so with one for each
-//! bank nothing has to be pointed anew; there may be none. Any number of windows of 2 MiB from one on will do for everything
-//! else: what is shown where is decided by the place alone, and a window that shows something else is pointed anew.
+//! tile, a DRAM bank. A card has few, and shares them with other programs. A Blackhole's window of 4 GiB shows all of a bank, so with one for each
+//! bank nothing has to be pointed anew; a Wormhole's has 16 MiB. There may be none. Any number of small windows (2 MiB; of a Wormhole 1 MiB) from
+//! one on will do for everything else: what is shown where is decided by the place alone, and a window that shows something else is pointed anew.
 
 use super::error::Error;
 use super::grid::Place;
@@ -56,9 +56,6 @@ impl Drop for File {
     }
 }
 
-/// How long the windows of the two kinds are.
-const SMALL: u64 = 2 << 20;
-const LARGE: u64 = 4 << 30;
 /// How many small windows are asked for: for the memory and the registers of a few tiles, and to leave some to others.
 const WANTED: usize = 32;
 
@@ -74,17 +71,19 @@ struct Window {
 #[derive(Debug)]
 pub(crate) struct Windows {
     calls: Calls<File>,
+    /// How long the windows of the two kinds are.
+    lengths: (u64, u64),
     small: Vec<Mutex<Window>>,
     /// One for each bank, or none at all.
     large: Vec<(Place, Mutex<Window>)>,
 }
 
 impl Windows {
-    /// Takes small windows. What there is will do, if it is one.
-    pub(crate) fn new(calls: Calls<File>) -> Result<Self, Error> {
+    /// Takes small windows. What there is will do, if it is one. `lengths` are those of a small one and of a large one.
+    pub(crate) fn new(calls: Calls<File>, lengths: (u64, u64)) -> Result<Self, Error> {
         let mut small = Vec::new();
         while small.len() < WANTED {
-            match Self::take(&calls, SMALL) {
+            match Self::take(&calls, lengths.0) {
                 Ok(window) => small.push(Mutex::new(window)),
                 Err(Error::Refused(CallError::Refused { errno: Errno::NOMEM, .. })) if !small.is_empty() => {
                     break;
@@ -92,14 +91,14 @@ impl Windows {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self { calls, small, large: Vec::new() })
+        Ok(Self { calls, lengths, small, large: Vec::new() })
     }
 
     /// Takes a large window for each bank, if there are as many.
     pub(crate) fn add_banks(&mut self, banks: &[Place]) -> Result<(), Error> {
         let mut large = Vec::new();
         for &bank in banks {
-            match Self::take(&self.calls, LARGE) {
+            match Self::take(&self.calls, self.lengths.1) {
                 Ok(window) => large.push((bank, Mutex::new(window))),
                 // The bridge shows none, or others have them.
                 Err(Error::Refused(CallError::Refused { errno: Errno::NOMEM | Errno::INVAL, .. })) => {
@@ -178,7 +177,7 @@ impl Windows {
         access: impl FnOnce(&dyn DeviceRange, u64, usize) -> Result<(), Errno>,
     ) -> Result<usize, Error> {
         let own = self.large.iter().find(|(bank, _)| *bank == place).map(|(_, window)| window);
-        let size = if own.is_some() { LARGE } else { SMALL };
+        let size = if own.is_some() { self.lengths.1 } else { self.lengths.0 };
         let base = address - address % size;
         let window = own.or_else(|| self.small.get(self.slot(place, base)));
         let mut window = window.ok_or_else(|| Error::access(Errno::NXIO))?.lock();
@@ -209,7 +208,7 @@ impl Windows {
 
     /// Which of the small windows shows this.
     fn slot(&self, place: Place, base: u64) -> usize {
-        let number = u64::from(place.x) * 31 + u64::from(place.y) * 7 + base / SMALL;
+        let number = u64::from(place.x) * 31 + u64::from(place.y) * 7 + base / self.lengths.0;
         usize::try_from(number % (self.small.len() as u64).max(1)).unwrap_or(0)
     }
 }

@@ -8,8 +8,8 @@
 pub(crate) mod compiler;
 
 use hal_backend::{
-    Command, Device, Dispatch, Driver, Failure, HostLoader, HostProgram, HostRange, LoadRequest, Parameters,
-    Place, Span, Workgroups,
+    Command, Device, Dispatch, Driver, Failure, HostLoader, HostProgram, HostRange, LoadRequest,
+    MemoryRequest, Parameters, Place, Span, Workgroups,
 };
 use hal_semaphore::Semaphore;
 use hal_tenstorrent::{Executable, FORMAT, Memory, Tenstorrent, TenstorrentDevice};
@@ -60,6 +60,32 @@ pub(crate) fn on_a_library(filters: &[&str]) -> Program {
     command
 }
 
+/// This program again, for some of its tests, on another board than a p150.
+pub(crate) fn on_a_board(mut command: Program, board: &str) -> Program {
+    command.env(BOARD, board);
+    command
+}
+
+/// This program again, for some of its tests, on the same card.
+pub(crate) fn again(filters: &[&str]) -> Program {
+    let mut command = Program::new(std::env::current_exe().unwrap());
+    command.args(filters);
+    command
+}
+
+/// Names the board that tests use which name none.
+const BOARD: &str = "HAL_TENSTORRENT_BOARD";
+
+/// The board that tests use which name none.
+pub(crate) fn board() -> String {
+    std::env::var(BOARD).unwrap_or_else(|_| "p150".to_owned())
+}
+
+/// How kernels with floats are compiled for a board: as much as its cores can do.
+pub(crate) fn floats_for(board: &str) -> &'static [&'static str] {
+    if board == "n150" { &compiler::PLAIN_FLOATS } else { &compiler::FLOATS }
+}
+
 /// Runs tests that must succeed.
 pub(crate) fn succeed(mut command: Program) {
     let output = command.output().unwrap();
@@ -73,11 +99,17 @@ const COMMON: [&str; 5] = ["tiles", "cores", "l1", "paging", "open_timeout"];
 
 /// Opens the emulated card of a machine with these parameters, or the card that `HAL_TENSTORRENT_CARD` names with those that it takes.
 pub(crate) fn open(pairs: &[(&str, &str)]) -> Result<TenstorrentDevice, Failure> {
-    let card = std::env::var("HAL_TENSTORRENT_CARD").ok();
-    let is_emulated = card.as_deref().is_none_or(|card| card == LIBRARY);
-    let taken = pairs.iter().copied().filter(|(name, _)| is_emulated || COMMON.contains(name));
+    let card = std::env::var("HAL_TENSTORRENT_CARD").unwrap_or_else(|_| "emulated".to_owned());
+    let (path, given) = card.split_once('?').unwrap_or((&card, ""));
+    // One that is only rehearsed with takes what a card takes.
+    let is_emulated = path == LIBRARY || std::env::var_os("HAL_TENSTORRENT_CARD").is_none();
+    let board = board();
+    let named = pairs.iter().any(|(name, _)| *name == "board");
+    let pairs = pairs.iter().copied().chain((!named).then_some(("board", board.as_str())));
+    let taken = pairs.filter(|(name, _)| is_emulated || COMMON.contains(name));
+    let taken = taken.chain(given.split('&').filter_map(|pair| pair.split_once('=')));
     let mut parameters = Parameters::new("tenstorrent", taken);
-    let device = Tenstorrent.open(card.as_deref().unwrap_or("emulated"), &mut parameters)?;
+    let device = Tenstorrent.open(path, &mut parameters)?;
     parameters.finish()?;
     Ok(device)
 }
@@ -98,6 +130,11 @@ impl Bench {
         Self { device, engine }
     }
 
+    /// How kernels with floats are compiled for it.
+    pub(crate) fn floats(&self) -> &'static [&'static str] {
+        floats_for(self.device.card().board())
+    }
+
     /// Submits a command to a queue; its timeline reaches 1.
     pub(crate) fn submit(&self, queue: usize, command: Command<TenstorrentDevice>) -> Semaphore {
         self.engine.submit(queue, command)
@@ -115,7 +152,7 @@ impl Bench {
 
     /// Memory of the card, with these bytes.
     pub(crate) fn memory(&self, bytes: &[u8]) -> Arc<Memory> {
-        let memory = Arc::new(self.device.allocate(0, bytes.len() as u64).unwrap());
+        let memory = Arc::new(self.device.allocate(&MemoryRequest::new(0, bytes.len() as u64)).unwrap());
         self.write(&memory, 0, bytes);
         memory
     }

@@ -271,7 +271,7 @@ impl Plan {
         let tree = Tree::new(self.ranks);
         let own = scratch.take(send.length() / self.operation.element.size() * folding.width())?;
         folding.open(send, &own);
-        let mut schedule = Vec::new();
+        let mut schedule = Vec::with_capacity(tree.leaves().ilog2() as usize + 2);
         match role(tree, self.rank) {
             Role::Follower { leader } => {
                 schedule.push(self::send(leader, &own));
@@ -287,13 +287,15 @@ impl Plan {
                     step.send(tree.leader_of(peer), Some(own.clone()));
                     schedule.push(step);
                 }
-                let (ranks, recv) = (self.ranks, recv.clone());
-                let mut last = Step::default();
-                if let Some(follower) = follower {
-                    last.send(follower, Some(recv.clone()));
+                let (ranks, target) = (self.ranks, recv.clone());
+                if let Some(last) = schedule.last_mut() {
+                    let fold = last.after.take();
+                    last.after = Some(Box::new(move || {
+                        fold.into_iter().for_each(|fold| fold());
+                        folding.close(&own, ranks, &target);
+                    }));
                 }
-                schedule.push(Step::default().after(move || folding.close(&own, ranks, &recv)));
-                schedule.push(last);
+                schedule.extend(follower.map(|follower| self::send(follower, recv)));
             }
         }
         Ok(steps(schedule))

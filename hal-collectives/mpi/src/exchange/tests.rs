@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// A rank and where it is in its steps.
 struct Rank {
     steps: Schedule,
-    waits: Vec<Receive>,
+    waits: SmallVec<[Receive; 1]>,
     after: Option<Work>,
     is_done: bool,
 }
@@ -47,7 +47,7 @@ fn run(operation: Operation, buffers: &[Buffers]) -> Traffic {
             let piece = Pieces::new(operation, count, u64::MAX).get(0);
             let memory = piece.cut(&memory, (rank, count)).unwrap();
             let steps = schedule(operation, (rank, count), memory, scratch).unwrap();
-            Rank { steps, waits: Vec::new(), after: None, is_done: false }
+            Rank { steps, waits: SmallVec::new(), after: None, is_done: false }
         })
         .collect();
     let mut network: BTreeMap<(u32, u32), VecDeque<Vec<u8>>> = BTreeMap::new();

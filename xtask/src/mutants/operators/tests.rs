@@ -99,17 +99,17 @@ fn nothing_is_said_twice() {
 
 #[test]
 fn deliberate_defects_and_checks_are_left_alone() {
-    assert_eq!(operators("if sabotaged(Defect::A) { b }"), [""; 0]);
-    assert_eq!(operators("if !sabotaged(Defect::A) { b }"), [""; 0]);
+    assert_eq!(operators("if is_mutated(Mutation::A) { b }"), [""; 0]);
+    assert_eq!(operators("if !is_mutated(Mutation::A) { b }"), [""; 0]);
     assert_eq!(operators("debug_assert!(a == b); #[cfg(test)] mod tests { fn a() { b(); } }"), [""; 0]);
 }
 
 #[test]
 fn what_only_a_deliberate_defect_runs_is_left_alone() {
-    assert_eq!(operators("if sabotaged(Defect::A) { a(); b(); } c"), [""; 0]);
-    assert_eq!(operators("if sabotaged(Defect::A) && !a() { b(); }"), [""; 0]);
-    assert_eq!(operators("if a && !sabotaged(Defect::A) { b(); c(); }").len(), 5);
-    assert_eq!(operators("if sabotaged(Defect::A) || !a() { b(); c(); }").len(), 6);
+    assert_eq!(operators("if is_mutated(Mutation::A) { a(); b(); } c"), [""; 0]);
+    assert_eq!(operators("if is_mutated(Mutation::A) && !a() { b(); }"), [""; 0]);
+    assert_eq!(operators("if a && !is_mutated(Mutation::A) { b(); c(); }").len(), 5);
+    assert_eq!(operators("if is_mutated(Mutation::A) || !a() { b(); c(); }").len(), 6);
 }
 
 #[test]

@@ -240,6 +240,70 @@ fn transfer_that_says_nothing_else_adds_one_to_an_object_of_its_engine() {
     }
 }
 
+/// Where an engine of the second generation has the address that its transfers write to when they have ended, and the word.
+///
+/// rule(transfer-end)
+fn endings(core: u64) -> [u64; 3] {
+    [0x8C0, 0x8BC, 0x8C4].map(|offset| 0x1000_007F_F800_0000 + core + offset)
+}
+
+/// rule(transfer-end)
+#[test]
+fn transfer_of_the_second_generation_tells_a_sync_object_that_it_has_ended() {
+    const REGISTERS: u64 = 0x1000_007F_F800_0000;
+    const SRAM: u64 = 0x1000_FFFF_FD00_0000;
+    let engines = [
+        (0, 0x4C8_B000),
+        (4, 0x4C9_B000),
+        (8, 0x41C_B000),
+        (12, 0x41D_B000),
+        (52, 0x43D_B000),
+        (120, 0x47C_B000),
+    ];
+    for (queue, core) in engines {
+        let card = card(options(Generation::Gaudi2));
+        let machine = card.machine().clone();
+        let memory = host(0x1000);
+        let address = card.map_host(&memory);
+        let free: SyncManager = card.info(info::SYNC_MANAGER).unwrap();
+        let (object, monitor) = (free.first_available_sync_object, free.first_available_monitor);
+        let short = |offset: u32, value: u32| packet(opcode::MSG_SHORT, offset + monitor * 4, value, &[]);
+        // A word for the host when two transfers have ended.
+        let arm = 2 << 17 | (!(1 << (object % 8)) & 0xFF) << 8 | (object / 8);
+        let rows = [(0, address as u32), (1, (address >> 32) as u32), (2, 77), (3, arm)];
+        let watch: Vec<u8> = rows.into_iter().flat_map(|(row, value)| short(row * 0x2000, value)).collect();
+        let [low, high, word] = endings(core);
+        let told = REGISTERS + 0x410_0000 + u64::from(object) * 4;
+        let tell = |address: u64, value: u32| {
+            [long(low, address as u32), long(high, (address >> 32) as u32), long(word, value)].concat()
+        };
+        card.execute(0, &[watch, tell(told, 1 << 31 | 1)].concat());
+        let transfer = |control: u32| packet(opcode::LIN_DMA, control, 64, &[SRAM, SRAM + 0x100]);
+        card.execute(queue, &[transfer(1), transfer(0), transfer(0)].concat());
+        assert_eq!(bytes(&memory, 0, 4), [0; 4], "{queue}: one of them says so");
+        card.execute(queue, &transfer(1 | 1 << 4));
+        assert_eq!(bytes(&memory, 0, 4), 77_u32.to_le_bytes(), "{queue}: one that fills says so, too");
+        // It is a word like any other, and goes where it is said.
+        card.execute(0, &tell(address + 0x800, 0x5A5A));
+        card.execute(queue, &transfer(1));
+        assert_eq!(bytes(&memory, 0x800, 8), [0x5A, 0x5A, 0, 0, 0, 0, 0, 0], "{queue}");
+        // Nobody has said it to another engine, nor to who opens the card next.
+        card.unmap(address).unwrap();
+        card.close();
+        let card = open(&machine, 0);
+        let commands = card.commands(&transfer(1));
+        card.lost(card.run(&commands, queue, transfer(1).len()).unwrap());
+        let said = card.complaint().unwrap();
+        assert!(said.contains("nobody has said where"), "{queue}: {said}");
+    }
+    let other = [
+        endings(0x4C9_B000).map(|register| long(register, 1)).concat(),
+        packet(opcode::LIN_DMA, 1, 8, &[SRAM; 2]),
+    ];
+    let said = complaint(Generation::Gaudi2, 0, &other.concat());
+    assert!(said.contains("nobody has said where"), "{said}");
+}
+
 /// What a card says about commands that end badly.
 fn complaint(generation: Generation, queue: u32, packets: &[u8]) -> String {
     let card = card(options(generation));

@@ -95,6 +95,27 @@ pub struct Layout {
     pub length: u64,
 }
 
+/// A transfer between a binding and the device's memory.
+fn request(
+    buffer: usize,
+    direction: Direction,
+    device_offset: u64,
+    size: u64,
+    semaphores: &[Semaphore],
+) -> Result<Request, Fault> {
+    let too_large = || Fault::unsupported(format!("{size} bytes in one binding; {} is the most", u32::MAX));
+    Ok(Request {
+        buffer: u16::try_from(buffer).map_err(|_| too_large())?,
+        direction,
+        host_offset: 0,
+        device_offset,
+        size: u32::try_from(size).map_err(|_| too_large())?,
+        space: Space::Ddr,
+        semaphores: semaphores.to_vec(),
+        doorbell: None,
+    })
+}
+
 impl Program {
     /// Where things are in the memory of this network; nothing if it is too large.
     pub fn layout(&self) -> Option<Layout> {
@@ -144,20 +165,6 @@ impl Program {
                 self.capacities, self.constants
             ))
         })?;
-        let request = |buffer: usize, direction, at, size: u64, semaphores: &[Semaphore]| {
-            let too_large =
-                || Fault::unsupported(format!("{size} bytes in one binding; {} is the most", u32::MAX));
-            Ok(Request {
-                buffer: u16::try_from(buffer).map_err(|_| too_large())?,
-                direction,
-                host_offset: 0,
-                device_offset: at,
-                size: u32::try_from(size).map_err(|_| too_large())?,
-                space: Space::Ddr,
-                semaphores: semaphores.to_vec(),
-                doorbell: None,
-            })
-        };
         let arrive = Semaphore { val: 1, index: ARRIVED, cmd: sem::INC, ..Semaphore::default() };
         let take = Semaphore { index: FREE, presync: 1, cmd: sem::WAIT_GT_0, ..Semaphore::default() };
         let enter = Semaphore {

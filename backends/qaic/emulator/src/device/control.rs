@@ -164,6 +164,15 @@ fn status(result: Result<(), Status>) -> i32 {
     result.err().unwrap_or(Status::SUCCESS).0
 }
 
+/// What a message brings along, from host memory.
+struct Brought {
+    /// The bytes of each transfer, by its tag.
+    transfers: BTreeMap<u32, Vec<u8>>,
+    /// A part of a transfer that needs several messages: which, its tag, and the bytes.
+    chunk: Option<(u32, u32, Vec<u8>)>,
+    rings: Option<Rings>,
+}
+
 impl Card {
     /// The bytes of pieces of host memory; nothing, if some are not there.
     fn collect(&self, pieces: &[Piece]) -> Option<Vec<u8>> {
@@ -177,6 +186,37 @@ impl Card {
             }
         }
         Some(bytes)
+    }
+
+    /// Fetches what the transactions of a message say is in host memory.
+    fn bring(&self, transactions: &[ToDevice]) -> Brought {
+        let mut transfers = BTreeMap::new();
+        let mut chunk = None;
+        let mut rings = None;
+        for transaction in transactions {
+            match transaction {
+                ToDevice::DmaTransfer { tag, chunk: this, pieces } => {
+                    let Some(bytes) = self.collect(pieces) else { continue };
+                    if *this == 0 {
+                        transfers.insert(*tag, bytes);
+                    } else {
+                        chunk = Some((*this, *tag, bytes));
+                    }
+                }
+                &ToDevice::Activate { requests, responses, request_count, response_count, .. } => {
+                    let requests = self.bus.find(requests, u64::from(request_count) * 64);
+                    let responses = self.bus.find(responses, u64::from(response_count) * 4);
+                    let both = requests.zip(responses).filter(|_| request_count == response_count);
+                    rings = both.map(|(requests, responses)| Rings {
+                        requests,
+                        responses,
+                        elements: request_count,
+                    });
+                }
+                _ => {}
+            }
+        }
+        Brought { transfers, chunk, rings }
     }
 
     /// Starts a network. Its number, if that went well.
@@ -278,32 +318,7 @@ impl Machine {
         transactions: Vec<ToDevice>,
     ) -> Vec<FromDevice> {
         let Some(card) = state.cards.get_mut(number) else { return Vec::new() };
-        let mut transfers = BTreeMap::new();
-        let mut chunk = None;
-        let mut rings = None;
-        for transaction in &transactions {
-            match transaction {
-                ToDevice::DmaTransfer { tag, chunk: this, pieces } => {
-                    let Some(bytes) = card.collect(pieces) else { continue };
-                    if *this == 0 {
-                        transfers.insert(*tag, bytes);
-                    } else {
-                        chunk = Some((*this, *tag, bytes));
-                    }
-                }
-                &ToDevice::Activate { requests, responses, request_count, response_count, .. } => {
-                    let requests = card.bus.find(requests, u64::from(request_count) * 64);
-                    let responses = card.bus.find(responses, u64::from(response_count) * 4);
-                    let both = requests.zip(responses).filter(|_| request_count == response_count);
-                    rings = both.map(|(requests, responses)| Rings {
-                        requests,
-                        responses,
-                        elements: request_count,
-                    });
-                }
-                _ => {}
-            }
-        }
+        let Brought { mut transfers, chunk, rings } = card.bring(&transactions);
         let mut transactions = transactions;
         if let Some((chunk, 0, bytes)) = &chunk
             && bytes.is_empty()

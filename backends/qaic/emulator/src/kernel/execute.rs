@@ -133,7 +133,7 @@ impl Card {
             if let Some(channel) = self.channels.get_mut(channel as usize) {
                 channel.queued.retain(|&queued| queued != number);
             }
-            self.objects.settle(number);
+            self.objects.remove_if_unused(number);
         }
     }
 }

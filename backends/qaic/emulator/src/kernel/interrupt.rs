@@ -132,7 +132,7 @@ impl Machine {
         object.complete = true;
         object.stats.processed = clock();
         found.queued.remove(position);
-        objects.settle(wanted);
+        objects.remove_if_unused(wanted);
         self.core.wake(number);
     }
 }

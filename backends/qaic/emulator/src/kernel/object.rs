@@ -111,7 +111,7 @@ impl Objects {
     }
 
     /// Forgets an object that nobody has any more.
-    pub(crate) fn settle(&mut self, number: u64) {
+    pub(crate) fn remove_if_unused(&mut self, number: u64) {
         let held = |object: &Object| object.handles > 0 || object.queued || object.slicing.is_some();
         if self.objects.get(&number).is_some_and(|object| !held(object)) {
             self.objects.remove(&number);
@@ -125,7 +125,7 @@ impl Card {
         if let Some(object) = self.objects.get_mut(number) {
             object.handles = object.handles.saturating_sub(1);
         }
-        self.objects.settle(number);
+        self.objects.remove_if_unused(number);
     }
 }
 

@@ -164,7 +164,7 @@ impl Card {
         if let Some(channel) = self.channels.get_mut(slicing.channel as usize) {
             channel.sliced.retain(|&object| object != number);
         }
-        self.objects.settle(number);
+        self.objects.remove_if_unused(number);
     }
 
     /// `qaic_attach_slicing_bo`, `qaic_map_one_slice`: the slices of an object for a channel.

@@ -8,6 +8,9 @@ use std::process::Command;
 /// For Blackhole's cores.
 pub(crate) const FLOATS: [&str; 2] =
     ["--iree-llvmcpu-target-cpu-features=+m,+f,+zba,+zbb", "--iree-llvmcpu-target-abi=ilp32f"];
+/// For both chips' cores, with floats that Wormhole's do not have.
+pub(crate) const PLAIN_FLOATS: [&str; 2] =
+    ["--iree-llvmcpu-target-cpu-features=+m,+f", "--iree-llvmcpu-target-abi=ilp32f"];
 /// For both chips' cores.
 pub(crate) const INTEGERS: [&str; 2] =
     ["--iree-llvmcpu-target-cpu-features=+m", "--iree-llvmcpu-target-abi=ilp32"];
@@ -35,10 +38,10 @@ fn compiler() -> PathBuf {
 /// Makes every kernel one workgroup.
 pub(crate) const ONE_WORKGROUP: &str = "--iree-llvmcpu-disable-distribution";
 
-/// The executable that a file of kernels becomes, made in a folder of the test's own.
+/// The executable that a file of kernels becomes, made in a folder of the test's own: of this process, since a test may run in two at once.
 pub(crate) fn compile(test: &str, name: &str, flags: &[&str]) -> Vec<u8> {
     let source = root().join("backends/tenstorrent/loader/tests/kernels").join(name);
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
     let compiled = Command::new(compiler())
@@ -57,5 +60,8 @@ pub(crate) fn compile(test: &str, name: &str, flags: &[&str]) -> Vec<u8> {
     let executables: Vec<_> =
         files.filter(|file| file.to_string_lossy().ends_with("embedded_elf_riscv_32.so")).collect();
     assert_eq!(executables.len(), 1, "{executables:?}");
-    std::fs::read(executables.first().unwrap()).unwrap()
+    let executable = std::fs::read(executables.first().unwrap()).unwrap();
+    // Nothing else is in there that anybody looks at.
+    let _ = std::fs::remove_dir_all(&folder);
+    executable
 }

@@ -2,6 +2,11 @@
 
 //! A small ELF file such as IREE's compiler makes, with every part where a test can change it.
 
+#[allow(dead_code, reason = "some tests execute nothing")]
+pub(crate) mod machine;
+#[allow(dead_code, reason = "some tests execute nothing")]
+pub(crate) mod memory;
+
 /// The file's parts: one segment each to be read, executed and written.
 #[derive(Clone)]
 pub(crate) struct Parts {
@@ -38,6 +43,7 @@ impl Parts {
     }
 
     /// The file.
+    #[expect(clippy::too_many_lines, reason = "a file, field after field")]
     pub(crate) fn file(&self) -> Vec<u8> {
         let mut names = vec![0];
         let mut symbols = vec![0; 16];

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use tenstorrent_chip::{Family, WORMHOLE};
 
 fn target() -> PathBuf {
     // Tests are run from a folder in it.
@@ -40,12 +41,42 @@ pub(crate) fn python() -> &'static Path {
     })
 }
 
+fn list(places: &mut dyn Iterator<Item = (u8, u8)>) -> String {
+    places.map(|(x, y)| format!("{x}-{y}")).collect::<Vec<_>>().join(", ")
+}
+
 /// What the driver wants to know of a chip before it opens one: what is where physically, with nothing fused off.
-fn descriptor() -> String {
+fn descriptor(family: &Family) -> String {
+    if family == &WORMHOLE { wormhole() } else { blackhole() }
+}
+
+fn wormhole() -> String {
+    const PORTS: [[(u8, u8); 3]; 6] = [
+        [(0, 0), (0, 1), (0, 11)],
+        [(0, 5), (0, 6), (0, 7)],
+        [(5, 0), (5, 1), (5, 11)],
+        [(5, 2), (5, 9), (5, 10)],
+        [(5, 3), (5, 4), (5, 8)],
+        [(5, 5), (5, 6), (5, 7)],
+    ];
+    let columns = || (1..=4).chain(6..=9);
+    let mut workers = (1..=5).chain(7..=11).flat_map(|y| columns().map(move |x| (x, y)));
+    let mut ethernet = [0, 6].into_iter().flat_map(|y| [9, 1, 8, 2, 7, 3, 6, 4].map(|x| (x, y)));
+    let banks = PORTS.map(|ports| format!("[{}]", list(&mut ports.into_iter()))).join(", ");
+    format!(
+        "grid:\n  x_size: 10\n  y_size: 12\narc: [0-10]\npcie: [0-3]\ndram: [{banks}]\neth: [{}]\n\
+         functional_workers: [{}]\nharvested_workers: []\nrouter_only: [0-2, 0-4, 0-8, 0-9]\n\
+         noc0_x_to_noc1_x: [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]\n\
+         noc0_y_to_noc1_y: [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]\n\
+         worker_l1_size: 1499136\ndram_bank_size: 2147483648\neth_l1_size: 262144\narch_name: WORMHOLE_B0\n\
+         features:\n  noc:\n    translation_id_enabled: True\n",
+        list(&mut ethernet),
+        list(&mut workers)
+    )
+}
+
+fn blackhole() -> String {
     const PORTS: [[u8; 3]; 4] = [[0, 1, 11], [2, 10, 3], [9, 4, 8], [5, 7, 6]];
-    let list = |places: &mut dyn Iterator<Item = (u8, u8)>| {
-        places.map(|(x, y)| format!("{x}-{y}")).collect::<Vec<_>>().join(", ")
-    };
     let columns = || (1..=7).chain(10..=16);
     let mut text = String::from("grid:\n  x_size: 17\n  y_size: 12\narc: [8-0]\npcie: [2-0, 11-0]\n");
     let banks =
@@ -80,10 +111,10 @@ pub(crate) fn our_library() -> PathBuf {
 }
 
 /// A library in a folder of the test's own, with the description that the driver wants beside it.
-pub(crate) fn prepare(library: &Path, name: &str) -> PathBuf {
+pub(crate) fn prepare(library: &Path, name: &str, family: &Family) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("soc_descriptor.yaml"), descriptor()).unwrap();
+    std::fs::write(folder.join("soc_descriptor.yaml"), descriptor(family)).unwrap();
     let copy = folder.join("libttsim.so");
     std::fs::copy(library, &copy).unwrap();
     copy

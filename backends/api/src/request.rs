@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What memory is asked for with: where, how much, and what for.
+
+use std::fmt;
+
+/// A request for memory ([`Device::allocate`](crate::Device::allocate)).
+///
+/// A device with one kind of memory in each heap needs the heap and the length alone. One that has several, such as memory
+/// beside its cores and memory behind them, chooses by the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryRequest {
+    /// Of which heap, by its number in [`Properties::heaps`](crate::Properties::heaps).
+    pub heap: usize,
+    /// How many bytes: at least one, at most [`max_allocation`](crate::Heap::max_allocation).
+    pub length: u64,
+    /// What the program wants the first of them to be aligned to: a power of two, at most the heap's
+    /// [`alignment`](crate::Heap::alignment), which every allocation has anyway.
+    pub alignment: u64,
+    /// What they are for.
+    pub purpose: Purpose,
+}
+
+impl MemoryRequest {
+    /// A request for so many bytes of a heap that dispatches work on, with no alignment but the heap's.
+    pub fn new(heap: usize, length: u64) -> Self {
+        Self { heap, length, alignment: 1, purpose: Purpose::Dispatch }
+    }
+
+    /// The same for another purpose.
+    pub fn with_purpose(self, purpose: Purpose) -> Self {
+        Self { purpose, ..self }
+    }
+}
+
+/// What memory is for. It is a hint of where it is best placed: whatever is asked for, every command can be given any memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Purpose {
+    /// A buffer that dispatches read or write.
+    Dispatch,
+    /// A buffer that is only copied from and to.
+    Transfer,
+    /// A slab that is divided into buffers later, of which it is not known what they are for.
+    Pool,
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Purpose::Dispatch => "dispatches",
+            Purpose::Transfer => "transfers",
+            Purpose::Pool => "pools",
+        })
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What the driver has to know of each kind of chip: sizes, addresses and registers. Everything else is the same for all of them.
+
+use crate::kmd::Place;
+use std::fmt;
+use tenstorrent_abi::uapi::device;
+use tenstorrent_loader::Cores;
+use tenstorrent_loader::paging::{ENTRY, PAGE};
+
+/// A kind of chip.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Generation {
+    /// What it is called, and which boards have it.
+    pub(crate) name: &'static str,
+    pub(crate) boards: &'static str,
+    /// Its number on the host's bus.
+    device: u16,
+    /// What its cores lack.
+    pub(crate) cores: Cores,
+    /// How much memory a tile has.
+    pub(crate) l1: u32,
+    /// How many bytes a DRAM bank has.
+    pub(crate) bank_bytes: u64,
+    /// How long a window for anything is, and one for a bank.
+    pub(crate) windows: (u64, u64),
+    pub(crate) controller: Controller,
+    pub(crate) network: Network,
+    pub(crate) starts: Starts,
+}
+
+/// Where the controller is, and what it says.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Controller {
+    pub(crate) place: Place,
+    /// Where its own address space begins.
+    pub(crate) base: u64,
+    /// Where it says where the table of telemetry is, and the values.
+    pub(crate) table: u64,
+    pub(crate) values: u64,
+    /// How it says what is fused off.
+    pub(crate) harvest: Harvest,
+}
+
+/// How a chip says what of it is fused off.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Harvest {
+    /// Telemetry has masks of the columns of tiles and of the banks that are there.
+    Telemetry,
+    /// It answers a message with a mask of the rows of tiles that are not. That coordinates are translated is a bit of a register, without which old
+    /// firmware leaves holes.
+    Message(Messages),
+}
+
+/// The registers of a controller for messages.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Messages {
+    /// What a message says, and answers.
+    pub(crate) argument: u64,
+    /// The number of a message; then what became of it.
+    pub(crate) number: u64,
+    /// What has the controller look, and the bit for that.
+    pub(crate) control: u64,
+    pub(crate) look: u32,
+    /// The question what is fused off.
+    pub(crate) question: u32,
+    /// Where it is said whether coordinates are translated, and the bit.
+    pub(crate) translation: u64,
+    pub(crate) translated: u32,
+}
+
+/// How a tile's cores use the network.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Network {
+    /// Where in a command buffer the register is that begins a transfer.
+    pub(crate) command: i32,
+    /// How far behind the lower half of an address the register is that has the coordinates, and how far they are shifted there.
+    pub(crate) coordinates: i32,
+    pub(crate) shift: u32,
+}
+
+/// The registers that say where the other cores of a tile start: three, what counts of them, one, and whether that counts.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Starts {
+    pub(crate) t: u32,
+    pub(crate) t_enable: u32,
+    pub(crate) nc: u32,
+    pub(crate) nc_enable: u32,
+}
+
+const BLACKHOLE: Generation = Generation {
+    name: "Blackhole",
+    boards: "p100a, p150",
+    device: device::BLACKHOLE,
+    cores: Cores::Blackhole,
+    l1: 1536 << 10,
+    bank_bytes: 0xff00_0000,
+    windows: (2 << 20, 4 << 30),
+    controller: Controller {
+        place: Place { x: 8, y: 0 },
+        base: 0,
+        table: 0x8003_0434,
+        values: 0x8003_0430,
+        harvest: Harvest::Telemetry,
+    },
+    network: Network { command: 0x40, coordinates: 8, shift: 0 },
+    starts: Starts { t: 0xffb1_2228, t_enable: 0xffb1_2234, nc: 0xffb1_2238, nc_enable: 0xffb1_223c },
+};
+
+const WORMHOLE: Generation = Generation {
+    name: "Wormhole",
+    boards: "n150",
+    device: device::WORMHOLE,
+    cores: Cores::Wormhole,
+    l1: 1464 << 10,
+    bank_bytes: 2 << 30,
+    windows: (1 << 20, 16 << 20),
+    controller: Controller {
+        place: Place { x: 0, y: 10 },
+        base: 0x8_0000_0000,
+        table: 0x8003_01d0,
+        values: 0x8003_01d4,
+        harvest: Harvest::Message(Messages {
+            argument: 0x8003_006c,
+            number: 0x8003_0074,
+            control: 0x8003_0100,
+            look: 1 << 16,
+            question: 0x57,
+            translation: 0x8005_0100,
+            translated: 1 << 14,
+        }),
+    },
+    // Coordinates are above the 36 bits of an address.
+    network: Network { command: 0x28, coordinates: 4, shift: 4 },
+    // Words of the matrix engine's configuration, which the tile's own cores reach and the network does not.
+    starts: Starts { t: 0xffef_0278, t_enable: 0xffef_0284, nc: 0xffef_0288, nc_enable: 0xffef_028c },
+};
+
+/// Every kind of chip that is driven.
+static ALL: [Generation; 2] = [BLACKHOLE, WORMHOLE];
+
+impl Generation {
+    /// The one with a number on the host's bus.
+    pub(crate) fn of(device: u16) -> Option<&'static Self> {
+        ALL.iter().find(|generation| generation.device == device)
+    }
+
+    /// Which cards are driven, for a message.
+    pub(crate) fn supported() -> String {
+        let one = |generation: &Self| format!("{} ({})", generation.name, generation.boards);
+        ALL.each_ref().map(one).join(" and ")
+    }
+
+    /// Where a tile's own part of the table of pages ends, and the stub begins.
+    pub(crate) fn code(&self) -> u32 {
+        self.l1 / PAGE * ENTRY
+    }
+
+    /// Coordinates as a register of the network's interface has them.
+    pub(crate) fn bits(&self, place: Place) -> u32 {
+        (u32::from(place.x) | u32::from(place.y) << 6) << self.network.shift
+    }
+}
+
+impl fmt::Debug for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Pools of rows: a page in each bank, at the same address in all of them.
+//!
+//! A pool's banks are those of DRAM, or the tiles, of which each gives the end of its memory. An allocation takes as many rows as the pages
+//! that its [division](super::division) puts into one bank; so those of a shard are at one address in every bank, also in banks that have
+//! less of it or nothing.
+
+use super::division::{Banks, Division, Shards};
+use super::{CardRange, PAGE};
+use crate::kmd::{Card, Place};
+use hal_backend::{Code, Failure, MemoryRequest, Purpose};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Where allocations begin in a bank: what is before is left to firmware.
+const FIRST: u64 = 1 << 20;
+/// How many holders of memory a message names for each use.
+const NAMED: usize = 3;
+
+/// How much of each tile's memory buffers have, and how they are divided there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// In bytes: whole pages.
+    pub(crate) bytes: u32,
+    pub(crate) division: Division,
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.bytes >> 10, self.division)
+    }
+}
+
+/// What memory is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Use {
+    /// For what a program said.
+    Program(Purpose),
+    /// For memory of the host that a dispatch works on.
+    Passage,
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Use::Program(purpose) => purpose.fmt(f),
+            Use::Passage => f.write_str("host memory on its way to tiles"),
+        }
+    }
+}
+
+/// What a pool's banks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Dram,
+    Tiles,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Dram => "DRAM",
+            Kind::Tiles => "L1",
+        })
+    }
+}
+
+/// The rows of a card's DRAM, or of its tiles' memory, and who has which.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    card: Arc<Card>,
+    kind: Kind,
+    banks: Banks,
+    /// Where rows begin in each bank.
+    first: u64,
+    rows: Mutex<Rows>,
+}
+
+/// Who has some rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Holder {
+    /// How many rows.
+    count: u64,
+    /// For how many bytes.
+    length: u64,
+    used_for: Use,
+}
+
+/// How many rows there are, and which are taken: by the first.
+#[derive(Debug)]
+struct Rows {
+    count: u64,
+    taken: BTreeMap<u64, Holder>,
+}
+
+impl Rows {
+    fn new(count: u64) -> Self {
+        Self { count, taken: BTreeMap::new() }
+    }
+
+    /// The free ranges, in order: first row and number of rows.
+    fn free(&self) -> impl Iterator<Item = (u64, u64)> {
+        let ends = std::iter::once(0).chain(self.taken.iter().map(|(first, holder)| first + holder.count));
+        let starts = self.taken.keys().copied().chain(std::iter::once(self.count));
+        ends.zip(starts).map(|(end, start)| (end, start - end)).filter(|&(_, count)| count > 0)
+    }
+
+    /// Takes rows where the least is left over.
+    fn take(&mut self, holder: Holder) -> Option<u64> {
+        let fitting = self.free().filter(|&(_, free)| free >= holder.count);
+        let (first, _) = fitting.min_by_key(|&(first, free)| (free, first))?;
+        self.taken.insert(first, holder);
+        Some(first)
+    }
+}
+
+impl Pool {
+    /// A card's DRAM.
+    pub(crate) fn dram(card: &Arc<Card>) -> Option<Arc<Self>> {
+        let rows = Rows::new((card.generation().bank_bytes - FIRST) / PAGE);
+        Self::of(card, Kind::Dram, (card.grid().banks(), Division::Interleaved), (FIRST, rows))
+    }
+
+    /// The last bytes of the memory of each of these tiles; nothing, if that is no page.
+    pub(crate) fn tiles(card: &Arc<Card>, tiles: &[Place], share: Share) -> Option<Arc<Self>> {
+        let pages = u64::from(share.bytes) / PAGE;
+        let rows = (u64::from(card.generation().l1) - pages * PAGE, Rows::new(pages));
+        Self::of(card, Kind::Tiles, (tiles, share.division), rows).filter(|_| pages > 0)
+    }
+
+    fn of(
+        card: &Arc<Card>,
+        kind: Kind,
+        (places, division): (&[Place], Division),
+        (first, rows): (u64, Rows),
+    ) -> Option<Arc<Self>> {
+        let banks = Banks::new(places, division)?;
+        Some(Arc::new(Self { card: card.clone(), kind, banks, first, rows: Mutex::new(rows) }))
+    }
+
+    pub(crate) fn card(&self) -> &Card {
+        &self.card
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn banks(&self) -> &Banks {
+        &self.banks
+    }
+
+    /// How many bytes a row has.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        PAGE * self.banks.count()
+    }
+
+    /// How many bytes there are.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.rows.lock().count * self.row_bytes()
+    }
+
+    /// Where a row is in each bank.
+    pub(crate) fn address(&self, row: u64) -> u64 {
+        self.first + row * PAGE
+    }
+
+    /// Rows for so many bytes, if there are as many together.
+    pub(crate) fn take(self: &Arc<Self>, length: u64, used_for: Use) -> Option<CardRange> {
+        let shards: Shards = self.banks.shards(length.div_ceil(PAGE));
+        let holder = Holder { count: shards.pages(), length, used_for };
+        let first = self.rows.lock().take(holder)?;
+        Some(CardRange { pool: self.clone(), first, length, shards })
+    }
+
+    /// The rows that begin with this one are free again.
+    pub(super) fn give_back(&self, first: u64) {
+        self.rows.lock().taken.remove(&first);
+    }
+
+    /// How much there is, how much of it is free, and who has the rest.
+    fn describe(&self) -> String {
+        let rows = self.rows.lock();
+        let row = self.row_bytes();
+        let free: u64 = rows.free().map(|(_, count)| count * row).sum();
+        let largest = rows.free().map(|(_, count)| count * row).max().unwrap_or(0);
+        let (kind, count) = (self.kind, self.banks.count());
+        let of = if self.kind == Kind::Dram { "banks" } else { "tiles" };
+        let all = rows.count * row;
+        format!(
+            "of the {all} bytes of {kind} in {count} {of} {free} are free, {largest} of them together; {}",
+            holders(rows.taken.values())
+        )
+    }
+}
+
+/// Who has how much: for each use how many they are and how much they have in all, which is how messages are sorted, and the largest.
+fn holders<'a>(taken: impl Iterator<Item = &'a Holder>) -> String {
+    let mut uses: BTreeMap<Use, Vec<u64>> = BTreeMap::new();
+    for holder in taken {
+        uses.entry(holder.used_for).or_default().push(holder.length);
+    }
+    let mut uses: Vec<(Use, Vec<u64>)> = uses.into_iter().collect();
+    uses.sort_by_key(|(_, lengths)| std::cmp::Reverse(lengths.iter().sum::<u64>()));
+    let one = |(used_for, mut lengths): (Use, Vec<u64>)| {
+        lengths.sort_unstable_by(|one, other| other.cmp(one));
+        let all: u64 = lengths.iter().sum();
+        let largest: Vec<String> = lengths.iter().take(NAMED).map(u64::to_string).collect();
+        let rest = lengths.len().saturating_sub(NAMED);
+        let rest = if rest > 0 { format!(" and {rest} smaller") } else { String::new() };
+        format!("for {used_for} {} with {all} bytes ({}{rest})", lengths.len(), largest.join(", "))
+    };
+    let named: Vec<String> = uses.into_iter().map(one).collect();
+    if named.is_empty() { "nothing is taken".to_owned() } else { format!("taken are {}", named.join(", ")) }
+}
+
+/// Memory for what a program asks for: beside the tiles' cores what dispatches work on, if it finds room there, and else in DRAM.
+pub(crate) fn allocate(
+    dram: &Arc<Pool>,
+    l1: Option<&Arc<Pool>>,
+    request: &MemoryRequest,
+) -> Result<CardRange, Failure> {
+    let used_for = Use::Program(request.purpose);
+    let near = l1.filter(|_| request.purpose == Purpose::Dispatch);
+    let range = near.and_then(|l1| l1.take(request.length, used_for));
+    range.or_else(|| dram.take(request.length, used_for)).ok_or_else(|| {
+        let pools: Vec<String> = std::iter::once(dram).chain(l1).map(|pool| pool.describe()).collect();
+        exhausted(dram.card(), request.length, used_for, &pools)
+    })
+}
+
+/// Memory in DRAM for what passes through it.
+pub(crate) fn passage(dram: &Arc<Pool>, length: u64) -> Result<CardRange, Failure> {
+    let range = dram.take(length, Use::Passage);
+    range.ok_or_else(|| exhausted(dram.card(), length, Use::Passage, &[dram.describe()]))
+}
+
+#[cold]
+fn exhausted(card: &Card, length: u64, used_for: Use, pools: &[String]) -> Failure {
+    let message = format!("{}: no room for {length} bytes for {used_for}: {}", card.name(), pools.join("; "));
+    Failure::new(Code::ResourceExhausted, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROGRAM: Use = Use::Program(Purpose::Dispatch);
+
+    fn holder(count: u64) -> Holder {
+        Holder { count, length: 0, used_for: PROGRAM }
+    }
+
+    #[test]
+    fn rows_are_taken_where_least_is_left_over_and_come_back() {
+        const ROWS: u64 = 1_000_000;
+        let mut rows = Rows::new(ROWS);
+        let take = |rows: &mut Rows, count| rows.take(holder(count));
+        assert_eq!(
+            (take(&mut rows, 10), take(&mut rows, 5), take(&mut rows, 20)),
+            (Some(0), Some(10), Some(15))
+        );
+        rows.taken.remove(&10);
+        assert_eq!(take(&mut rows, 5), Some(10), "the hole fits");
+        rows.taken.remove(&0);
+        assert_eq!(take(&mut rows, 4), Some(0));
+        assert_eq!(take(&mut rows, 7), Some(35), "what is left of the hole does not");
+        assert_eq!(take(&mut rows, ROWS), None);
+        assert_eq!(rows.free().map(|(_, count)| count).sum::<u64>(), ROWS - 4 - 5 - 20 - 7);
+    }
+
+    #[test]
+    fn holders_are_named_by_use_the_largest_first() {
+        let of = |used_for, length| Holder { count: 1, length, used_for };
+        let taken = [
+            of(PROGRAM, 5),
+            of(Use::Program(Purpose::Pool), 900),
+            of(PROGRAM, 70),
+            of(Use::Passage, 3),
+            of(PROGRAM, 40),
+            of(PROGRAM, 6),
+            of(PROGRAM, 1),
+        ];
+        assert_eq!(
+            holders(taken.iter()),
+            "taken are for pools 1 with 900 bytes (900), for dispatches 5 with 122 bytes (70, 40, 6 and 2 smaller), for host \
+             memory on its way to tiles 1 with 3 bytes (3)"
+        );
+        assert_eq!(holders([].iter()), "nothing is taken");
+    }
+}

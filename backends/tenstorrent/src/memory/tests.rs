@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Where allocations of emulated cards are, and that what is written there is there.
+
+use super::*;
+use crate::{Tenstorrent, TenstorrentDevice};
+use hal_backend::{Device, Driver, MemoryRequest, Parameters, Purpose, splitmix64};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[test]
+fn chunks_cover_a_transfer_once() {
+    for length in [0, 1, CHUNK as u64, CHUNK as u64 + 1, 3 * CHUNK as u64 - 7] {
+        let mut end = 0;
+        for (at, now) in chunks(length) {
+            assert_eq!(at, end);
+            end += now as u64;
+        }
+        assert_eq!(end, length);
+    }
+}
+
+/// Boards, with parts fused off, and how many tiles and banks are left of them.
+const BOARDS: [(&str, usize, usize); 3] = [
+    ("board=p100a&columns=0x3bdf&banks=0xf7", 120, 7),
+    ("board=p150&columns=0x1ffe", 120, 8),
+    ("board=p100a&columns=0x0fff&banks=0x7f", 120, 7),
+];
+
+/// A card of a machine of its own.
+fn card(board: &str, l1: &str) -> TenstorrentDevice {
+    static MACHINES: AtomicU64 = AtomicU64::new(70_000);
+    let seed = MACHINES.fetch_add(1, Ordering::Relaxed).to_string();
+    let pairs = board.split('&').filter_map(|pair| pair.split_once('='));
+    let pairs = pairs.chain([("l1", l1), ("seed", seed.as_str())]);
+    Tenstorrent.open("emulated", &mut Parameters::new("tenstorrent", pairs)).unwrap()
+}
+
+fn allocate_one(device: &TenstorrentDevice, length: u64, purpose: Purpose) -> CardRange {
+    match device.allocate(&MemoryRequest::new(0, length).with_purpose(purpose)).unwrap() {
+        Memory::Card(range) => range,
+        Memory::Host(_) => panic!("the first heap is the card's"),
+    }
+}
+
+fn kind(range: &CardRange) -> Kind {
+    range.pool.kind()
+}
+
+fn bytes(length: u64, seed: u64) -> Vec<u8> {
+    (0..length.div_ceil(8))
+        .flat_map(|word| splitmix64(seed ^ word << 20).to_le_bytes())
+        .take(usize::try_from(length).unwrap())
+        .collect()
+}
+
+/// What a program does with memory.
+#[derive(Clone, Debug)]
+enum Step {
+    Allocate { length: u64, purpose: Purpose },
+    Free(prop::sample::Index),
+    Write { which: prop::sample::Index, from: prop::sample::Index, length: u64 },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let length = prop_oneof![1..5000_u64, 1..200_000_u64, 1..3_000_000_u64];
+    let purpose =
+        prop_oneof![4 => Just(Purpose::Dispatch), 1 => Just(Purpose::Transfer), 1 => Just(Purpose::Pool)];
+    let step = prop_oneof![
+        4 => (length, purpose).prop_map(|(length, purpose)| Step::Allocate { length, purpose }),
+        2 => any::<prop::sample::Index>().prop_map(Step::Free),
+        3 => (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1..50_000_u64)
+            .prop_map(|(which, from, length)| Step::Write { which, from, length }),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+/// Checks where an allocation is, and that nothing else is there.
+fn check_places(device: &TenstorrentDevice, range: &CardRange, taken: &mut BTreeMap<(Place, u64), u64>) {
+    let grid = device.card().grid();
+    let tiles = kind(range) == Kind::Tiles;
+    let legal = if tiles { grid.tiles() } else { grid.banks() };
+    let ends = if tiles { (1472 << 10, 1536 << 10) } else { (1 << 20, 0xff00_0000) };
+    for piece in range.pieces(0, range.length.next_multiple_of(PAGE)) {
+        assert!(legal.contains(&piece.bank), "{range:?}: {piece:?}");
+        assert!(piece.address.is_multiple_of(PAGE) && piece.length == PAGE, "{range:?}: {piece:?}");
+        assert!(piece.address >= ends.0 && piece.address + PAGE <= ends.1, "{range:?}: {piece:?}");
+        let other = taken.insert((piece.bank, piece.address), range.identity());
+        assert_eq!(other, None, "{range:?}: {piece:?}");
+    }
+    if tiles {
+        // The tile that executables are asked on has no buffers.
+        let asker = grid.tiles().last().unwrap();
+        assert!(!taken.keys().any(|(place, _)| place == asker));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_allocations_are_apart_in_legal_places_and_keep_what_is_written(steps in steps(), board in 0..BOARDS.len()) {
+        for name in Division::names() {
+            let device = card(BOARDS[board].0, &format!("64:{name}"));
+            let grid = device.card().grid();
+            prop_assert_eq!((grid.tiles().len(), grid.banks().len()), (BOARDS[board].1, BOARDS[board].2));
+            let mut live: Vec<(CardRange, Vec<u8>)> = Vec::new();
+            for (number, step) in (0..).zip(&steps) {
+                match step {
+                    Step::Allocate { length, purpose } => {
+                        let range = allocate_one(&device, *length, *purpose);
+                        if *purpose != Purpose::Dispatch {
+                            prop_assert_eq!(kind(&range), Kind::Dram);
+                        }
+                        let contents = bytes(*length, number);
+                        range.write(0, &contents).unwrap();
+                        range.flush(0, *length).unwrap();
+                        live.push((range, contents));
+                    }
+                    Step::Free(which) if !live.is_empty() => drop(live.swap_remove(which.index(live.len()))),
+                    Step::Write { which, from, length } if !live.is_empty() => {
+                        let at = which.index(live.len());
+                        let (range, contents) = &mut live[at];
+                        let from = from.index(contents.len());
+                        let end = contents.len().min(from + usize::try_from(*length).unwrap());
+                        contents[from..end].copy_from_slice(&bytes((end - from) as u64, !number));
+                        range.write(from as u64, &contents[from..end]).unwrap();
+                    }
+                    _ => {}
+                }
+            }
+            let mut taken = BTreeMap::new();
+            for (range, contents) in &live {
+                check_places(&device, range, &mut taken);
+                let mut found = vec![0; contents.len()];
+                range.read(0, &mut found).unwrap();
+                prop_assert!(found == *contents, "{range:?} on {}", BOARDS[board].0);
+            }
+        }
+    }
+}
+
+#[test]
+fn tiles_memory_that_is_full_is_full_until_some_comes_back() {
+    for (board, ..) in BOARDS {
+        for name in Division::names() {
+            let device = card(board, &format!("64:{name}"));
+            let small = |purpose| allocate_one(&device, 5000, purpose);
+            // Two pages are in two tiles, so that each buffer takes one of the sixteen rows.
+            let mut near: Vec<CardRange> = (0..16).map(|_| small(Purpose::Dispatch)).collect();
+            assert!(near.iter().all(|range| kind(range) == Kind::Tiles), "{near:?}");
+            assert_eq!(kind(&small(Purpose::Dispatch)), Kind::Dram, "{name}: there is no room");
+            let gone = near.swap_remove(7);
+            let first = gone.first;
+            assert_eq!(kind(&small(Purpose::Transfer)), Kind::Dram);
+            drop(gone);
+            let again = small(Purpose::Dispatch);
+            assert_eq!((kind(&again), again.first), (Kind::Tiles, first), "{name}");
+            // All of it is one buffer's when everything is back.
+            let room = again.pool.capacity();
+            drop((near, again));
+            let whole = allocate_one(&device, room, Purpose::Dispatch);
+            assert_eq!((kind(&whole), whole.room()), (Kind::Tiles, room), "{name}");
+            drop(whole);
+            let more = allocate_one(&device, room + 1, Purpose::Dispatch);
+            assert_eq!(kind(&more), Kind::Dram, "{name}");
+        }
+    }
+}
+
+#[test]
+fn buffers_are_beside_the_cores_only_where_some_of_it_is_theirs() {
+    let none = card("board=p100a", "0");
+    assert_eq!(kind(&allocate_one(&none, 100, Purpose::Dispatch)), Kind::Dram);
+    assert_eq!(none.shared_l1(), None);
+    let some = card("board=p100a", "4:interleaved");
+    assert_eq!(some.shared_l1(), Some(119 * 4096));
+}

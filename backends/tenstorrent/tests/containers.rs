@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Containers of several variants, from files that IREE's compiler made, by the program that packs them, to a card that runs one.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod support;
+
+use hal_backend::{Code, Device, LoadRequest, Loaded};
+use hal_tenstorrent::Executable;
+use hal_tenstorrent::container::{Container, FORMAT, Variant};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Arc, OnceLock};
+use support::compiler::{FLOATS, INTEGERS, compile};
+use support::{Bench, NoLoader, bytes_of, call, floats_of, numbers, span};
+
+/// For Blackhole's cores, and for any.
+fn files() -> &'static (Vec<u8>, Vec<u8>) {
+    static FILES: OnceLock<(Vec<u8>, Vec<u8>)> = OnceLock::new();
+    FILES.get_or_init(|| {
+        (compile("containers", "floats.mlir", &FLOATS), compile("containers", "bytes.mlir", &INTEGERS))
+    })
+}
+
+/// A folder of a test's own, with both files.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let (floats, bytes) = files();
+        std::fs::write(folder.join("floats.so"), floats).unwrap();
+        std::fs::write(folder.join("bytes.so"), bytes).unwrap();
+        Self(folder)
+    }
+
+    fn pack(&self, arguments: &[&str]) -> Output {
+        let program = env!("CARGO_BIN_EXE_tenstorrent-pack");
+        Command::new(program).args(arguments).current_dir(&self.0).output().unwrap()
+    }
+
+    fn container(&self) -> Vec<u8> {
+        std::fs::read(self.0.join("out.htt")).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn packed(output: &Output) -> &str {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn load(bench: &Bench, data: &[u8]) -> Result<(Arc<Executable>, Vec<String>), hal_backend::Failure> {
+    let request = LoadRequest { format: FORMAT, data, constants: &[] };
+    let Loaded { executable, functions } = bench.device.load(&request, &NoLoader)?;
+    Ok((Arc::new(executable), functions.into_iter().map(|function| function.name).collect()))
+}
+
+#[test]
+fn a_card_runs_the_variant_for_its_cores() {
+    let folder = Folder::new("runs");
+    let said = folder.pack(&["-o", "out.htt", "wormhole=bytes.so", "blackhole:+m,+f,+zba,+zbb=floats.so"]);
+    let lines: Vec<&str> = packed(&said).lines().collect();
+    assert!(lines[0].starts_with("variant 0: for Wormhole with m, zmmul, "), "{lines:?}");
+    assert!(lines[1].starts_with("variant 1: for Blackhole with m, f, zba, zbb, "), "{lines:?}");
+    let container = folder.container();
+    assert_eq!(packed(&folder.pack(&["--list", "out.htt"])), text(&said.stdout));
+
+    let bench = Bench::new(&[]);
+    assert!(bench.device.supports(FORMAT, &NoLoader));
+    let inferred = bench.device.infer_format(&container).unwrap();
+    assert_eq!((inferred.format.as_str(), inferred.length), (FORMAT, container.len() as u64));
+    let (executable, names) = load(&bench, &container).unwrap();
+    let (_, alone) = {
+        let request = LoadRequest { format: hal_tenstorrent::FORMAT, data: &files().0, constants: &[] };
+        let loaded = bench.device.load(&request, &NoLoader).unwrap();
+        ((), loaded.functions.into_iter().map(|function| function.name).collect::<Vec<_>>())
+    };
+    assert_eq!(names, alone);
+    let x = numbers(1000, 3);
+    let memory = bench.memory(&bytes_of(&x));
+    let all = span(&memory, 0, 4000);
+    bench.run(call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap();
+    let found = floats_of(&bench.read(&memory, 0, 4000));
+    assert!(found.iter().zip(&x).all(|(found, x)| (found - (x * x + x)).abs() < 1e-4));
+
+    // What any cores can run is run where it comes first.
+    packed(&folder.pack(&["-o", "out.htt", "any=bytes.so", "blackhole=floats.so"]));
+    let (_, names) = load(&bench, &folder.container()).unwrap();
+    assert_ne!(names, alone);
+}
+
+#[test]
+fn a_container_that_a_card_cannot_run_is_refused_with_what_is_there() {
+    let bench = Bench::new(&[]);
+    let (floats, bytes) = files();
+    let variant = |cores, extensions: &[&str], elf| Variant {
+        cores,
+        extensions: extensions.iter().map(|&name| name.to_owned()).collect(),
+        elf,
+    };
+    let wormhole = Some(tenstorrent_loader::Cores::Wormhole);
+    let container =
+        Container { variants: vec![variant(wormhole, &["m"], bytes), variant(None, &["m", "c"], bytes)] };
+    let refused = load(&bench, &container.write()).unwrap_err();
+    assert_eq!(refused.code(), Code::Incompatible);
+    for part in [
+        "Blackhole, which have f, i, m,",
+        "one for Wormhole with m",
+        "they lack c, zca",
+        "docs/tenstorrent.md",
+    ] {
+        assert!(refused.message().contains(part), "{part:?} in {refused}");
+    }
+    // One that says less of itself than its file does, although it would run.
+    let container = Container { variants: vec![variant(None, &["m", "f"], floats)] };
+    let refused = load(&bench, &container.write()).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("compiled with zba, zbb, and declared is m, f"), "{refused}");
+    // One that is chosen, and then cannot be loaded.
+    let mut broken = bytes.clone();
+    broken[36] = 1;
+    let container = Container { variants: vec![variant(None, &["m"], &broken)] };
+    let refused = load(&bench, &container.write()).unwrap_err();
+    assert_eq!(refused.code(), Code::Incompatible);
+    for part in ["variant 0", "flags are 0x1"] {
+        assert!(refused.message().contains(part), "{part:?} in {refused}");
+    }
+    let refused = load(&bench, bytes).unwrap_err();
+    assert!(refused.message().contains("another kind of file"), "{refused}");
+}
+
+#[test]
+fn what_cannot_be_packed_is_refused_and_nothing_is_written() {
+    let folder = Folder::new("refuses");
+    std::fs::write(folder.0.join("text.so"), "not an executable").unwrap();
+    for (arguments, part) in [
+        (&["-o", "out.htt", "blackhole:+m,+f=floats.so"][..], "compiled with zba, zbb, and declared is m, f"),
+        (&["-o", "out.htt", "any:=bytes.so"], "compiled with m, zmmul, and declared is none"),
+        (&["-o", "out.htt", "wormhole:+m,+f,+zba,+zbb=floats.so"], "floats.so: the cores of Wormhole lack "),
+        (&["-o", "out.htt", "blackhole:+m,+d=bytes.so"], "the cores of Blackhole lack d"),
+        (&["-o", "out.htt", "blackhole=text.so"], "text.so: it is not an ELF file"),
+        (&["-o", "out.htt", "any:+m,+m=bytes.so"], "m is declared twice"),
+        (&["-o", "out.htt", "any:m=bytes.so"], "an extension without a +"),
+        (&["-o", "out.htt", "grayskull=bytes.so"], "blackhole, wormhole, any"),
+        (&["-o", "out.htt", "blackhole"], "names no file"),
+        (&["-o", "out.htt", "blackhole=nowhere.so"], "nowhere.so cannot be read"),
+        (&["-o", "nowhere/out.htt", "any=bytes.so"], "nowhere/out.htt cannot be written"),
+        (&["--list", "floats.so"], "floats.so: tenstorrent-htt1 executable: its "),
+        (&["--list", "nowhere.htt"], "nowhere.htt cannot be read"),
+    ] {
+        let output = folder.pack(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(text(&output.stderr).contains(part), "{arguments:?}: {}", text(&output.stderr));
+        assert!(!folder.0.join("out.htt").exists(), "{arguments:?}");
+    }
+    for arguments in [&[][..], &["-o", "out.htt"], &["blackhole=floats.so"]] {
+        let output = folder.pack(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).starts_with("usage: tenstorrent-pack"), "{arguments:?}");
+    }
+    assert!(packed(&folder.pack(&["--help"])).starts_with("usage:"));
+}

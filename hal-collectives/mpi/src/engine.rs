@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What makes progress, and who: the threads of the program that wait, and one of this crate's.
+//!
+//! Everything about messages is under one lock ([`Progress`]); whoever holds it looks at everything once. Nobody is told anything, and
+//! no memory of an operation is let go of, while it is held: both are foreign code.
+//!
+//! # Who looks
+//!
+//! Whoever starts an operation looks, so that its first messages go at once. A thread that [watches](watch) looks, and as long as any does, the
+//! engine's own thread sleeps: two that look are in each other's way. That thread looks when nobody else does.
+//!
+//! Watchers are counted in one number for the process. The last one that goes wakes the engine's thread if anything is under way; whoever leaves a
+//! command behind wakes it unless somebody watches. Both look at the other's word behind their own, so one of them sees it. Where a thread has
+//! watched just before, it is likely to do so again, and the engine's thread is not woken for what is begun meanwhile: it looks up by itself
+//! then, every [`NAP`] at first, and less often as long as somebody has always watched.
+
+use crate::library::{Library, at_exit};
+use crate::progress::{Progress, Started};
+use crate::table::Groups;
+use hal_collectives::Result;
+use hal_collectives::local::{Helper, is_busy as is_busy_here};
+use hal_semaphore::{Code, Failure};
+use parking_lot::{Condvar, Mutex};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long a thread looks without a pause after anything has moved.
+const EAGER: Duration = Duration::from_micros(200);
+
+/// How long the engine's thread sleeps at most while anything is under way, and while nothing is.
+const NAP: Duration = Duration::from_micros(200);
+const IDLE: Duration = Duration::from_millis(20);
+
+/// How long it sleeps at most while a program's threads watch again and again, and for how long it does not trust them to after one operation
+/// that nobody watched.
+const LONG_NAP: Duration = Duration::from_micros(3200);
+const DISTRUST: Duration = Duration::from_secs(1);
+
+/// For how long it is taken for granted that a thread which has watched will watch again.
+const WATCHED: Duration = Duration::from_micros(100);
+
+/// How many looks of a watcher are between two readings of the clock.
+const LOOKS: u32 = 16;
+
+/// How long is waited for MPI to rest, or to end, which others may hold up.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What talks to MPI in this process.
+pub(crate) struct Engine {
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    /// Whether MPI was begun here. Otherwise the program ends it, and may do so when it has let go of all groups.
+    owned: bool,
+    pub(crate) groups: Arc<Groups>,
+    commands: Mutex<Vec<Command>>,
+    news: Condvar,
+    progress: Mutex<Progress>,
+    /// As of the last look: an operation is under way.
+    under_way: AtomicBool,
+    /// The engine's thread sleeps until it is woken, or nearly so.
+    is_idle: AtomicBool,
+    begun: Instant,
+    watchers: Watchers,
+    /// When a thread watched last, in nanoseconds from the beginning.
+    watched: AtomicU64,
+    /// The process that MPI knows. One that was forked from it shares its connections, and must not touch them.
+    process: u32,
+}
+
+pub(crate) enum Command {
+    /// Letters may come.
+    Listen,
+    Start(Box<Started>),
+    /// Everything of a group that has failed ends; the others are told if this rank is the first to say so.
+    Fail {
+        group: Arc<crate::group::Group>,
+        first: bool,
+    },
+    /// MPI is left alone until something starts.
+    Rest,
+}
+
+thread_local! {
+    /// This thread has locked the progress of the engine.
+    static LOOKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread is not looking any more, however that ends.
+struct Looking;
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        LOOKING.set(false);
+    }
+}
+
+static ENGINE: OnceLock<Result<Arc<Engine>>> = OnceLock::new();
+
+/// How many threads of the process watch.
+static WATCHERS: AtomicUsize = AtomicUsize::new(0);
+
+/// A number of threads that watch, which is there before any engine is.
+pub(crate) type Watchers = &'static AtomicUsize;
+
+/// The engine of this process if it has one, and it is this process's.
+fn known() -> Option<&'static Arc<Engine>> {
+    ENGINE.get()?.as_ref().ok()
+}
+
+/// The process ends: so does MPI, which would take a process that ends without for one that crashed.
+extern "C" fn quit() {
+    // A process that was forked inherits what is done at the end, and MPI is not its to end.
+    if let Some(engine) = known().filter(|engine| engine.process == std::process::id()) {
+        engine.with(PATIENCE, |progress| progress.quit(PATIENCE));
+    }
+}
+
+/// Waits until MPI is left alone, if it is somebody else's to end and there is no group any more.
+pub(crate) fn rest() {
+    if let Some(engine) = known() {
+        engine.rest();
+    }
+}
+
+/// The engine of this process, with its library, which is loaded the first time.
+pub(crate) fn engine() -> Result<Arc<Engine>> {
+    let engine = ENGINE.get_or_init(|| {
+        let library = Library::load()?;
+        at_exit(quit);
+        let engine = Arc::new(Engine::new(library, &WATCHERS));
+        let served = engine.clone();
+        let thread = std::thread::Builder::new().name("hal-mpi".into());
+        thread.spawn(move || served.serve(IDLE)).map_err(|error| {
+            Failure::new(Code::ResourceExhausted, format!("there is no thread for MPI: {error}"))
+        })?;
+        Ok(engine)
+    });
+    let engine = engine.clone()?;
+    if engine.process != std::process::id() {
+        let message = format!(
+            "this process was forked from process {}, which uses MPI, and MPI does not know it; start a program of its own \
+             (exec) for work that needs collectives, or make the channels in the process that was launched",
+            engine.process
+        );
+        return Err(Failure::new(Code::FailedPrecondition, message));
+    }
+    Ok(engine)
+}
+
+/// What was found by looking.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Look {
+    moved: bool,
+    /// Something is under way.
+    waits: bool,
+    has_quit: bool,
+}
+
+impl Engine {
+    pub(crate) fn new(library: Library, watchers: Watchers) -> Self {
+        let (rank, size, owned) = (library.rank, library.size, library.owned);
+        let groups = Arc::new(Groups::default());
+        Self {
+            rank,
+            size,
+            owned,
+            progress: Mutex::new(Progress::new(library, groups.clone())),
+            groups,
+            commands: Mutex::default(),
+            news: Condvar::new(),
+            under_way: AtomicBool::new(false),
+            is_idle: AtomicBool::new(false),
+            begun: Instant::now(),
+            watchers,
+            watched: AtomicU64::new(0),
+            process: std::process::id(),
+        }
+    }
+
+    /// Has something done soon, now if nobody else is at it. Operations that end by it are told of by who looks next, as whoever calls
+    /// may hold locks of its own.
+    pub(crate) fn send(&self, command: Command) {
+        let mut command = Some(command);
+        self.with(Duration::ZERO, |progress| {
+            progress.take(std::mem::take(&mut *self.commands.lock()).into_iter().chain(command.take()));
+        });
+        self.commands.lock().extend(command);
+        let sleeps_through = self.is_idle.load(Ordering::SeqCst) && self.watchers.load(Ordering::SeqCst) == 0;
+        if sleeps_through || !self.is_watched() {
+            self.news.notify_one();
+        }
+    }
+
+    /// Waits until MPI is left alone, as [`rest`].
+    pub(crate) fn rest(&self) {
+        if self.owned || self.groups.any() {
+            return;
+        }
+        if LOOKING.get() {
+            // Soon: this thread is at it.
+            self.commands.lock().push(Command::Rest);
+        } else {
+            self.with(PATIENCE, Progress::rest);
+        }
+    }
+
+    fn nanoseconds(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether a thread of the program looks, or will again, so that the engine's own need not.
+    fn is_watched(&self) -> bool {
+        let watched = self.watched.load(Ordering::Relaxed);
+        self.watchers.load(Ordering::SeqCst) > 0
+            || watched > 0 && self.nanoseconds().saturating_sub(watched) < WATCHED.subsec_nanos().into()
+    }
+
+    /// Does something with the progress, unless others are at it for longer than that.
+    fn with<T>(&self, patience: Duration, work: impl FnOnce(&mut Progress) -> T) -> Option<T> {
+        // A thread that is at it already comes to it later.
+        if LOOKING.get() {
+            return None;
+        }
+        let mut progress = match self.progress.try_lock() {
+            Some(progress) => progress,
+            None if patience.is_zero() => return None,
+            None => self.progress.try_lock_for(patience)?,
+        };
+        LOOKING.set(true);
+        let _looking = Looking;
+        let result = work(&mut progress);
+        self.under_way.store(progress.waits(), Ordering::SeqCst);
+        Some(result)
+    }
+
+    /// Looks at everything once, unless somebody else does, and tells whose operations have ended.
+    pub(crate) fn look(&self) -> Look {
+        let looked = self.with(Duration::ZERO, |progress| {
+            let mut look = Look::default();
+            let commands = std::mem::take(&mut *self.commands.lock());
+            look.moved = !commands.is_empty();
+            progress.take(commands);
+            look.moved |= progress.step();
+            let ended = progress.take_ended();
+            look.moved |= !ended.is_empty();
+            look.waits = progress.waits();
+            look.has_quit = progress.has_quit();
+            (look, ended)
+        });
+        let Some((look, ended)) = looked else { return Look { waits: true, ..Look::default() } };
+        ended.tell();
+        look
+    }
+
+    /// The engine's own thread, which sleeps so long at most while nothing is under way.
+    fn serve(&self, idle: Duration) {
+        let mut moved = Instant::now();
+        let (mut nap, mut distrusted) = (NAP, None);
+        loop {
+            if self.is_watched() {
+                let mut commands = self.commands.lock();
+                // A watcher that goes wakes this thread behind its last look if anything is left.
+                let slept = self.is_watched() && self.news.wait_for(&mut commands, nap).timed_out();
+                let left = !commands.is_empty() || self.under_way.load(Ordering::SeqCst);
+                drop(commands);
+                if slept && left && !self.is_watched() {
+                    // It was begun by a thread that had watched, and did not again.
+                    (nap, distrusted) = (NAP, Some(Instant::now()));
+                } else if distrusted.is_none_or(|since: Instant| since.elapsed() >= DISTRUST) {
+                    nap = (nap * 2).min(LONG_NAP);
+                }
+                continue;
+            }
+            let look = self.look();
+            if look.has_quit {
+                return;
+            }
+            let now = Instant::now();
+            if look.moved {
+                moved = now;
+                continue;
+            }
+            if look.waits && now - moved < EAGER {
+                std::thread::yield_now();
+                continue;
+            }
+            let mut commands = self.commands.lock();
+            self.is_idle.store(!look.waits, Ordering::SeqCst);
+            // Whoever begins something says so before it asks whether this thread is idle.
+            if commands.is_empty() && (look.waits || !self.under_way.load(Ordering::SeqCst)) {
+                self.news.wait_for(&mut commands, if look.waits { NAP } else { idle });
+            }
+            self.is_idle.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// A watcher has gone. With the last one the engine's thread looks for what is left.
+    fn left_alone(&self) {
+        if self.under_way.load(Ordering::SeqCst) || !self.commands.lock().is_empty() {
+            // Behind the lock, or else the thread may be between its own look at the watchers and its sleep.
+            drop(self.commands.lock());
+            self.watched.store(0, Ordering::Relaxed);
+            self.news.notify_one();
+        } else {
+            self.watched.store(self.nanoseconds(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Says which engine there is, if there is one by now.
+type Find<'a> = &'a dyn Fn() -> Option<&'a Arc<Engine>>;
+
+/// A thread that watches, as long as this is there.
+struct Watching<'a>(Watchers, Find<'a>);
+
+impl<'a> Watching<'a> {
+    fn begin(watchers: Watchers, find: Find<'a>) -> Self {
+        watchers.fetch_add(1, Ordering::SeqCst);
+        Self(watchers, find)
+    }
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        if self.0.fetch_sub(1, Ordering::SeqCst) == 1
+            && let Some(engine) = (self.1)()
+        {
+            engine.left_alone();
+        }
+    }
+}
+
+/// Whether an operation of this process is under way that a thread which waits could [help](watch).
+pub(crate) fn is_busy() -> bool {
+    is_busy_here() || known().is_some_and(|engine| engine.under_way.load(Ordering::Relaxed))
+}
+
+/// See [`crate::watch`].
+pub(crate) fn watch(until: Option<Instant>, is_over: impl FnMut() -> bool) -> bool {
+    watch_by(&WATCHERS, &known, until, is_over)
+}
+
+fn watch_by(
+    watchers: Watchers,
+    find: Find<'_>,
+    until: Option<Instant>,
+    mut is_over: impl FnMut() -> bool,
+) -> bool {
+    let (_watching, helper) = (Watching::begin(watchers, find), Helper::begin());
+    let yields = shares_processors();
+    let (mut quiet, mut looks) = (None, 0_u32);
+    loop {
+        if is_over() {
+            return true;
+        }
+        // Asked each time, as MPI may be begun while this thread waits.
+        let look = find().map(|engine| engine.look()).unwrap_or_default();
+        if helper.help() || look.moved {
+            quiet = None;
+            looks = 0;
+            continue;
+        }
+        if !look.waits && !is_busy_here() {
+            return is_over();
+        }
+        looks += 1;
+        if looks.is_multiple_of(LOOKS) {
+            let now = Instant::now();
+            let since = *quiet.get_or_insert(now);
+            if now - since >= EAGER || until.is_some_and(|until| now >= until) {
+                return is_over();
+            }
+        }
+        if yields {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Whether the ranks of this job on this machine have less than a processor each: one that only looks keeps another one from what it
+/// looks for.
+fn shares_processors() -> bool {
+    static SHARES: OnceLock<bool> = OnceLock::new();
+    *SHARES.get_or_init(|| {
+        let here = crate::library::ranks_on_this_machine();
+        std::thread::available_parallelism().is_ok_and(|processors| processors.get() < here)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! An MPI between ranks of one process, for tests and for counting instructions: what a message costs here is what this crate does for
+//! it. Messages arrive at once and in their order; nothing is ever late or lost.
+
+use super::{Handle, Library, Status};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A receive that waits for its message.
+struct Posted {
+    request: Handle,
+    source: c_int,
+    tag: c_int,
+    address: usize,
+    room: usize,
+}
+
+struct Message {
+    source: c_int,
+    tag: c_int,
+    bytes: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    posted: VecDeque<Posted>,
+    unexpected: VecDeque<Message>,
+}
+
+/// Every network of the process. A world is a number of a network and of a rank in it.
+struct Networks {
+    inboxes: BTreeMap<Handle, Inbox>,
+    /// Requests that have ended: whether by a message.
+    ended: BTreeMap<Handle, bool>,
+    next: Handle,
+}
+
+static NETWORKS: Mutex<Networks> =
+    Mutex::new(Networks { inboxes: BTreeMap::new(), ended: BTreeMap::new(), next: 1 });
+
+const ANYBODY: c_int = -1;
+/// How many ranks a network has at most.
+const RANKS: usize = 1 << 16;
+
+fn networks() -> MutexGuard<'static, Networks> {
+    NETWORKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_for(posted: &Posted, source: c_int, tag: c_int) -> bool {
+    (posted.source == ANYBODY || posted.source == source) && posted.tag == tag
+}
+
+impl Networks {
+    fn request(&mut self) -> Handle {
+        self.next += 1;
+        self.next
+    }
+}
+
+/// Puts bytes where a receive wants them.
+///
+/// # Safety
+///
+/// The memory of the receive is there.
+unsafe fn place(bytes: &[u8], posted: &Posted) {
+    assert!(bytes.len() <= posted.room, "a message of {} bytes into {}", bytes.len(), posted.room);
+    // SAFETY: as many bytes are there, as was just checked and the caller promises.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), posted.address as *mut u8, bytes.len()) };
+}
+
+unsafe extern "C" fn send(
+    address: *mut c_void,
+    count: c_int,
+    _type: Handle,
+    peer: c_int,
+    tag: c_int,
+    world: Handle,
+    request: *mut Handle,
+) -> c_int {
+    let (network, source) = (world - world % RANKS, world % RANKS);
+    let source = c_int::try_from(source).unwrap_or_default();
+    let length = usize::try_from(count).unwrap_or_default();
+    // SAFETY: the sender's memory is as long as it says.
+    let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) };
+    let mut networks = networks();
+    let handle = networks.request();
+    let inbox = networks.inboxes.entry(network + usize::try_from(peer).unwrap_or_default()).or_default();
+    let place_of = inbox.posted.iter().position(|posted| is_for(posted, source, tag));
+    match place_of.and_then(|at| inbox.posted.remove(at)) {
+        Some(posted) => {
+            // SAFETY: the memory of a receive that has not ended is there.
+            unsafe { place(bytes, &posted) };
+            networks.ended.insert(posted.request, true);
+        }
+        None => inbox.unexpected.push_back(Message { source, tag, bytes: bytes.to_vec() }),
+    }
+    networks.ended.insert(handle, true);
+    // SAFETY: the sender's word.
+    unsafe { *request = handle };
+    0
+}
+
+unsafe extern "C" fn receive(
+    address: *mut c_void,
+    count: c_int,
+    _type: Handle,
+    peer: c_int,
+    tag: c_int,
+    world: Handle,
+    request: *mut Handle,
+) -> c_int {
+    let room = usize::try_from(count).unwrap_or_default();
+    let mut networks = networks();
+    let handle = networks.request();
+    let posted = Posted { request: handle, source: peer, tag, address: address as usize, room };
+    let inbox = networks.inboxes.entry(world).or_default();
+    let came = inbox.unexpected.iter().position(|message| is_for(&posted, message.source, message.tag));
+    match came.and_then(|at| inbox.unexpected.remove(at)) {
+        Some(message) => {
+            // SAFETY: the receiver's memory is as long as it says.
+            unsafe { place(&message.bytes, &posted) };
+            networks.ended.insert(handle, true);
+        }
+        None => inbox.posted.push_back(posted),
+    }
+    // SAFETY: the receiver's word.
+    unsafe { *request = handle };
+    0
+}
+
+unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, status: *mut c_void) -> c_int {
+    // SAFETY: the caller's words; a status begins with one here.
+    unsafe {
+        let ended = if *request == 0 { Some(true) } else { networks().ended.remove(&*request) };
+        *flag = c_int::from(ended.is_some());
+        if let Some(by_message) = ended {
+            *request = 0;
+            *status.cast::<u64>() = u64::from(!by_message);
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {
+    // SAFETY: the caller's word.
+    let handle = unsafe { *request };
+    let mut networks = networks();
+    let before = networks.ended.len();
+    let mut found = false;
+    for inbox in networks.inboxes.values_mut() {
+        let posted = inbox.posted.len();
+        inbox.posted.retain(|posted| posted.request != handle);
+        found |= inbox.posted.len() < posted;
+    }
+    if found {
+        networks.ended.insert(handle, false);
+    }
+    debug_assert!(networks.ended.len() - before <= 1, "one request ends");
+    0
+}
+
+unsafe extern "C" fn was_cancelled(status: *const c_void, flag: *mut c_int) -> c_int {
+    // SAFETY: written by `test`.
+    unsafe { *flag = c_int::from(*status.cast::<Status>() != [0; 16]) };
+    0
+}
+
+unsafe extern "C" fn error_string(_code: c_int, _text: *mut c_char, _length: *mut c_int) -> c_int {
+    0
+}
+
+unsafe extern "C" fn finalize() -> c_int {
+    0
+}
+
+unsafe extern "C" fn finalized(flag: *mut c_int) -> c_int {
+    // SAFETY: the caller's word.
+    unsafe { *flag = 1 };
+    0
+}
+
+/// The libraries of the ranks of a new network.
+pub(crate) fn network(ranks: u32) -> impl Iterator<Item = Library> {
+    let mut networks = networks();
+    networks.next = (networks.next / RANKS + 1) * RANKS + 1;
+    let world = networks.next - 1;
+    (0..ranks).map(move |rank| Library {
+        world: world + rank as usize,
+        byte: 0,
+        anybody: ANYBODY,
+        send,
+        receive,
+        test,
+        cancel,
+        was_cancelled,
+        error_string,
+        finalize,
+        finalized,
+        owned: true,
+        rank,
+        size: ranks,
+    })
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The groups that an engine knows, by their numbers, which are the same in all processes.
+//!
+//! The end of a group looks at the table too, so no group is let go of under its lock.
+
+use crate::group::{Generation, Group, State};
+use crate::wire::{Asked, Meeting};
+use hal_semaphore::{Code, Failure};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+/// What this process knows of the groups with a number.
+#[derive(Default)]
+pub(crate) struct Known {
+    pub(crate) group: Weak<Group>,
+    /// The generation that is joined next, or was, and how far it is: whoever lets go of a group and joins it again goes on
+    /// counting, as other ranks may not have let go of it.
+    pub(crate) generation: u32,
+    pub(crate) state: Arc<Mutex<State>>,
+    /// Why the one before failed.
+    failure: Option<Failure>,
+}
+
+impl Known {
+    /// No generation has failed.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.failure.is_none()
+    }
+}
+
+/// Who a letter is for.
+pub(crate) enum Addressee {
+    /// A group that this process is in.
+    Member(Arc<Group>),
+    /// One that it may come to be in.
+    Later,
+    /// One that has failed, for this reason.
+    Failed(Failure),
+}
+
+/// See the [module documentation](self).
+#[derive(Default)]
+pub(crate) struct Groups(Mutex<BTreeMap<u64, Known>>);
+
+impl Groups {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Known>> {
+        self.0.lock()
+    }
+
+    /// Whether this process is in any group.
+    pub(crate) fn any(&self) -> bool {
+        self.lock().values().any(|known| known.group.strong_count() > 0)
+    }
+
+    /// Who letters of a group are for.
+    pub(crate) fn addressee(&self, id: Generation) -> Addressee {
+        let groups = self.lock();
+        let Some(known) = groups.get(&id.number) else { return Addressee::Later };
+        let (group, generation, failure) = (known.group.upgrade(), known.generation, known.failure.clone());
+        drop(groups);
+        match group.filter(|group| group.id == id) {
+            Some(group) => Addressee::Member(group),
+            None if id.generation >= generation => Addressee::Later,
+            None => failure.map_or(Addressee::Later, Addressee::Failed),
+        }
+    }
+
+    /// Another rank is in an operation of a group that this one may come to be in. If that has begun anew, the generation before
+    /// has failed: the group that this process is in, if it is.
+    pub(crate) fn hear_early(
+        &self,
+        meeting: Meeting,
+        peer: u32,
+        theirs: Option<Asked>,
+    ) -> Option<(Arc<Group>, Failure)> {
+        let (id, mut failed) = (meeting.group, None);
+        let before = id
+            .generation
+            .checked_sub(1)
+            .filter(|_| self.lock().get(&id.number).is_none_or(|known| known.generation < id.generation));
+        if let Some(generation) = before {
+            let message = format!("the group has failed, and rank {peer} has begun it anew");
+            let failure = Failure::new(Code::Aborted, message);
+            self.remember_failure(Generation { generation, ..id }, &failure);
+            failed = self.lock().get(&id.number).and_then(|known| known.group.upgrade()).zip(Some(failure));
+        }
+        let state = self.lock().entry(id.number).or_default().state.clone();
+        state.lock().hear(meeting, peer, theirs);
+        failed
+    }
+
+    /// Somebody says that a group has failed: it is not joined any more.
+    pub(crate) fn remember_failure(&self, id: Generation, failure: &Failure) {
+        let mut groups = self.lock();
+        let known = groups.entry(id.number).or_default();
+        if known.generation <= id.generation {
+            known.generation = id.generation + 1;
+            known.state = Arc::default();
+            known.failure = Some(failure.clone());
+        }
+    }
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Work that several threads do together: grains, each of which is done by whoever takes it.
+//!
+//! The thread whose work it is begins, and others help: threads that wait for an operation anyway ([`help`]), and as many threads of this
+//! module as there are processors that nobody of those uses. They come when there is work for them and go when they have been idle for a while;
+//! however many operations there are, they are no more than that.
+//!
+//! # Memory
+//!
+//! Whoever helps holds the work only while it does, and is counted under the same lock as takes the work. The owner takes the work off the
+//! list, waits until nobody is counted, and has it for itself again: what it lets go of then is let go of.
+
+use parking_lot::{Condvar, Mutex};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long a thread stays without work.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// How many threads there are at most, however many processors.
+const MOST: usize = 15;
+
+/// Does a grain.
+type Each = Arc<dyn Fn(u32) + Send + Sync>;
+
+/// One piece of work.
+struct Work {
+    /// Gone when the owner has taken it back. Nobody holds it longer than a helper is counted.
+    each: Mutex<Option<Each>>,
+    grains: u32,
+    next: AtomicU32,
+    helpers: Mutex<Helpers>,
+    /// A helper has gone.
+    gone: Condvar,
+}
+
+#[derive(Default)]
+struct Helpers {
+    count: usize,
+    /// What a helper has panicked with.
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+struct Pool {
+    /// Work of which there may be grains left.
+    open: VecDeque<Arc<Work>>,
+    threads: usize,
+    idle: usize,
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool { open: VecDeque::new(), threads: 0, idle: 0 });
+static NEWS: Condvar = Condvar::new();
+
+/// How many pieces of work are open or being done: what is asked often, without the lock.
+static BUSY: AtomicUsize = AtomicUsize::new(0);
+
+/// How many threads that wait have helped, and still look.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether there is work that is not done.
+pub(crate) fn is_busy() -> bool {
+    BUSY.load(Ordering::Relaxed) > 0
+}
+
+/// A thread that waits is there to help, as long as this is.
+pub struct Helper(());
+
+impl Helper {
+    /// From now on.
+    pub fn begin() -> Self {
+        WAITING.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+
+    /// Does a grain of some work, if there is any.
+    pub fn help(&self) -> bool {
+        is_busy() && take().is_some_and(|taken| taken.one())
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Work in which this thread is counted.
+struct Taken(Arc<Work>);
+
+/// The first work with grains left. Who takes it is counted before the lock is let go, and so before its owner can have it back.
+fn take() -> Option<Taken> {
+    let mut pool = POOL.lock();
+    take_from(&mut pool)
+}
+
+fn take_from(pool: &mut Pool) -> Option<Taken> {
+    while let Some(work) = pool.open.front() {
+        if work.next.load(Ordering::Relaxed) < work.grains {
+            work.helpers.lock().count += 1;
+            return Some(Taken(work.clone()));
+        }
+        pool.open.pop_front();
+    }
+    None
+}
+
+impl Taken {
+    /// Does one grain; false if there was none left.
+    fn one(&self) -> bool {
+        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        if number >= self.0.grains {
+            return false;
+        }
+        let each = self.0.each.lock().clone();
+        if let Some(each) = each
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| each(number)))
+        {
+            drop(each);
+            self.0.helpers.lock().panic = Some(panic);
+        }
+        true
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.helpers.lock().count -= 1;
+        self.0.gone.notify_all();
+    }
+}
+
+/// How many threads of this module there may be: a processor each, beside the owner's and those of threads that wait.
+fn room() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    let processors =
+        *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from).min(MOST + 1));
+    processors.saturating_sub(1 + WAITING.load(Ordering::Relaxed))
+}
+
+/// Does a number of grains of some work, with whoever helps. Returns the work, which nobody else has any more.
+pub(crate) fn spread<W: Send + Sync + 'static>(
+    work: W,
+    grains: u32,
+    each: impl Fn(&W, u32) + Send + Sync + 'static,
+) -> W {
+    let shared = Arc::new(work);
+    let theirs = shared.clone();
+    let open = Arc::new(Work {
+        each: Mutex::new(Some(Arc::new(move |number| each(&theirs, number)))),
+        grains,
+        next: AtomicU32::new(0),
+        helpers: Mutex::default(),
+        gone: Condvar::new(),
+    });
+    BUSY.fetch_add(1, Ordering::Relaxed);
+    call(&open);
+    let own = Taken(open.clone());
+    open.helpers.lock().count += 1;
+    while own.one() {}
+    drop(own);
+    POOL.lock().open.retain(|other| !Arc::ptr_eq(other, &open));
+    let mut helpers = open.helpers.lock();
+    while helpers.count > 0 {
+        open.gone.wait(&mut helpers);
+    }
+    let panic = helpers.panic.take();
+    drop(helpers);
+    BUSY.fetch_sub(1, Ordering::Relaxed);
+    drop(open.each.lock().take());
+    if let Some(panic) = panic {
+        resume_unwind(panic);
+    }
+    match Arc::try_unwrap(shared) {
+        Ok(work) => work,
+        Err(_) => unreachable!("whoever was counted has let go"),
+    }
+}
+
+/// Puts work where helpers find it, and has as many come as there is room for.
+fn call(work: &Arc<Work>) {
+    let mut pool = POOL.lock();
+    pool.open.push_back(work.clone());
+    let wanted = room().min(work.grains.saturating_sub(1) as usize);
+    let (woken, started) = (wanted.min(pool.idle), wanted.saturating_sub(pool.threads));
+    pool.threads += started;
+    drop(pool);
+    for _ in 0..woken {
+        NEWS.notify_one();
+    }
+    for _ in 0..started {
+        let thread = std::thread::Builder::new().name("hal-spread".into());
+        if thread.spawn(serve).is_err() {
+            // Whoever is here does it.
+            POOL.lock().threads -= 1;
+        }
+    }
+}
+
+fn serve() {
+    let mut pool = POOL.lock();
+    let mut until = Instant::now() + IDLE;
+    loop {
+        if let Some(taken) = take_from(&mut pool) {
+            drop(pool);
+            while taken.one() {}
+            drop(taken);
+            pool = POOL.lock();
+            until = Instant::now() + IDLE;
+            continue;
+        }
+        pool.idle += 1;
+        let timed_out = NEWS.wait_until(&mut pool, until).timed_out();
+        pool.idle -= 1;
+        if timed_out && pool.open.is_empty() {
+            pool.threads -= 1;
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn each_grain_is_done_once_and_the_work_comes_back() {
+        for grains in [1, 2, 7, 100] {
+            let counts: Vec<AtomicU32> = (0..grains).map(|_| AtomicU32::new(0)).collect();
+            let counts = spread(counts, grains, |counts, number| {
+                counts[number as usize].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    /// Two grains that wait for each other need two threads: the second time the one that is idle.
+    #[test]
+    fn helper_comes_and_an_idle_one_is_woken() {
+        if room() == 0 {
+            // One processor: nobody comes, and the owner does everything.
+            let owner = std::thread::current().id();
+            spread((), 9, move |(), _| assert_eq!(std::thread::current().id(), owner));
+            return;
+        }
+        for _ in 0..3 {
+            let begin = Instant::now();
+            spread(Barrier::new(2), 2, |both, _| {
+                both.wait();
+            });
+            // Otherwise it comes when it would have gone.
+            assert!(begin.elapsed() < IDLE / 2, "{:?}", begin.elapsed());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    #[test]
+    fn panic_of_a_grain_reaches_the_owner_and_nobody_holds_the_work_then() {
+        struct Held(Arc<AtomicBool>);
+        impl Drop for Held {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let gone = Arc::new(AtomicBool::new(false));
+        let held = Held(gone.clone());
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            spread(held, 8, |_, number| assert!(number != 5, "grain 5"));
+        }));
+        assert!(caught.is_err() && gone.load(Ordering::Relaxed));
+        assert!(!POOL.lock().open.iter().any(|work| work.grains == 8));
+    }
+}

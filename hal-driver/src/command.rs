@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What a program records and what it runs: command buffers, executables, collectives.
+//!
+//! Nothing here submits anything: a command buffer is a list until the device (`device`) carries it out.
+
+pub(crate) mod channel;
+pub(crate) mod collective;
+pub(crate) mod command_buffer;
+pub(crate) mod executable;
+pub(crate) mod host_program;
+pub(crate) mod launch;
+pub(crate) mod record;
+pub(crate) mod staging;

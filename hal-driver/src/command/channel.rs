@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Channels: ranks of groups, for C.
+//!
+//! A channel is a counted object around a rank's end of a group ([`Communicator`]). A compiled module makes one in every
+//! call, so making one costs a look into a table: the group is there as long as any channel to it is, or any work.
+//!
+//! # Which rank
+//!
+//! What the program says counts. What it leaves open is taken from the first of these that says anything:
+//!
+//! 1. the device's URI (`collective_rank`, `collective_count`),
+//! 2. the channel provider that the program has given the device,
+//! 3. the job, if MPI launched this process beside others,
+//! 4. the device group, if it has several devices: a rank for each,
+//! 5. otherwise the device is alone.
+//!
+//! Groups are told apart by the id and the group that the program names, and without an id by where the rank came from. Where
+//! the ranks are the processes of a job of MPI, that is the group and MPI carries it; every other group is within this process.
+//! The ranks of any other provider exchange an id first, as IREE's interface has it.
+
+use crate::command::executable::{DeviceIdentity, is_same_device};
+use crate::command::launch;
+use crate::ffi::object::{Header, HostAllocator, Lent, Out, allocate, free, named, resource, slice};
+use crate::ffi::status::{Result, check, guard, guard_or, invalid};
+use hal_backend::Parameters;
+use hal_collectives::local::{Request, join};
+use hal_collectives::{Communicator, Terms};
+use hal_semaphore::{Code, Failure};
+use hal_sys as sys;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+/// How long an operation waits for ranks that do not come, unless the URI says something else.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// How many bytes a piece of an operation has, unless the URI says something else.
+#[expect(clippy::cast_possible_truncation, reason = "a small number")]
+const PIECE: u32 = hal_collectives::PIECE as u32;
+
+/// IREE's `IREE_HAL_CHANNEL_NO_COLOR`: the rank is in no part of the group.
+const NO_COLOR: i32 = -1;
+
+/// IREE's `IREE_HAL_CHANNEL_RANK_DEFAULT` and `_COUNT_DEFAULT`: left open.
+const DEFAULT: i32 = -1;
+
+/// How many bytes an exchanged id has: as many as IREE's providers are made for.
+const ID_BYTES: usize = 128;
+
+/// What the URI of a device says of its part in collectives.
+#[derive(Clone)]
+pub(crate) struct Membership {
+    place: Option<(u32, u32)>,
+    terms: Terms,
+}
+
+impl Membership {
+    /// What the parameters say.
+    pub(crate) fn take(parameters: &mut Parameters<'_>) -> Result<Self> {
+        let most = i32::MAX.unsigned_abs();
+        let count = parameters.number("collective_count", 0, 1, most)?;
+        let rank = parameters.number("collective_rank", u32::MAX, 0, most)?;
+        let place = match (rank, count) {
+            (u32::MAX, 0) => None,
+            (u32::MAX, _) => {
+                return Err(parameters.refuse("collective_count", "needs collective_rank beside it"));
+            }
+            (_, 0) => return Err(parameters.refuse("collective_rank", "needs collective_count beside it")),
+            (rank, count) if rank >= count => {
+                let why =
+                    format!("is {rank}; with collective_count={count} the ranks are 0 to {}", count - 1);
+                return Err(parameters.refuse("collective_rank", &why));
+            }
+            place => Some(place),
+        };
+        let timeout = parameters.take("collective_timeout")?.map(|seconds| {
+            let number = seconds.parse::<f64>().ok().filter(|seconds| (0.001..=1e6).contains(seconds));
+            number.map(Duration::from_secs_f64).ok_or_else(|| {
+                let why = format!("is {seconds:?}; it takes a number of seconds from 0.001 to 1000000");
+                parameters.refuse("collective_timeout", &why)
+            })
+        });
+        let piece = parameters.number("collective_piece", PIECE, 1, 1 << 30)?;
+        let terms = Terms { timeout: timeout.transpose()?.unwrap_or(TIMEOUT), piece: piece.into() };
+        Ok(Self { place, terms })
+    }
+}
+
+/// A group of several devices, and the place of one in it.
+#[derive(Clone, Copy)]
+struct DeviceGroup {
+    /// Where the group's topology and tracker are: no two groups that devices are in have both in common.
+    name: [usize; 2],
+    rank: u32,
+    count: u32,
+}
+
+/// The part of one device in collectives.
+pub(crate) struct Ranks {
+    membership: Membership,
+    groups: Mutex<Groups>,
+    exchange: Mutex<Exchange>,
+    /// An exchange is over.
+    exchanged: Condvar,
+}
+
+/// The group that says which rank the device is.
+#[derive(Default)]
+struct Groups {
+    current: Option<DeviceGroup>,
+    /// What it was before the last group was joined.
+    before: Option<DeviceGroup>,
+}
+
+/// The id that the ranks of the provider have in common.
+#[derive(Default)]
+enum Exchange {
+    #[default]
+    None,
+    /// This thread is in the provider, which may do anything. Nothing is locked meanwhile.
+    Going(ThreadId),
+    Known(Box<[u8]>),
+}
+
+/// What a channel is asked for with.
+struct Place {
+    rank: u32,
+    count: u32,
+    id: Vec<u8>,
+    /// The ranks may be the processes of a job.
+    is_job: bool,
+}
+
+impl Ranks {
+    pub(crate) fn new(membership: Membership) -> Self {
+        let (groups, exchange, exchanged) = (Mutex::default(), Mutex::default(), Condvar::new());
+        Self { membership, groups, exchange, exchanged }
+    }
+
+    /// The device is in a group. A group of one device, as every session of IREE's runtime makes around what it is given,
+    /// says nothing of ranks, and what another one has said stays.
+    ///
+    /// # Safety
+    ///
+    /// The topology of the information is alive for the call, or null.
+    pub(crate) unsafe fn join(&self, info: &sys::iree_hal_device_topology_info_t) {
+        let mut groups = self.groups.lock();
+        groups.before = groups.current;
+        // SAFETY: alive or null, as the caller promises.
+        let topology = unsafe { info.topology.as_ref() };
+        if let Some(topology) = topology.filter(|topology| topology.device_count > 1) {
+            let name = [std::ptr::from_ref(topology).addr(), info.frontier.tracker.addr()];
+            let (rank, count) = (info.topology_index, topology.device_count);
+            groups.current = Some(DeviceGroup { name, rank, count });
+        }
+    }
+
+    /// The group that was joined last could not be built: what was before it counts again.
+    pub(crate) fn leave(&self) {
+        let mut groups = self.groups.lock();
+        groups.current = groups.before;
+    }
+
+    /// The provider of the program is another one.
+    pub(crate) fn forget_provider(&self) {
+        *self.exchange.lock() = Exchange::None;
+    }
+
+    /// A channel with what C asks for, owned by the caller.
+    ///
+    /// # Safety
+    ///
+    /// What the parameters name is valid for the call.
+    pub(crate) unsafe fn create(
+        &self,
+        provider: Option<Lent<'_, sys::iree_hal_channel_provider_t>>,
+        device: &DeviceIdentity,
+        params: &sys::iree_hal_channel_params_t,
+        allocator: HostAllocator,
+    ) -> Result<*mut sys::iree_hal_channel_t> {
+        if params.flags != 0 {
+            return Err(invalid(format!("a channel does not know the flags {:#x}", params.flags)));
+        }
+        // SAFETY: valid for the call, as the caller promises.
+        let (id, name) = unsafe {
+            let name = named(params.group, "the name of a channel's group")?;
+            (slice(params.id.data, params.id.data_length)?, name)
+        };
+        let mut place = self.place(provider, device, id, (params.rank, params.count))?;
+        place.id.extend_from_slice(name.as_bytes());
+        let terms = self.membership.terms;
+        if place.is_job && hal_collectives_mpi::place()? == (place.rank, place.count) {
+            let communicator = hal_collectives_mpi::join(&place.id, name, terms)?;
+            return Channel::create(Arc::from(communicator), device.clone(), allocator);
+        }
+        let request = Request {
+            id: &place.id,
+            name,
+            rank: place.rank,
+            count: place.count,
+            owner: Arc::as_ptr(device).addr(),
+            terms,
+        };
+        Channel::create(Arc::from(join(&request)?), device.clone(), allocator)
+    }
+
+    /// The rank, the count and the beginning of the group's id, with what C leaves open filled in.
+    fn place(
+        &self,
+        provider: Option<Lent<'_, sys::iree_hal_channel_provider_t>>,
+        device: &DeviceIdentity,
+        id: &[u8],
+        (rank, count): (i32, i32),
+    ) -> Result<Place> {
+        let given = |number: i32, what: &str| match number {
+            DEFAULT => Ok(None),
+            number => u32::try_from(number).map(Some).map_err(|_| {
+                invalid(format!(
+                    "a channel's {what} is {number}; it is a number from 0, or -1 for the default"
+                ))
+            }),
+        };
+        let (rank, count) = (given(rank, "rank")?, given(count, "count")?);
+        let named = (!id.is_empty()).then(|| key(b'i', id));
+        let launched = hal_collectives_mpi::is_launched();
+        if let (Some(rank), Some(count), Some(id)) = (rank, count, &named) {
+            return Ok(Place { rank, count, id: id.clone(), is_job: launched });
+        }
+        let group = self.groups.lock().current;
+        let mut place = if let Some((rank, count)) = self.membership.place {
+            Place { rank, count, id: key(b'u', &[]), is_job: false }
+        } else if let Some((provider, (rank, count))) = asked(provider)? {
+            launch::check_place((rank, count))?;
+            let id = match &named {
+                None if !launched => self.exchange(provider, rank)?,
+                _ => key(b'j', &[]),
+            };
+            Place { rank, count, id, is_job: launched }
+        } else if launched {
+            let (rank, count) = hal_collectives_mpi::place()?;
+            Place { rank, count, id: key(b'j', &[]), is_job: true }
+        } else if let Some(DeviceGroup { name, rank, count }) = group {
+            Place { rank, count, id: key(b'g', name.map(usize::to_ne_bytes).as_flattened()), is_job: false }
+        } else {
+            let id = key(b'd', &Arc::as_ptr(device).addr().to_ne_bytes());
+            Place { rank: 0, count: 1, id, is_job: false }
+        };
+        // A rank and a count that the program names make a group of their own, whoever's the default is.
+        place.rank = rank.unwrap_or(place.rank);
+        if let Some(count) = count.filter(|&count| count != place.count) {
+            place.count = count;
+            place.id = key(b'c', &[]);
+            place.is_job = false;
+        }
+        place.id = named.unwrap_or(place.id);
+        Ok(place)
+    }
+
+    /// The id that the ranks of a provider have in common, exchanged once.
+    fn exchange(&self, provider: Lent<'_, sys::iree_hal_channel_provider_t>, rank: u32) -> Result<Vec<u8>> {
+        let this = std::thread::current().id();
+        let mut exchange = self.exchange.lock();
+        loop {
+            match &*exchange {
+                Exchange::Known(id) => return Ok(id.to_vec()),
+                Exchange::Going(thread) if *thread == this => {
+                    let message = "the channel provider makes a channel of the device while it exchanges the id of the \
+                                   device's ranks; name an id, a rank and a count for that channel";
+                    return Err(Failure::new(Code::FailedPrecondition, message));
+                }
+                Exchange::Going(_) => self.exchanged.wait(&mut exchange),
+                Exchange::None => break,
+            }
+        }
+        *exchange = Exchange::Going(this);
+        drop(exchange);
+        let id = exchanged_by(provider, rank);
+        let known = id.as_ref().map_or(Exchange::None, |id| Exchange::Known(id.as_slice().into()));
+        *self.exchange.lock() = known;
+        self.exchanged.notify_all();
+        id
+    }
+}
+
+/// The id that a provider's ranks agree on: that of the first.
+fn exchanged_by(provider: Lent<'_, sys::iree_hal_channel_provider_t>, rank: u32) -> Result<Vec<u8>> {
+    let mut id = [0_u8; ID_BYTES];
+    if rank == 0 {
+        fresh(&mut id);
+    }
+    let span = sys::iree_byte_span_t { data: id.as_mut_ptr(), data_length: id.len() };
+    // SAFETY: the provider is lent, and the bytes live through the call.
+    unsafe { check(sys::iree_hal_channel_provider_exchange_default_id(provider.get(), span))? };
+    Ok(key(b'p', &id))
+}
+
+/// The first bytes of an id: where it comes from, how long it is, and what it is.
+fn key(source: u8, id: &[u8]) -> Vec<u8> {
+    let mut key = vec![source];
+    key.extend_from_slice(&id.len().to_le_bytes());
+    key.extend_from_slice(id);
+    key
+}
+
+/// An id that no other group of any process has.
+fn fresh(id: &mut [u8; ID_BYTES]) {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos());
+    let process = u128::from(std::process::id()) << 64 | u128::from(NEXT.fetch_add(1, Ordering::Relaxed));
+    let words = since.to_le_bytes().into_iter().chain(process.to_le_bytes());
+    for (byte, word) in id.iter_mut().zip(words) {
+        *byte = word;
+    }
+}
+
+type Asked<'a> = (Lent<'a, sys::iree_hal_channel_provider_t>, (u32, u32));
+
+/// The provider, and the place that it gives; nothing where it gives none.
+fn asked(provider: Option<Lent<'_, sys::iree_hal_channel_provider_t>>) -> Result<Option<Asked<'_>>> {
+    let Some(provider) = provider else { return Ok(None) };
+    let (mut rank, mut count) = (DEFAULT, DEFAULT);
+    // SAFETY: the provider is lent, and the answers are ours.
+    unsafe {
+        check(sys::iree_hal_channel_provider_query_default_rank_and_count(
+            provider.get(),
+            &raw mut rank,
+            &raw mut count,
+        ))?;
+    }
+    let place = u32::try_from(rank).ok().zip(u32::try_from(count).ok());
+    Ok(place.map(|place| (provider, place)))
+}
+
+/// A channel of ours.
+#[repr(C)]
+pub(crate) struct Channel {
+    resource: Header,
+    allocator: HostAllocator,
+    device: DeviceIdentity,
+    communicator: Arc<dyn Communicator>,
+}
+
+impl Channel {
+    fn create(
+        communicator: Arc<dyn Communicator>,
+        device: DeviceIdentity,
+        allocator: HostAllocator,
+    ) -> Result<*mut sys::iree_hal_channel_t> {
+        let channel = Self { resource: resource(&raw const VTABLE), allocator, device, communicator };
+        Ok(allocate(allocator, channel)?.as_ptr().cast())
+    }
+
+    /// # Safety
+    ///
+    /// The channel is one of ours and alive for `'a`.
+    unsafe fn of<'a>(channel: *const sys::iree_hal_channel_t) -> &'a Self {
+        // SAFETY: ours and alive, as the caller promises.
+        unsafe { &*channel.cast::<Self>() }
+    }
+
+    /// The rank's end of the group that a channel of a device is.
+    ///
+    /// # Safety
+    ///
+    /// The channel is alive, or null.
+    pub(crate) unsafe fn lent(
+        channel: *mut sys::iree_hal_channel_t,
+        device: &DeviceIdentity,
+    ) -> Result<Arc<dyn Communicator>> {
+        // SAFETY: alive or null, as the caller promises, and every HAL object begins with the resource header.
+        let vtable = unsafe {
+            Lent::required(channel, "a collective needs a channel")?;
+            (*channel.cast::<sys::iree_hal_resource_t>()).vtable
+        };
+        if !std::ptr::eq(vtable.cast(), &raw const VTABLE) {
+            return Err(invalid("the channel belongs to another driver"));
+        }
+        // SAFETY: only `create` makes channels with this table.
+        let channel = unsafe { Self::of(channel) };
+        if !is_same_device(&channel.device, device) {
+            return Err(invalid("the channel belongs to another device than the command buffer"));
+        }
+        Ok(channel.communicator.clone())
+    }
+}
+
+static VTABLE: sys::iree_hal_channel_vtable_t = sys::iree_hal_channel_vtable_t {
+    destroy: Some(destroy),
+    split: Some(split),
+    query_rank_and_count: Some(query_rank_and_count),
+};
+
+unsafe extern "C" fn destroy(channel: *mut sys::iree_hal_channel_t) {
+    guard_or((), || {
+        let object = channel.cast::<Channel>();
+        // SAFETY: the last reference is gone.
+        unsafe {
+            let allocator = (*object).allocator;
+            free(allocator, object);
+        }
+    });
+}
+
+unsafe extern "C" fn split(
+    base: *mut sys::iree_hal_channel_t,
+    color: i32,
+    key: i32,
+    flags: sys::iree_hal_channel_flags_t,
+    out: *mut *mut sys::iree_hal_channel_t,
+) -> sys::iree_status_t {
+    guard(|| {
+        // SAFETY: C passes a live channel of ours and where the result goes.
+        let (base, out) = unsafe { (Channel::of(base), Out::new(out)) };
+        if flags != 0 {
+            return Err(invalid(format!("a channel does not know the flags {flags:#x}")));
+        }
+        let color = match color {
+            NO_COLOR => None,
+            color => Some(u32::try_from(color).map_err(|_| {
+                invalid(format!("a color is a number from 0, or -1 for none, and not {color}"))
+            })?),
+        };
+        out.set(match base.communicator.split(color, key)? {
+            Some(part) => Channel::create(Arc::from(part), base.device.clone(), base.allocator)?,
+            None => std::ptr::null_mut(),
+        });
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn query_rank_and_count(
+    channel: *const sys::iree_hal_channel_t,
+    out_rank: *mut i32,
+    out_count: *mut i32,
+) {
+    // What is still being agreed on and does not come to an end is no rank of any group; collectives say why.
+    let (rank, count) = guard_or((-1, -1), || {
+        // SAFETY: C passes a live channel of ours.
+        let place = unsafe { Channel::of(channel) }.communicator.place();
+        let number = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+        place.map_or((-1, -1), |(rank, count)| (number(rank), number(count)))
+    });
+    // SAFETY: C passes where the answers go.
+    unsafe {
+        Out::new(out_rank).set(rank);
+        Out::new(out_count).set(count);
+    }
+}

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Collectives: what a command buffer records of them, and how their memory and the engine meet.
+//!
+//! A record keeps what IREE's call says in the terms of [`hal_collectives`]. When a command buffer is executed, the rank
+//! enters all of its collectives in their order, and each waits for its step ([`crate::device`] has the chain of steps).
+//! Then it is an operation of the host that occupies no thread: it starts, and ends when the group has done it.
+
+use crate::command::channel::Channel;
+use crate::command::executable::DeviceIdentity;
+use crate::command::record::{Reference, Use};
+use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
+use crate::ffi::object::extent;
+use crate::ffi::status::{Result, invalid};
+use crate::memory::buffer_range::BufferRange;
+use crate::sync::host_pool::HostPool;
+use hal_backend::HostRange;
+use hal_collectives::{
+    Buffers, Communicator, Done, Element, Entry, Job, Kind, Memory, Operation, PieceBuffers, PieceEntry,
+    Reduction,
+};
+use hal_semaphore::{Code, Failure};
+use hal_sys as sys;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// One collective of one rank.
+pub(crate) struct CollectiveRecord {
+    pub(crate) communicator: Arc<dyn Communicator>,
+    pub(crate) operation: Operation,
+    /// The bytes that are used, no more.
+    pub(crate) send: Option<Reference>,
+    pub(crate) recv: Option<Reference>,
+}
+
+impl CollectiveRecord {
+    /// A collective with what C lends us.
+    ///
+    /// # Safety
+    ///
+    /// The channel and the buffers are alive, or null.
+    pub(crate) unsafe fn new(
+        device: &DeviceIdentity,
+        channel: *mut sys::iree_hal_channel_t,
+        op: sys::iree_hal_collective_op_t,
+        param: u32,
+        [send, recv]: [&sys::iree_hal_buffer_ref_t; 2],
+        count: u64,
+    ) -> Result<Self> {
+        // SAFETY: alive or null, as the caller promises; every reading of the union is four bytes.
+        let (communicator, packed) = unsafe { (Channel::lent(channel, device)?, op.packed) };
+        let (rank, ranks) = communicator.place()?;
+        let (kind, element) = decode(packed, param)?;
+        let mut operation = Operation { kind, element, count };
+        if kind == Kind::AllGather {
+            // SAFETY: alive or null, as the caller promises.
+            operation.count = gathered(&operation, unsafe { length_of(send)? }, ranks)?;
+        }
+        communicator.check(&operation)?;
+        let places = operation.places(rank, ranks);
+        // SAFETY: alive or null, as the caller promises.
+        let (send, recv) = unsafe {
+            (cut(&operation, send, places.send, "sends")?, cut(&operation, recv, places.recv, "receives")?)
+        };
+        let record = Self { communicator, operation, send, recv };
+        let mut allowed = Ok(());
+        record.visit(|reference, way| {
+            if allowed.is_ok() {
+                allowed = reference.check(way);
+            }
+        });
+        allowed.map(|()| record)
+    }
+
+    /// Looks at the buffers that it uses, and what it does with them.
+    pub(crate) fn visit(&self, mut look: impl FnMut(&Reference, Use)) {
+        if let Some(send) = &self.send {
+            look(send, Use::Sent);
+        }
+        if let Some(recv) = &self.recv {
+            look(recv, Use::Received);
+        }
+    }
+}
+
+/// The kind and the type that IREE packs into a word.
+fn decode(packed: u32, param: u32) -> Result<(Kind, Element)> {
+    let [kind, reduction, element, _] = packed.to_ne_bytes().map(u32::from);
+    let element = element_of(element)?;
+    let reduces =
+        || reduction_of(reduction)?.ok_or_else(|| invalid("a collective that reduces needs to be told how"));
+    let kind = match kind {
+        sys::IREE_HAL_COLLECTIVE_KIND_ALL_GATHER => Kind::AllGather,
+        sys::IREE_HAL_COLLECTIVE_KIND_ALL_REDUCE => Kind::AllReduce(reduces()?),
+        sys::IREE_HAL_COLLECTIVE_KIND_ALL_TO_ALL => Kind::AllToAll,
+        sys::IREE_HAL_COLLECTIVE_KIND_BROADCAST => Kind::Broadcast { root: param },
+        sys::IREE_HAL_COLLECTIVE_KIND_REDUCE => Kind::Reduce { reduction: reduces()?, root: param },
+        sys::IREE_HAL_COLLECTIVE_KIND_REDUCE_SCATTER => Kind::ReduceScatter(reduces()?),
+        sys::IREE_HAL_COLLECTIVE_KIND_SEND => Kind::Send { to: param },
+        sys::IREE_HAL_COLLECTIVE_KIND_RECV => Kind::Recv { from: param },
+        sys::IREE_HAL_COLLECTIVE_KIND_SEND_RECV => {
+            let peer = |half: u32| (half != 0xFFFF).then_some(half);
+            Kind::SendRecv { to: peer(param & 0xFFFF), from: peer(param >> 16) }
+        }
+        other => return Err(invalid(format!("there is no collective of kind {other}"))),
+    };
+    let is_reduction = matches!(kind, Kind::AllReduce(_) | Kind::Reduce { .. } | Kind::ReduceScatter(_));
+    if !is_reduction && reduction_of(reduction)?.is_some() {
+        return Err(invalid("a collective that does not reduce is told how to reduce"));
+    }
+    Ok((kind, element))
+}
+
+fn reduction_of(number: u32) -> Result<Option<Reduction>> {
+    Ok(Some(match number {
+        sys::IREE_HAL_COLLECTIVE_REDUCTION_NONE => return Ok(None),
+        sys::IREE_HAL_COLLECTIVE_REDUCTION_SUM => Reduction::Sum,
+        sys::IREE_HAL_COLLECTIVE_REDUCTION_PRODUCT => Reduction::Product,
+        sys::IREE_HAL_COLLECTIVE_REDUCTION_MINIMUM => Reduction::Minimum,
+        sys::IREE_HAL_COLLECTIVE_REDUCTION_MAXIMUM => Reduction::Maximum,
+        sys::IREE_HAL_COLLECTIVE_REDUCTION_AVERAGE => Reduction::Average,
+        other => return Err(invalid(format!("there is no reduction {other}"))),
+    }))
+}
+
+fn element_of(number: u32) -> Result<Element> {
+    Ok(match number {
+        sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_SINT_8 => Element::I8,
+        sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_UINT_8 => Element::U8,
+        sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_SINT_16 => Element::I16,
+        sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_UINT_16 => Element::U16,
+        sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_SINT_32 => Element::I32,
+        sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_UINT_32 => Element::U32,
+        sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_SINT_64 => Element::I64,
+        sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_UINT_64 => Element::U64,
+        sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_FLOAT_16 => Element::F16,
+        sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_FLOAT_32 => Element::F32,
+        sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_FLOAT_64 => Element::F64,
+        sys::IREE_HAL_COLLECTIVE_ELEMENT_TYPE_BFLOAT_16 => Element::Bf16,
+        other => return Err(invalid(format!("there is no collective element type {other}"))),
+    })
+}
+
+/// How many bytes C names, where that is known before the binding table is.
+///
+/// # Safety
+///
+/// The buffer is alive, or null.
+unsafe fn length_of(reference: &sys::iree_hal_buffer_ref_t) -> Result<u64> {
+    if reference.buffer.is_null() {
+        return Ok(extent(reference.length));
+    }
+    // SAFETY: alive, as the caller promises.
+    unsafe { BufferRange::lent(reference.buffer, reference.offset, reference.length) }
+        .map(|range| range.length)
+}
+
+/// How many elements one rank of an all-gather sends: as many as IREE's header says the count is, or that share of the
+/// elements of all ranks, which is what compiled modules pass.
+fn gathered(operation: &Operation, sent: u64, ranks: u32) -> Result<u64> {
+    let room = sent / operation.element.size();
+    let ranks = u64::from(ranks.max(1));
+    if operation.count <= room {
+        return Ok(operation.count);
+    }
+    if operation.count.is_multiple_of(ranks) && operation.count / ranks == room {
+        return Ok(room);
+    }
+    let message = format!("{operation} sends from memory of {sent} bytes, which has {room} elements");
+    Err(Failure::new(Code::OutOfRange, message))
+}
+
+/// The bytes that an operation uses, of those that C names.
+///
+/// # Safety
+///
+/// The buffer is alive, or null.
+unsafe fn cut(
+    operation: &Operation,
+    reference: &sys::iree_hal_buffer_ref_t,
+    bytes: Option<u64>,
+    does: &str,
+) -> Result<Option<Reference>> {
+    let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else { return Ok(None) };
+    let short = |given: u64| {
+        let message = format!("{operation} {does} {bytes} bytes, and is given memory for {given}");
+        Failure::new(Code::OutOfRange, message)
+    };
+    // SAFETY: alive or null, as the caller promises.
+    Ok(Some(match unsafe { Reference::new(reference)? } {
+        Reference::Direct(range) if range.length < bytes => return Err(short(range.length)),
+        Reference::Direct(range) => Reference::Direct(range.part(0, bytes)?),
+        Reference::Slot { length, .. } if length < bytes => return Err(short(length)),
+        Reference::Slot { slot, offset, .. } => Reference::Slot { slot, offset, length: bytes },
+    }))
+}
+
+/// Memory that is mapped when the first piece of an operation that uses it starts, and until the last one has ended.
+pub(crate) struct Mapped {
+    bytes: BufferRange,
+    access: Access,
+    mapped: Mutex<Option<HostRange>>,
+}
+
+impl Mapped {
+    pub(crate) fn new(bytes: BufferRange, access: Access) -> Arc<Self> {
+        Arc::new(Self { bytes, access, mapped: Mutex::default() })
+    }
+
+    fn map(&self) -> Result<HostRange> {
+        if let Some(mapped) = &*self.mapped.lock() {
+            return Ok(mapped.clone());
+        }
+        // Without the lock, as a buffer may be another driver's. Two pieces that start at once may both map it.
+        let mapped = self.bytes.map(self.access)?;
+        Ok(self.mapped.lock().get_or_insert(mapped).clone())
+    }
+}
+
+/// Host memory for a piece.
+pub(crate) enum Near {
+    /// That of the whole operation, and how many bytes of it the piece uses.
+    Whole(Arc<Mapped>, u64),
+    /// What stands for the piece's.
+    Staging(BufferRange),
+}
+
+impl Near {
+    fn length(&self) -> u64 {
+        match self {
+            Near::Whole(_, length) => *length,
+            Near::Staging(range) => range.length,
+        }
+    }
+
+    fn map(&self, access: Access) -> Result<Memory> {
+        Ok(match self {
+            Near::Whole(mapped, _) => Memory::Whole(mapped.map()?),
+            Near::Staging(range) => Memory::Alone(range.map(access)?),
+        })
+    }
+}
+
+/// A collective that its rank has entered, or a piece of one, with memory that the host can see.
+pub(crate) enum Entered {
+    Whole { entry: Box<dyn Entry>, send: Option<BufferRange>, recv: Option<BufferRange> },
+    Piece { entry: Box<dyn PieceEntry>, send: Option<Near>, recv: Option<Near> },
+}
+
+impl Entered {
+    fn length(&self) -> u64 {
+        let lengths = match self {
+            Entered::Whole { send, recv, .. } => {
+                [send, recv].map(|range| range.as_ref().map(|range| range.length))
+            }
+            Entered::Piece { send, recv, .. } => [send, recv].map(|near| near.as_ref().map(Near::length)),
+        };
+        lengths.into_iter().flatten().sum()
+    }
+
+    fn give_up(self, why: &Failure) {
+        match self {
+            Entered::Whole { entry, .. } => entry.give_up(why),
+            Entered::Piece { entry, .. } => entry.give_up(why),
+        }
+    }
+
+    fn start(self, done: Done) -> std::result::Result<Option<Job>, (Failure, Done)> {
+        match self {
+            Entered::Whole { entry, send, recv } => {
+                let map = |range: &Option<BufferRange>, access| {
+                    range.as_ref().map(|range: &BufferRange| range.map(access)).transpose()
+                };
+                match (map(&send, ACCESS_READ), map(&recv, ACCESS_WRITE)) {
+                    (Ok(send), Ok(recv)) => Ok(entry.start(Buffers { send, recv }, done)),
+                    (Err(failure), _) | (_, Err(failure)) => {
+                        entry.give_up(&failure);
+                        Err((failure, done))
+                    }
+                }
+            }
+            Entered::Piece { entry, send, recv } => {
+                let map = |near: Option<Near>, access| near.map(|near| near.map(access)).transpose();
+                match (map(send, ACCESS_READ), map(recv, ACCESS_WRITE)) {
+                    (Ok(send), Ok(recv)) => Ok(entry.start(PieceBuffers { send, recv }, done)),
+                    (Err(failure), _) | (_, Err(failure)) => {
+                        entry.give_up(&failure);
+                        Err((failure, done))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Collectives of one step, which nothing orders against each other: they start together and end together.
+pub(crate) struct Collectives(pub(crate) Vec<(Arc<dyn Communicator>, Entered)>);
+
+impl Collectives {
+    /// How many.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// How many bytes they receive and send.
+    pub(crate) fn payload(&self) -> u64 {
+        self.0.iter().map(|(_, entered)| entered.length()).sum()
+    }
+
+    /// Starts all of them. What there is to do for the group is done by a thread of the pool.
+    pub(crate) fn start(
+        self,
+        pool: &Arc<HostPool>,
+        waiting: &Arc<Waiting>,
+        done: impl FnOnce(Result) + Send + 'static,
+    ) {
+        let number = match waiting.enter(self.0.iter().map(|(group, _)| group.clone()).collect()) {
+            Ok(number) => number,
+            Err(why) => {
+                self.give_up(&why);
+                return done(Err(why));
+            }
+        };
+        let over = {
+            let waiting = waiting.clone();
+            Countdown::new(self.0.len(), move |outcome| {
+                done(outcome);
+                waiting.leave(number);
+            })
+        };
+        for (_, entered) in self.0 {
+            let told = over.clone();
+            match entered.start(Box::new(move |outcome| told.end(outcome))) {
+                Ok(Some(job)) => pool.run(job),
+                Ok(None) => {}
+                Err((failure, done)) => done(Err(failure)),
+            }
+        }
+    }
+
+    /// Tells the groups that this rank does not take part.
+    pub(crate) fn give_up(self, why: &Failure) {
+        for (_, entered) in self.0 {
+            entered.give_up(why);
+        }
+    }
+}
+
+/// Tells of the end of the last of several, and the first failure.
+struct Countdown(Mutex<Counted>);
+
+struct Counted {
+    left: usize,
+    outcome: Result,
+    done: Option<Box<dyn FnOnce(Result) + Send>>,
+}
+
+impl Countdown {
+    fn new(count: usize, done: impl FnOnce(Result) + Send + 'static) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Counted { left: count, outcome: Ok(()), done: Some(Box::new(done)) })))
+    }
+
+    fn end(&self, outcome: Result) {
+        let mut counted = self.0.lock();
+        counted.left -= 1;
+        if counted.outcome.is_ok() {
+            counted.outcome = outcome;
+        }
+        if counted.left > 0 {
+            return;
+        }
+        let (outcome, done) = (counted.outcome.clone(), counted.done.take());
+        drop(counted);
+        if let Some(done) = done {
+            done(outcome);
+        }
+    }
+}
+
+/// The collectives that a device has started and that have not ended, so that they can end with it.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    progress: Mutex<InProgress>,
+    idle: Condvar,
+}
+
+#[derive(Default)]
+struct InProgress {
+    next: u64,
+    started: BTreeMap<u64, Vec<Arc<dyn Communicator>>>,
+    /// Nothing starts any more.
+    ended: Option<Failure>,
+}
+
+impl Waiting {
+    fn enter(&self, communicators: Vec<Arc<dyn Communicator>>) -> Result<u64> {
+        let mut progress = self.progress.lock();
+        if let Some(why) = &progress.ended {
+            return Err(why.clone());
+        }
+        let number = progress.next;
+        progress.next += 1;
+        progress.started.insert(number, communicators);
+        Ok(number)
+    }
+
+    /// A thread that waits for the end of all may count on their groups having been let go.
+    fn leave(&self, number: u64) {
+        let communicators = self.progress.lock().started.get_mut(&number).map(std::mem::take);
+        drop(communicators);
+        let mut progress = self.progress.lock();
+        progress.started.remove(&number);
+        if progress.started.is_empty() {
+            self.idle.notify_all();
+        }
+    }
+
+    /// The device goes: waits for what is in progress, and ends what takes longer than `grace` or would start later. What
+    /// was ended is told to whoever waits for it when this returns, or will be: that is not waited for longer than as long again.
+    pub(crate) fn finish(&self, grace: Duration) {
+        let mut progress = self.progress.lock();
+        self.rest(&mut progress, grace);
+        let why = Failure::new(Code::Cancelled, "its device was released");
+        progress.ended = Some(why.clone());
+        let communicators: Vec<_> = progress.started.values().flatten().cloned().collect();
+        drop(progress);
+        for communicator in communicators {
+            communicator.end(&why);
+        }
+        self.rest(&mut self.progress.lock(), grace);
+    }
+
+    fn rest(&self, progress: &mut MutexGuard<'_, InProgress>, limit: Duration) {
+        let end = Instant::now() + limit;
+        while !progress.started.is_empty() && !self.idle.wait_until(progress, end).timed_out() {}
+    }
+}

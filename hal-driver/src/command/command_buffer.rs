@@ -1,0 +1,657 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Command buffers: a list of records, kept whole until it is executed.
+//!
+//! Recording checks what can be known, keeps what is used, and translates nothing: the list is resolved against the
+//! binding table each time it goes to a queue, so one recording serves any number of executions at once. Where there is
+//! nothing to resolve, the list that a device gets is made once. A queue of
+//! a backend is in order, so events need no machinery: a wait for an event that was signalled earlier in the same
+//! queue is a barrier.
+//!
+//! # Steps
+//!
+//! Most command buffers are one list for the device, and that is one [`Step`]. Collectives are no work of a device, so they
+//! divide it: each step has commands of the device and collectives that nothing orders against each other, and is over when
+//! both are. A step ends where a barrier stands between a collective and what is recorded before or behind it.
+
+use crate::command::collective::CollectiveRecord;
+use crate::command::executable::{DeviceIdentity, is_same_device};
+use crate::command::record::{Record, Reference, StandIns, Use, Uses};
+use crate::command::staging;
+use crate::ffi::object::{HostAllocator, HostMemory, Lent, Out, Retained, allocate, bytes, free, to_u64};
+use crate::ffi::status::{Result, guard, guard_or, invalid};
+use crate::memory::buffer_range::BufferRange;
+use hal_backend::{Command, Commands, Device};
+use hal_semaphore::{Code, Failure};
+use hal_sys as sys;
+use smallvec::SmallVec;
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::sync::{Arc, OnceLock};
+
+/// How many slots a reference can name, of 24 bits as it has for that.
+const SLOTS: usize = 1 << 24;
+
+/// A command buffer of ours.
+#[repr(C)]
+pub(crate) struct CommandBuffer {
+    base: UnsafeCell<sys::iree_hal_command_buffer_t>,
+    allocator: HostAllocator,
+    /// The device that it was made by, and that its executables are for.
+    device: DeviceIdentity,
+    /// What IREE remembers to check by.
+    validation: Option<HostMemory>,
+    /// IREE checks an execution by it, whichever device that is on.
+    device_allocator: Retained<sys::iree_hal_allocator_t>,
+    recording: UnsafeCell<Recording>,
+}
+
+struct Recording {
+    /// At least one, and one alone where there are no collectives.
+    steps: Vec<Step>,
+    /// A barrier came behind the collectives of the last step.
+    fenced: bool,
+    /// Whether any record is a dispatch.
+    dispatches: bool,
+    /// What is done with each slot of the binding table, up to the last one that is used.
+    slots: SmallVec<[Uses; 8]>,
+    /// The devices that alone can use what the commands name themselves.
+    owners: SmallVec<[*mut sys::iree_hal_device_t; 1]>,
+    state: State,
+}
+
+impl Default for Recording {
+    fn default() -> Self {
+        Self {
+            steps: vec![Step::default()],
+            fenced: false,
+            dispatches: false,
+            slots: SmallVec::new(),
+            owners: SmallVec::new(),
+            state: State::default(),
+        }
+    }
+}
+
+/// Part of a recording that the device does in one go, and the collectives beside it.
+#[derive(Default)]
+pub(crate) struct Step {
+    pub(crate) records: Vec<Record>,
+    pub(crate) collectives: Vec<CollectiveRecord>,
+    /// The [`CachedCommands`] commands for the first device that executed it, if it was certain which memory they work on.
+    cached: OnceLock<Option<Box<dyn Any + Send + Sync>>>,
+}
+
+impl Recording {
+    /// Adds what is done with a slot of the binding table, or whose memory is named.
+    fn note(&mut self, reference: &Reference, way: Use) {
+        match reference {
+            Reference::Slot { slot, .. } => {
+                if self.slots.len() <= *slot {
+                    self.slots.resize(slot + 1, Uses::default());
+                }
+                if let Some(uses) = self.slots.get_mut(*slot) {
+                    uses.add(way);
+                }
+            }
+            Reference::Direct(range) => {
+                if let Some(owner) = range.sole_user().filter(|owner| !self.owners.contains(owner)) {
+                    self.owners.push(owner);
+                }
+            }
+        }
+    }
+
+    /// The step that records go to.
+    fn last(&mut self) -> &mut Step {
+        if self.steps.is_empty() {
+            self.steps.push(Step::default());
+        }
+        let last = self.steps.len() - 1;
+        #[expect(clippy::indexing_slicing, reason = "there is at least one")]
+        &mut self.steps[last]
+    }
+
+    /// Begins another step.
+    fn next(&mut self) {
+        self.fenced = false;
+        self.steps.push(Step::default());
+    }
+
+    fn add(&mut self, record: Record) {
+        if matches!(record, Record::Barrier) && !self.last().collectives.is_empty() {
+            self.fenced = true;
+            return;
+        }
+        if self.fenced {
+            self.next();
+        }
+        record.visit(|reference, way| self.note(reference, way));
+        self.dispatches |= matches!(record, Record::Dispatch(_));
+        self.last().records.push(record);
+    }
+
+    fn add_collective(&mut self, record: CollectiveRecord) {
+        let is_behind = self.last().records.iter().any(|record| matches!(record, Record::Barrier));
+        if self.fenced || is_behind {
+            self.next();
+        }
+        record.visit(|reference, way| self.note(reference, way));
+        self.last().collectives.push(record);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Initial,
+    Open,
+    Closed,
+}
+
+/// The commands of a recording for a device.
+struct CachedCommands<D: Device> {
+    device: Arc<D>,
+    commands: Arc<[Command<D>]>,
+}
+
+/// A command buffer that is done recording, kept for an execution.
+#[derive(Clone)]
+pub(crate) struct Recorded {
+    buffer: Retained<sys::iree_hal_command_buffer_t>,
+}
+
+impl Recorded {
+    /// Keeps a command buffer that C lends us, for a device to execute.
+    pub(crate) fn new(
+        buffer: Lent<'_, sys::iree_hal_command_buffer_t>,
+        device: &DeviceIdentity,
+    ) -> Result<Self> {
+        let buffer = buffer.retain();
+        // SAFETY: retained, and every HAL object begins with the resource header.
+        let vtable = unsafe { (*buffer.get()).resource.vtable };
+        if !std::ptr::eq(vtable.cast(), &raw const VTABLE) {
+            return Err(invalid("the command buffer belongs to another driver"));
+        }
+        let recorded = Self { buffer };
+        // SAFETY: ours, and alive.
+        let made_by = unsafe { &(*recorded.buffer.get().cast::<CommandBuffer>()).device };
+        let is_bound = recorded.recording().dispatches || recorded.has_collectives();
+        if is_bound && !is_same_device(made_by, device) {
+            let message =
+                "the command buffer has dispatches or collectives, and was recorded for another device";
+            return Err(invalid(message));
+        }
+        if recorded.recording().state != State::Closed {
+            return Err(Failure::new(Code::FailedPrecondition, "the command buffer has not been ended"));
+        }
+        Ok(recorded)
+    }
+
+    /// What the commands do with each slot of the binding table, up to the last one that they use.
+    pub(crate) fn slots(&self) -> &[Uses] {
+        &self.recording().slots
+    }
+
+    /// Whether `device` can use all that the commands name themselves.
+    pub(crate) fn names_only_memory_of(&self, device: *mut sys::iree_hal_device_t) -> bool {
+        self.recording().owners.iter().all(|&owner| owner == device)
+    }
+
+    fn recording(&self) -> &Recording {
+        // SAFETY: ours, and alive; nobody records any more once the state is closed, and recording from one thread while
+        // another submits is ruled out by IREE.
+        unsafe { &*(*self.buffer.get().cast::<CommandBuffer>()).recording.get() }
+    }
+
+    /// The steps, in their order.
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.recording().steps
+    }
+
+    /// Whether there are any.
+    pub(crate) fn has_collectives(&self) -> bool {
+        self.steps().iter().any(|step| !step.collectives.is_empty())
+    }
+
+    /// The commands of a step for a device, with the memory that the buffers have now.
+    ///
+    /// A command buffer that may be executed again and of which it is certain which memory it works on says the same every time, so that is worked
+    /// out once.
+    pub(crate) fn resolve<D: Device>(
+        &self,
+        step: usize,
+        device: &Arc<D>,
+        bindings: &[Option<BufferRange>],
+        stand_ins: &StandIns,
+    ) -> Result<Commands<D>> {
+        let Some(step) = self.steps().get(step) else {
+            return Err(Failure::new(Code::Internal, "a command buffer has no such step"));
+        };
+        match step.cached.get() {
+            Some(cached) => {
+                let cached = cached.as_ref().and_then(|cached| cached.downcast_ref::<CachedCommands<D>>());
+                if let Some(cached) = cached.filter(|cached| Arc::ptr_eq(&cached.device, device)) {
+                    return Ok(Commands::Shared(cached.commands.clone()));
+                }
+            }
+            None if self.may_run_again() => {
+                let commands = step.records.iter().map(|record| record.resolve_static(device).transpose());
+                let commands: Option<Result<Arc<[Command<D>]>>> = commands.collect();
+                let commands = commands.transpose()?;
+                // Whoever is first, for whatever device, is the one that is remembered, also if there is nothing.
+                let cached =
+                    commands.clone().map(|commands| CachedCommands { device: device.clone(), commands });
+                let _ = step.cached.set(cached.map(|cached| Box::new(cached) as _));
+                if let Some(commands) = commands {
+                    return Ok(Commands::Shared(commands));
+                }
+            }
+            None => {}
+        }
+        let resolve = |record: &Record| record.resolve(device, bindings, stand_ins);
+        Ok(Commands::Own(step.records.iter().map(resolve).collect::<Result<_>>()?))
+    }
+
+    fn may_run_again(&self) -> bool {
+        // SAFETY: alive.
+        let mode = unsafe { (*self.buffer.get()).mode };
+        mode & sys::iree_hal_command_buffer_mode_t::from(sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT) == 0
+    }
+
+    /// Its name in a profile.
+    pub(crate) fn profile_id(&self) -> u64 {
+        // SAFETY: alive.
+        unsafe { (*self.buffer.get()).profile_id }
+    }
+
+    /// Its mode, categories and queues, as the profile has them.
+    pub(crate) fn properties(&self) -> (u64, u64, u64) {
+        let base = self.buffer.get();
+        // SAFETY: alive, and these never change.
+        unsafe { ((*base).mode.into(), (*base).allowed_categories.into(), (*base).queue_affinity) }
+    }
+
+    /// How many slots its binding table needs.
+    pub(crate) fn binding_count(&self) -> usize {
+        // SAFETY: alive.
+        unsafe { (*self.buffer.get()).binding_count as usize }
+    }
+}
+
+/// A new command buffer, owned by the caller.
+pub(crate) fn create(
+    allocator: HostAllocator,
+    device: DeviceIdentity,
+    device_allocator: Lent<'_, sys::iree_hal_allocator_t>,
+    mode: sys::iree_hal_command_buffer_mode_t,
+    categories: sys::iree_hal_command_category_t,
+    affinity: sys::iree_hal_queue_affinity_t,
+    binding_capacity: usize,
+) -> Result<*mut sys::iree_hal_command_buffer_t> {
+    if binding_capacity > SLOTS {
+        let message = format!("commands name {SLOTS} slots of a binding table, and not {binding_capacity}");
+        return Err(Failure::new(Code::OutOfRange, message));
+    }
+    // SAFETY: a question about numbers.
+    let state = unsafe { sys::iree_hal_command_buffer_validation_state_size(mode, binding_capacity) };
+    let validation = (state > 0).then(|| HostMemory::zeroed(allocator, state)).transpose()?;
+    let storage = validation.as_ref().map_or(std::ptr::null_mut(), HostMemory::start);
+    let buffer = CommandBuffer {
+        base: UnsafeCell::default(),
+        allocator,
+        device,
+        validation,
+        device_allocator: device_allocator.retain(),
+        recording: UnsafeCell::new(Recording::default()),
+    };
+    let buffer = allocate(allocator, buffer)?.as_ptr().cast::<sys::iree_hal_command_buffer_t>();
+    // SAFETY: the object is fresh and its base comes first; the validation state stays where it is with the object.
+    unsafe {
+        sys::iree_hal_command_buffer_initialize(
+            device_allocator.get(),
+            mode,
+            categories,
+            affinity,
+            binding_capacity,
+            storage,
+            &raw const VTABLE,
+            buffer,
+        );
+    }
+    Ok(buffer)
+}
+
+type Base = *mut sys::iree_hal_command_buffer_t;
+
+/// # Safety
+///
+/// The command buffer is one of ours and alive for `'a`, during which nobody else records or looks.
+unsafe fn recording<'a>(base: Base) -> &'a mut Recording {
+    // SAFETY: ours, alive and nobody else's, as the caller promises.
+    unsafe { &mut *(*base.cast::<CommandBuffer>()).recording.get() }
+}
+
+/// # Safety
+///
+/// As for [`recording`].
+unsafe fn open<'a>(base: Base) -> Result<&'a mut Recording> {
+    // SAFETY: as for `recording`, as the caller promises.
+    let recording = unsafe { recording(base) };
+    if recording.state == State::Open {
+        return Ok(recording);
+    }
+    Err(Failure::new(Code::FailedPrecondition, "the command buffer is not recording"))
+}
+
+/// Adds a command to a command buffer that is recording.
+///
+/// # Safety
+///
+/// As for [`recording`].
+unsafe fn record(base: Base, make: impl FnOnce() -> Result<Record>) -> sys::iree_status_t {
+    guard(|| {
+        // SAFETY: as for `recording`, as the caller promises.
+        let recording = unsafe { open(base)? };
+        recording.add(make()?);
+        Ok(())
+    })
+}
+
+static VTABLE: sys::iree_hal_command_buffer_vtable_t = sys::iree_hal_command_buffer_vtable_t {
+    destroy: Some(destroy),
+    begin: Some(begin),
+    end: Some(end),
+    begin_debug_group: Some(begin_debug_group),
+    end_debug_group: Some(end_debug_group),
+    execution_barrier: Some(execution_barrier),
+    signal_event: Some(change_event),
+    reset_event: Some(change_event),
+    wait_events: Some(wait_events),
+    advise_buffer: Some(advise_buffer),
+    flush_buffer: Some(flush_buffer),
+    invalidate_buffer: Some(invalidate_buffer),
+    fill_buffer: Some(fill_buffer),
+    update_buffer: Some(update_buffer),
+    copy_buffer: Some(copy_buffer),
+    collective: Some(collective),
+    dispatch: Some(dispatch),
+};
+
+unsafe extern "C" fn destroy(base: Base) {
+    guard_or((), || {
+        let object = base.cast::<CommandBuffer>();
+        // SAFETY: the last reference is gone.
+        unsafe {
+            let allocator = (*object).allocator;
+            free(allocator, object);
+        }
+    });
+}
+
+unsafe extern "C" fn begin(base: Base) -> sys::iree_status_t {
+    guard(|| {
+        // SAFETY: C passes a live command buffer of ours.
+        let recording = unsafe { recording(base) };
+        match recording.state {
+            State::Initial => recording.state = State::Open,
+            State::Open => {
+                return Err(Failure::new(
+                    Code::FailedPrecondition,
+                    "the command buffer is recording already",
+                ));
+            }
+            State::Closed => {
+                return Err(Failure::new(Code::FailedPrecondition, "a command buffer is recorded once"));
+            }
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn end(base: Base) -> sys::iree_status_t {
+    guard(|| {
+        // SAFETY: C passes a live command buffer of ours.
+        let recording = unsafe { open(base)? };
+        recording.steps.iter_mut().for_each(|step| step.records.shrink_to_fit());
+        recording.state = State::Closed;
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn begin_debug_group(
+    base: Base,
+    _label: sys::iree_string_view_t,
+    _color: sys::iree_hal_label_color_t,
+    _location: *const sys::iree_hal_label_location_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours.
+    guard(|| unsafe { open(base) }.map(drop))
+}
+
+unsafe extern "C" fn end_debug_group(base: Base) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours.
+    guard(|| unsafe { open(base) }.map(drop))
+}
+
+unsafe extern "C" fn execution_barrier(
+    base: Base,
+    _source: sys::iree_hal_execution_stage_t,
+    _target: sys::iree_hal_execution_stage_t,
+    _flags: sys::iree_hal_execution_barrier_flags_t,
+    _memory_barrier_count: usize,
+    _memory_barriers: *const sys::iree_hal_memory_barrier_t,
+    _buffer_barrier_count: usize,
+    _buffer_barriers: *const sys::iree_hal_buffer_barrier_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours.
+    unsafe { record(base, || Ok(Record::Barrier)) }
+}
+
+/// Signals or resets an event: neither is anything in a queue that is in order.
+unsafe extern "C" fn change_event(
+    base: Base,
+    event: *mut sys::iree_hal_event_t,
+    _source: sys::iree_hal_execution_stage_t,
+) -> sys::iree_status_t {
+    guard(|| {
+        if event.is_null() {
+            return Err(invalid("there is no event to signal or reset"));
+        }
+        // SAFETY: C passes a live command buffer of ours.
+        unsafe { open(base) }.map(drop)
+    })
+}
+
+unsafe extern "C" fn wait_events(
+    base: Base,
+    _event_count: usize,
+    _events: *mut *const sys::iree_hal_event_t,
+    _source: sys::iree_hal_execution_stage_t,
+    _target: sys::iree_hal_execution_stage_t,
+    _memory_barrier_count: usize,
+    _memory_barriers: *const sys::iree_hal_memory_barrier_t,
+    _buffer_barrier_count: usize,
+    _buffer_barriers: *const sys::iree_hal_buffer_barrier_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours.
+    unsafe { record(base, || Ok(Record::Barrier)) }
+}
+
+unsafe extern "C" fn advise_buffer(
+    base: Base,
+    _buffer: sys::iree_hal_buffer_ref_t,
+    _flags: sys::iree_hal_memory_advise_flags_t,
+    _arg0: u64,
+    _arg1: u64,
+) -> sys::iree_status_t {
+    // Advice may be ignored. SAFETY: C passes a live command buffer of ours.
+    guard(|| unsafe { open(base) }.map(drop))
+}
+
+/// Cache maintenance needs nothing here but bytes that there are: what a queue has done is visible when its epoch is reported.
+unsafe extern "C" fn flush_buffer(base: Base, target: sys::iree_hal_buffer_ref_t) -> sys::iree_status_t {
+    guard(|| {
+        // SAFETY: C passes a live command buffer of ours, and a buffer that is alive or null.
+        unsafe {
+            open(base)?;
+            Reference::new(&target).map(drop)
+        }
+    })
+}
+
+unsafe extern "C" fn invalidate_buffer(base: Base, target: sys::iree_hal_buffer_ref_t) -> sys::iree_status_t {
+    // SAFETY: as for a flush.
+    unsafe { flush_buffer(base, target) }
+}
+
+unsafe extern "C" fn fill_buffer(
+    base: Base,
+    target: sys::iree_hal_buffer_ref_t,
+    pattern: *const c_void,
+    pattern_length: usize,
+    _flags: sys::iree_hal_fill_flags_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
+    unsafe { record(base, || Record::fill(Reference::new(&target)?, pattern, pattern_length)) }
+}
+
+unsafe extern "C" fn update_buffer(
+    base: Base,
+    source: *const c_void,
+    source_offset: usize,
+    target: sys::iree_hal_buffer_ref_t,
+    _flags: sys::iree_hal_update_flags_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call; the source has as many bytes as
+    // the target asks for.
+    unsafe {
+        record(base, || {
+            let reference = Reference::new(&target)?;
+            let length = update_length(&reference)?;
+            let source = bytes(source, source_offset, length)?;
+            Record::update(staging::copy(source)?, reference)
+        })
+    }
+}
+
+/// How many bytes the source of an update has. "To the end" is known of a buffer that is named.
+fn update_length(target: &Reference) -> Result<usize> {
+    let length = match target {
+        Reference::Direct(range) => range.length,
+        Reference::Slot { length, .. } => *length,
+    };
+    isize::try_from(length).map(isize::unsigned_abs).map_err(|_| {
+        let message = "an update says how many bytes its source has; what a slot will hold is not known when that is captured";
+        Failure::new(Code::OutOfRange, message)
+    })
+}
+
+unsafe extern "C" fn copy_buffer(
+    base: Base,
+    source: sys::iree_hal_buffer_ref_t,
+    target: sys::iree_hal_buffer_ref_t,
+    _flags: sys::iree_hal_copy_flags_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
+    unsafe { record(base, || Record::copy(Reference::new(&source)?, Reference::new(&target)?)) }
+}
+
+unsafe extern "C" fn collective(
+    base: Base,
+    channel: *mut sys::iree_hal_channel_t,
+    op: sys::iree_hal_collective_op_t,
+    param: u32,
+    send: sys::iree_hal_buffer_ref_t,
+    recv: sys::iree_hal_buffer_ref_t,
+    element_count: sys::iree_device_size_t,
+) -> sys::iree_status_t {
+    guard(|| {
+        // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
+        unsafe {
+            let device = &(*base.cast::<CommandBuffer>()).device;
+            let recording = open(base)?;
+            let record =
+                CollectiveRecord::new(device, channel, op, param, [&send, &recv], to_u64(element_count))?;
+            recording.add_collective(record);
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn dispatch(
+    base: Base,
+    executable: *mut sys::iree_hal_executable_t,
+    function: sys::iree_hal_executable_function_t,
+    config: sys::iree_hal_dispatch_config_t,
+    constants: sys::iree_const_byte_span_t,
+    bindings: sys::iree_hal_buffer_ref_list_t,
+    flags: sys::iree_hal_dispatch_flags_t,
+) -> sys::iree_status_t {
+    // SAFETY: C passes a live command buffer of ours and lends us the rest for the call.
+    unsafe {
+        let device = &(*base.cast::<CommandBuffer>()).device;
+        record(base, || Record::dispatch(device, executable, function, &config, constants, bindings, flags))
+    }
+}
+
+/// Events: a queue is in order, so an event needs to be nothing but an object.
+pub(crate) mod event {
+    use super::*;
+    use crate::ffi::object::{Header, resource};
+
+    #[repr(C)]
+    struct Event {
+        resource: Header,
+        allocator: HostAllocator,
+    }
+
+    static VTABLE: sys::iree_hal_event_vtable_t = sys::iree_hal_event_vtable_t { destroy: Some(destroy) };
+
+    unsafe extern "C" fn destroy(event: *mut sys::iree_hal_event_t) {
+        let event = event.cast::<Event>();
+        // SAFETY: the last reference is gone.
+        unsafe { free((*event).allocator, event) };
+    }
+
+    /// A new event for whoever asked.
+    pub(crate) fn create(allocator: HostAllocator, out: Out<*mut sys::iree_hal_event_t>) -> Result {
+        let event = allocate(allocator, Event { resource: resource(&raw const VTABLE), allocator })?;
+        out.set(event.as_ptr().cast());
+        Ok(())
+    }
+}
+
+/// An execution's buffers, checked against what the command buffer needs.
+///
+/// # Safety
+///
+/// The table is valid for the call.
+pub(crate) unsafe fn bindings(
+    recorded: &Recorded,
+    table: &sys::iree_hal_buffer_binding_table_t,
+) -> Result<Box<[Option<BufferRange>]>> {
+    // SAFETY: the table is valid for the call, as the caller promises.
+    let bindings = unsafe { crate::command::record::binding_table(table)? };
+    if bindings.len() < recorded.binding_count() {
+        let message = format!(
+            "the command buffer needs a binding table of {} slots, and was given one of {}",
+            recorded.binding_count(),
+            bindings.len()
+        );
+        return Err(invalid(message));
+    }
+    for (slot, (uses, binding)) in recorded.slots().iter().zip(&bindings).enumerate() {
+        let Some(range) = binding else { continue };
+        for way in uses.iter() {
+            way.check(range).map_err(|failure| {
+                Failure::new(
+                    failure.code(),
+                    format!("slot {slot} of the binding table: {}", failure.message()),
+                )
+            })?;
+        }
+    }
+    Ok(bindings)
+}

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! IREE's host executables, loaded by IREE's own loaders and run a few workgroups at a time.
+//!
+//! The loaders (embedded ELF, VMVX bytecode, system libraries) come with the runtime. Their executables are plain
+//! functions over binding pointers, so whoever has threads and memory can run them: the mock device and the compute
+//! engines of emulated ones do, through [`HostProgram`].
+
+use crate::ffi::object::{HostAllocator, Retained};
+use crate::ffi::status::{Result, check, invalid, text, view};
+use hal_backend::{Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest};
+use hal_semaphore::{Code, Failure};
+use hal_sys as sys;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::ffi::{CStr, c_void};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How many loaders IREE may have.
+const CAPACITY: usize = 8;
+
+/// How long the name of a format may be.
+const NAME: usize = 128;
+
+/// The most workgroup-local memory that a call may have: as much as a function can ask for itself. Every thread that executes has its own.
+const MOST_LOCAL_MEMORY: u32 = 1 << 28;
+
+/// The loaders of this process, from the first device that was opened to its end.
+static SHARED: Mutex<Option<Arc<Loaders>>> = Mutex::new(None);
+
+/// All the loaders that IREE was built with.
+pub(crate) struct Loaders {
+    loaders: Vec<Retained<sys::iree_hal_executable_loader_t>>,
+    _plugins: Retained<sys::iree_hal_executable_plugin_manager_t>,
+}
+
+impl Loaders {
+    /// The loaders that all devices share.
+    ///
+    /// The one for bytecode makes an instance of IREE's virtual machine, and each instance that is made clears the names of
+    /// the machine's types, which are the whole process's, before it writes them again: whatever a program runs on another
+    /// thread may read them as missing. So it is made once and never ends.
+    pub(crate) fn shared() -> Result<Arc<Self>> {
+        let mut shared = SHARED.lock();
+        if let Some(loaders) = &*shared {
+            return Ok(loaders.clone());
+        }
+        // SAFETY: the allocator of the process outlives everything in it.
+        let loaders = Self::new(unsafe { HostAllocator::new(sys::iree_allocator_system()) })?;
+        Ok(shared.insert(loaders).clone())
+    }
+
+    fn new(allocator: HostAllocator) -> Result<Arc<Self>> {
+        let mut plugins = std::ptr::null_mut();
+        let mut loaders = [std::ptr::null_mut(); CAPACITY];
+        let mut count = 0;
+        // SAFETY: everything is created by IREE's own functions and adopted once.
+        unsafe {
+            check(sys::iree_hal_executable_plugin_manager_create_from_flags(
+                allocator.raw(),
+                &raw mut plugins,
+            ))?;
+            let plugins = Retained::adopt(plugins).ok_or_else(|| invalid("there is no plugin manager"))?;
+            check(sys::iree_hal_create_all_available_executable_loaders(
+                plugins.get(),
+                loaders.len(),
+                &raw mut count,
+                loaders.as_mut_ptr(),
+                allocator.raw(),
+            ))?;
+            let loaders =
+                loaders.into_iter().take(count).filter_map(|loader| Retained::adopt(loader)).collect();
+            Ok(Arc::new(Self { loaders, _plugins: plugins }))
+        }
+    }
+
+    fn loader(&self, format: &str) -> Option<&Retained<sys::iree_hal_executable_loader_t>> {
+        // SAFETY: the loader is retained; the name is lent for the call.
+        self.loaders.iter().find(|loader| unsafe {
+            sys::iree_hal_executable_loader_query_support(loader.get(), 0, view(format))
+        })
+    }
+
+    /// Finds out what executable some bytes are, of those formats that are run.
+    ///
+    /// # Safety
+    ///
+    /// The bytes are valid for the call, and are an executable if their length is zero, for "not known".
+    pub(crate) unsafe fn infer_format(
+        &self,
+        caching_mode: sys::iree_hal_executable_caching_mode_t,
+        data: sys::iree_const_byte_span_t,
+        runs: impl Fn(&str) -> bool,
+    ) -> Result<Inferred> {
+        for loader in &self.loaders {
+            let (mut name, mut length) = ([0_u8; NAME], data.data_length);
+            // SAFETY: the bytes are valid, as the caller promises; the loader is retained, and the name has as many bytes as it says.
+            let inferred = unsafe {
+                check(sys::iree_hal_executable_loader_infer_format(
+                    loader.get(),
+                    caching_mode,
+                    data,
+                    name.len(),
+                    name.as_mut_ptr().cast(),
+                    &raw mut length,
+                ))
+            };
+            match inferred {
+                Err(failure) if failure.code() == Code::Incompatible => continue,
+                Err(failure) => return Err(failure),
+                Ok(()) => {}
+            }
+            // A loader may take anything for its own. What nobody runs is not what it is.
+            let name = CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok());
+            if let Some(format) = name.filter(|name| runs(name)) {
+                return Ok(Inferred { format: format.to_owned(), length: length as u64 });
+            }
+        }
+        Err(Failure::new(Code::Incompatible, "the bytes are no executable that this device knows"))
+    }
+}
+
+impl HostLoader for Loaders {
+    fn supports(&self, format: &str) -> bool {
+        self.loader(format).is_some()
+    }
+
+    fn load(&self, request: &LoadRequest<'_>, workers: usize) -> Result<Arc<dyn HostProgram>> {
+        let format = request.format;
+        let Some(loader) = self.loader(format) else {
+            return Err(Failure::new(
+                Code::NotFound,
+                format!("no host loader takes executables of format {format:?}"),
+            ));
+        };
+        let params = sys::iree_hal_executable_params_t {
+            queue_affinity: u64::MAX,
+            caching_mode: 0,
+            executable_format: view(format),
+            executable_data: sys::iree_const_byte_span_t {
+                data: request.data.as_ptr(),
+                data_length: request.data.len(),
+            },
+            constant_count: request.constants.len(),
+            constants: request.constants.as_ptr(),
+        };
+        let mut executable = std::ptr::null_mut();
+        // SAFETY: the loader is retained; it copies what it keeps, since nothing says that it may alias.
+        let executable = unsafe {
+            check(sys::iree_hal_executable_loader_try_load(
+                loader.get(),
+                &raw const params,
+                workers,
+                &raw mut executable,
+            ))?;
+            Retained::adopt(executable)
+        };
+        let executable = executable.ok_or_else(|| invalid("the loader made nothing"))?;
+        Ok(Arc::new(Program::new(executable, workers)?))
+    }
+}
+
+/// A loaded host executable.
+struct Program {
+    executable: Retained<sys::iree_hal_executable_t>,
+    functions: Vec<Function>,
+    /// Bytes of workgroup-local memory that each function needs.
+    local_memory: Vec<u32>,
+    /// One lock for each worker: a loader may keep state by its number.
+    workers: Box<[Mutex<()>]>,
+}
+
+thread_local! {
+    /// Workgroup-local memory of this thread, as large as any call has needed so far.
+    static SCRATCH: RefCell<Vec<u128>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Refuses more workgroup-local memory than any call may have.
+pub(crate) fn check_local_memory(bytes: u32) -> Result {
+    if bytes <= MOST_LOCAL_MEMORY {
+        return Ok(());
+    }
+    let message = format!(
+        "a dispatch asks for {bytes} bytes of workgroup-local memory; there are at most {MOST_LOCAL_MEMORY}"
+    );
+    Err(Failure::new(Code::ResourceExhausted, message))
+}
+
+/// What a call has in all: what the function needs itself, which its format limits, and what a dispatch asks for, which was checked when
+/// it was recorded. What was accepted then is not refused when it runs.
+fn local_memory(own: u32, asked: u32) -> Result<u32> {
+    check_local_memory(asked)?;
+    Ok(own.saturating_add(asked))
+}
+
+/// Makes a thread's workgroup-local memory at least so large; a thread that finds none says so.
+fn grow(scratch: &mut Vec<u128>, bytes: u32) -> Result {
+    let words = (bytes as usize).div_ceil(size_of::<u128>());
+    let more = words.saturating_sub(scratch.len());
+    scratch.try_reserve_exact(more).map_err(|_| {
+        let message = format!("there is no memory for {bytes} bytes of workgroup-local memory");
+        Failure::new(Code::ResourceExhausted, message)
+    })?;
+    scratch.resize(scratch.len() + more, 0);
+    Ok(())
+}
+
+impl Program {
+    fn new(executable: Retained<sys::iree_hal_executable_t>, workers: usize) -> Result<Self> {
+        let (mut functions, mut local_memory) = (Vec::new(), Vec::new());
+        // SAFETY: the executable is a local one, alive, and its attributes live as long as it does.
+        unsafe {
+            let local = executable.get().cast::<sys::iree_hal_local_executable_t>();
+            let attributes = (*local).dispatch_attrs;
+            for index in 0..sys::iree_hal_executable_function_count(executable.get()) {
+                let number =
+                    u32::try_from(index).map_err(|_| invalid("the executable has too many functions"))?;
+                let mut info = sys::iree_hal_executable_function_info_t::default();
+                let function = sys::iree_hal_executable_function_from_index(number);
+                check(sys::iree_hal_executable_function_info(executable.get(), function, &raw mut info))?;
+                functions.push(Function {
+                    name: text(info.name).to_owned(),
+                    bindings: info.binding_count,
+                    constants: info.constant_count,
+                    workgroup_size: info.workgroup_size,
+                });
+                let pages =
+                    if attributes.is_null() { 0 } else { (*attributes.add(index)).local_memory_pages };
+                local_memory
+                    .push(u32::from(pages) * sys::IREE_HAL_EXECUTABLE_WORKGROUP_LOCAL_MEMORY_PAGE_SIZE);
+            }
+        }
+        let workers = (0..workers).map(|_| Mutex::default()).collect();
+        Ok(Self { executable, functions, local_memory, workers })
+    }
+
+    /// Refuses what compiled code would take for granted.
+    fn check(&self, call: &HostCall<'_>, workgroups: &Range<u64>) -> Result {
+        let Some(function) = self.functions.get(call.function) else {
+            return Err(invalid(format!("the executable has no function number {}", call.function)));
+        };
+        let (given, takes) = (
+            (call.bindings.len(), call.constants.len()),
+            (usize::from(function.bindings), usize::from(function.constants)),
+        );
+        if given.0 < takes.0 || given.1 < takes.1 {
+            let message = format!(
+                "function {:?} takes {} bindings and {} constants, and was given {} and {}",
+                function.name, takes.0, takes.1, given.0, given.1
+            );
+            return Err(invalid(message));
+        }
+        if workgroups.end > call.total() {
+            let message = format!("there is no workgroup {} of {}", workgroups.end, call.total());
+            return Err(invalid(message));
+        }
+        Ok(())
+    }
+}
+
+impl HostProgram for Program {
+    fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, worker: usize) -> Result {
+        self.check(call, &workgroups)?;
+        let Some(alone) = self.workers.get(worker) else {
+            let count = self.workers.len();
+            return Err(invalid(format!("there is no worker {worker}: the program was loaded for {count}")));
+        };
+        let own = self.local_memory.get(call.function).copied().unwrap_or(0);
+        let local_memory = local_memory(own, call.local_memory)?;
+        let pointers: SmallVec<[*mut c_void; 8]> =
+            call.bindings.iter().map(|range| range.address().cast()).collect();
+        let lengths: SmallVec<[usize; 8]> = call.bindings.iter().map(|range| range.length()).collect();
+        let [count_x, count_y, count_z] = call.workgroups;
+        let [size_x, size_y, size_z] = call.workgroup_size;
+        let to_device_size = |number: u32| {
+            u16::try_from(number).map_err(|_| invalid("a dispatch is deeper than 65,535 workgroups"))
+        };
+        let state = sys::iree_hal_executable_dispatch_state_v0_t {
+            workgroup_size_x: size_x,
+            workgroup_size_y: size_y,
+            workgroup_size_z: to_device_size(size_z)?,
+            constant_count: u16::try_from(call.constants.len()).map_err(|_| invalid("too many constants"))?,
+            workgroup_count_x: count_x,
+            workgroup_count_y: count_y,
+            workgroup_count_z: to_device_size(count_z)?,
+            max_concurrency: u8::try_from(call.concurrency).unwrap_or(u8::MAX),
+            binding_count: u8::try_from(pointers.len()).map_err(|_| invalid("too many bindings"))?,
+            constants: call.constants.as_ptr(),
+            binding_ptrs: pointers.as_ptr(),
+            binding_lengths: lengths.as_ptr(),
+        };
+        let _alone = alone.lock();
+        SCRATCH.with_borrow_mut(|scratch| {
+            grow(scratch, local_memory)?;
+            let mut place = sys::iree_hal_executable_workgroup_state_v0_t {
+                processor_id: u32::try_from(worker).unwrap_or(u32::MAX),
+                local_memory: if local_memory > 0 {
+                    scratch.as_mut_ptr().cast()
+                } else {
+                    std::ptr::null_mut()
+                },
+                local_memory_size: local_memory,
+                ..Default::default()
+            };
+            let plane = u64::from(count_x) * u64::from(count_y);
+            for number in workgroups {
+                // Numbers are below the product of the counts, so each part fits where it goes.
+                let within = number % plane.max(1);
+                place.workgroup_id_x = u32::try_from(within % u64::from(count_x.max(1))).unwrap_or(u32::MAX);
+                place.workgroup_id_y = u32::try_from(within / u64::from(count_x.max(1))).unwrap_or(u32::MAX);
+                place.workgroup_id_z = u16::try_from(number / plane.max(1)).unwrap_or(u16::MAX);
+                // SAFETY: the executable is a local one and alive; the state describes bindings that the call keeps, as many as
+                // the function takes; nobody else has the worker's number, which is one that the loader was told of.
+                unsafe {
+                    check(sys::iree_hal_local_executable_issue_call(
+                        self.executable.get().cast(),
+                        call.function,
+                        &raw const state,
+                        &raw const place,
+                        place.processor_id,
+                    ))?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also what no program of IREE's asked for: packets of an executable that names another one.
+    #[test]
+    fn workgroup_local_memory_grows_up_to_its_limit() {
+        let mut scratch = Vec::new();
+        for (bytes, words) in [(0, 0), (1, 1), (4096, 256), (16, 256)] {
+            grow(&mut scratch, bytes).unwrap();
+            assert_eq!(scratch.len(), words, "{bytes}");
+        }
+        let own = u32::from(u16::MAX) * sys::IREE_HAL_EXECUTABLE_WORKGROUP_LOCAL_MEMORY_PAGE_SIZE;
+        for most in [0, own] {
+            assert_eq!(local_memory(most, MOST_LOCAL_MEMORY).unwrap(), most + MOST_LOCAL_MEMORY);
+            for asked in [MOST_LOCAL_MEMORY + 1, u32::MAX] {
+                let refused = local_memory(most, asked).unwrap_err();
+                assert_eq!(refused.code(), Code::ResourceExhausted);
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Bytes of a program that are captured for an operation: pieces of a few blocks that are used again and again.
+//!
+//! An update is captured on the thread that asks for it and let go on the one that hears of its end. Memory of its own
+//! for each would go through the heap twice and be freed by a thread that did not allocate it, which costs more than
+//! moving the bytes.
+
+use crate::ffi::status::Result;
+use hal_backend::HostRange;
+use parking_lot::Mutex;
+
+/// How large a block is. What needs more than a fourth of it gets memory of its own.
+const BLOCK: u64 = 256 << 10;
+
+/// How many blocks are kept.
+const KEPT: usize = 16;
+
+/// What each piece begins on.
+const ALIGNMENT: u64 = 64;
+
+/// The blocks of a device.
+#[derive(Default)]
+pub(crate) struct Staging(Mutex<Blocks>);
+
+#[derive(Default)]
+struct Blocks {
+    /// The one that pieces are taken from now is the last.
+    blocks: Vec<HostRange>,
+    /// How much of it is taken.
+    taken: u64,
+}
+
+impl Staging {
+    /// A copy of some bytes.
+    pub(crate) fn capture(&self, bytes: &[u8]) -> Result<HostRange> {
+        let length = bytes.len() as u64;
+        if length > BLOCK / 4 {
+            return copy(bytes);
+        }
+        let piece = self.0.lock().take(length)?;
+        Ok(written(piece, bytes))
+    }
+
+    /// Gives the blocks back. What was captured stays.
+    pub(crate) fn trim(&self) {
+        *self.0.lock() = Blocks::default();
+    }
+}
+
+/// A copy of some bytes, in memory of its own.
+pub(crate) fn copy(bytes: &[u8]) -> Result<HostRange> {
+    own(bytes.len() as u64).map(|range| written(range, bytes))
+}
+
+fn written(range: HostRange, bytes: &[u8]) -> HostRange {
+    let written = range.write(0, bytes);
+    debug_assert!(written, "the range is as long as the bytes");
+    range
+}
+
+fn own(length: u64) -> Result<HostRange> {
+    HostRange::allocate(length, usize::try_from(ALIGNMENT).unwrap_or(1))
+}
+
+impl Blocks {
+    fn take(&mut self, length: u64) -> Result<HostRange> {
+        loop {
+            if let Some(piece) = self.blocks.last().and_then(|block| block.slice(self.taken, length)) {
+                self.taken = (self.taken + length).next_multiple_of(ALIGNMENT);
+                return Ok(piece);
+            }
+            // The oldest block is the first that nobody uses any more.
+            let free = self.blocks.iter().position(|block| !block.is_shared());
+            let next = match free {
+                Some(at) => self.blocks.remove(at),
+                None => own(BLOCK)?,
+            };
+            if self.blocks.len() == KEPT {
+                self.blocks.remove(0);
+            }
+            self.blocks.push(next);
+            self.taken = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(range: &HostRange) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(range.length()).unwrap()];
+        assert!(range.read(0, &mut bytes));
+        bytes
+    }
+
+    #[test]
+    fn what_is_captured_stays_whatever_comes_later() {
+        let staging = Staging::default();
+        let pieces: Vec<_> =
+            (0..5000_u32).map(|i| staging.capture(&[i.to_le_bytes()[0]; 1000]).unwrap()).collect();
+        staging.trim();
+        for (i, piece) in (0_u32..).zip(&pieces) {
+            assert_eq!(read(piece), [i.to_le_bytes()[0]; 1000]);
+        }
+    }
+
+    #[test]
+    fn blocks_are_used_again_once_nobody_needs_them() {
+        let staging = Staging::default();
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..10_000 {
+            let piece = staging.capture(&[1; 1000]).unwrap();
+            assert_eq!(piece.address() as usize % 64, 0);
+            seen.insert(piece.address() as usize >> 18);
+        }
+        assert!(seen.len() <= 2 * KEPT, "{} places for one piece at a time", seen.len());
+    }
+
+    #[test]
+    fn large_and_empty_pieces_are_right_too() {
+        let staging = Staging::default();
+        assert_eq!(staging.capture(&vec![7; 1 << 20]).unwrap().length(), 1 << 20);
+        assert_eq!(staging.capture(&[]).unwrap().length(), 0);
+        assert_eq!(read(&copy(&[1, 2, 3]).unwrap()), [1, 2, 3]);
+    }
+}

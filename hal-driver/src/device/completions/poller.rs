@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! A thread that looks at a device which does not report by itself, and sleeps when that does no good.
+//!
+//! While something is in flight the thread looks all the time, for [`SPIN`] since something last moved; then it sleeps between
+//! two looks, [`SHORTEST`] at first and twice as long each time, up to [`LONGEST`]. So a job of some microseconds is seen
+//! when it ends, and one that takes seconds costs two looks in a millisecond. The spin is an [`AdaptiveSpin`]: where it does not
+//! pay, as beside busy programs, it is left out. While nothing is in flight the thread sleeps until something is submitted.
+//!
+//! # What is in flight
+//!
+//! Each queue has two numbers that only grow: the last epoch that its device has accepted, and the last that has ended. The
+//! queue has something in flight while the first is larger. A queue ends in order, so whatever ended last covers what was
+//! before it.
+//!
+//! # Falling asleep
+//!
+//! The thread listens, and looks at the numbers once more before it sleeps; who submits writes a number before it notifies. So
+//! one of them sees the other.
+
+use super::Looker;
+use crate::ffi::status::Result;
+use event_listener::{Event, Listener, listener};
+use hal_backend::Device;
+use hal_semaphore::{AdaptiveSpin, Code, Failure};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long the thread spins: about what it costs to sleep and to be woken.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// How many rounds of a spin there are to one look, which costs more than to see whether something moves.
+const ROUNDS: u32 = 16;
+
+/// How long the thread sleeps first.
+const SHORTEST: Duration = Duration::from_micros(20);
+
+/// How long it sleeps at most: how late the end of a long job may be seen.
+const LONGEST: Duration = Duration::from_micros(500);
+
+#[derive(Default)]
+struct Flight {
+    accepted: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// The thread of a device, and what it has to know.
+pub(super) struct Poller<D: Device> {
+    looker: Arc<Looker<D>>,
+    queues: Box<[Flight]>,
+    is_stopping: AtomicBool,
+    /// Whether spinning pays while something is in flight, and while nothing is.
+    busy: AdaptiveSpin,
+    idle: AdaptiveSpin,
+    /// Something was submitted, or the thread is to end.
+    news: Event,
+    thread: Mutex<Thread>,
+    over: Condvar,
+}
+
+#[derive(Default)]
+struct Thread {
+    handle: Option<JoinHandle<()>>,
+    is_running: bool,
+}
+
+impl<D: Device> Poller<D> {
+    pub(super) fn new(looker: Arc<Looker<D>>, queues: usize) -> Arc<Self> {
+        Arc::new(Self {
+            looker,
+            queues: (0..queues).map(|_| Flight::default()).collect(),
+            is_stopping: AtomicBool::new(false),
+            busy: AdaptiveSpin::new(),
+            idle: AdaptiveSpin::new(),
+            news: Event::new(),
+            thread: Mutex::default(),
+            over: Condvar::new(),
+        })
+    }
+
+    pub(super) fn begin(self: &Arc<Self>) -> Result {
+        let (poller, mut thread) = (self.clone(), self.thread.lock());
+        let spawned = std::thread::Builder::new().name("hal-poll".into()).spawn(move || poller.serve());
+        let handle = spawned.map_err(|error| {
+            let message = format!("no thread could be started to poll the device: {error}");
+            Failure::new(Code::ResourceExhausted, message)
+        })?;
+        *thread = Thread { handle: Some(handle), is_running: true };
+        Ok(())
+    }
+
+    /// The device has accepted work up to this epoch. One thread at a time for each queue.
+    pub(super) fn submitted(&self, queue: usize, epoch: u64) {
+        let Some(queue) = self.queues.get(queue) else { return };
+        queue.accepted.store(epoch, Ordering::Release);
+        self.news.notify(1);
+    }
+
+    /// Everything up to this epoch has ended.
+    pub(super) fn ended(&self, queue: usize, epoch: u64) {
+        if let Some(queue) = self.queues.get(queue) {
+            queue.ended.fetch_max(epoch, Ordering::AcqRel);
+        }
+    }
+
+    /// Ends the thread; false if it is still inside a look after `limit`.
+    pub(super) fn end(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        self.is_stopping.store(true, Ordering::Release);
+        self.news.notify(1);
+        let mut thread = self.thread.lock();
+        while thread.is_running {
+            if self.over.wait_until(&mut thread, until).timed_out() && thread.is_running {
+                return false;
+            }
+        }
+        if let Some(handle) = thread.handle.take() {
+            drop(thread);
+            // It has nothing left to say.
+            let _ = handle.join();
+        }
+        true
+    }
+
+    fn is_in_flight(&self) -> bool {
+        self.queues.iter().any(|queue| {
+            let ended = queue.ended.load(Ordering::Acquire);
+            queue.accepted.load(Ordering::Acquire) > ended
+        })
+    }
+
+    /// A number that grows whenever something is submitted or ends.
+    fn moves(&self) -> u64 {
+        let moves = |queue: &Flight| {
+            let (accepted, ended) =
+                (queue.accepted.load(Ordering::Acquire), queue.ended.load(Ordering::Acquire));
+            accepted.wrapping_add(ended)
+        };
+        self.queues.iter().map(moves).fold(0, u64::wrapping_add)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    fn serve(&self) {
+        let (mut seen, mut interval) = (self.moves(), SHORTEST);
+        while !self.is_stopping() {
+            if self.is_in_flight() {
+                self.looker.look();
+            }
+            let moves = self.moves();
+            if moves != seen {
+                (seen, interval) = (moves, SHORTEST);
+            } else if self.spin(seen) {
+                // The next round sees what moved.
+            } else if self.is_in_flight() {
+                self.sleep(seen, Some(interval));
+                interval = (interval * 2).min(LONGEST);
+            } else {
+                self.sleep(seen, None);
+            }
+        }
+        self.thread.lock().is_running = false;
+        self.over.notify_all();
+    }
+
+    /// Looks again and again. Returns whether something moved.
+    fn spin(&self, seen: u64) -> bool {
+        let is_busy = self.is_in_flight();
+        let place = if is_busy { &self.busy } else { &self.idle };
+        let mut rounds = 0_u32;
+        place.spin_until(SPIN, || {
+            rounds += 1;
+            if is_busy && rounds.is_multiple_of(ROUNDS) {
+                self.looker.look();
+            }
+            self.moves() != seen
+        })
+    }
+
+    /// Sleeps for so long, or until something is submitted, unless something has moved.
+    fn sleep(&self, seen: u64, interval: Option<Duration>) {
+        listener!(self.news => listener);
+        if self.moves() == seen && !self.is_stopping() {
+            match interval {
+                Some(interval) => drop(listener.wait_timeout(interval)),
+                None => listener.wait(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "mock")]
+mod tests {
+    use super::*;
+    use hal_backend::{Driver, Parameters};
+    use hal_mock::Mock;
+    use std::sync::OnceLock;
+
+    fn poller(queues: usize) -> Arc<Poller<<Mock as Driver>::Device>> {
+        let mut parameters = Parameters::new("mock", std::iter::empty());
+        let device = Arc::new(Mock::create().open("", &mut parameters).unwrap());
+        Poller::new(Arc::new(Looker { device, completer: OnceLock::new() }), queues)
+    }
+
+    /// Those who bring ends overtake each other.
+    #[test]
+    fn end_that_is_told_late_takes_nothing_back() {
+        let poller = poller(2);
+        poller.submitted(1, 5);
+        assert!(poller.is_in_flight());
+        poller.ended(1, 5);
+        poller.ended(1, 3);
+        assert!(!poller.is_in_flight());
+        poller.submitted(0, 1);
+        assert!(poller.is_in_flight());
+    }
+
+    /// Longer than anybody is woken late.
+    const SOON: Duration = Duration::from_secs(5);
+
+    /// Something was submitted after the thread has looked and before it sleeps.
+    #[test]
+    fn thread_does_not_fall_asleep_beside_work_that_it_has_not_seen() {
+        let poller = poller(1);
+        let seen = poller.moves();
+        poller.submitted(0, 1);
+        let begin = Instant::now();
+        poller.sleep(seen, Some(SOON));
+        assert!(begin.elapsed() < SOON);
+    }
+
+    /// Who submits and who falls asleep, each at any moment of the other, for a second at most.
+    #[test]
+    fn no_submission_is_missed_by_a_thread_that_falls_asleep() {
+        const ROUNDS: u64 = 50_000;
+        let (poller, round, end) = (poller(1), AtomicU64::new(0), Instant::now() + Duration::from_secs(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for next in 1..=ROUNDS {
+                    let told = loop {
+                        match round.load(Ordering::Acquire) {
+                            told if told >= next => break told,
+                            _ => std::hint::spin_loop(),
+                        }
+                    };
+                    if told > ROUNDS {
+                        return;
+                    }
+                    poller.submitted(0, next);
+                }
+            });
+            for next in (1..=ROUNDS).take_while(|_| Instant::now() < end) {
+                let seen = poller.moves();
+                round.store(next, Ordering::Release);
+                // So that either is the first.
+                (0..next % 64).for_each(|_| std::hint::spin_loop());
+                let begin = Instant::now();
+                poller.sleep(seen, Some(SOON));
+                assert!(begin.elapsed() < SOON, "round {next}");
+                while poller.moves() == seen {
+                    std::hint::spin_loop();
+                }
+            }
+            round.store(u64::MAX, Ordering::Release);
+        });
+    }
+}

@@ -1,0 +1,732 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Profiling: what the engine and the device did, as IREE's tools read it.
+//!
+//! A session is IREE's own recorder. Each operation that is submitted while one is open carries a [`Trace`], which
+//! writes the operation's records when they are known: that it was submitted and became ready (a queue event), what
+//! the device says of it (dispatches, a span of its queue), and what it cost from the host's point of view. All of that
+//! is written before the operation's signals are out, so whoever has waited for them finds it in the profile.
+
+use crate::command::command_buffer::Recorded;
+use crate::command::executable::Executable;
+use crate::command::record::{DispatchRecord, Record};
+use crate::device::work::Operation;
+use crate::ffi::object::HostAllocator;
+use crate::ffi::status::{Result, check, text, view};
+use hal_backend::{Device, Observer, Properties};
+use hal_semaphore::{Code, Failure, Point};
+use hal_sys as sys;
+use parking_lot::{Mutex, RwLock};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// The profiling of a device.
+///
+/// # The program's sink
+///
+/// The recorder calls it, and it may do anything: block, or use the device. So nothing is locked meanwhile but a session's
+/// recorder, for reading; and whoever is in a recorder cannot begin, flush or end the session that it is of.
+#[derive(Default)]
+pub(crate) struct Profiler {
+    state: RwLock<State>,
+    /// Whether a session is open, without the lock: for operations that only check.
+    open: AtomicBool,
+    sessions: AtomicU64,
+}
+
+/// What becomes of a device's sessions, of which there is one at a time.
+#[derive(Default)]
+enum State {
+    #[default]
+    Closed,
+    /// Somebody is making a session.
+    Opening,
+    Open(Arc<Session>),
+}
+
+/// Makes the state what it was, unless a session was opened.
+struct Opening<'a>(&'a Profiler);
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.write();
+        if matches!(*state, State::Opening) {
+            *state = State::Closed;
+        }
+    }
+}
+
+thread_local! {
+    /// The profilers whose recorders this thread is in, by their addresses.
+    static WITHIN: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Takes the last one back.
+struct Within;
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        let _ = WITHIN.try_with(|within| within.borrow_mut().pop());
+    }
+}
+
+/// Calls the recorder of a profiler.
+fn within<T>(profiler: usize, call: impl FnOnce() -> T) -> T {
+    // A thread that is ending has no such list any more.
+    let entered = WITHIN.try_with(|within| within.borrow_mut().push(profiler)).is_ok();
+    let _within = entered.then(|| Within);
+    call()
+}
+
+/// One session.
+struct Session {
+    recorder: RwLock<Option<Recorder>>,
+    physical: u32,
+    queues: usize,
+    submissions: AtomicU64,
+    samples: AtomicU64,
+    /// Serialises clock samples, so that they are numbered in their order.
+    clock: Mutex<()>,
+}
+
+/// IREE's recorder, ours alone. It has told its sink that a session has begun, and tells it that it has ended when it goes.
+struct Recorder {
+    raw: *mut sys::iree_hal_local_profile_recorder_t,
+    profiler: usize,
+}
+
+// SAFETY: the recorder has its own lock.
+unsafe impl Send for Recorder {}
+// SAFETY: as above.
+unsafe impl Sync for Recorder {}
+
+impl Recorder {
+    /// Writes what is left, and ends the session.
+    fn end(&self) -> Result {
+        // SAFETY: the recorder is alive. It ends once, whoever asks.
+        self.call(|recorder| unsafe { check(sys::iree_hal_local_profile_recorder_end(recorder)) })
+    }
+
+    fn call(&self, call: impl FnOnce(*mut sys::iree_hal_local_profile_recorder_t) -> Result) -> Result {
+        within(self.profiler, || call(self.raw))
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // A session that nobody ended well has somebody who was told why.
+        let _ = self.end();
+        // SAFETY: ours alone, and it has ended.
+        unsafe { sys::iree_hal_local_profile_recorder_destroy(self.raw) };
+    }
+}
+
+fn now() -> i64 {
+    // SAFETY: reads a clock.
+    unsafe { sys::iree_time_now() }
+}
+
+/// How IREE's tools are told of a queue.
+fn queue_record(physical: u32, ordinal: usize) -> sys::iree_hal_profile_queue_record_t {
+    let scope = scope(physical, ordinal);
+    // SAFETY: defaults are plain values.
+    let mut record = unsafe { sys::iree_hal_profile_queue_record_default() };
+    record.physical_device_ordinal = scope.physical_device_ordinal;
+    record.queue_ordinal = scope.queue_ordinal;
+    record.stream_id = scope.stream_id;
+    record
+}
+
+impl Profiler {
+    /// Opens a session. Options that ask for nothing open none.
+    ///
+    /// # Safety
+    ///
+    /// What the options name is alive for the call.
+    pub(crate) unsafe fn begin(
+        &self,
+        options: &sys::iree_hal_device_profiling_options_t,
+        properties: &Properties,
+        physical: u32,
+        allocator: HostAllocator,
+        clock: &dyn Fn() -> Option<u64>,
+    ) -> Result {
+        self.refuse_within()?;
+        {
+            let mut state = self.state.write();
+            if !matches!(*state, State::Closed) {
+                return Err(Failure::new(Code::FailedPrecondition, "the device is being profiled already"));
+            }
+            *state = State::Opening;
+        }
+        let _opening = Opening(self);
+        let queues = properties.queues.queues;
+        // SAFETY: what the options name is alive for the call, as the caller promises.
+        let recorder =
+            unsafe { self.create_recorder(options, properties, physical, allocator, clock().is_some())? };
+        if recorder.is_null() {
+            return Ok(());
+        }
+        let opened = Arc::new(Session {
+            recorder: RwLock::new(Some(Recorder { raw: recorder, profiler: self.address() })),
+            physical,
+            queues,
+            submissions: AtomicU64::new(0),
+            samples: AtomicU64::new(0),
+            clock: Mutex::new(()),
+        });
+        opened.correlate(clock)?;
+        *self.state.write() = State::Open(opened);
+        self.open.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A recorder of IREE's; null, if the options ask for nothing.
+    ///
+    /// # Safety
+    ///
+    /// What the options name is alive for the call.
+    unsafe fn create_recorder(
+        &self,
+        options: &sys::iree_hal_device_profiling_options_t,
+        properties: &Properties,
+        physical: u32,
+        allocator: HostAllocator,
+        has_clock: bool,
+    ) -> Result<*mut sys::iree_hal_local_profile_recorder_t> {
+        let queues = properties.queues.queues;
+        // SAFETY: defaults are plain values; what is lent lives through the call, as the caller promises.
+        unsafe {
+            let mut device = sys::iree_hal_profile_device_record_default();
+            device.physical_device_ordinal = physical;
+            device.queue_count = u32::try_from(queues).unwrap_or(u32::MAX);
+            let records: Vec<_> = (0..queues).map(|ordinal| queue_record(physical, ordinal)).collect();
+            let families = sys::IREE_HAL_DEVICE_PROFILING_DATA_DISPATCH_EVENTS
+                | sys::IREE_HAL_DEVICE_PROFILING_DATA_DEVICE_QUEUE_EVENTS;
+            let recorder_options = sys::iree_hal_local_profile_recorder_options_t {
+                name: view(&properties.identifier),
+                session_id: self.sessions.fetch_add(1, Ordering::Relaxed) + 1,
+                device_record_count: 1,
+                device_records: &raw const device,
+                queue_record_count: records.len(),
+                queue_records: records.as_ptr(),
+                // What only the device can say is not offered for a device that has no clock.
+                producer_data_families: if has_clock { families.into() } else { 0 },
+                ..Default::default()
+            };
+            let mut recorder = std::ptr::null_mut();
+            within(self.address(), || {
+                check(sys::iree_hal_local_profile_recorder_create(
+                    &raw const recorder_options,
+                    options,
+                    allocator.raw(),
+                    &raw mut recorder,
+                ))
+            })?;
+            Ok(recorder)
+        }
+    }
+
+    /// Writes what has been recorded so far.
+    pub(crate) fn flush(&self, clock: &dyn Fn() -> Option<u64>) -> Result {
+        self.refuse_within()?;
+        let session = match &*self.state.read() {
+            State::Open(session) => session.clone(),
+            State::Closed => return Ok(()),
+            State::Opening => return Err(beginning()),
+        };
+        session.correlate(clock)?;
+        // SAFETY: the recorder is alive under the lock.
+        session.with(|recorder| unsafe { check(sys::iree_hal_local_profile_recorder_flush(recorder)) })
+    }
+
+    /// Closes the session.
+    pub(crate) fn end(&self, clock: &dyn Fn() -> Option<u64>) -> Result {
+        self.refuse_within()?;
+        let session = {
+            let mut state = self.state.write();
+            match &*state {
+                State::Open(session) => {
+                    let session = session.clone();
+                    self.open.store(false, Ordering::Relaxed);
+                    *state = State::Closed;
+                    session
+                }
+                State::Closed => return Ok(()),
+                State::Opening => return Err(beginning()),
+            }
+        };
+        let correlated = session.correlate(clock);
+        let Some(recorder) = session.recorder.write().take() else { return Ok(()) };
+        correlated.and(recorder.end())
+    }
+
+    /// A trace for an operation, if a session is open.
+    pub(crate) fn trace(&self, about: impl FnOnce() -> About) -> Option<Arc<Trace>> {
+        if !self.open.load(Ordering::Relaxed) {
+            return None;
+        }
+        let session = match &*self.state.read() {
+            State::Open(session) => session.clone(),
+            _ => return None,
+        };
+        Some(Trace::new(session, about()))
+    }
+
+    /// Where it is: it stays there while a session is open.
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Refuses what a sink asks for while it is called.
+    fn refuse_within(&self) -> Result {
+        let is_within = |within: &RefCell<Vec<usize>>| within.borrow().contains(&self.address());
+        if WITHIN.try_with(is_within).unwrap_or(false) {
+            let message =
+                "a profile's sink cannot begin, flush or end the session that calls it; do so after the call";
+            return Err(Failure::new(Code::FailedPrecondition, message));
+        }
+        Ok(())
+    }
+}
+
+fn beginning() -> Failure {
+    let message = "the device's profiling is being begun by another thread; wait until that has returned";
+    Failure::new(Code::FailedPrecondition, message)
+}
+
+fn scope(physical: u32, ordinal: usize) -> sys::iree_hal_local_profile_queue_scope_t {
+    let queue_ordinal = u32::try_from(ordinal).unwrap_or(u32::MAX);
+    sys::iree_hal_local_profile_queue_scope_t {
+        physical_device_ordinal: physical,
+        queue_ordinal,
+        stream_id: u64::from(physical) << 32 | u64::from(queue_ordinal),
+    }
+}
+
+impl Session {
+    fn with(&self, write: impl FnOnce(*mut sys::iree_hal_local_profile_recorder_t) -> Result) -> Result {
+        // Whoever ends the session waits for this, and a sink that is called from here may submit what is written down as well.
+        match self.recorder.read_recursive().as_ref() {
+            Some(recorder) => recorder.call(write),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes what the device's clock shows now, between two looks at the host's.
+    fn correlate(&self, clock: &dyn Fn() -> Option<u64>) -> Result {
+        let (sample, begin, tick, end) = {
+            let _order = self.clock.lock();
+            let begin = now();
+            let Some(tick) = clock() else { return Ok(()) };
+            (self.samples.fetch_add(1, Ordering::Relaxed) + 1, begin, tick, now())
+        };
+        // SAFETY: the default is a plain value; the recorder is alive under its lock.
+        self.with(|recorder| unsafe {
+            let mut record = sys::iree_hal_profile_clock_correlation_record_default();
+            record.flags = sys::IREE_HAL_PROFILE_CLOCK_CORRELATION_FLAG_DEVICE_TICK
+                | sys::IREE_HAL_PROFILE_CLOCK_CORRELATION_FLAG_HOST_CPU_TIMESTAMP
+                | sys::IREE_HAL_PROFILE_CLOCK_CORRELATION_FLAG_HOST_SYSTEM_TIMESTAMP
+                | sys::IREE_HAL_PROFILE_CLOCK_CORRELATION_FLAG_HOST_TIME_BRACKET;
+            record.physical_device_ordinal = self.physical;
+            record.sample_id = sample;
+            record.device_tick = tick;
+            // The host has one clock here, in nanoseconds, and every reading of it is that.
+            record.host_time_begin_ns = begin;
+            record.host_time_end_ns = end;
+            record.host_cpu_timestamp_ns = u64::try_from(begin).unwrap_or(1);
+            record.host_system_timestamp = record.host_cpu_timestamp_ns;
+            record.host_system_frequency_hz = 1_000_000_000;
+            check(sys::iree_hal_local_profile_recorder_write_clock_correlations(
+                recorder,
+                1,
+                &raw const record,
+            ))
+        })
+    }
+}
+
+/// What a profile says of an operation when it is submitted.
+#[derive(Default)]
+pub(crate) struct About {
+    pub(crate) kind: u32,
+    pub(crate) waits: usize,
+    pub(crate) signals: usize,
+    pub(crate) payload: u64,
+    pub(crate) operations: usize,
+    pub(crate) command_buffer: u64,
+    /// Bits of the queues that it may run on.
+    pub(crate) affinity: u64,
+    pub(crate) dispatches: Vec<Dispatched>,
+    /// What a reader needs to make sense of the rest.
+    pub(crate) executables: Vec<Executable>,
+    pub(crate) layout: Option<Layout>,
+}
+
+/// A dispatch of an operation, by its command's number.
+pub(crate) struct Dispatched {
+    number: usize,
+    executable: u64,
+    function: usize,
+    name: String,
+    /// Whether a buffer says how many workgroups there are.
+    indirect: bool,
+    workgroups: [u32; 3],
+    workgroup_size: [u32; 3],
+}
+
+/// A command buffer's commands, for the profile's metadata.
+pub(crate) struct Layout {
+    record: sys::iree_hal_profile_command_buffer_record_t,
+    operations: Vec<sys::iree_hal_profile_command_operation_record_t>,
+}
+
+impl Dispatched {
+    fn new(number: usize, dispatch: &DispatchRecord) -> Self {
+        Self {
+            number,
+            executable: dispatch.executable.profile_id(),
+            function: dispatch.function.index,
+            name: dispatch.executable.name(&dispatch.function).to_owned(),
+            indirect: dispatch.is_indirect(),
+            workgroups: dispatch.workgroups(),
+            workgroup_size: dispatch.workgroup_size(),
+        }
+    }
+}
+
+impl About {
+    /// What an operation is, apart from what it waits for and signals.
+    pub(crate) fn of<D: Device>(operation: &Operation<D>, affinity: u64) -> Self {
+        let mut about = About { operations: 1, affinity, ..About::default() };
+        let mut single = |record: &Record| {
+            about.payload = record.payload();
+            match record {
+                Record::Fill { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_FILL,
+                Record::Copy { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_COPY,
+                Record::Update { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_UPDATE,
+                Record::Dispatch(dispatch) => {
+                    about.dispatches.push(Dispatched::new(0, dispatch));
+                    about.executables.push(dispatch.executable.clone());
+                    sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DISPATCH
+                }
+                Record::Barrier => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER,
+            }
+        };
+        about.kind = match operation {
+            Operation::Record(record) => single(record),
+            // Told as the record that it was.
+            Operation::Command(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER,
+            Operation::Execute { commands, step, .. } => {
+                about.command_buffer = commands.profile_id();
+                let records = commands.steps().get(*step).map_or(&[][..], |step| &step.records);
+                about.operations = records.len();
+                for (number, record) in records.iter().enumerate() {
+                    if let Record::Dispatch(dispatch) = record {
+                        about.dispatches.push(Dispatched::new(number, dispatch));
+                        about.executables.push(dispatch.executable.clone());
+                    }
+                }
+                about.layout = Some(Layout::new(commands));
+                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_EXECUTE
+            }
+            // IREE's profiles have no kind of their own for it: it is that part of an execution that is not the device's.
+            Operation::Collectives(collectives) => {
+                about.operations = collectives.count();
+                about.payload = collectives.payload();
+                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_EXECUTE
+            }
+            Operation::Dealloca(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DEALLOCA,
+            Operation::Alloca(alloca) => {
+                about.payload = alloca.length;
+                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA
+            }
+            Operation::Await(asked) => {
+                about.payload = asked.0.length;
+                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_ALLOCA
+            }
+            Operation::Return(bounce) => {
+                about.payload = bounce.length();
+                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_COPY
+            }
+            Operation::HostCall(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_HOST_CALL,
+            Operation::Transfer(transfer) => {
+                about.payload = transfer.range.length;
+                if transfer.writes_file {
+                    sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_WRITE
+                } else {
+                    sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_READ
+                }
+            }
+        };
+        about
+    }
+}
+
+impl Layout {
+    fn new(commands: &Recorded) -> Self {
+        // SAFETY: defaults are plain values.
+        let (mut record, template) = unsafe {
+            (
+                sys::iree_hal_profile_command_buffer_record_default(),
+                sys::iree_hal_profile_command_operation_record_default(),
+            )
+        };
+        let (mode, categories, affinity) = commands.properties();
+        record.command_buffer_id = commands.profile_id();
+        record.mode = mode;
+        record.command_categories = categories;
+        record.queue_affinity = affinity;
+        let operation = |(index, command): (usize, &Record)| {
+            let mut operation = template;
+            operation.command_index = u32::try_from(index).unwrap_or(u32::MAX);
+            operation.command_buffer_id = commands.profile_id();
+            operation.length = command.payload();
+            operation.type_ = match command {
+                Record::Barrier => sys::IREE_HAL_PROFILE_COMMAND_OPERATION_TYPE_BARRIER,
+                Record::Fill { .. } => sys::IREE_HAL_PROFILE_COMMAND_OPERATION_TYPE_FILL,
+                Record::Copy { .. } => sys::IREE_HAL_PROFILE_COMMAND_OPERATION_TYPE_COPY,
+                Record::Update { .. } => sys::IREE_HAL_PROFILE_COMMAND_OPERATION_TYPE_UPDATE,
+                Record::Dispatch(dispatch) => {
+                    operation.executable_id = dispatch.executable.profile_id();
+                    operation.function_ordinal = u32::try_from(dispatch.function.index).unwrap_or(u32::MAX);
+                    operation.workgroup_count = dispatch.workgroups();
+                    operation.workgroup_size = dispatch.workgroup_size();
+                    operation.binding_count = dispatch.binding_count();
+                    sys::IREE_HAL_PROFILE_COMMAND_OPERATION_TYPE_DISPATCH
+                }
+            };
+            operation
+        };
+        let records = commands.steps().iter().flat_map(|step| &step.records);
+        Self { record, operations: records.enumerate().map(operation).collect() }
+    }
+}
+
+/// One operation of a session.
+pub(crate) struct Trace {
+    session: Arc<Session>,
+    about: About,
+    submission: u64,
+    submitted: i64,
+    begun: AtomicI64,
+    queue: AtomicU32,
+    /// What it cost the host has been written.
+    done: AtomicBool,
+}
+
+impl Trace {
+    fn new(session: Arc<Session>, about: About) -> Arc<Self> {
+        let submission = session.submissions.fetch_add(1, Ordering::Relaxed) + 1;
+        let queue = u32::min(about.affinity.trailing_zeros(), 63);
+        let queue = if (queue as usize) < session.queues { queue } else { 0 };
+        let trace = Arc::new(Self {
+            session,
+            about,
+            submission,
+            submitted: now(),
+            begun: AtomicI64::new(0),
+            queue: AtomicU32::new(queue),
+            done: AtomicBool::new(false),
+        });
+        trace.metadata();
+        trace
+    }
+
+    /// What a reader needs, each once in a session. A profile without it is poorer, but the program goes on.
+    fn metadata(&self) {
+        // SAFETY: the recorder is alive under its lock; the rest is lent for the calls.
+        let _ = self.session.with(|recorder| unsafe {
+            for executable in &self.about.executables {
+                check(sys::iree_hal_local_profile_recorder_record_executable_with_id(
+                    recorder,
+                    executable.raw(),
+                    executable.profile_id(),
+                ))?;
+            }
+            if let Some(layout) = &self.about.layout {
+                let mut record = layout.record;
+                record.physical_device_ordinal = self.session.physical;
+                check(sys::iree_hal_local_profile_recorder_record_command_buffer(
+                    recorder,
+                    &raw const record,
+                    layout.operations.len(),
+                    layout.operations.as_ptr(),
+                ))?;
+            }
+            Ok(())
+        });
+    }
+
+    fn scope(&self) -> sys::iree_hal_local_profile_queue_scope_t {
+        scope(self.session.physical, self.queue.load(Ordering::Relaxed) as usize)
+    }
+
+    fn count(number: usize) -> u32 {
+        u32::try_from(number).unwrap_or(u32::MAX)
+    }
+
+    /// It goes to its queue.
+    pub(crate) fn issued(&self, point: Point) {
+        self.queue.store(Self::count(point.queue.ordinal()), Ordering::Relaxed);
+        self.ready();
+    }
+
+    /// Nothing keeps it from running any more.
+    pub(crate) fn ready(&self) {
+        let ready = now();
+        self.begun.store(ready, Ordering::Relaxed);
+        // SAFETY: the default is a plain value; the recorder is alive under its lock.
+        let _ = self.session.with(|recorder| unsafe {
+            let mut event = sys::iree_hal_local_profile_queue_event_info_default();
+            event.type_ = self.about.kind;
+            event.dependency_strategy = if self.about.waits == 0 {
+                sys::IREE_HAL_PROFILE_QUEUE_DEPENDENCY_STRATEGY_INLINE
+            } else {
+                sys::IREE_HAL_PROFILE_QUEUE_DEPENDENCY_STRATEGY_DEVICE_BARRIER
+            };
+            event.scope = self.scope();
+            event.host_time_ns = self.submitted;
+            event.ready_host_time_ns = ready;
+            event.submission_id = self.submission;
+            event.command_buffer_id = self.about.command_buffer;
+            event.wait_count = Self::count(self.about.waits);
+            event.signal_count = Self::count(self.about.signals);
+            event.operation_count = Self::count(self.about.operations);
+            event.payload_length = self.about.payload;
+            sys::iree_hal_local_profile_recorder_append_queue_event(
+                recorder,
+                &raw const event,
+                std::ptr::null_mut(),
+            );
+            Ok(())
+        });
+    }
+
+    /// It has run, as far as the host can tell. Told by whoever knows first.
+    pub(crate) fn done(&self, outcome: std::result::Result<(), &Failure>) {
+        if self.done.swap(true, Ordering::Relaxed) || self.begun.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // SAFETY: the default is a plain value; the recorder is alive under its lock.
+        let _ = self.session.with(|recorder| unsafe {
+            let mut event = sys::iree_hal_local_profile_host_execution_event_info_default();
+            event.type_ = self.about.kind;
+            event.status_code = outcome.err().map_or(0, |failure| failure.code() as u32);
+            event.scope = self.scope();
+            event.submission_id = self.submission;
+            event.command_buffer_id = self.about.command_buffer;
+            if let (Some(dispatch), 0) = (self.about.dispatches.first(), self.about.command_buffer) {
+                event.executable_id = dispatch.executable;
+                event.function_ordinal = Self::count(dispatch.function);
+                event.workgroup_count = dispatch.workgroups;
+                event.workgroup_size = dispatch.workgroup_size;
+            } else if self.about.command_buffer != 0 {
+                event.flags = sys::IREE_HAL_PROFILE_HOST_EXECUTION_EVENT_FLAG_COMMAND_BUFFER;
+            }
+            event.start_host_time_ns = self.begun.load(Ordering::Relaxed);
+            event.end_host_time_ns = now();
+            event.payload_length = self.about.payload;
+            event.operation_count = Self::count(self.about.operations);
+            sys::iree_hal_local_profile_recorder_append_host_execution_event(
+                recorder,
+                &raw const event,
+                std::ptr::null_mut(),
+            );
+            Ok(())
+        });
+    }
+
+    /// Whether the program wants to see this dispatch.
+    ///
+    /// # Safety
+    ///
+    /// The recorder is alive.
+    unsafe fn wanted(
+        &self,
+        recorder: *mut sys::iree_hal_local_profile_recorder_t,
+        dispatch: &Dispatched,
+    ) -> bool {
+        // SAFETY: the options live as long as the recorder.
+        unsafe {
+            let Some(options) = sys::iree_hal_local_profile_recorder_options(recorder).as_ref() else {
+                return true;
+            };
+            let filter = &options.capture_filter;
+            let pattern = sys::IREE_HAL_PROFILE_CAPTURE_FILTER_FLAG_EXECUTABLE_FUNCTION_PATTERN;
+            let scope = self.scope();
+            sys::iree_hal_profile_capture_filter_matches_location(
+                filter,
+                self.about.command_buffer,
+                Self::count(dispatch.number),
+                scope.physical_device_ordinal,
+                scope.queue_ordinal,
+            ) && (filter.flags & pattern == 0
+                || matches(&dispatch.name, text(filter.executable_function_pattern)))
+        }
+    }
+}
+
+/// Whether a name matches a glob pattern, as IREE matches them.
+pub(crate) fn matches(name: &str, pattern: &str) -> bool {
+    // SAFETY: both views live through the call.
+    unsafe { sys::iree_string_view_match_pattern(view(name), view(pattern)) }
+}
+
+impl Observer for Trace {
+    fn command(&self, number: usize, begin: u64, end: u64) {
+        let Some(dispatch) = self.about.dispatches.iter().find(|dispatch| dispatch.number == number) else {
+            return;
+        };
+        // SAFETY: the default is a plain value; the recorder is alive under its lock.
+        let _ = self.session.with(|recorder| unsafe {
+            if !self.wanted(recorder, dispatch) {
+                return Ok(());
+            }
+            let mut event = sys::iree_hal_local_profile_dispatch_event_info_default();
+            event.scope = self.scope();
+            event.submission_id = self.submission;
+            event.command_buffer_id = self.about.command_buffer;
+            if self.about.command_buffer != 0 {
+                event.flags = sys::IREE_HAL_PROFILE_DISPATCH_EVENT_FLAG_COMMAND_BUFFER;
+                event.command_index = Self::count(number);
+            }
+            if dispatch.indirect {
+                event.flags |= sys::IREE_HAL_PROFILE_DISPATCH_EVENT_FLAG_INDIRECT_PARAMETERS;
+            }
+            event.executable_id = dispatch.executable;
+            event.function_ordinal = Self::count(dispatch.function);
+            event.workgroup_count = dispatch.workgroups;
+            event.workgroup_size = dispatch.workgroup_size;
+            event.start_tick = begin;
+            event.end_tick = end;
+            check(sys::iree_hal_local_profile_recorder_append_dispatch_event(
+                recorder,
+                &raw const event,
+                std::ptr::null_mut(),
+            ))
+        });
+    }
+
+    fn job(&self, begin: u64, end: u64, outcome: std::result::Result<(), &Failure>) {
+        // SAFETY: the default is a plain value; the recorder is alive under its lock.
+        let _ = self.session.with(|recorder| unsafe {
+            let mut event = sys::iree_hal_local_profile_queue_device_event_info_default();
+            event.type_ = self.about.kind;
+            event.scope = self.scope();
+            event.submission_id = self.submission;
+            event.command_buffer_id = self.about.command_buffer;
+            event.operation_count = Self::count(self.about.operations);
+            event.payload_length = self.about.payload;
+            event.start_tick = begin;
+            event.end_tick = end;
+            check(sys::iree_hal_local_profile_recorder_append_queue_device_event(
+                recorder,
+                &raw const event,
+                std::ptr::null_mut(),
+            ))
+        });
+        self.done(outcome);
+    }
+}

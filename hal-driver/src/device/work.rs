@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What the engine carries for each queue operation, and how it reaches the device or the host.
+
+use crate::command::collective::{Collectives, Waiting};
+use crate::command::command_buffer::Recorded;
+use crate::command::record::{Record, StandIns};
+use crate::device::Bounce;
+use crate::device::completions::Completions;
+use crate::device::profile::Trace;
+use crate::ffi::object::Opaque;
+use crate::ffi::object::{Retained, to_device_size};
+use crate::ffi::status::{Result, check};
+use crate::memory::alloca::{Alloca, Dealloca, PendingAllocas};
+use crate::memory::buffer_range::BufferRange;
+use crate::memory::reservation::Reservation;
+use crate::sync::frontier::Frontiers;
+use crate::sync::host_pool::HostPool;
+use crate::sync::semaphore::{IreeTimeline, OwnedList};
+use crate::sync::teardown;
+use hal_backend::{Command, Commands, Device, Job, Observer, Rejected};
+use hal_semaphore::backend::{Backend, Batch, Completer, DeviceSpec, Ended, HostTask, Submission, Submitted};
+use hal_semaphore::{Code, Failure, Point, QueueId};
+use hal_sys as sys;
+use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
+
+/// A queue operation.
+pub(crate) struct Work<D: Device> {
+    pub(crate) operation: Operation<D>,
+    /// Where it is profiled, if it is.
+    pub(crate) trace: Option<Arc<Trace>>,
+}
+
+/// What it does.
+pub(crate) enum Operation<D: Device> {
+    /// A transfer or a dispatch of its own.
+    Record(Record),
+    /// The same, where it is known already which memory it works on. Nothing while the device has it.
+    Command(Option<Command<D>>),
+    /// A step of a command buffer.
+    Execute { commands: Recorded, step: usize, bindings: Box<[Option<BufferRange>]>, stand_ins: StandIns },
+    /// Collectives that are not ordered against each other.
+    Collectives(Box<Collectives>),
+    /// Memory is given back.
+    Dealloca(Dealloca),
+    /// Memory is needed.
+    Alloca(Alloca),
+    /// It was asked for already, and has to be waited for: for the frontier of what the pool gave, or for the pool.
+    Await(Box<(Alloca, Option<Reservation>)>),
+    /// A call of the program's.
+    HostCall(Box<HostCall>),
+    /// File to buffer or buffer to file.
+    Transfer(Box<Transfer>),
+    /// Another device gets back what was bounced.
+    Return(Arc<Bounce>),
+}
+
+/// A function of the program's and what it is to be called with.
+#[derive(Clone, Copy)]
+pub(crate) struct ProgramCall {
+    function: HostFunction,
+    user_data: *mut std::ffi::c_void,
+}
+
+type HostFunction = unsafe extern "C" fn(
+    *mut std::ffi::c_void,
+    *const u64,
+    *mut sys::iree_hal_host_call_context_t,
+) -> sys::iree_status_t;
+
+// SAFETY: `new` was promised that the call may be made on any thread.
+unsafe impl Send for ProgramCall {}
+
+impl ProgramCall {
+    /// The call that C asks for; nothing, if that has no function.
+    ///
+    /// # Safety
+    ///
+    /// The call may be made once, on any thread, with a context of the device.
+    pub(crate) unsafe fn new(call: sys::iree_hal_host_call_t) -> Option<Self> {
+        Some(Self { function: call.fn_?, user_data: call.user_data })
+    }
+}
+
+/// A call of the program's. Its signals are not the engine's: the call may put them off.
+pub(crate) struct HostCall {
+    pub(crate) call: ProgramCall,
+    pub(crate) arguments: [u64; 4],
+    pub(crate) affinity: u64,
+    pub(crate) device: Opaque,
+    /// The signals, unless the call does not block its queue.
+    pub(crate) signals: Option<OwnedList>,
+}
+
+impl HostCall {
+    /// Makes the call and settles its signals.
+    fn run(mut self, trace: Option<&Trace>) {
+        let _inside = teardown::enter();
+        let empty = sys::iree_hal_semaphore_list_t {
+            count: 0,
+            semaphores: std::ptr::null_mut(),
+            payload_values: std::ptr::null_mut(),
+        };
+        let mut context = sys::iree_hal_host_call_context_t {
+            device: self.device.0.cast(),
+            queue_affinity: self.affinity,
+            signal_semaphore_list: self.signals.as_mut().map_or(empty, OwnedList::raw),
+        };
+        let ProgramCall { function, user_data } = self.call;
+        // SAFETY: what `ProgramCall::new` was promised, once; the context and the list live through the call, and the device waits for
+        // its calls before it goes.
+        let status = unsafe { function(user_data, self.arguments.as_ptr(), &raw mut context) };
+        // SAFETY: the status is ours.
+        let outcome = unsafe { check(status) };
+        if let Some(trace) = trace {
+            trace.done(outcome.as_ref().map(drop));
+        }
+        let Some(signals) = self.signals else { return };
+        match outcome {
+            Ok(()) => signals.signal_or_fail(Ok(())),
+            // The program will settle its own copy of the list.
+            Err(failure) if failure.code() == Code::Deferred => {}
+            Err(failure) => signals.signal_or_fail(Err(&failure)),
+        }
+    }
+}
+
+/// Bytes between a file and a buffer.
+pub(crate) struct Transfer {
+    pub(crate) file: Retained<sys::iree_hal_file_t>,
+    pub(crate) file_offset: u64,
+    pub(crate) range: BufferRange,
+    pub(crate) writes_file: bool,
+}
+
+impl Transfer {
+    fn run(&self) -> Result {
+        let (file, buffer) = (self.file.get(), self.range.buffer.get());
+        let (offset, length) = (to_device_size(self.range.offset), to_device_size(self.range.length));
+        // SAFETY: both are retained; the range was checked.
+        unsafe {
+            check(if self.writes_file {
+                sys::iree_hal_file_write(file, self.file_offset, buffer, offset, length)
+            } else {
+                sys::iree_hal_file_read(file, self.file_offset, buffer, offset, length)
+            })
+        }
+    }
+}
+
+/// The engine's backend: a device behind the operations of IREE's queues.
+pub(crate) struct EngineBackend<D: Device> {
+    pub(crate) device: Arc<D>,
+    pub(crate) spec: DeviceSpec,
+    pub(crate) frontiers: Arc<Frontiers>,
+    pub(crate) pending_allocas: Arc<PendingAllocas>,
+    pub(crate) pool: Arc<HostPool>,
+    pub(crate) completions: Arc<Completions<D>>,
+    pub(crate) waiting: Arc<Waiting>,
+}
+
+impl<D: Device> EngineBackend<D> {
+    /// An operation has its place in its queue, and nothing to do there for the device.
+    fn place_marker(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result {
+        let point = Point { queue, epoch: submission.epoch };
+        let Some(work) = &mut submission.work else { return Ok(()) };
+        if let Some(trace) = &work.trace {
+            trace.issued(point);
+        }
+        match &mut work.operation {
+            Operation::Dealloca(dealloca) => dealloca.begin(point, &self.frontiers, &self.pending_allocas),
+            _ => Err(Failure::new(Code::Internal, "an operation that needs the device was no work for it")),
+        }
+    }
+
+    fn job(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result<Job<D>> {
+        let point = Point { queue, epoch: submission.epoch };
+        let mut observer = None;
+        let commands = match &mut submission.work {
+            None => Commands::Own(SmallVec::new()),
+            Some(work) => {
+                if let Some(trace) = &work.trace {
+                    trace.issued(point);
+                    observer = Some(trace.clone() as Arc<dyn Observer>);
+                }
+                match &mut work.operation {
+                    Operation::Record(record) => {
+                        Commands::Own(smallvec![record.resolve(&self.device, &[], &StandIns::default())?])
+                    }
+                    Operation::Command(command) => Commands::Own(match command.take() {
+                        Some(command) => smallvec![command],
+                        None => SmallVec::new(),
+                    }),
+                    Operation::Execute { commands, step, bindings, stand_ins } => {
+                        commands.resolve(*step, &self.device, bindings, stand_ins)?
+                    }
+                    Operation::Dealloca(dealloca) => {
+                        dealloca.begin(point, &self.frontiers, &self.pending_allocas)?;
+                        Commands::Own(SmallVec::new())
+                    }
+                    Operation::Alloca(_)
+                    | Operation::Await(_)
+                    | Operation::HostCall(_)
+                    | Operation::Transfer(_)
+                    | Operation::Collectives(_)
+                    | Operation::Return(_) => {
+                        return Err(Failure::new(Code::Internal, "an operation of the host came to a queue"));
+                    }
+                }
+            }
+        };
+        Ok(Job {
+            queue,
+            epoch: submission.epoch,
+            waits: match submission.waits {
+                [] => SmallVec::new(),
+                waits => waits.iter().cloned().collect(),
+            },
+            event: submission.event.cloned(),
+            commands,
+            observer,
+        })
+    }
+}
+
+impl<D: Device> Backend for EngineBackend<D> {
+    type Timeline = IreeTimeline;
+    type Work = Work<D>;
+    type Event = D::Event;
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        vec![self.spec.clone()]
+    }
+
+    fn start(&self, completer: Completer) {
+        self.completions.start(completer.clone());
+        self.device.start(completer);
+    }
+
+    fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
+        let mut accepted = 0;
+        let mut last = None;
+        let mut stop = None;
+        for mut submission in batch.iter() {
+            let placed = if submission.coalesced {
+                self.place_marker(queue, &mut submission).map(Ok)
+            } else {
+                self.job(queue, &mut submission).map(|job| self.device.submit(job))
+            };
+            match placed {
+                Ok(Ok(())) => {
+                    accepted += 1;
+                    last = if submission.coalesced { last } else { Some(submission.epoch) };
+                }
+                Err(failure) | Ok(Err(Rejected::Failed(failure))) => {
+                    stop = Some(Submitted::failed(accepted, failure));
+                    break;
+                }
+                Ok(Err(Rejected::Full(job))) => {
+                    if let (Some(Work { operation: Operation::Command(command), .. }), Commands::Own(own)) =
+                        (submission.work, job.commands)
+                    {
+                        *command = own.into_iter().next();
+                    }
+                    stop = Some(Submitted::full(accepted));
+                    break;
+                }
+                Ok(Err(Rejected::Lost(failure))) => {
+                    // How many were accepted no longer matters: the engine ends them all, and the backend keeps what they use
+                    // as long as the hardware may touch it.
+                    stop = Some(Submitted::lost(failure));
+                    break;
+                }
+            }
+        }
+        self.device.kick(queue.ordinal());
+        if let Some(epoch) = last {
+            self.completions.submitted(queue.ordinal(), epoch);
+        }
+        stop.unwrap_or_else(Submitted::all)
+    }
+
+    fn create_event(&self, _device: usize) -> Result<D::Event> {
+        self.device.create_event()
+    }
+
+    fn try_early(&self, work: &mut Work<D>) -> Result<bool> {
+        let Operation::Alloca(alloca) = &mut work.operation else { return Ok(false) };
+        let done = self.pending_allocas.allocate_early(alloca);
+        if let Some(trace) = work.trace.as_ref().filter(|_| done) {
+            trace.ready();
+        }
+        Ok(done)
+    }
+
+    fn run(&self, task: HostTask, work: Work<D>) {
+        let trace = work.trace;
+        if let Some(trace) = &trace {
+            trace.ready();
+        }
+        match work.operation {
+            Operation::Alloca(alloca) => self.pending_allocas.allocate(alloca, task),
+            Operation::Await(asked) => {
+                let (alloca, reservation) = *asked;
+                self.pending_allocas.resume(alloca, reservation, task);
+            }
+            Operation::HostCall(call) => {
+                let blocks = call.signals.is_some();
+                self.pool.run(move || {
+                    // A call that does not block its queue comes after the signals.
+                    if blocks {
+                        call.run(trace.as_deref());
+                        task.finish(Ok(()));
+                    } else {
+                        task.finish(Ok(()));
+                        call.run(trace.as_deref());
+                    }
+                });
+            }
+            Operation::Transfer(transfer) => self.pool.run(move || {
+                let outcome = transfer.run();
+                if let Some(trace) = &trace {
+                    trace.done(outcome.as_ref().map(drop));
+                }
+                task.finish(outcome);
+            }),
+            Operation::Collectives(collectives) => {
+                let waiting = self.waiting.clone();
+                collectives.start(&self.pool, &waiting, move |outcome| {
+                    if let Some(trace) = &trace {
+                        trace.done(outcome.as_ref().map(drop));
+                    }
+                    task.finish(outcome);
+                });
+            }
+            Operation::Return(bounce) => self.pool.run(move || {
+                let outcome = bounce.write_back();
+                if let Err(failure) = &outcome {
+                    bounce.fail(failure);
+                }
+                task.finish(outcome);
+            }),
+            Operation::Record(_)
+            | Operation::Command(_)
+            | Operation::Execute { .. }
+            | Operation::Dealloca(_) => {
+                task.finish(Err(Failure::new(Code::Internal, "an operation of a queue came to the host")));
+            }
+        }
+    }
+
+    /// Buffers have release callbacks, and a call that was never made has signals. Memory goes back at once: a program that
+    /// sees that it is back may take its pool away. What was resolved early keeps no buffer that anybody wants to be told of.
+    fn calls_back(&self, work: &Work<D>) -> bool {
+        match &work.operation {
+            Operation::Dealloca(_) | Operation::Alloca(_) | Operation::Await(_) | Operation::Command(_) => {
+                false
+            }
+            Operation::Record(_)
+            | Operation::Execute { .. }
+            | Operation::HostCall(_)
+            | Operation::Transfer(_)
+            | Operation::Collectives(_)
+            | Operation::Return(_) => true,
+        }
+    }
+
+    fn reclaim(&self, ended: Ended<Work<D>>) {
+        let _inside = teardown::enter();
+        if let Some(point) = ended.point {
+            self.frontiers.advance(point);
+            self.completions.ended(point);
+        }
+        if let Some(work) = ended.work {
+            // For a device that does not say when what ran; it comes after the signals, and better late than never.
+            if let Some(trace) = &work.trace {
+                trace.done(ended.outcome.as_ref().map(drop));
+            }
+            match work.operation {
+                Operation::Dealloca(dealloca) => {
+                    dealloca.end(ended.point, &self.frontiers, &self.pending_allocas)
+                }
+                Operation::Alloca(alloca) => self.pending_allocas.end(&alloca),
+                // The call was never made: its waits failed, or it was cancelled.
+                Operation::HostCall(mut call) => {
+                    if let (Some(signals), Err(failure)) = (call.signals.take(), &ended.outcome) {
+                        signals.signal_or_fail(Err(failure));
+                    }
+                }
+                // It was never begun, as what was bounced was never used.
+                Operation::Return(bounce) => {
+                    if let Err(failure) = &ended.outcome {
+                        bounce.fail(failure);
+                    }
+                }
+                Operation::Collectives(collectives) => {
+                    if let Err(failure) = &ended.outcome {
+                        collectives.give_up(failure);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn poll(&self, _device: usize) {
+        self.device.poll();
+    }
+
+    #[cfg(unix)]
+    fn descriptor(&self, _device: usize) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.device.descriptor()
+    }
+
+    fn abort(&self, _device: usize, why: &Failure) {
+        self.device.abort(why);
+    }
+}

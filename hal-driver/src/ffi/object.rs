@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Ownership of C objects as types: retained references, objects of ours, out-parameters.
+
+use crate::ffi::status::{Result, check, invalid};
+use hal_semaphore::Failure;
+use hal_sys as sys;
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// A C object that is counted.
+///
+/// # Safety
+///
+/// `retain` and `release` count references of a live object, on any thread.
+pub(crate) unsafe trait Counted {
+    /// Adds a reference.
+    ///
+    /// # Safety
+    ///
+    /// The object is alive.
+    unsafe fn retain(object: *mut Self);
+
+    /// Takes a reference away; the last one destroys the object.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the reference.
+    unsafe fn release(object: *mut Self);
+}
+
+macro_rules! counted {
+    ($($object:ident => $retain:ident, $release:ident;)*) => {$(
+        // SAFETY: IREE's own functions, which count atomically.
+        unsafe impl Counted for sys::$object {
+            unsafe fn retain(object: *mut Self) {
+                // SAFETY: the object is alive, as the caller promises.
+                unsafe { sys::$retain(object) }
+            }
+
+            unsafe fn release(object: *mut Self) {
+                // SAFETY: the reference is the caller's, as it promises.
+                unsafe { sys::$release(object) }
+            }
+        }
+    )*};
+}
+
+counted! {
+    iree_async_frontier_tracker_t => iree_async_frontier_tracker_retain, iree_async_frontier_tracker_release;
+    iree_async_notification_t => iree_async_notification_retain, iree_async_notification_release;
+    iree_async_proactor_pool_t => iree_async_proactor_pool_retain, iree_async_proactor_pool_release;
+    iree_hal_allocator_t => iree_hal_allocator_retain, iree_hal_allocator_release;
+    iree_hal_buffer_t => iree_hal_buffer_retain, iree_hal_buffer_release;
+    iree_hal_channel_provider_t => iree_hal_channel_provider_retain, iree_hal_channel_provider_release;
+    iree_hal_command_buffer_t => iree_hal_command_buffer_retain, iree_hal_command_buffer_release;
+    iree_hal_device_t => iree_hal_device_retain, iree_hal_device_release;
+    iree_hal_executable_loader_t => iree_hal_executable_loader_retain, iree_hal_executable_loader_release;
+    iree_hal_executable_plugin_manager_t =>
+        iree_hal_executable_plugin_manager_retain, iree_hal_executable_plugin_manager_release;
+    iree_hal_executable_t => iree_hal_executable_retain, iree_hal_executable_release;
+    iree_hal_file_t => iree_hal_file_retain, iree_hal_file_release;
+    iree_hal_pool_t => iree_hal_pool_retain, iree_hal_pool_release;
+    iree_hal_semaphore_t => iree_hal_semaphore_retain, iree_hal_semaphore_release;
+    iree_hal_slab_provider_t => iree_hal_slab_provider_retain, iree_hal_slab_provider_release;
+}
+
+/// An object that somebody else keeps for `'a`: C during a call, or whoever has a reference.
+pub(crate) struct Lent<'a, T>(NonNull<T>, PhantomData<&'a T>);
+
+impl<T> Clone for Lent<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Lent<'_, T> {}
+
+impl<'a, T> Lent<'a, T> {
+    /// What a pointer points at.
+    ///
+    /// # Safety
+    ///
+    /// The object is alive for `'a`, or the pointer is null.
+    pub(crate) unsafe fn new(object: *mut T) -> Option<Self> {
+        NonNull::new(object).map(|object| Self(object, PhantomData))
+    }
+
+    /// The object, for a call.
+    pub(crate) fn get(self) -> *mut T {
+        self.0.as_ptr()
+    }
+
+    /// The same, where something is missing without it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`new`](Self::new).
+    pub(crate) unsafe fn required(object: *mut T, missing: &str) -> Result<Self> {
+        // SAFETY: the object is alive for `'a` or null, as the caller promises.
+        unsafe { Self::new(object) }.ok_or_else(|| invalid(missing))
+    }
+}
+
+impl<T: Counted> Lent<'_, T> {
+    /// A reference of our own.
+    pub(crate) fn retain(self) -> Retained<T> {
+        // SAFETY: the object is alive.
+        unsafe { T::retain(self.get()) };
+        Retained(self.0)
+    }
+}
+
+/// A counted reference: clone retains, drop releases.
+pub(crate) struct Retained<T: Counted>(NonNull<T>);
+
+// SAFETY: IREE's objects are counted atomically and used from any thread.
+unsafe impl<T: Counted> Send for Retained<T> {}
+// SAFETY: as above.
+unsafe impl<T: Counted> Sync for Retained<T> {}
+
+impl<T: Counted> Retained<T> {
+    /// A reference of our own to an object that C lends us.
+    ///
+    /// # Safety
+    ///
+    /// The object is alive, or the pointer is null.
+    pub(crate) unsafe fn retain(object: *mut T) -> Option<Self> {
+        // SAFETY: the object is alive or the pointer null, as the caller promises.
+        unsafe { Lent::new(object) }.map(Lent::retain)
+    }
+
+    /// Takes over a reference that C gives us.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns a reference to the object, and no longer has it afterwards; or the pointer is null.
+    pub(crate) unsafe fn adopt(object: *mut T) -> Option<Self> {
+        NonNull::new(object).map(Self)
+    }
+
+    /// The object, for a call.
+    pub(crate) fn get(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+
+    /// The object, for as long as this reference.
+    pub(crate) fn lend(&self) -> Lent<'_, T> {
+        Lent(self.0, PhantomData)
+    }
+
+    /// Hands the reference to C.
+    pub(crate) fn into_raw(self) -> *mut T {
+        let object = self.0.as_ptr();
+        std::mem::forget(self);
+        object
+    }
+}
+
+impl Retained<sys::iree_hal_buffer_t> {
+    /// Releases the reference, unless it is the last one: that is given back, as what it ends may call the program.
+    pub(crate) fn release_unless_last(self) -> Option<Self> {
+        // SAFETY: IREE declares the count atomic and changes it so; the buffer is alive, as we hold a reference.
+        let count = unsafe { AtomicI32::from_ptr(&raw mut (*self.get()).resource.ref_count) };
+        // As IREE releases: what was done with the buffer comes before whatever its last owner does.
+        let fewer = |count: i32| (count > 1).then_some(count - 1);
+        match count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer) {
+            Ok(_) => {
+                std::mem::forget(self);
+                None
+            }
+            Err(_) => Some(self),
+        }
+    }
+}
+
+impl<T: Counted> Clone for Retained<T> {
+    fn clone(&self) -> Self {
+        // SAFETY: we hold a reference, so the object is alive.
+        unsafe { T::retain(self.get()) };
+        Self(self.0)
+    }
+}
+
+impl<T: Counted> Drop for Retained<T> {
+    fn drop(&mut self) {
+        // SAFETY: we own a reference.
+        unsafe { T::release(self.get()) };
+    }
+}
+
+/// A host allocator of the program's, which lives as long as everything that is made with it.
+#[derive(Clone, Copy)]
+pub(crate) struct HostAllocator(sys::iree_allocator_t);
+
+// SAFETY: IREE asks that host allocators can be used on any thread.
+unsafe impl Send for HostAllocator {}
+// SAFETY: as above.
+unsafe impl Sync for HostAllocator {}
+
+impl HostAllocator {
+    /// The allocator that C names.
+    ///
+    /// # Safety
+    ///
+    /// It can be used on any thread, as long as anything lives that is made with it.
+    pub(crate) unsafe fn new(allocator: sys::iree_allocator_t) -> Self {
+        Self(allocator)
+    }
+
+    /// The allocator, for a call.
+    pub(crate) fn raw(self) -> sys::iree_allocator_t {
+        self.0
+    }
+}
+
+/// Puts an object of ours into memory of the host allocator, which C expects to pay for what it sees.
+pub(crate) fn allocate<T>(allocator: HostAllocator, value: T) -> Result<NonNull<T>> {
+    const { assert!(align_of::<T>() <= 16, "host allocators align to 16 bytes") };
+    let mut memory: *mut c_void = std::ptr::null_mut();
+    // SAFETY: the allocator can be used; the out-parameter is ours.
+    unsafe {
+        check(sys::iree_allocator_malloc_uninitialized(allocator.raw(), size_of::<T>(), &raw mut memory))?
+    };
+    let object = memory.cast::<T>();
+    // SAFETY: the memory is fresh, large enough and aligned.
+    unsafe { object.write(value) };
+    NonNull::new(object).ok_or_else(|| {
+        hal_semaphore::Failure::new(hal_semaphore::Code::ResourceExhausted, "the host allocator is empty")
+    })
+}
+
+/// Drops an object of ours and gives its memory back.
+///
+/// # Safety
+///
+/// The object came from [`allocate`] with this allocator, and nobody uses it any more.
+pub(crate) unsafe fn free<T>(allocator: HostAllocator, object: *mut T) {
+    // SAFETY: the object is the allocator's and nobody uses it, as the caller promises.
+    unsafe {
+        object.drop_in_place();
+        sys::iree_allocator_free(allocator.raw(), object.cast());
+    }
+}
+
+/// Memory of the host allocator, zeroed at first.
+pub(crate) struct HostMemory {
+    start: NonNull<c_void>,
+    allocator: HostAllocator,
+}
+
+// SAFETY: an address, and whoever reads or writes there sees to it that it may.
+unsafe impl Send for HostMemory {}
+// SAFETY: as above.
+unsafe impl Sync for HostMemory {}
+
+impl HostMemory {
+    pub(crate) fn zeroed(allocator: HostAllocator, length: usize) -> Result<Self> {
+        let mut memory: *mut c_void = std::ptr::null_mut();
+        // SAFETY: the allocator can be used; the out-parameter is ours.
+        unsafe { check(sys::iree_allocator_malloc(allocator.raw(), length, &raw mut memory))? };
+        let start = NonNull::new(memory).ok_or_else(|| invalid("memory has an address"))?;
+        Ok(Self { start, allocator })
+    }
+
+    /// Where it begins, as long as it lives.
+    pub(crate) fn start(&self) -> *mut c_void {
+        self.start.as_ptr()
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        // SAFETY: from this allocator, given back once.
+        unsafe { sys::iree_allocator_free(self.allocator.raw(), self.start.as_ptr()) };
+    }
+}
+
+/// Where a C caller wants a result: written once, and only on success.
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// # Safety
+    ///
+    /// The pointer is valid for one write during the call.
+    pub(crate) unsafe fn new(out: *mut T) -> Self {
+        Self(out)
+    }
+
+    pub(crate) fn set(self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: promised by `new`.
+            unsafe { self.0.write(value) };
+        }
+    }
+}
+
+/// A slice that C lends us for one call. Elements at no address are refused: to take them for none would be to do something else
+/// than what was asked for.
+///
+/// # Safety
+///
+/// `data` is null, or valid for `count` elements as long as the result is used, or `count` is zero.
+#[inline]
+pub(crate) unsafe fn slice<'a, T>(data: *const T, count: usize) -> Result<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() {
+        return Err(at_no_address(count));
+    }
+    // SAFETY: so many elements are valid there as long as the result is used, as the caller promises.
+    Ok(unsafe { std::slice::from_raw_parts(data, count) })
+}
+
+#[cold]
+fn at_no_address(count: usize) -> Failure {
+    invalid(format!("{count} of something were passed at no address (a null pointer)"))
+}
+
+/// Text that C lends us for one call, by which something is named. What is not UTF-8 is refused: to take it for nothing would be to
+/// take what nothing names, such as the default device.
+///
+/// # Safety
+///
+/// The view is valid as long as the result is used.
+pub(crate) unsafe fn named<'a>(view: sys::iree_string_view_t, what: &str) -> Result<&'a str> {
+    // SAFETY: valid as long as the result is used, as the caller promises.
+    let bytes = unsafe { slice(view.data.cast::<u8>(), view.size)? };
+    std::str::from_utf8(bytes).map_err(|error| invalid(format!("{what} is not UTF-8: {error}")))
+}
+
+/// What C lends us for one call, and must; otherwise what it is to be.
+///
+/// # Safety
+///
+/// The pointer is null, or valid as long as the result is used.
+pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
+    // SAFETY: null or valid, as the caller promises.
+    unsafe { pointer.as_ref() }.ok_or_else(|| invalid(format!("{what} (a null pointer was passed)")))
+}
+
+/// Bytes that C lends us for one call, from an offset on.
+///
+/// # Safety
+///
+/// `data` is null, or valid for `offset` and as many bytes behind it as long as the result is used, or `count` is zero.
+pub(crate) unsafe fn bytes<'a>(data: *const c_void, offset: usize, count: usize) -> Result<&'a [u8]> {
+    let data = data.cast::<u8>();
+    let start = if data.is_null() { data } else { data.wrapping_add(offset) };
+    // SAFETY: null or valid from the offset on, as the caller promises.
+    unsafe { slice(start, count) }
+}
+
+/// A size of IREE's, which has as many bits as an address, as a size of ours, which has as many as a device's memory.
+pub(crate) fn to_u64(size: sys::iree_device_size_t) -> u64 {
+    size as u64
+}
+
+/// A length of IREE's, where the largest means "to the end".
+pub(crate) fn extent(length: sys::iree_device_size_t) -> u64 {
+    if length == sys::iree_device_size_t::MAX { u64::MAX } else { to_u64(length) }
+}
+
+/// A size of ours as one of IREE's. What does not fit is more than anything IREE could have.
+pub(crate) fn to_device_size(size: u64) -> sys::iree_device_size_t {
+    sys::iree_device_size_t::try_from(size).unwrap_or(sys::iree_device_size_t::MAX)
+}
+
+/// What every HAL object of ours begins with. IREE counts references in it, on any thread, while others have the object
+/// shared.
+#[repr(C)]
+pub(crate) struct Header(UnsafeCell<sys::iree_hal_resource_t>);
+
+/// The header of a new object, with one reference.
+pub(crate) fn resource<V>(vtable: *const V) -> Header {
+    Header(UnsafeCell::new(sys::iree_hal_resource_t { ref_count: 1, vtable: vtable.cast() }))
+}
+
+/// A pointer to C's own data that we keep but never look at.
+pub(crate) struct Opaque(pub(crate) *mut c_void);
+
+// SAFETY: only handed back to whoever gave it.
+unsafe impl Send for Opaque {}
+// SAFETY: as above.
+unsafe impl Sync for Opaque {}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Memory of a device, as programs have it: buffers, the allocator, pools, and bounce buffers for memory of other devices.
+//!
+//! It knows of semaphores and threads (`sync`), since memory may have to be waited for, and of no command.
+
+pub(crate) mod alloca;
+pub(crate) mod allocator;
+pub(crate) mod backing;
+pub(crate) mod bounce_buffer;
+pub(crate) mod bounced_mapping;
+pub(crate) mod buffer;
+pub(crate) mod buffer_range;
+pub(crate) mod external;
+pub(crate) mod heap;
+pub(crate) mod pools;
+pub(crate) mod ranges;
+pub(crate) mod reservation;
+mod statistics;
+pub(crate) mod transient;
+mod virtual_memory;

@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Stream-ordered allocation: reservations from pools, and waiting for memory without a thread.
+//!
+//! A [transient buffer](crate::memory::transient) gets a reservation of a pool when its `queue_alloca` happens and gives it back when its
+//! `queue_dealloca` goes to its queue, with the *death frontier* of that queue's epoch: the pool may hand the bytes to
+//! the next allocation at once, which then waits for the frontier. So there are three ways to get memory: now; after a
+//! frontier ([`Attempt::Frontier`]); and when something else is given back ([`Attempt::Exhausted`]). The last two
+//! *park* the operation on IREE's frontier tracker or its proactor, and nobody sleeps.
+//!
+//! IREE's TLSF pool, the default one, cannot be told so: when it splits a free block that came together from several, the
+//! rest has no frontier any more, and memory goes out that is still in use. It gets memory back when the deallocation has
+//! ended. In return it is asked *early*, when the waits of an allocation are certain to be reached, so that what uses the
+//! memory goes to the device without the host. What is out early is bounded, and who needs memory now comes first
+//! ([`PendingAllocas::allocate_early`], [`PendingAllocas::attempt`]).
+//!
+//! A parked operation is counted twice: by IREE until its callback has run, and by the list of what is parked, from which
+//! either the callback or the end of the device takes it. Whoever takes it ends the operation.
+
+use crate::ffi::constants::NOTIFICATION_WAIT;
+use crate::ffi::object::{Retained, to_device_size};
+use crate::ffi::status::{Result, check, guard_or};
+use crate::memory::pools::OwnPools;
+use crate::memory::reservation::{Pool, Reservation};
+use crate::memory::transient::TransientBuffer;
+use crate::sync::frontier::{self, Frontiers};
+use crate::sync::proactor::Proactor;
+use crate::sync::teardown;
+use hal_semaphore::backend::HostTask;
+use hal_semaphore::{Code, Failure, Point};
+use hal_sys as sys;
+use parking_lot::{Condvar, Mutex};
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A stream-ordered allocation that has not happened yet.
+pub(crate) struct Alloca {
+    pub(crate) pool: Pool,
+    pub(crate) params: sys::iree_hal_buffer_params_t,
+    pub(crate) length: u64,
+    /// Whether the program allows memory that others may still be using.
+    pub(crate) may_wait: bool,
+    /// The buffer that is to get the memory.
+    pub(crate) buffer: TransientBuffer,
+    /// How many bytes may be out before the waits of their allocations are reached, this one's included. Nothing where
+    /// the pool is not one of the device's own.
+    pub(crate) early_limit: u64,
+    /// Whether the buffer got its memory before the waits were reached.
+    pub(crate) is_early: bool,
+}
+
+/// What came of asking the pool.
+pub(crate) enum Attempt {
+    /// The buffer has its memory.
+    Done,
+    /// The pool has given memory that is free once its frontier is reached.
+    Frontier(Reservation),
+    /// There is none now.
+    Exhausted,
+}
+
+impl Alloca {
+    /// Asks the pool for memory.
+    fn ask(&self, flags: sys::iree_hal_pool_reserve_flags_t) -> Result<Attempt> {
+        let mut reservation = sys::iree_hal_pool_reservation_t::default();
+        let mut info = sys::iree_hal_pool_acquire_info_t::default();
+        let mut result = sys::IREE_HAL_POOL_ACQUIRE_EXHAUSTED as sys::iree_hal_pool_acquire_result_t;
+        // SAFETY: the pool is alive; the out-parameters are ours.
+        unsafe {
+            check(sys::iree_hal_pool_acquire_reservation(
+                self.pool.get(),
+                to_device_size(self.length),
+                self.params.min_alignment.max(1),
+                std::ptr::null(),
+                flags,
+                &raw mut reservation,
+                &raw mut info,
+                &raw mut result,
+            ))?;
+        }
+        // SAFETY: where the pool gave a reservation it is this one, with what it waits for.
+        let reserved = |frontier| unsafe { Reservation::adopt(self.pool, reservation, frontier) };
+        match sys::iree_hal_pool_acquire_result_e::from(result) {
+            sys::IREE_HAL_POOL_ACQUIRE_OK | sys::IREE_HAL_POOL_ACQUIRE_OK_FRESH => {
+                self.commit(reserved(std::ptr::null()))?;
+                Ok(Attempt::Done)
+            }
+            sys::IREE_HAL_POOL_ACQUIRE_OK_NEEDS_WAIT if self.may_wait => {
+                Ok(Attempt::Frontier(reserved(info.wait_frontier)))
+            }
+            sys::IREE_HAL_POOL_ACQUIRE_OK_NEEDS_WAIT => {
+                drop(reserved(info.wait_frontier));
+                let message = "the pool's memory is still in use; IREE_HAL_ALLOCA_FLAG_ALLOW_POOL_WAIT_FRONTIER would \
+                               let the allocation wait for it";
+                Err(Failure::new(Code::ResourceExhausted, message))
+            }
+            _ => Ok(Attempt::Exhausted),
+        }
+    }
+
+    /// Gives the buffer memory that nobody has to wait for any more.
+    fn commit(&self, reservation: Reservation) -> Result {
+        self.buffer.commit(self.params, reservation)
+    }
+}
+
+/// A stream-ordered deallocation.
+pub(crate) struct Dealloca {
+    buffer: TransientBuffer,
+    /// The device's own pools.
+    own: Arc<OwnPools>,
+    /// The memory is gone from the buffer, though perhaps not yet back in the pool.
+    begun: bool,
+    /// The pool of the device's own that the memory is on its way back to.
+    returns: Option<Pool>,
+}
+
+impl Dealloca {
+    /// The deallocation of a buffer. Until it goes to its queue the buffer is as it was: other devices may still be asked to
+    /// read it before.
+    pub(crate) fn new(buffer: TransientBuffer, own: Arc<OwnPools>) -> Self {
+        Self { buffer, own, begun: false, returns: None }
+    }
+
+    /// The deallocation goes to its queue: everything that uses the memory is on a queue before it. A pool that can be
+    /// told may hand the memory out again to whoever waits for this point.
+    pub(crate) fn begin(&mut self, point: Point, frontiers: &Frontiers, lot: &PendingAllocas) -> Result {
+        if self.begun {
+            return Ok(());
+        }
+        if !self.buffer.decommit() {
+            let message =
+                "the buffer has no memory to give back: it was deallocated before, or never allocated";
+            return Err(Failure::new(Code::FailedPrecondition, message));
+        }
+        if self.buffer.pool().is_some_and(|pool| !self.own.is_kind_of(pool))
+            && let Some(frontier) = frontiers.at(point)
+        {
+            self.buffer.release(Some(&frontier));
+        }
+        self.begun = true;
+        self.returns = self.buffer.pool().filter(|&pool| self.own.contains(pool));
+        lot.returning.fetch_add(u64::from(self.returns.is_some()), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The operation is over, and whoever asks is told that its point is reached. One that never went to its queue leaves
+    /// the buffer as it is.
+    pub(crate) fn end(&self, point: Option<Point>, frontiers: &Frontiers, lot: &PendingAllocas) {
+        if !self.begun {
+            return;
+        }
+
+        // What could not go back early does now; otherwise it is gone and this does nothing. IREE's pool looks for free
+        // memory in the slab that it got some for last, and else in those that it got some for with a frontier. So it
+        // gets one: the pool of a program the point's own, which its owner may know of, and ours one that is reached for
+        // good.
+        let frontier = match self.buffer.pool() {
+            Some(pool) if self.own.contains(pool) => Some(frontier::done()),
+            _ => point.and_then(|point| frontiers.at(point)),
+        };
+        self.buffer.release(frontier.as_ref());
+        // A pool of the program's may be gone by now.
+        if let Some(pool) = self.returns {
+            lot.returning.fetch_sub(1, Ordering::SeqCst);
+            pool.notify();
+        }
+    }
+}
+
+/// An operation that waits for memory.
+struct Parked {
+    lot: Arc<PendingAllocas>,
+    waiter: UnsafeCell<sys::iree_async_frontier_waiter_t>,
+    operation: UnsafeCell<sys::iree_async_notification_wait_operation_t>,
+    alloca: Alloca,
+    /// Where it waits for a frontier, in the group that the device was in then; null if it waits for a notification. The
+    /// frontiers of the lot keep it.
+    tracker: *mut sys::iree_async_frontier_tracker_t,
+    /// Taken by whoever ends the operation: the task, and the memory that is not usable yet.
+    task: Mutex<Option<(HostTask, Option<Reservation>)>>,
+}
+
+// SAFETY: the waiter and the operation are IREE's while it has them; the rest is shared safely.
+unsafe impl Send for Parked {}
+// SAFETY: as above.
+unsafe impl Sync for Parked {}
+
+/// Everything of a device that waits for memory.
+pub(crate) struct PendingAllocas {
+    frontiers: Arc<Frontiers>,
+    proactor: Arc<Proactor>,
+    /// How many bytes are out before the waits of their allocations are reached.
+    early: AtomicU64,
+    /// Deallocations that have their place in a queue, and whose memory is not back yet.
+    returning: AtomicU64,
+    state: Mutex<Lot>,
+    empty: Condvar,
+}
+
+#[derive(Default)]
+struct Lot {
+    parked: Vec<Entry>,
+    /// How many callbacks IREE still owes.
+    owed: usize,
+    closed: bool,
+}
+
+/// What is parked. It is taken back by whoever finds both that IREE has it and that the lot is closed: the end of the device, or
+/// else the thread that parks it.
+struct Entry {
+    parked: Arc<Parked>,
+    /// IREE has it.
+    is_registered: bool,
+}
+
+impl PendingAllocas {
+    pub(crate) fn new(frontiers: Arc<Frontiers>, proactor: Arc<Proactor>) -> Arc<Self> {
+        let state = Mutex::new(Lot::default());
+        let (early, returning) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Self { frontiers, proactor, early, returning, state, empty: Condvar::new() })
+    }
+
+    /// Does an allocation before its waits are reached, if the pool has memory at hand and not much is out like that
+    /// already: operations that need memory now come before those that will need it soon. Errors are ignored: the allocation
+    /// is tried again once its waits are reached.
+    pub(crate) fn allocate_early(&self, alloca: &mut Alloca) -> bool {
+        let early = self.early.fetch_add(alloca.length, Ordering::SeqCst);
+        let is_little = early.checked_add(alloca.length).is_some_and(|early| early <= alloca.early_limit);
+        let at_hand = sys::IREE_HAL_POOL_RESERVE_FLAG_DISALLOW_GROWTH as sys::iree_hal_pool_reserve_flags_t;
+        alloca.is_early = is_little && matches!(alloca.ask(at_hand), Ok(Attempt::Done));
+        if !alloca.is_early {
+            self.early.fetch_sub(alloca.length, Ordering::SeqCst);
+        }
+        alloca.is_early
+    }
+
+    /// Asks the pool for memory that is needed now. If there is none because others were early, or while some is on its
+    /// way back, that will come.
+    pub(crate) fn attempt(&self, alloca: &Alloca) -> Result<Attempt> {
+        // A pool that the program brings answers for itself.
+        let returning = alloca.early_limit > 0 && self.returning.load(Ordering::SeqCst) > 0;
+        let early = returning || self.early.load(Ordering::SeqCst) > 0;
+        let may_wait =
+            sys::IREE_HAL_POOL_RESERVE_FLAG_ALLOW_WAIT_FRONTIER as sys::iree_hal_pool_reserve_flags_t;
+        match alloca.ask(may_wait) {
+            Err(failure) if early && failure.code() == Code::ResourceExhausted => Ok(Attempt::Exhausted),
+            attempt => attempt,
+        }
+    }
+
+    /// An allocation has ended: whatever it got is not early any more. Whoever waits for memory that was out early finds out
+    /// now whether there is any.
+    pub(crate) fn end(&self, alloca: &Alloca) {
+        if !alloca.is_early || self.early.fetch_sub(alloca.length, Ordering::SeqCst) > alloca.length {
+            return;
+        }
+        alloca.pool.notify();
+    }
+
+    /// Does an allocation whose waits are reached: now, or when there is memory.
+    pub(crate) fn allocate(self: &Arc<Self>, alloca: Alloca, task: HostTask) {
+        match self.attempt(&alloca) {
+            Ok(Attempt::Done) => task.finish(Ok(())),
+            Ok(Attempt::Frontier(reservation)) => self.park_on_frontier(alloca, reservation, task),
+            Ok(Attempt::Exhausted) => self.park_on_pool(alloca, task),
+            Err(failure) => task.finish(Err(failure)),
+        }
+    }
+
+    /// Goes on from an attempt that was made before.
+    pub(crate) fn resume(self: &Arc<Self>, alloca: Alloca, reservation: Option<Reservation>, task: HostTask) {
+        match reservation {
+            Some(reservation) => self.park_on_frontier(alloca, reservation, task),
+            None => self.park_on_pool(alloca, task),
+        }
+    }
+
+    fn enter(
+        self: &Arc<Self>,
+        alloca: Alloca,
+        (tracker, reservation): (*mut sys::iree_async_frontier_tracker_t, Option<Reservation>),
+        task: HostTask,
+    ) -> Option<Arc<Parked>> {
+        let parked = Arc::new(Parked {
+            lot: self.clone(),
+            waiter: UnsafeCell::new(sys::iree_async_frontier_waiter_t::default()),
+            operation: UnsafeCell::new(sys::iree_async_notification_wait_operation_t::default()),
+            tracker,
+            alloca,
+            task: Mutex::new(Some((task, reservation))),
+        });
+        let mut lot = self.state.lock();
+        if lot.closed {
+            drop(lot);
+            parked.fail(closed());
+            return None;
+        }
+        lot.owed += 1;
+        lot.parked.push(Entry { parked: parked.clone(), is_registered: false });
+        Some(parked)
+    }
+
+    /// IREE has it now, if its callback has not come yet.
+    fn registered(&self, parked: &Arc<Parked>) {
+        let mut lot = self.state.lock();
+        let is_closed = lot.closed;
+        let entry = lot.parked.iter_mut().find(|entry| Arc::ptr_eq(&entry.parked, parked));
+        let Some(entry) = entry else { return };
+        entry.is_registered = true;
+        drop(lot);
+        if is_closed {
+            parked.take_back();
+        }
+    }
+
+    fn leave(&self, parked: &Arc<Parked>) {
+        let mut lot = self.state.lock();
+        lot.parked.retain(|entry| !Arc::ptr_eq(&entry.parked, parked));
+        lot.owed -= 1;
+        if lot.owed == 0 {
+            self.empty.notify_all();
+        }
+    }
+
+    fn park_on_frontier(self: &Arc<Self>, alloca: Alloca, reservation: Reservation, task: HostTask) {
+        let frontier = reservation.frontier();
+        let Some(tracker) = self.frontiers.tracker() else {
+            let message = "the pool's memory waits for a frontier, but the device is in no device group";
+            return task.finish(Err(Failure::new(Code::FailedPrecondition, message)));
+        };
+        let Some(parked) = self.enter(alloca, (tracker, Some(reservation)), task) else { return };
+        let theirs = Arc::into_raw(parked.clone());
+        // SAFETY: the waiter stays where it is until the callback has given IREE's reference back; the frontier is the
+        // pool's until the reservation is given back.
+        let waiting = unsafe {
+            check(sys::iree_async_frontier_tracker_wait(
+                tracker,
+                frontier,
+                Some(frontier_reached),
+                theirs.cast_mut().cast(),
+                parked.waiter.get(),
+            ))
+        };
+        if let Err(failure) = waiting {
+            // SAFETY: nothing was registered, so the reference was not taken.
+            drop(unsafe { Arc::from_raw(theirs) });
+            parked.fail(failure);
+            return self.leave(&parked);
+        }
+        self.registered(&parked);
+    }
+
+    fn park_on_pool(self: &Arc<Self>, alloca: Alloca, task: HostTask) {
+        // SAFETY: the pool outlives the allocation, which has not ended, and keeps its notification. Once the allocation has
+        // ended the program may let go of the pool, so the reference is our own.
+        let Some(notification) = (unsafe { Retained::retain(alloca.pool.notification()) }) else {
+            let message = "the pool is exhausted and has no way to say when it is not";
+            return task.finish(Err(Failure::new(Code::ResourceExhausted, message)));
+        };
+        let notification = notification.get();
+        // SAFETY: the reference is ours until we return.
+        unsafe {
+            // Look again after we have begun to listen, so that no release can slip between.
+            let token = sys::iree_async_notification_begin_observe(notification);
+            match self.attempt(&alloca) {
+                Ok(Attempt::Done) => task.finish(Ok(())),
+                Ok(Attempt::Frontier(reservation)) => self.park_on_frontier(alloca, reservation, task),
+                Ok(Attempt::Exhausted) => self.listen(alloca, notification, token, task),
+                Err(failure) => task.finish(Err(failure)),
+            }
+            sys::iree_async_notification_end_observe(notification);
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The notification is alive and observed, with this token.
+    unsafe fn listen(
+        self: &Arc<Self>,
+        alloca: Alloca,
+        notification: *mut sys::iree_async_notification_t,
+        token: u32,
+        task: HostTask,
+    ) {
+        if let Some(parked) = self.enter(alloca, (null_mut(), None), task) {
+            // SAFETY: alive and observed with this token, as the caller promises.
+            unsafe { self.submit(&parked, notification, token) };
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`listen`](Self::listen). What is parked was entered, and nobody has submitted it.
+    unsafe fn submit(
+        &self,
+        parked: &Arc<Parked>,
+        notification: *mut sys::iree_async_notification_t,
+        token: u32,
+    ) {
+        let theirs = Arc::into_raw(parked.clone());
+        // SAFETY: the operation stays where it is until its callback has given IREE's reference back.
+        let listening = unsafe {
+            let operation = parked.operation.get();
+            sys::iree_async_operation_initialize(
+                &raw mut (*operation).base,
+                NOTIFICATION_WAIT,
+                0,
+                Some(pool_notified),
+                theirs.cast_mut().cast(),
+            );
+            (*operation).notification = notification;
+            (*operation).wait_flags = sys::IREE_ASYNC_NOTIFICATION_WAIT_FLAG_USE_WAIT_TOKEN
+                as sys::iree_async_notification_wait_flags_t;
+            (*operation).wait_token = token;
+            check(sys::iree_async_proactor_submit_one(self.proactor.get(), &raw mut (*operation).base))
+        };
+        if let Err(failure) = listening {
+            // SAFETY: nothing was submitted, so the reference was not taken.
+            drop(unsafe { Arc::from_raw(theirs) });
+            parked.fail(failure);
+            return self.leave(parked);
+        }
+        self.registered(parked);
+    }
+
+    /// Ends what is parked, now and from now on, and waits until IREE has nothing of it left.
+    pub(crate) fn close(&self, limit: Duration) -> bool {
+        let mut lot = self.state.lock();
+        lot.closed = true;
+        let registered = lot.parked.iter().filter(|entry| entry.is_registered);
+        let registered: Vec<_> = registered.map(|entry| entry.parked.clone()).collect();
+        drop(lot);
+        registered.iter().for_each(Parked::take_back);
+        let end = Instant::now() + limit;
+        let mut lot = self.state.lock();
+        while lot.owed > 0 {
+            if self.empty.wait_until(&mut lot, end).timed_out() {
+                return lot.owed == 0;
+            }
+        }
+        true
+    }
+}
+
+fn closed() -> Failure {
+    Failure::new(Code::Cancelled, "the device was destroyed while the allocation waited for memory")
+}
+
+impl Parked {
+    /// Fails the operation, unless somebody has ended it.
+    fn fail(&self, failure: Failure) {
+        let taken = self.task.lock().take();
+        if let Some((task, reservation)) = taken {
+            drop(reservation);
+            task.finish(Err(failure));
+        }
+    }
+
+    /// Fails the operation because the device ends, and asks IREE to give back what it has of it.
+    fn take_back(self: &Arc<Self>) {
+        // SAFETY: registered with exactly one of them. A wait that was taken out of the tracker has no callback any more,
+        // so we give IREE's reference back ourselves.
+        unsafe {
+            if !self.tracker.is_null() {
+                // The tracker reads the pool's frontier until then, so the reservation stays as long. Where the callback is on
+                // its way it ends the operation.
+                if sys::iree_async_frontier_tracker_cancel_wait(self.tracker, self.waiter.get()) {
+                    self.fail(closed());
+                    self.lot.leave(self);
+                    Arc::decrement_strong_count(Arc::as_ptr(self));
+                }
+            } else {
+                self.fail(closed());
+                let operation = &raw mut (*self.operation.get()).base;
+                // What cannot be cancelled is on its way.
+                drop(check(sys::iree_async_proactor_cancel(self.lot.proactor.get(), operation)));
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn frontier_reached(user_data: *mut c_void, status: sys::iree_status_t) {
+    guard_or((), || {
+        let _inside = teardown::enter();
+        // SAFETY: IREE gives its reference back with its one call; the status is ours to consume.
+        let (parked, outcome) =
+            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Parked>()), check(status)) };
+        let taken = parked.task.lock().take();
+        if let Some((task, Some(reservation))) = taken {
+            task.finish(outcome.and_then(|()| parked.alloca.commit(reservation)));
+        }
+        parked.lot.leave(&parked);
+    });
+}
+
+unsafe extern "C" fn pool_notified(
+    user_data: *mut c_void,
+    _operation: *mut sys::iree_async_operation_t,
+    status: sys::iree_status_t,
+    _flags: sys::iree_async_completion_flags_t,
+) {
+    guard_or((), || {
+        let _inside = teardown::enter();
+        // SAFETY: IREE gives its reference back with its one call; the status is ours to consume.
+        let (parked, outcome) =
+            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Parked>()), check(status)) };
+        let taken = parked.task.lock().take();
+        let Some((task, _)) = taken else { return parked.lot.leave(&parked) };
+        match outcome {
+            Ok(()) => {
+                let again = Alloca { buffer: parked.alloca.buffer.clone(), ..parked.alloca };
+                parked.lot.allocate(again, task);
+            }
+            Err(failure) => task.finish(Err(failure)),
+        }
+        parked.lot.leave(&parked);
+    });
+}
+
+#[cfg(test)]
+#[cfg(feature = "mock")]
+mod tests {
+    use super::*;
+    use crate::sync::semaphore::OwnedList;
+    use crate::testing;
+    use hal_semaphore::testing::{Job, SoftBackend, device};
+    use hal_semaphore::{Action, Affinity, Engine, Semaphore};
+
+    /// The device may end after an allocation is parked and before IREE has it.
+    #[test]
+    fn what_iree_gets_after_the_end_of_the_device_is_taken_back() {
+        let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+        let done = Semaphore::new(&engine, 0).unwrap();
+        let (waits, signals) = ([], [(done.clone(), 1)]);
+        engine
+            .submit::<[(Semaphore, u64); 0], _>(0, Affinity::ANY, &waits, &signals, Action::Host(Job::new(7)))
+            .unwrap();
+        let (task, _) = engine.backend().take_host().pop().unwrap();
+        // The proactor outlives the notification.
+        let (owner, proactor) = (testing::device("mock"), testing::proactor());
+        let (mut waits, mut signals) = (OwnedList::default(), OwnedList::default());
+        signals.push(testing::semaphore(&owner), 1);
+        let (mut buffer, mut notification) = (null_mut(), null_mut());
+        let (waits, signals) = (waits.raw(), signals.raw());
+        let params = sys::iree_hal_buffer_params_t {
+            type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+            usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT,
+            ..Default::default()
+        };
+        // SAFETY: everything lives through the calls; what is made is adopted once.
+        let (buffer, notification) = unsafe {
+            let (pool, out) = (null_mut(), &raw mut buffer);
+            check(sys::iree_hal_device_queue_alloca(
+                owner.get(),
+                1,
+                waits,
+                signals,
+                pool,
+                params,
+                64,
+                0,
+                out,
+            ))
+            .unwrap();
+            check(sys::iree_async_notification_create(proactor.get(), 0, &raw mut notification)).unwrap();
+            (Retained::adopt(buffer).unwrap(), Retained::adopt(notification).unwrap())
+        };
+        let alloca = Alloca {
+            // SAFETY: it is not asked for anything.
+            pool: unsafe { Pool::new(null_mut()) },
+            params,
+            length: 64,
+            may_wait: false,
+            buffer: TransientBuffer::of(buffer.lend()).unwrap(),
+            early_limit: 0,
+            is_early: false,
+        };
+        let lot = PendingAllocas::new(Arc::new(Frontiers::new(1)), proactor.clone());
+        let parked = lot.enter(alloca, (null_mut(), None), task).unwrap();
+        std::thread::scope(|scope| {
+            let closing = scope.spawn(|| lot.close(Duration::from_secs(2)));
+            while !lot.state.lock().closed {
+                std::thread::yield_now();
+            }
+            // It has looked at what is parked by then.
+            std::thread::sleep(Duration::from_millis(20));
+            // SAFETY: the notification is retained, and observed meanwhile.
+            unsafe {
+                let token = sys::iree_async_notification_begin_observe(notification.get());
+                lot.submit(&parked, notification.get(), token);
+                sys::iree_async_notification_end_observe(notification.get());
+            }
+            assert!(closing.join().unwrap(), "IREE still has it");
+        });
+        assert_eq!(done.query().unwrap_err().code(), Code::Cancelled);
+    }
+}

@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The device allocator: synchronous buffers of the device's heaps, imports and exports.
+
+use crate::ffi::constants::ACCESS_ANY;
+use crate::ffi::object::{
+    Header, HostAllocator, Out, Retained, free, required, resource, to_device_size, to_u64,
+};
+use crate::ffi::status::{OK, Result, guard, guard_or, invalid};
+use crate::memory::backing::{DeviceMemory, Parent};
+use crate::memory::buffer::{Buffer, BufferSpec, Release};
+use crate::memory::buffer_range::BufferRange;
+use crate::memory::external::SharedMemory;
+use crate::memory::heap::{
+    DEVICE_VISIBLE, DISPATCH, EXPORT, TRANSFER, alignment, check_alignment, crooked, find_heap,
+    find_import_heap, granted, memory_type, place, request, usage,
+};
+use crate::memory::statistics::{CountedBytes, Statistics};
+use crate::memory::virtual_memory;
+use hal_backend::{Device, Heap, HostRange, MemoryRequest, Properties};
+use hal_semaphore::{Code, Failure};
+use hal_sys as sys;
+use std::any::Any;
+use std::marker::PhantomData;
+use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::sync::Arc;
+
+/// What buffers of a device are made with: shared by the allocator and the pools.
+pub(crate) struct Memory<D: Device> {
+    pub(crate) device: Arc<D>,
+    pub(crate) properties: Arc<Properties>,
+    pub(crate) allocator: HostAllocator,
+    pub(crate) statistics: Statistics,
+    /// The device for C, as long as there is one.
+    pub(crate) parent: Arc<Parent>,
+}
+
+impl<D: Device> Memory<D> {
+    pub(crate) fn new(device: Arc<D>, properties: Arc<Properties>, allocator: HostAllocator) -> Arc<Self> {
+        let (statistics, parent) = (Statistics::default(), Arc::default());
+        Arc::new(Self { device, properties, allocator, statistics, parent })
+    }
+
+    /// The device for C, to compare with or to name.
+    pub(crate) fn parent(&self) -> *mut sys::iree_hal_device_t {
+        self.parent.address()
+    }
+
+    /// Where a buffer is that was asked for like that.
+    pub(crate) fn placement(
+        &self,
+        params: &sys::iree_hal_buffer_params_t,
+    ) -> sys::iree_hal_buffer_placement_t {
+        let queue_affinity = if params.queue_affinity == 0 { u64::MAX } else { params.queue_affinity };
+        sys::iree_hal_buffer_placement_t { device: self.parent(), queue_affinity, ..Default::default() }
+    }
+
+    /// Memory of a heap.
+    pub(crate) fn allocate(&self, request: MemoryRequest) -> Result<Arc<DeviceMemory<D>>> {
+        let MemoryRequest { heap, length, .. } = request;
+        let kind = self.properties.heaps.get(heap);
+        let kind = kind.ok_or_else(|| invalid(format!("this device has no heap number {heap}")))?;
+        let limit = kind.max_allocation;
+        if length > limit {
+            let message =
+                format!("{length} bytes are more than one allocation can have on this device: {limit}");
+            return Err(Failure::new(Code::ResourceExhausted, message));
+        }
+        let memory = self.device.allocate(&MemoryRequest { length: length.max(1), ..request })?;
+        let counted = self.statistics.of(kind).add(length);
+        Ok(self.backing(memory, None, Some(counted)))
+    }
+
+    /// Memory of a heap that other processes can be given a descriptor of, where the heap takes shared memory of the host's;
+    /// else the backend gives descriptors out, or nobody does.
+    fn allocate_for_export(&self, request: MemoryRequest) -> Result<Arc<DeviceMemory<D>>> {
+        let MemoryRequest { heap, length, .. } = request;
+        let takes_shared = |heap: &Heap| {
+            heap.host_visible && heap.import_alignment.is_some() && length <= heap.max_allocation
+        };
+        let Some(kind) = self.properties.heaps.get(heap).filter(|heap| takes_shared(heap)) else {
+            return self.allocate(request);
+        };
+        let shared = SharedMemory::create(length)?;
+        let memory = self.device.import(shared.range(None))?;
+        Ok(self.backing(memory, Some(shared), Some(self.statistics.of(kind).add(length))))
+    }
+
+    fn backing(
+        &self,
+        memory: D::Memory,
+        shared: Option<Arc<SharedMemory>>,
+        counted: Option<CountedBytes>,
+    ) -> Arc<DeviceMemory<D>> {
+        DeviceMemory::new(self.device.clone(), self.parent.clone(), memory, shared, counted)
+    }
+
+    /// A buffer of its own memory.
+    pub(crate) fn create(
+        &self,
+        params: &sys::iree_hal_buffer_params_t,
+        length: u64,
+    ) -> Result<Retained<sys::iree_hal_buffer_t>> {
+        let (heap, params) = place(&self.properties, params)?;
+        let request = request(heap, &params, length);
+        let backing = if params.usage & EXPORT != 0 {
+            self.allocate_for_export(request)?
+        } else {
+            self.allocate(request)?
+        };
+        let spec =
+            BufferSpec { placement: self.placement(&params), params, offset: 0, length, release: None };
+        Buffer::create(self.allocator, backing, spec)
+    }
+
+    /// A buffer of memory that the program brings.
+    ///
+    /// # Safety
+    ///
+    /// The memory is the program's to lend until the release callback, or as long as the buffer and the work that uses it
+    /// if there is none. The callback may be made once, on any thread.
+    unsafe fn import(
+        &self,
+        params: &sys::iree_hal_buffer_params_t,
+        external: &sys::iree_hal_external_buffer_t,
+        release: sys::iree_hal_buffer_release_callback_t,
+    ) -> Result<Retained<sys::iree_hal_buffer_t>> {
+        // SAFETY: the memory is the program's to lend, as the caller promises.
+        let bytes = unsafe { Brought::new(external)? };
+        let (heap, alignment) = find_import_heap(&self.properties, params).ok_or_else(|| {
+            if alignment(params).is_none() {
+                return crooked(params);
+            }
+            let takes_any = self.properties.heaps.iter().any(|heap| heap.import_alignment.is_some());
+            let message = if takes_any {
+                "host memory is not this device's own and does not become it; import it without DEVICE_LOCAL, or allocate a \
+                 buffer and copy into it"
+            } else {
+                "this device uses no host memory in place; allocate a buffer and copy into it"
+            };
+            Failure::new(Code::Unavailable, message)
+        })?;
+        // SAFETY: the callback may be made once, as the caller promises.
+        let release = unsafe { Release::new(release) };
+        let owner = release.clone().map(|release| release as Arc<dyn Any + Send + Sync>);
+        let (range, shared) = match bytes {
+            Brought::Bytes(start) => {
+                check_alignment(alignment, params, start as u64)?;
+                // SAFETY: the memory is lent until the callback comes, as the caller promises. As long as anybody has the range
+                // the callback does not come.
+                (unsafe { HostRange::from_raw(start, external.size, owner) }, None)
+            }
+            Brought::Shared(shared) => {
+                let range = shared.range(owner);
+                check_alignment(alignment, params, range.address() as u64)?;
+                (range, Some(shared))
+            }
+        };
+        let params = granted(heap, params);
+        let backing = self.backing(self.device.import(range)?, shared, None);
+        let spec = BufferSpec {
+            placement: self.placement(&params),
+            params,
+            offset: 0,
+            length: to_u64(external.size),
+            release,
+        };
+        Buffer::create(self.allocator, backing, spec)
+    }
+}
+
+/// What a program brings.
+enum Brought {
+    Bytes(*mut u8),
+    Shared(Arc<SharedMemory>),
+}
+
+impl Brought {
+    /// What an import is of.
+    ///
+    /// # Safety
+    ///
+    /// A descriptor in it is open for the call.
+    unsafe fn new(external: &sys::iree_hal_external_buffer_t) -> Result<Self> {
+        match external.type_ {
+            sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION => {
+                // SAFETY: the type says which member of the union it is.
+                let start: *mut u8 = unsafe { external.handle.host_allocation.ptr.cast() };
+                let size = external.size;
+                if start.is_null() && size > 0 {
+                    return Err(invalid(format!("there are no {size} bytes of host memory at no address")));
+                }
+                if isize::try_from(size).is_err() || start.addr().checked_add(size).is_none() {
+                    let message = format!("no memory of the host has {size} bytes from {start:p} on");
+                    return Err(Failure::new(Code::OutOfRange, message));
+                }
+                Ok(Self::Bytes(start))
+            }
+            sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD => {
+                // SAFETY: the type says which member of the union it is.
+                let number = unsafe { external.handle.opaque_fd.fd };
+                if number < 0 {
+                    return Err(invalid(format!("{number} is no file descriptor")));
+                }
+                // SAFETY: the program lends an open descriptor for the call.
+                let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+                Ok(Self::Shared(SharedMemory::open(descriptor, to_u64(external.size))?))
+            }
+            other => {
+                let kind = foreign_kind(other);
+                let message = format!(
+                    "host allocations and file descriptors of memory are imported, and this is {kind}; allocate a buffer and \
+                     copy into it"
+                );
+                Err(Failure::new(Code::Unavailable, message))
+            }
+        }
+    }
+}
+
+/// What a kind of external memory is that no device here takes or gives.
+#[cold]
+fn foreign_kind(kind: sys::iree_hal_external_buffer_type_t) -> String {
+    match kind {
+        sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_DEVICE_ALLOCATION => "a device's pointer".to_owned(),
+        sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_WIN32 => "a Win32 handle".to_owned(),
+        other => format!("memory of a kind {other} that is not known"),
+    }
+}
+
+/// The C object.
+#[repr(C)]
+pub(crate) struct Allocator<D: Device> {
+    resource: Header,
+    memory: Arc<Memory<D>>,
+}
+
+impl<D: Device> Allocator<D> {
+    /// An allocator, owned by the caller.
+    pub(crate) fn create(memory: Arc<Memory<D>>) -> Result<Retained<sys::iree_hal_allocator_t>> {
+        let allocator = memory.allocator;
+        let object = Self { resource: resource(const { &Table::<D>::VTABLE }), memory };
+        let object = crate::ffi::object::allocate(allocator, object)?;
+        // SAFETY: fresh, with one reference.
+        unsafe { Retained::adopt(object.as_ptr().cast()) }
+            .ok_or_else(|| invalid("an allocator is never null"))
+    }
+
+    /// # Safety
+    ///
+    /// The allocator is one of ours and alive for `'a`.
+    unsafe fn of<'a>(allocator: *mut sys::iree_hal_allocator_t) -> &'a Memory<D> {
+        // SAFETY: ours and alive, as the caller promises.
+        unsafe { &(*allocator.cast::<Self>()).memory }
+    }
+}
+
+struct Table<D>(PhantomData<D>);
+
+impl<D: Device> Table<D> {
+    const VTABLE: sys::iree_hal_allocator_vtable_t = sys::iree_hal_allocator_vtable_t {
+        destroy: Some(Self::destroy),
+        host_allocator: Some(Self::host_allocator),
+        trim: Some(Self::trim),
+        query_statistics: Some(Self::query_statistics),
+        query_memory_heaps: Some(Self::query_memory_heaps),
+        query_buffer_compatibility: Some(Self::query_buffer_compatibility),
+        allocate_buffer: Some(Self::allocate_buffer),
+        deallocate_buffer: Some(Self::deallocate_buffer),
+        import_buffer: Some(Self::import_buffer),
+        export_buffer: Some(Self::export_buffer),
+        supports_virtual_memory: Some(virtual_memory::supports),
+        virtual_memory_query_granularity: Some(virtual_memory::query_granularity),
+        virtual_memory_reserve: Some(virtual_memory::reserve),
+        virtual_memory_release: Some(virtual_memory::release),
+        physical_memory_allocate: Some(virtual_memory::physical_allocate),
+        physical_memory_free: Some(virtual_memory::physical_free),
+        virtual_memory_map: Some(virtual_memory::map),
+        virtual_memory_unmap: Some(virtual_memory::unmap),
+        virtual_memory_protect: Some(virtual_memory::protect),
+        virtual_memory_advise: Some(virtual_memory::advise),
+    };
+
+    unsafe extern "C" fn destroy(allocator: *mut sys::iree_hal_allocator_t) {
+        guard_or((), || {
+            let object = allocator.cast::<Allocator<D>>();
+            // SAFETY: the last reference is gone.
+            unsafe {
+                let allocator = Allocator::<D>::of(allocator).allocator;
+                free(allocator, object);
+            }
+        });
+    }
+
+    unsafe extern "C" fn host_allocator(
+        allocator: *const sys::iree_hal_allocator_t,
+    ) -> sys::iree_allocator_t {
+        // SAFETY: C passes a live allocator of ours.
+        unsafe { Allocator::<D>::of(allocator.cast_mut()).allocator.raw() }
+    }
+
+    unsafe extern "C" fn trim(allocator: *mut sys::iree_hal_allocator_t) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live allocator of ours.
+            unsafe { Allocator::<D>::of(allocator).device.trim() };
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn query_statistics(
+        allocator: *mut sys::iree_hal_allocator_t,
+        out: *mut sys::iree_hal_allocator_statistics_t,
+    ) {
+        // SAFETY: C passes a live allocator of ours and a structure to fill.
+        unsafe {
+            let statistics = &Allocator::<D>::of(allocator).statistics;
+            let [device_bytes_peak, device_bytes_allocated, device_bytes_freed] = statistics.device.read();
+            let [host_bytes_peak, host_bytes_allocated, host_bytes_freed] = statistics.host.read();
+            Out::new(out).set(sys::iree_hal_allocator_statistics_t {
+                host_bytes_peak,
+                host_bytes_allocated,
+                host_bytes_freed,
+                device_bytes_peak,
+                device_bytes_allocated,
+                device_bytes_freed,
+            });
+        }
+    }
+
+    unsafe extern "C" fn query_memory_heaps(
+        allocator: *mut sys::iree_hal_allocator_t,
+        capacity: usize,
+        heaps: *mut sys::iree_hal_allocator_memory_heap_t,
+        out_count: *mut usize,
+    ) -> sys::iree_status_t {
+        // SAFETY: C passes a live allocator of ours, and room for as many heaps as it says.
+        unsafe {
+            let known = &Allocator::<D>::of(allocator).properties.heaps;
+            Out::new(out_count).set(known.len());
+            let room = if heaps.is_null() { 0 } else { capacity };
+            if room < known.len() {
+                // Whoever asks for the count drops what this answers: a code alone, which owns nothing.
+                return std::ptr::without_provenance_mut(sys::IREE_STATUS_OUT_OF_RANGE as usize);
+            }
+            for (at, heap) in known.iter().enumerate() {
+                heaps.add(at).write(sys::iree_hal_allocator_memory_heap_t {
+                    type_: memory_type(heap),
+                    allowed_usage: usage(heap),
+                    max_allocation_size: to_device_size(heap.max_allocation),
+                    min_alignment: to_device_size(heap.alignment),
+                });
+            }
+        }
+        OK
+    }
+
+    unsafe extern "C" fn query_buffer_compatibility(
+        allocator: *mut sys::iree_hal_allocator_t,
+        params: *mut sys::iree_hal_buffer_params_t,
+        allocation_size: *mut sys::iree_device_size_t,
+    ) -> sys::iree_hal_buffer_compatibility_t {
+        guard_or(0, || {
+            // SAFETY: C passes a live allocator of ours and parameters to adjust.
+            let (memory, params, size) =
+                unsafe { (Allocator::<D>::of(allocator), &mut *params, *allocation_size) };
+            // IREE asks for each buffer of each command that it validates.
+            let (own_number, own) = find_heap(&memory.properties, params).unzip();
+            let imported = find_import_heap(&memory.properties, params);
+            let Some(heap) = own.or(imported.map(|(heap, _)| heap)) else { return 0 };
+            let mut granted = granted(heap, params);
+            let mut bits = 0;
+            if own.is_some_and(|heap| to_u64(size) <= heap.max_allocation) {
+                bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_ALLOCATABLE;
+            }
+            if imported.is_some() {
+                bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_IMPORTABLE;
+            }
+            let gives_out = own_number.is_some_and(|number| memory.device.exports(number));
+            if heap.host_visible || (gives_out && params.usage & EXPORT != 0) {
+                bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_EXPORTABLE;
+            }
+            if params.type_ & DEVICE_VISIBLE != 0 {
+                if params.usage & TRANSFER != 0 {
+                    bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_QUEUE_TRANSFER;
+                }
+                if params.usage & DISPATCH != 0 {
+                    bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_QUEUE_DISPATCH;
+                }
+            }
+            if let Some((_, alignment)) = imported {
+                // A program that brings memory finds out how it has to begin. What the device allocates begins well by itself, and a program
+                // that kept what it was told of that could not ask another device for the same.
+                granted.min_alignment = granted.min_alignment.max(to_device_size(alignment));
+            }
+            *params = granted;
+            bits as sys::iree_hal_buffer_compatibility_t
+        })
+    }
+
+    unsafe extern "C" fn allocate_buffer(
+        allocator: *mut sys::iree_hal_allocator_t,
+        params: *const sys::iree_hal_buffer_params_t,
+        allocation_size: sys::iree_device_size_t,
+        out_buffer: *mut *mut sys::iree_hal_buffer_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live allocator of ours, parameters, and where the buffer goes.
+            unsafe {
+                let buffer = Allocator::<D>::of(allocator).create(&*params, to_u64(allocation_size))?;
+                Out::new(out_buffer).set(buffer.into_raw());
+            }
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn deallocate_buffer(
+        _allocator: *mut sys::iree_hal_allocator_t,
+        buffer: *mut sys::iree_hal_buffer_t,
+    ) {
+        // SAFETY: C gives the last reference up.
+        unsafe { sys::iree_hal_buffer_destroy(buffer) };
+    }
+
+    unsafe extern "C" fn import_buffer(
+        allocator: *mut sys::iree_hal_allocator_t,
+        params: *const sys::iree_hal_buffer_params_t,
+        external: *mut sys::iree_hal_external_buffer_t,
+        release: sys::iree_hal_buffer_release_callback_t,
+        out_buffer: *mut *mut sys::iree_hal_buffer_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live allocator of ours, parameters, and where the buffer goes.
+            unsafe {
+                let external = required(external, "an import needs memory of the program's")?;
+                let buffer = Allocator::<D>::of(allocator).import(&*params, external, release)?;
+                Out::new(out_buffer).set(buffer.into_raw());
+            }
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn export_buffer(
+        _allocator: *mut sys::iree_hal_allocator_t,
+        buffer: *mut sys::iree_hal_buffer_t,
+        requested: sys::iree_hal_external_buffer_type_t,
+        flags: sys::iree_hal_external_buffer_flags_t,
+        out: *mut sys::iree_hal_external_buffer_t,
+    ) -> sys::iree_status_t {
+        guard(|| {
+            // SAFETY: C passes a live buffer.
+            let range = unsafe { BufferRange::lent(buffer, 0, sys::iree_device_size_t::MAX)? };
+            let mut external = sys::iree_hal_external_buffer_t {
+                type_: requested,
+                flags,
+                size: to_device_size(range.length),
+                ..Default::default()
+            };
+            match requested {
+                sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION => {
+                    if !range.is_host_visible() {
+                        let message = "the buffer's memory is the device's alone, so there is no address to export; copy it \
+                                       into a buffer that is HOST_VISIBLE";
+                        return Err(Failure::new(Code::Unavailable, message));
+                    }
+                    external.handle.host_allocation.ptr = range.map(ACCESS_ANY)?.address().cast();
+                }
+                sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD => {
+                    external.handle.opaque_fd.fd = range.descriptor()?.into_raw_fd();
+                }
+                other => {
+                    let kind = foreign_kind(other);
+                    let message = format!(
+                        "buffers are exported as host allocations or file descriptors, and not as {kind}"
+                    );
+                    return Err(Failure::new(Code::Unavailable, message));
+                }
+            }
+            // SAFETY: C passes where the result goes.
+            unsafe { Out::new(out).set(external) };
+            Ok(())
+        })
+    }
+}

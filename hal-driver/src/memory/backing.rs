@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What is behind a buffer: an allocation of a device, and the device for C that it is of.
+
+use crate::ffi::object::Retained;
+use crate::ffi::status::Result;
+use crate::memory::external::SharedMemory;
+use crate::memory::statistics::CountedBytes;
+use hal_backend::{Device, HostRange};
+use hal_semaphore::{Code, Failure};
+use hal_sys as sys;
+use parking_lot::Mutex;
+use std::any::Any;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// An allocation of some device: what a buffer's slots need of it.
+pub(crate) trait Backing: Send + Sync {
+    /// The host's view of all of it: the same each time, and valid as long as the allocation.
+    fn host_view(&self) -> Option<HostRange>;
+    /// Makes the host's writes visible to the device.
+    fn flush(&self, offset: u64, length: u64) -> Result;
+    /// Makes the device's writes visible to the host.
+    fn invalidate(&self, offset: u64, length: u64) -> Result;
+    /// A descriptor of all of it, for whoever can use such.
+    fn descriptor(&self) -> Result<OwnedFd>;
+    /// The device for C that it is of.
+    fn parent(&self) -> &Parent;
+    /// The allocation itself.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// An allocation and the device that it is of, which goes last.
+pub(crate) struct DeviceMemory<D: Device> {
+    memory: Arc<D::Memory>,
+    /// The host's view, once it was asked for. A backend may make a new one each time; what the host is shown is this one,
+    /// which stays where it is as long as the allocation.
+    view: OnceLock<Option<HostRange>>,
+    device: Arc<D>,
+    /// The device for C.
+    parent: Arc<Parent>,
+    /// What it was imported from, if that has a descriptor.
+    shared: Option<Arc<SharedMemory>>,
+    /// What a statistic counts as gone when this is.
+    _counted: Option<CountedBytes>,
+}
+
+impl<D: Device> DeviceMemory<D> {
+    pub(crate) fn new(
+        device: Arc<D>,
+        parent: Arc<Parent>,
+        memory: D::Memory,
+        shared: Option<Arc<SharedMemory>>,
+        counted: Option<CountedBytes>,
+    ) -> Arc<Self> {
+        let (memory, view) = (Arc::new(memory), OnceLock::new());
+        Arc::new(Self { memory, view, device, parent, shared, _counted: counted })
+    }
+
+    /// The memory behind an allocation, if it is one of `device`.
+    pub(super) fn recognise<'a>(backing: &'a dyn Backing, device: &Arc<D>) -> Option<&'a Arc<D::Memory>> {
+        let allocation: &Self = backing.as_any().downcast_ref()?;
+        Arc::ptr_eq(&allocation.device, device).then_some(&allocation.memory)
+    }
+}
+
+impl<D: Device> Backing for DeviceMemory<D> {
+    fn host_view(&self) -> Option<HostRange> {
+        self.view.get_or_init(|| self.device.host_view(&self.memory)).clone()
+    }
+
+    fn flush(&self, offset: u64, length: u64) -> Result {
+        self.device.flush(&self.memory, offset, length)
+    }
+
+    fn invalidate(&self, offset: u64, length: u64) -> Result {
+        self.device.invalidate(&self.memory, offset, length)
+    }
+
+    fn descriptor(&self) -> Result<OwnedFd> {
+        match &self.shared {
+            Some(shared) => shared.descriptor(),
+            None => self.device.export(&self.memory),
+        }
+    }
+
+    fn parent(&self) -> &Parent {
+        &self.parent
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// A device for C, for what does not keep it: buffers may outlive it.
+///
+/// # Invariants
+///
+/// What is in here is null or a device whose structure is not freed, as long as the lock is held. The device may be on its
+/// way out, with no reference left.
+#[derive(Default)]
+pub(crate) struct Parent {
+    device: AtomicPtr<sys::iree_hal_device_t>,
+    lock: Mutex<()>,
+}
+
+impl Parent {
+    /// The device, to compare with or to name where nobody looks at it; null if it is gone.
+    pub(crate) fn address(&self) -> *mut sys::iree_hal_device_t {
+        self.device.load(Ordering::Acquire)
+    }
+
+    /// A reference to the device, unless it is gone or on its way out.
+    pub(crate) fn retain(&self) -> Option<Retained<sys::iree_hal_device_t>> {
+        let _stays = self.lock.lock();
+        let device = NonNull::new(self.address())?.as_ptr();
+        // SAFETY: the structure is there, by the invariant; it begins with its count, which IREE changes by atomics. A reference
+        // that was counted is ours.
+        unsafe {
+            let resource = device.cast::<sys::iree_hal_resource_t>();
+            let count = AtomicI32::from_ptr(&raw mut (*resource).ref_count);
+            let more = |count: i32| (count > 0).then_some(count + 1);
+            count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+            Retained::adopt(device)
+        }
+    }
+
+    /// The device exists now.
+    ///
+    /// # Safety
+    ///
+    /// It is [forgotten](Self::forget) before it is freed.
+    pub(crate) unsafe fn is(&self, device: *mut sys::iree_hal_device_t) {
+        self.device.store(device, Ordering::Release);
+    }
+
+    /// Keeps the device from being forgotten.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> parking_lot::MutexGuard<'_, ()> {
+        self.lock.lock()
+    }
+
+    /// The device has no reference any more.
+    pub(crate) fn forget(&self) {
+        let _nobody_looks = self.lock.lock();
+        self.device.store(std::ptr::null_mut(), Ordering::Release);
+    }
+}
+
+#[cold]
+pub(crate) fn owner_is_gone() -> Failure {
+    let message = "the buffer's device is gone, and only it could reach the buffer's memory; copy what is still needed before the \
+                   device is released";
+    Failure::new(Code::FailedPrecondition, message)
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Mappings of memory that the host cannot map, for devices of drivers that map what they work on.
+//!
+//! IREE's local devices do: they know no other way to a buffer. Where they execute a command buffer they ask for any access
+//! at all, which programs never do ([`ACCESS_ANY`]); so such a mapping is another driver at
+//! work, on a thread that may wait. It gets a copy: the owner brings the bytes into host memory, and when the mapping ends takes
+//! those back that changed, as for any [bounce buffer](BounceBuffer). A program that maps such a buffer is refused, as before.
+//!
+//! # One memory
+//!
+//! Several mappings of one buffer at a time, such as two slots of a binding table or two operations, share one copy of the
+//! whole buffer, as they would share the buffer. For each new mapping the owner brings the bytes once more: what it has changed
+//! since is taken over, and nothing else, so that what the others have written stays.
+//!
+//! # In time
+//!
+//! What is written has to be back before anybody hears that the operation has ended. A command buffer's mappings end before its
+//! signals. But IREE's local-task driver ends those of a dispatch that may run inline after its signals, on the same thread. So
+//! a thread remembers what it has mapped ([`write_back`]), and whenever a semaphore is signalled on it that we are told of, ours
+//! or one that we watch, everything that has changed by then goes back first. Of a semaphore that is neither we are not told.
+
+use crate::ffi::constants::{ACCESS_ANY, ACCESS_WRITE};
+use crate::ffi::object::{Lent, to_device_size, to_u64};
+use crate::ffi::status::{Result, check, invalid};
+use crate::memory::bounce_buffer::{BounceBuffer, Owner, RETURNED, staging_of};
+use crate::memory::buffer_range::BufferRange;
+use crate::memory::ranges::{Ranges, differences};
+use crate::sync::semaphore::{IreeTimeline, List};
+use crate::sync::teardown;
+use crate::sync::write_back::{self, WriteBack, copying};
+use hal_backend::HostRange;
+use hal_semaphore::{Code, Failure};
+use hal_sys as sys;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+/// The copies that there are, by the address of their buffer, which they keep.
+static MAPPINGS: Mutex<BTreeMap<usize, Weak<BouncedMapping>>> = Mutex::new(BTreeMap::new());
+
+/// The copy of a buffer that the host cannot map.
+struct BouncedMapping {
+    owner: Owner,
+    bounced: BounceBuffer,
+    /// Where the owner brings the bytes once more.
+    fresh: BounceBuffer,
+    /// What is mapped.
+    view: HostRange,
+    /// What the owner has, as far as is known; nothing before it was asked. Locked while anything is copied.
+    known: Mutex<Option<HostRange>>,
+    /// Whether the program allows that anything goes back.
+    writes: bool,
+}
+
+fn copy_of(range: &HostRange) -> Result<HostRange> {
+    let copy = HostRange::allocate(range.length(), 64)?;
+    let fits = copy.copy_from(range);
+    debug_assert!(fits, "it is as long");
+    Ok(copy)
+}
+
+impl BouncedMapping {
+    /// The copy of a buffer, without its bytes.
+    fn new(owner: Owner, original: &BufferRange) -> Result<Self> {
+        let (access, _) = original.allowed();
+        let bounced = || {
+            let staging = staging_of(owner.lend(), original.length)?;
+            Ok::<_, Failure>(BounceBuffer::new(owner.clone(), original.clone(), staging))
+        };
+        let (bounced, fresh) = (bounced()?, bounced()?);
+        let view = bounced.staging.map(ACCESS_ANY)?;
+        Ok(Self { owner, bounced, fresh, view, known: Mutex::new(None), writes: access & ACCESS_WRITE != 0 })
+    }
+
+    /// The copy of a buffer that others may have as well.
+    fn of(owner: Owner, original: &BufferRange) -> Result<Arc<Self>> {
+        let address = original.buffer.get().addr();
+        let there = |mappings: &BTreeMap<usize, Weak<Self>>| mappings.get(&address).and_then(Weak::upgrade);
+        if let Some(mapping) = there(&MAPPINGS.lock()) {
+            return Ok(mapping);
+        }
+        // The owner's memory is asked for without the lock. Two may do so at once; then the second one's goes again.
+        let made = Arc::new(Self::new(owner, original)?);
+        let mut mappings = MAPPINGS.lock();
+        if let Some(mapping) = there(&mappings) {
+            drop(mappings);
+            return Ok(mapping);
+        }
+        mappings.retain(|_, mapping| mapping.strong_count() > 0);
+        mappings.insert(address, Arc::downgrade(&made));
+        Ok(made)
+    }
+
+    /// A semaphore of the owner's.
+    fn timeline(&self) -> Result<IreeTimeline> {
+        let mut semaphore = std::ptr::null_mut();
+        // SAFETY: the owner is retained; what it makes is adopted once.
+        unsafe {
+            check(sys::iree_hal_semaphore_create(self.owner.get(), u64::MAX, 0, 0, &raw mut semaphore))?;
+            IreeTimeline::adopt(semaphore).ok_or_else(|| invalid("a semaphore is never null"))
+        }
+    }
+
+    /// Has the owner bring the bytes, and takes over those that it has changed.
+    fn refresh(&self) -> Result {
+        let mut known = self.known.lock();
+        copying(|| {
+            let fetched = self.timeline()?;
+            self.fresh.fetch(&List::empty(), (&fetched, 1))?;
+            fetched.wait(1)
+        })?;
+        let fresh = copy_of(&self.fresh.staging.map(ACCESS_ANY)?)?;
+        let taken_over = match known.as_ref() {
+            None => self.view.copy_from(&fresh),
+            Some(known) => differences(&fresh, known).into_iter().all(|changed| {
+                let length = changed.end - changed.start;
+                let part = |range: &HostRange| range.slice(changed.start, length);
+                part(&self.view).zip(part(&fresh)).is_some_and(|(view, fresh)| view.copy_from(&fresh))
+            }),
+        };
+        debug_assert!(taken_over, "all are as long as each other");
+        *known = Some(fresh);
+        Ok(())
+    }
+}
+
+impl WriteBack for BouncedMapping {
+    /// Has the owner take what has changed, and waits until it has.
+    fn write_back(&self) -> Result {
+        if !self.writes {
+            return Ok(());
+        }
+        let mut known = self.known.lock();
+        let Some(before) = known.as_ref() else { return Ok(()) };
+        // What changes from here on is found next time.
+        let now = copy_of(&self.view)?;
+        let mut changes = Ranges::default();
+        for changed in differences(&now, before) {
+            changes.add(changed);
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        copying(|| {
+            let returned = self.timeline()?;
+            self.bounced.write_back(&changes, &List::empty(), &returned)?;
+            returned.wait(RETURNED)
+        })?;
+        *known = Some(now);
+        Ok(())
+    }
+}
+
+/// Maps bytes of a buffer that the host cannot map.
+///
+/// # Safety
+///
+/// The buffer is alive, and a mapping that succeeds is ended once, by [`unmap`].
+pub(crate) unsafe fn map(
+    buffer: *mut sys::iree_hal_buffer_t,
+    owner: Owner,
+    offset: u64,
+    length: u64,
+    mapping: &mut sys::iree_hal_buffer_mapping_t,
+) -> Result {
+    if teardown::is_inside() {
+        let message = "the buffer's memory can only be copied for the host to see, and this thread brings completions of \
+                       devices, perhaps that of the copy: it must not wait for one";
+        return Err(Failure::new(Code::FailedPrecondition, message));
+    }
+    // SAFETY: the buffer is alive, as the caller promises.
+    let buffer = unsafe { Lent::required(buffer, "a buffer is missing")? };
+    let whole = BufferRange::new(buffer.retain(), 0, sys::iree_device_size_t::MAX)?;
+    whole.part(offset, length)?;
+    let mapped = BouncedMapping::of(owner, &whole)?;
+    mapped.refresh()?;
+    let part = mapped.view.slice(offset, length).ok_or_else(|| invalid("a mapping is inside its buffer"))?;
+    mapping.contents = sys::iree_byte_span_t { data: part.address(), data_length: to_device_size(length) };
+    let weak = Arc::downgrade(&mapped);
+    write_back::register(weak);
+    let [kept] = &mut mapping.impl_.reserved;
+    *kept = to_u64(Arc::into_raw(mapped).expose_provenance());
+    Ok(())
+}
+
+/// Ends a mapping if [`map`] made it; says whether it did.
+///
+/// # Safety
+///
+/// The mapping is one of a buffer of ours, which ends.
+pub(crate) unsafe fn unmap(mapping: &mut sys::iree_hal_buffer_mapping_t) -> Result<bool> {
+    let [kept] = &mut mapping.impl_.reserved;
+    let mapped = std::ptr::with_exposed_provenance::<BouncedMapping>(to_device_size(std::mem::take(kept)));
+    if mapped.is_null() {
+        return Ok(false);
+    }
+    // SAFETY: nobody else writes this field, so it is what `map` put there, taken out once.
+    let mapped = unsafe { Arc::from_raw(mapped) };
+    mapped.write_back().map(|()| true)
+}

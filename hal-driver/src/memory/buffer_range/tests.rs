@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! On whose thread the program hears that a buffer is gone.
+
+use super::*;
+use crate::ffi::constants::{ACCESS_ALL, ACCESS_WRITE};
+use std::ffi::c_void;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+/// Bytes as IREE's heap takes them.
+#[repr(align(64))]
+struct Bytes([u8; 8]);
+
+unsafe extern "C" fn gone(user_data: *mut c_void, _buffer: *mut sys::iree_hal_buffer_t) {
+    // SAFETY: made by `buffer`, and called once.
+    let tell = unsafe { Box::from_raw(user_data.cast::<Sender<ThreadId>>()) };
+    tell.send(std::thread::current().id()).unwrap();
+}
+
+/// A buffer of another driver whose program wants to be told of its end.
+fn buffer(Bytes(bytes): &mut Bytes) -> (Retained<sys::iree_hal_buffer_t>, Receiver<ThreadId>) {
+    let (tell, told) = channel::<ThreadId>();
+    let mut buffer = std::ptr::null_mut();
+    let release_callback = sys::iree_hal_buffer_release_callback_t {
+        fn_: Some(gone),
+        user_data: Box::into_raw(Box::new(tell)).cast(),
+    };
+    // SAFETY: the bytes outlive the buffer, which the test waits for.
+    unsafe {
+        check(sys::iree_hal_heap_buffer_wrap(
+            sys::iree_hal_buffer_placement_t::default(),
+            sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL,
+            ACCESS_ALL,
+            sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_MAPPING,
+            8,
+            sys::iree_byte_span_t { data: bytes.as_mut_ptr(), data_length: 8 },
+            release_callback,
+            sys::iree_allocator_system(),
+            &raw mut buffer,
+        ))
+        .unwrap();
+        (Retained::adopt(buffer).unwrap(), told)
+    }
+}
+
+fn mapped(buffer: &Retained<sys::iree_hal_buffer_t>) -> HostRange {
+    // SAFETY: alive.
+    unsafe { BufferRange::lent(buffer.get(), 0, 8) }.unwrap().map(ACCESS_WRITE).unwrap()
+}
+
+#[test]
+fn buffer_whose_mapping_ends_on_a_thread_that_calls_nobody_back_is_let_go_of_on_another() {
+    let mut bytes = Bytes([0; 8]);
+    let (buffer, told) = buffer(&mut bytes);
+    let range = mapped(&buffer);
+    drop(buffer);
+    let quiet = WithoutCallbacks::begin();
+    drop(range);
+    let thread = told.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_ne!(thread, std::thread::current().id());
+    drop(quiet);
+}
+
+#[test]
+fn mapping_that_ends_there_leaves_the_buffer_to_its_program_and_elsewhere_all_is_as_it_was() {
+    let mut bytes = Bytes([0; 8]);
+    let (buffer, told) = buffer(&mut bytes);
+    let range = mapped(&buffer);
+    let quiet = WithoutCallbacks::begin();
+    drop(range);
+    drop(quiet);
+    assert!(told.try_recv().is_err(), "the program has it still");
+    let range = mapped(&buffer);
+    drop(buffer);
+    assert!(told.try_recv().is_err(), "it is mapped");
+    drop(range);
+    assert_eq!(told.try_recv(), Ok(std::thread::current().id()));
+}

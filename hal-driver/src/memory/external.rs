@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Memory that programs have by file descriptors: shared memory that is made, given out and taken in here.
+//!
+//! What is taken in stays as long as it is mapped, whoever else has the descriptor: of shared memory that takes a seal against
+//! shrinking, and a dma-buf has one size for ever. Anything else could be cut off by another process, and a page that is
+//! missing ends the process that looks at it.
+
+use crate::ffi::status::Result;
+use hal_backend::HostRange;
+use hal_semaphore::{Code, Failure};
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::any::Any;
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// The number of the file system that dma-bufs are in, as the kernel's `linux/magic.h` has it.
+const DMA_BUF_MAGIC: rustix::fs::FsWord = 0x444d_4142;
+
+/// Memory behind a descriptor, mapped.
+///
+/// # Invariants
+///
+/// `length` bytes are mapped at `start`, for reading and writing, until this is dropped, and none of them can go before.
+pub(crate) struct SharedMemory {
+    start: *mut c_void,
+    length: usize,
+    descriptor: OwnedFd,
+}
+
+// SAFETY: an address of a mapping that stays, and a descriptor, both of which any thread may use.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SharedMemory {}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: mapped as the invariant says, and nobody has the range any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.start, self.length) };
+        debug_assert_eq!(unmapped, Ok(()));
+    }
+}
+
+impl SharedMemory {
+    /// Fresh memory, zeroed, of a size that stays.
+    pub(crate) fn create(length: u64) -> Result<Arc<Self>> {
+        let length = length.max(1);
+        let exhausted = |errno: Errno| {
+            let message = format!("the host has no {length} bytes left that can be shared: {errno}");
+            Failure::new(Code::ResourceExhausted, message)
+        };
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let descriptor = rustix::fs::memfd_create("iree-hal-buffer", flags).map_err(exhausted)?;
+        rustix::fs::ftruncate(&descriptor, length).map_err(exhausted)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&descriptor, seals).map_err(exhausted)?;
+        Self::map(descriptor, length)
+    }
+
+    /// Memory that the program has a descriptor of, which stays the program's.
+    pub(crate) fn open(descriptor: BorrowedFd<'_>, length: u64) -> Result<Arc<Self>> {
+        let size = lasting_size(descriptor)?;
+        if length == 0 || size < length {
+            let message =
+                format!("the descriptor has {size} bytes of memory, of which {length} cannot be taken");
+            return Err(Failure::new(Code::OutOfRange, message));
+        }
+        let own = descriptor.try_clone_to_owned().map_err(|error| {
+            let message = format!("the descriptor cannot be kept: {error}");
+            Failure::new(Code::ResourceExhausted, message)
+        })?;
+        Self::map(own, length)
+    }
+
+    fn map(descriptor: OwnedFd, length: u64) -> Result<Arc<Self>> {
+        let refused = |error: &dyn std::fmt::Display| {
+            let message = format!("{length} bytes of the descriptor's memory cannot be mapped: {error}");
+            Failure::new(Code::Unavailable, message)
+        };
+        let length = usize::try_from(length).map_err(|error| refused(&error))?;
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: nothing is mapped there before, and what is mapped stays, as whoever calls has seen to.
+        let start = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), length, rights, MapFlags::SHARED, &descriptor, 0)
+        };
+        let start = start.map_err(|errno| refused(&errno))?;
+        Ok(Arc::new(Self { start, length, descriptor }))
+    }
+
+    /// The memory, which keeps this and `also`.
+    pub(crate) fn range(self: &Arc<Self>, also: Option<Arc<dyn Any + Send + Sync>>) -> HostRange {
+        let owner: Arc<dyn Any + Send + Sync> = Arc::new((self.clone(), also));
+        // SAFETY: by the invariant, as long as the range has its owner.
+        unsafe { HostRange::from_raw(self.start.cast(), self.length, Some(owner)) }
+    }
+
+    /// One more descriptor of the memory.
+    pub(crate) fn descriptor(&self) -> Result<OwnedFd> {
+        self.descriptor.as_fd().try_clone_to_owned().map_err(|error| {
+            let message = format!("there is no further descriptor for the memory: {error}");
+            Failure::new(Code::ResourceExhausted, message)
+        })
+    }
+}
+
+/// How many bytes a descriptor has for good. Asked in this order, as another process may cut the memory off until it is sealed.
+fn lasting_size(descriptor: BorrowedFd<'_>) -> Result<u64> {
+    let unknown = |errno: Errno| {
+        let message = format!("the descriptor says nothing of its memory: {errno}");
+        Failure::new(Code::InvalidArgument, message)
+    };
+    match rustix::fs::fcntl_get_seals(descriptor) {
+        Ok(seals) if seals.contains(SealFlags::SHRINK) => {
+            // Its end could be sought as well, but where the descriptor stands is the program's.
+            let size = rustix::fs::fstat(descriptor).map_err(unknown)?.st_size;
+            Ok(u64::try_from(size).unwrap_or(0))
+        }
+        // What is no file of shared memory has no seals; a dma-buf needs none, and stands nowhere.
+        Err(_) if is_dma_buf(descriptor) => rustix::fs::seek(descriptor, SeekFrom::End(0)).map_err(unknown),
+        Ok(_) | Err(_) => {
+            // A pipe, say, has no end to be at; a number that is no descriptor has nothing.
+            rustix::fs::seek(descriptor, SeekFrom::Current(0)).map_err(unknown)?;
+            let message = "the descriptor's memory could be cut off while it is used; seal it with F_SEAL_SHRINK, or map it \
+                           and import the mapping";
+            Err(Failure::new(Code::FailedPrecondition, message))
+        }
+    }
+}
+
+/// Whether a descriptor is of a dma-buf: those have a file system of their own, and anybody can name a file like them.
+fn is_dma_buf(descriptor: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(descriptor).is_ok_and(|of| of.f_type == DMA_BUF_MAGIC)
+}

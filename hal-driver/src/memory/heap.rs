@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The kinds of memory that a device has, in IREE's terms, and which of them a buffer gets.
+
+use crate::ffi::constants::{ACCESS_ALL, ACCESS_UNALIGNED};
+use crate::ffi::object::to_u64;
+use crate::ffi::status::{Result, invalid};
+use hal_backend::{Heap, MemoryRequest, Properties, Purpose};
+use hal_semaphore::{Code, Failure};
+use hal_sys as sys;
+
+pub(crate) type MemoryType = sys::iree_hal_memory_type_t;
+type Usage = sys::iree_hal_buffer_usage_t;
+
+pub(crate) const DEVICE_VISIBLE: MemoryType = sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE as MemoryType;
+const DEVICE_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL as MemoryType;
+pub(crate) const HOST_VISIBLE: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_VISIBLE as MemoryType;
+const HOST_COHERENT: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_COHERENT as MemoryType;
+const HOST_CACHED: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_CACHED as MemoryType;
+const OPTIMAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_OPTIMAL as MemoryType;
+const HOST_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL as MemoryType;
+
+pub(crate) const TRANSFER: Usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER as Usage;
+pub(crate) const DISPATCH: Usage = sys::IREE_HAL_BUFFER_USAGE_DISPATCH as Usage;
+/// What dispatches work on, rather than only get their workgroups from.
+const STORAGE: Usage = (sys::IREE_HAL_BUFFER_USAGE_DISPATCH_UNIFORM_READ
+    | sys::IREE_HAL_BUFFER_USAGE_DISPATCH_STORAGE
+    | sys::IREE_HAL_BUFFER_USAGE_DISPATCH_IMAGE) as Usage;
+const SHARING: Usage = (sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT
+    | sys::IREE_HAL_BUFFER_USAGE_SHARING_REPLICATE
+    | sys::IREE_HAL_BUFFER_USAGE_SHARING_CONCURRENT
+    | sys::IREE_HAL_BUFFER_USAGE_SHARING_IMMUTABLE) as Usage;
+pub(crate) const EXPORT: Usage = sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT as Usage;
+const MAPPING: Usage = (sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED
+    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_PERSISTENT
+    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_OPTIONAL
+    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM
+    | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_SEQUENTIAL_WRITE) as Usage;
+
+const OPTIONAL: Usage = sys::IREE_HAL_BUFFER_USAGE_MAPPING_OPTIONAL as Usage;
+
+/// The type of a heap's memory in IREE's terms.
+pub(crate) fn memory_type(heap: &Heap) -> MemoryType {
+    let mut bits = DEVICE_VISIBLE;
+    if heap.device_local {
+        bits |= DEVICE_LOCAL;
+    } else {
+        bits |= HOST_LOCAL;
+    }
+    if heap.host_visible {
+        bits |= HOST_VISIBLE;
+    }
+    if heap.coherent {
+        bits |= HOST_COHERENT | HOST_CACHED;
+    }
+    bits
+}
+
+/// What a heap's buffers can be used for.
+pub(crate) fn usage(heap: &Heap) -> Usage {
+    TRANSFER | DISPATCH | SHARING | if heap.host_visible { MAPPING } else { 0 }
+}
+
+/// What a buffer is to begin on; nothing, if there is no such alignment.
+pub(crate) fn alignment(params: &sys::iree_hal_buffer_params_t) -> Option<u64> {
+    Some(to_u64(params.min_alignment).max(1)).filter(|alignment| alignment.is_power_of_two())
+}
+
+/// The heap for a buffer. Whoever is told that something can be allocated, allocates it, or queues its allocation asks here.
+pub(crate) fn find_heap<'a>(
+    properties: &'a Properties,
+    params: &sys::iree_hal_buffer_params_t,
+) -> Option<(usize, &'a Heap)> {
+    let must_map =
+        params.type_ & HOST_VISIBLE != 0 || (params.usage & MAPPING != 0 && params.usage & OPTIONAL == 0);
+    let wants_host = params.type_ & HOST_LOCAL == HOST_LOCAL;
+    let alignment = alignment(params)?;
+    let fits = |heap: &Heap| (heap.host_visible || !must_map) && heap.alignment >= alignment;
+    let mut candidates = properties.heaps.iter().enumerate().filter(|(_, heap)| fits(heap));
+    let first = candidates.next()?;
+    if wants_host && first.1.device_local {
+        return Some(candidates.find(|(_, heap)| !heap.device_local).unwrap_or(first));
+    }
+    Some(first)
+}
+
+/// The heap for a buffer, and the parameters that the buffer will really have.
+pub(crate) fn place(
+    properties: &Properties,
+    params: &sys::iree_hal_buffer_params_t,
+) -> Result<(usize, sys::iree_hal_buffer_params_t)> {
+    match find_heap(properties, params) {
+        Some((index, heap)) => Ok((index, granted(heap, params))),
+        None => Err(misplaced(properties, params)),
+    }
+}
+
+/// What a backend is asked for a buffer of a heap with.
+pub(crate) fn request(heap: usize, params: &sys::iree_hal_buffer_params_t, length: u64) -> MemoryRequest {
+    let purpose = if params.usage & STORAGE != 0 { Purpose::Dispatch } else { Purpose::Transfer };
+    MemoryRequest { heap, length, alignment: to_u64(params.min_alignment).max(1), purpose }
+}
+
+/// Why no heap fits.
+#[cold]
+fn misplaced(properties: &Properties, params: &sys::iree_hal_buffer_params_t) -> Failure {
+    let Some(alignment) = alignment(params) else { return crooked(params) };
+    let most = properties.heaps.iter().map(|heap| heap.alignment).max().unwrap_or(1);
+    invalid(if alignment > most {
+        format!("no memory of this device is aligned to {alignment}, but to {most} at most")
+    } else {
+        "no memory of this device is what the buffer asks for: the host cannot map it, or it is aligned to less"
+            .to_owned()
+    })
+}
+
+#[cold]
+pub(crate) fn crooked(params: &sys::iree_hal_buffer_params_t) -> Failure {
+    invalid(format!("an alignment is a power of two, not {}", params.min_alignment))
+}
+
+/// What a buffer of a heap really has, of what was asked for and beyond.
+pub(crate) fn granted(heap: &Heap, params: &sys::iree_hal_buffer_params_t) -> sys::iree_hal_buffer_params_t {
+    let mut params = *params;
+    params.type_ = (params.type_ & !OPTIMAL) | DEVICE_VISIBLE;
+    params.usage |= TRANSFER;
+    if !heap.device_local {
+        // Asked for as the device's own, and visible to the host: here these are two kinds of memory, and only one can be
+        // mapped. The device uses it where it is.
+        params.type_ = (params.type_ & !(DEVICE_LOCAL & !DEVICE_VISIBLE)) | HOST_LOCAL;
+    }
+    if heap.host_visible {
+        params.type_ |= HOST_VISIBLE;
+        params.usage |= (sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED
+            | sys::IREE_HAL_BUFFER_USAGE_MAPPING_PERSISTENT
+            | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM) as Usage;
+    } else {
+        // Mapping was optional, and is not to be had.
+        params.usage &= !MAPPING;
+    }
+    if heap.coherent {
+        params.type_ |= HOST_COHERENT;
+    }
+    if params.access == 0 {
+        params.access = ACCESS_ALL;
+    }
+    params
+}
+
+/// The heap that host memory joins when it is imported, and what it has to begin on: the heap of the host's memory, or of
+/// memory that both share. Host memory does not become a card's own.
+pub(crate) fn find_import_heap<'a>(
+    properties: &'a Properties,
+    params: &sys::iree_hal_buffer_params_t,
+) -> Option<(&'a Heap, u64)> {
+    alignment(params)?;
+    let taking = || properties.heaps.iter().filter_map(|heap| Some((heap, heap.import_alignment?)));
+    let taken = taking().find(|(heap, _)| !heap.device_local).or_else(|| taking().next())?;
+    let wants_device = params.type_ & DEVICE_LOCAL == DEVICE_LOCAL;
+    (taken.0.device_local || !wants_device).then_some(taken)
+}
+
+/// Whether an import begins where its heap asks it to. Programs are compiled for that: a vector load from elsewhere is a
+/// fault.
+pub(crate) fn check_alignment(least: u64, params: &sys::iree_hal_buffer_params_t, address: u64) -> Result {
+    let least = if params.access & ACCESS_UNALIGNED != 0 { 1 } else { least };
+    let alignment = least.max(to_u64(params.min_alignment));
+    if address.is_multiple_of(alignment) {
+        return Ok(());
+    }
+    let message = format!(
+        "host memory at {address:#x} does not begin at a multiple of {alignment}; align it, copy it into a buffer that is \
+         allocated, or allow IREE_HAL_MEMORY_ACCESS_UNALIGNED if no program is to work on it"
+    );
+    Err(Failure::new(Code::OutOfRange, message))
+}
+
+/// What a buffer is asked for with that bytes pass through: the host can map it, and the device copy from and to it.
+pub(crate) fn staging() -> sys::iree_hal_buffer_params_t {
+    let mapping =
+        sys::IREE_HAL_BUFFER_USAGE_MAPPING_SCOPED | sys::IREE_HAL_BUFFER_USAGE_MAPPING_ACCESS_RANDOM;
+    sys::iree_hal_buffer_params_t {
+        type_: HOST_LOCAL | DEVICE_VISIBLE,
+        usage: TRANSFER | mapping as Usage,
+        ..Default::default()
+    }
+}

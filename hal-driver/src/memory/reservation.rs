@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Memory that a pool of IREE's has set aside for one allocation.
+
+use crate::ffi::object::Retained;
+use crate::ffi::status::{Result, check, invalid};
+use hal_sys as sys;
+use std::ffi::c_void;
+
+/// A pool, borrowed: its owner keeps it longer than what is allocated from it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pool(*mut sys::iree_hal_pool_t);
+
+// SAFETY: pools are used from any thread.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// # Safety
+    ///
+    /// The pool outlives every allocation from it, as IREE asks of its owner.
+    pub(crate) unsafe fn new(pool: *mut sys::iree_hal_pool_t) -> Self {
+        Self(pool)
+    }
+
+    /// The pool, for a call.
+    pub(crate) fn get(self) -> *mut sys::iree_hal_pool_t {
+        self.0
+    }
+
+    /// What tells one kind of pool from another.
+    pub(crate) fn kind(self) -> *const c_void {
+        // SAFETY: the pool is alive, as `new` was promised, and every HAL object begins with the resource header.
+        unsafe { (*self.0.cast::<sys::iree_hal_resource_t>()).vtable }
+    }
+
+    /// What is signalled when memory comes back; null if the pool does not say.
+    pub(crate) fn notification(self) -> *mut sys::iree_async_notification_t {
+        // SAFETY: the pool is alive, as `new` was promised, and keeps its notification.
+        unsafe { sys::iree_hal_pool_notification(self.0) }
+    }
+
+    /// Tells those who wait for memory of the pool to look again.
+    pub(crate) fn notify(self) {
+        let notification = self.notification();
+        if !notification.is_null() {
+            // SAFETY: the pool keeps its notification.
+            unsafe { sys::iree_async_notification_signal_if_observed(notification, i32::MAX) };
+        }
+    }
+}
+
+/// Memory that is out of its pool. It goes back when this is dropped, with what still has to be waited for.
+pub(crate) struct Reservation {
+    pool: Pool,
+    reservation: sys::iree_hal_pool_reservation_t,
+    /// What has to be reached before the memory may be used; null if nothing has to. The pool's own, valid until the
+    /// reservation is given back.
+    frontier: *const sys::iree_async_frontier_t,
+}
+
+// SAFETY: plain numbers, and a frontier that the pool keeps and nobody changes.
+unsafe impl Send for Reservation {}
+
+impl Reservation {
+    /// Takes over what a pool gave.
+    ///
+    /// # Safety
+    ///
+    /// The reservation is out of this pool and nobody else gives it back; the frontier is the pool's for it, or null.
+    pub(crate) unsafe fn adopt(
+        pool: Pool,
+        reservation: sys::iree_hal_pool_reservation_t,
+        frontier: *const sys::iree_async_frontier_t,
+    ) -> Self {
+        Self { pool, reservation, frontier }
+    }
+
+    /// Where it is from.
+    pub(crate) fn pool(&self) -> Pool {
+        self.pool
+    }
+
+    /// What has to be reached before the memory may be used.
+    pub(crate) fn frontier(&self) -> *const sys::iree_async_frontier_t {
+        self.frontier
+    }
+
+    /// What had to be reached is.
+    pub(crate) fn is_usable_now(&mut self) {
+        self.frontier = std::ptr::null();
+    }
+
+    /// A buffer over the memory, which must not be used any more when the memory is given back.
+    pub(crate) fn materialize(
+        &self,
+        params: sys::iree_hal_buffer_params_t,
+    ) -> Result<Retained<sys::iree_hal_buffer_t>> {
+        let mut buffer = std::ptr::null_mut();
+        let flags = sys::IREE_HAL_POOL_MATERIALIZE_FLAG_NONE as sys::iree_hal_pool_materialize_flags_t;
+        // SAFETY: the pool is alive, and the reservation is out of it; the buffer is adopted once.
+        let buffer = unsafe {
+            let reservation = &raw const self.reservation;
+            check(sys::iree_hal_pool_materialize_reservation(
+                self.pool.0,
+                params,
+                reservation,
+                flags,
+                &raw mut buffer,
+            ))?;
+            Retained::adopt(buffer)
+        };
+        buffer.ok_or_else(|| invalid("the pool reported success and gave no buffer"))
+    }
+
+    /// Gives the memory back. The pool may hand it out again to those who wait for the frontier.
+    pub(crate) fn release(self, frontier: Option<&sys::iree_async_single_frontier_t>) {
+        let this = std::mem::ManuallyDrop::new(self);
+        let frontier = frontier.map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());
+        // SAFETY: taken from this pool, given back once; a frontier of one entry is a frontier, read during the call.
+        unsafe { sys::iree_hal_pool_release_reservation(this.pool.0, &raw const this.reservation, frontier) };
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: taken from this pool, given back once.
+        unsafe {
+            sys::iree_hal_pool_release_reservation(self.pool.0, &raw const self.reservation, self.frontier);
+        }
+    }
+}

@@ -1,0 +1,601 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The causal clock of a device: one axis for each queue, advanced when an epoch has completed.
+//!
+//! IREE gives a device its axes when it joins a device group; before that, and without a group, there is no tracker and
+//! nothing to advance. Everything else then works without frontiers.
+//!
+//! A device may join several groups, as every session of IREE's runtime library makes one of its own around the device
+//! that it is given, and no group says when it ends. All trackers are advanced. The first one is the device's own: the
+//! frontiers that it gives out are in that tracker's axes, and the same number may mean something else in another.
+//!
+//! What a program is shown of the device's place ([`Frontiers::info`]) is of the group that was joined last, its topology and
+//! the device's number there, but for the tracker and the axis: these are the device's own, as nothing else would go with the
+//! frontiers that it gives out.
+//!
+//! A group that is gone leaves its tracker to the devices that were in it. Where nobody else has a reference any more,
+//! nobody can ask the tracker anything, and the membership goes too ([`Frontiers::prune`]): when another group is
+//! joined, every so many completions, and when memory is trimmed. So a completion costs what the groups cost that there
+//! are.
+//!
+//! # Who reads what
+//!
+//! The own membership is read by every signal and stays where it is for good. The others are a list that is replaced as
+//! a whole; who advances them keeps the list that it found, and no lock is held while trackers call back.
+
+use crate::ffi::object::Retained;
+use crate::ffi::status::{Result, check, raw};
+use hal_semaphore::{Code, Failure, Point};
+use hal_sys as sys;
+use parking_lot::{Mutex, RwLock};
+use std::cell::UnsafeCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+
+/// After how many completions of a queue memberships are pruned.
+const PRUNE_EVERY: u64 = 1024;
+
+/// The groups of a device, and its axes in them.
+pub(crate) struct Frontiers {
+    /// The last epoch of each queue that has completed.
+    completed: Box<[AtomicU64]>,
+    /// The device's own membership, which `groups` keeps; null before it is in a group that has a tracker.
+    own: AtomicPtr<Membership>,
+    others: RwLock<Arc<[Arc<Membership>]>>,
+    /// How many others there are, for those who only pass by.
+    other_count: AtomicUsize,
+    /// One at a time joins or leaves.
+    groups: Mutex<Groups>,
+    shown: Shown,
+}
+
+type Tracker = *mut sys::iree_async_frontier_tracker_t;
+type Info = sys::iree_hal_device_topology_info_t;
+
+/// What only joining and leaving looks at.
+#[derive(Default)]
+struct Groups {
+    /// Every membership that was the device's own: somebody may be reading it.
+    kept: Vec<Arc<Membership>>,
+    /// The group that was joined last, and what IREE said of it.
+    last: Option<(Info, Option<Arc<Membership>>)>,
+    /// What IREE said of the one before.
+    before: Option<Info>,
+}
+
+// SAFETY: descriptions are plain data; what they point to is the group's, and is not looked at here.
+unsafe impl Send for Groups {}
+
+/// The device's part in a group that has a tracker: axes in it that are this membership's to advance and to retire.
+struct Membership {
+    tracker: Retained<sys::iree_async_frontier_tracker_t>,
+    base_axis: sys::iree_async_axis_t,
+    queues: usize,
+    /// How many threads advance its axes now; and [`LEFT`], once it was left.
+    users: AtomicUsize,
+    /// Counted in [`SPARE`].
+    spare: AtomicBool,
+}
+
+/// Nobody advances the axes any more. They are retired by who leaves, or by the last one that was at it: IREE asks that nothing
+/// advances an axis that is being retired, and somebody may leave from within an advance, which calls whoever waited.
+const LEFT: usize = 1 << (usize::BITS - 1);
+
+impl Frontiers {
+    pub(crate) fn new(queues: usize) -> Self {
+        Self {
+            completed: (0..queues).map(|_| AtomicU64::new(0)).collect(),
+            own: AtomicPtr::default(),
+            others: RwLock::new(Arc::new([])),
+            other_count: AtomicUsize::new(0),
+            groups: Mutex::default(),
+            shown: Shown::default(),
+        }
+    }
+
+    /// The device's own membership.
+    fn own(&self) -> Option<&Membership> {
+        // SAFETY: null, or a membership that `groups` keeps for good.
+        unsafe { self.own.load(Ordering::Acquire).as_ref() }.filter(|own| own.is_live())
+    }
+
+    fn others(&self) -> Arc<[Arc<Membership>]> {
+        self.others.read().clone()
+    }
+
+    /// Puts another list in the place of the others; called while joining or leaving.
+    fn replace_others(&self, others: Arc<[Arc<Membership>]>) {
+        let count = others.len();
+        let before = std::mem::replace(&mut *self.others.write(), others);
+        self.other_count.store(count, Ordering::Release);
+        drop(before);
+    }
+
+    /// Joins a group: registers an axis for each queue. On failure nothing is registered.
+    ///
+    /// # Safety
+    ///
+    /// The group's tracker is alive for the call, or null.
+    pub(crate) unsafe fn join(&self, info: &Info) -> Result {
+        let mut groups = self.groups.lock();
+        let frontier = &info.frontier;
+        // A second group around the same tracker has its axes already.
+        let is_same = |member: &Membership| {
+            (member.tracker.get(), member.base_axis) == (frontier.tracker, frontier.base_axis)
+        };
+        let others = self.others();
+        let registered = self.own().is_some_and(is_same) || others.iter().any(|member| is_same(member));
+        // SAFETY: alive or null, as the caller promises.
+        let tracker = unsafe { Retained::retain(frontier.tracker) }.filter(|_| !registered);
+        let mut joined = None;
+        if let Some(tracker) = tracker {
+            let base_axis = frontier.base_axis;
+            let (queues, users, spare) = (self.completed.len(), AtomicUsize::new(0), AtomicBool::new(false));
+            let member = Arc::new(Membership { tracker, base_axis, queues, users, spare });
+            if let Err((registered, failure)) = member.register() {
+                drop(groups);
+                member.retire(registered);
+                return Err(failure);
+            }
+            if self.own().is_none() {
+                groups.kept.push(member.clone());
+                self.own.store(Arc::as_ptr(&member).cast_mut(), Ordering::Release);
+            } else {
+                self.replace_others(others.iter().chain([&member]).cloned().collect());
+            }
+            joined = Some(member);
+        }
+        if let Some((before, member)) = groups.last.replace((*info, joined.clone())) {
+            groups.before = Some(before);
+            if let Some(member) = member.filter(|member| !self.is_own(member)) {
+                member.spare();
+            }
+        }
+        self.shown.show(Some(self.in_own_axes(*info)));
+        drop(groups);
+        if let Some(member) = joined {
+            // What completes from here on is told by who completes it; see `advance`.
+            fence(Ordering::SeqCst);
+            for (ordinal, completed) in self.completed.iter().enumerate() {
+                member.advance(ordinal, completed.load(Ordering::Relaxed));
+            }
+        }
+        self.prune();
+        Ok(())
+    }
+
+    /// What IREE said of a group, with the tracker and the axes that the device's frontiers are in.
+    fn in_own_axes(&self, mut info: Info) -> Info {
+        if let Some(own) = self.own() {
+            info.frontier.tracker = own.tracker.get();
+            info.frontier.base_axis = own.base_axis;
+        }
+        info
+    }
+
+    fn is_own(&self, member: &Arc<Membership>) -> bool {
+        std::ptr::eq(self.own.load(Ordering::Acquire), Arc::as_ptr(member))
+    }
+
+    /// Leaves the group that was joined last: IREE could not build it.
+    pub(crate) fn leave(&self) {
+        let mut groups = self.groups.lock();
+        let Some((_, member)) = groups.last.take() else { return };
+        self.shown.show(groups.before.take().map(|info| self.in_own_axes(info)));
+        let Some(member) = member else { return };
+        let others = self.others();
+        if others.iter().any(|other| Arc::ptr_eq(other, &member)) {
+            let rest = others.iter().filter(|other| !Arc::ptr_eq(other, &member)).cloned();
+            self.replace_others(rest.collect());
+        }
+        drop(groups);
+        member.leave();
+    }
+
+    /// Gives all axes up: nothing advances them any more. Called when nothing is in flight.
+    pub(crate) fn retire(&self) {
+        let groups = self.groups.lock();
+        let others = self.others();
+        self.replace_others(Arc::new([]));
+        let members: Vec<_> = groups.kept.iter().chain(others.iter()).cloned().collect();
+        drop(groups);
+        for member in members {
+            member.leave();
+        }
+    }
+
+    /// Forgets the groups whose trackers nobody else has.
+    pub(crate) fn prune(&self) {
+        // Joining and leaving prune, now or later.
+        let Some(groups) = self.groups.try_lock() else { return };
+        let others = self.others();
+        if !others.iter().any(|member| member.spare.load(Ordering::Relaxed)) {
+            return;
+        }
+        let (gone, rest): (Vec<_>, Vec<_>) = others.iter().cloned().partition(|member| member.is_gone());
+        if !gone.is_empty() {
+            self.replace_others(rest.into());
+        }
+        drop(groups);
+        // The last reference destroys a tracker, which is IREE's to do.
+        drop((others, gone));
+    }
+
+    /// What IREE said of the group that was joined last, with the device's own tracker and axis; null, if there is none.
+    pub(crate) fn info(&self) -> *const Info {
+        self.shown.current.load(Ordering::Acquire)
+    }
+
+    /// The device's number in the group that was joined last.
+    pub(crate) fn ordinal(&self) -> u32 {
+        self.shown.ordinal.load(Ordering::Relaxed)
+    }
+
+    /// The device's own tracker, if it is in a group that has one.
+    pub(crate) fn tracker(&self) -> Option<Tracker> {
+        self.own().map(|own| own.tracker.get())
+    }
+
+    /// The frontier that says that a point has completed, for the device's own tracker.
+    pub(crate) fn at(&self, point: Point) -> Option<sys::iree_async_single_frontier_t> {
+        let axis = self.own()?.axis(point.queue.ordinal());
+        let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
+        if let Some(entry) = frontier.entries.first_mut() {
+            *entry = sys::iree_async_frontier_entry_t { axis, epoch: point.epoch };
+        }
+        Some(frontier)
+    }
+
+    /// A point has completed: whoever waits for it goes on. Called after the point's signals.
+    pub(crate) fn advance(&self, point: Point) {
+        let ordinal = point.queue.ordinal();
+        if let Some(completed) = self.completed.get(ordinal) {
+            // Several threads may be at it: what comes late is known already.
+            if completed.fetch_max(point.epoch, Ordering::Relaxed) >= point.epoch {
+                return;
+            }
+        }
+        // Either this sees a new member, or the member that joins sees the epoch.
+        fence(Ordering::SeqCst);
+        if let Some(own) = self.own() {
+            own.advance(ordinal, point.epoch);
+        }
+        if self.other_count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        for member in self.others().iter() {
+            member.advance(ordinal, point.epoch);
+        }
+        if point.epoch.is_multiple_of(PRUNE_EVERY) {
+            self.prune();
+        }
+    }
+
+    /// Whether an epoch of an axis of the device's own tracker, ours or another device's, has completed.
+    pub(crate) fn reached(&self, axis: sys::iree_async_axis_t, epoch: u64) -> bool {
+        if axis == DONE {
+            return true;
+        }
+        // SAFETY: the membership keeps the tracker.
+        self.tracker().is_some_and(|tracker| unsafe {
+            sys::iree_async_frontier_tracker_query_epoch(tracker, axis, epoch)
+        })
+    }
+}
+
+impl Membership {
+    fn axis(&self, ordinal: usize) -> sys::iree_async_axis_t {
+        axis(self.base_axis, ordinal)
+    }
+
+    /// Registers an axis for each queue. On failure these are how many there are.
+    fn register(&self) -> std::result::Result<(), (usize, Failure)> {
+        for ordinal in 0..self.queues {
+            let no_semaphore = std::ptr::null_mut();
+            // SAFETY: the tracker is retained.
+            let registered = unsafe {
+                check(sys::iree_async_frontier_tracker_register_axis(
+                    self.tracker.get(),
+                    self.axis(ordinal),
+                    no_semaphore,
+                ))
+            };
+            registered.map_err(|failure| (ordinal, failure))?;
+        }
+        Ok(())
+    }
+
+    /// Not left again.
+    fn is_live(&self) -> bool {
+        self.users.load(Ordering::Acquire) & LEFT == 0
+    }
+
+    fn advance(&self, ordinal: usize, epoch: u64) {
+        let enter = |users: usize| (users & LEFT == 0).then_some(users + 1);
+        if self.users.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_err() {
+            return;
+        }
+        // SAFETY: the tracker is retained.
+        unsafe {
+            sys::iree_async_frontier_tracker_advance(self.tracker.get(), self.axis(ordinal), epoch);
+        }
+        if self.users.fetch_sub(1, Ordering::AcqRel) == LEFT | 1 {
+            self.retire(self.queues);
+        }
+    }
+
+    /// Retires the axes, now or when nobody advances them any more. Calls whoever waited, so that nothing may be locked.
+    fn leave(&self) {
+        if self.users.fetch_or(LEFT, Ordering::AcqRel) == 0 {
+            self.retire(self.queues);
+        }
+    }
+
+    /// Retires the axes of the first queues.
+    fn retire(&self, queues: usize) {
+        for ordinal in 0..queues {
+            let cancelled = raw(&Failure::new(Code::Cancelled, "the device was destroyed or left its group"));
+            // SAFETY: registered by us, retired once; the status is taken over.
+            unsafe {
+                sys::iree_async_frontier_tracker_retire_axis(
+                    self.tracker.get(),
+                    self.axis(ordinal),
+                    cancelled,
+                );
+            }
+        }
+    }
+
+    /// It is neither the device's own nor the last one any more, so that it may go with its group.
+    fn spare(&self) {
+        *SPARE.lock().entry(self.tracker.get() as usize).or_default() += 1;
+        self.spare.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the tracker has no references but those of spare memberships, of this device and of others of ours. Nobody
+    /// can get one then, and so it stays.
+    fn is_gone(&self) -> bool {
+        if !self.spare.load(Ordering::Relaxed) {
+            return false;
+        }
+        let spare = SPARE.lock();
+        let ours = spare.get(&(self.tracker.get() as usize)).copied().unwrap_or(0);
+        references(&self.tracker).is_some_and(|count| count <= ours)
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if !self.spare.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut spare = SPARE.lock();
+        let tracker = self.tracker.get() as usize;
+        if let Some(count) = spare.get_mut(&tracker) {
+            *count -= 1;
+            if *count == 0 {
+                spare.remove(&tracker);
+            }
+        }
+    }
+}
+
+/// For each tracker, how many references to it are those of memberships that may go, of whatever device.
+static SPARE: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+/// How many references there are to a tracker; nothing, if that cannot be found out.
+///
+/// IREE keeps the count where every counted object of its has it, at the beginning, but does not say so in a header.
+/// So it is looked at whether the word there counts: one reference more must show. Where nobody else has the tracker
+/// nobody can come between.
+fn references(tracker: &Retained<sys::iree_async_frontier_tracker_t>) -> Option<usize> {
+    // SAFETY: the tracker is alive, larger than its count, and aligned for it; whatever the word is, IREE changes it by
+    // atomics or not at all after the tracker was made.
+    let word = unsafe { AtomicI32::from_ptr(tracker.get().cast::<sys::iree_atomic_ref_count_t>()) };
+    let count = word.load(Ordering::Acquire);
+    let another = tracker.clone();
+    let counts = word.load(Ordering::Acquire) == count.wrapping_add(1);
+    drop(another);
+    usize::try_from(count).ok().filter(|_| counts && word.load(Ordering::Acquire) == count)
+}
+
+/// How many descriptions are kept: whoever asked for one reads it where it is.
+const KEPT: usize = 16;
+
+/// What C is shown of the group that was joined last. A place is written again only after many more groups were joined.
+struct Shown {
+    places: [UnsafeCell<Info>; KEPT],
+    current: AtomicPtr<Info>,
+    ordinal: AtomicU32,
+    next: AtomicUsize,
+}
+
+// SAFETY: a place is written by one thread at a time, before it is shown, and long after anybody looked at it.
+unsafe impl Send for Shown {}
+// SAFETY: as above.
+unsafe impl Sync for Shown {}
+
+impl Default for Shown {
+    fn default() -> Self {
+        Self {
+            places: std::array::from_fn(|_| UnsafeCell::default()),
+            current: AtomicPtr::default(),
+            ordinal: AtomicU32::new(0),
+            next: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Shown {
+    /// Called by one thread at a time.
+    fn show(&self, info: Option<Info>) {
+        self.ordinal.store(info.map_or(0, |info| info.topology_index), Ordering::Relaxed);
+        let mut place = std::ptr::null_mut();
+        if let Some(info) = info {
+            let next = self.next.fetch_add(1, Ordering::Relaxed) % KEPT;
+            place = self.places.get(next).map_or(std::ptr::null_mut(), UnsafeCell::get);
+            // SAFETY: nobody is shown this place.
+            unsafe { place.write(info) };
+        }
+        self.current.store(place, Ordering::Release);
+    }
+}
+
+/// An axis of no tracker's, which is reached for good.
+const DONE: sys::iree_async_axis_t = 0;
+
+/// A frontier that is reached, for pools of our own, which ask [`Frontiers::reached`].
+pub(crate) fn done() -> sys::iree_async_single_frontier_t {
+    let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
+    if let Some(entry) = frontier.entries.first_mut() {
+        *entry = sys::iree_async_frontier_entry_t { axis: DONE, epoch: 1 };
+    }
+    frontier
+}
+
+/// The axis of a queue of the device whose first axis is `base`.
+fn axis(base: sys::iree_async_axis_t, ordinal: usize) -> sys::iree_async_axis_t {
+    // A device has at most 64 queues, so the number fits.
+    let ordinal = u8::try_from(ordinal).unwrap_or(u8::MAX);
+    // SAFETY: plain arithmetic on numbers, in C.
+    unsafe {
+        sys::iree_async_axis_make_queue(
+            sys::iree_async_axis_session(base),
+            sys::iree_async_axis_machine(base),
+            sys::iree_async_axis_device_index(base),
+            ordinal,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::c_void;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    fn tracker() -> Retained<sys::iree_async_frontier_tracker_t> {
+        let mut tracker = std::ptr::null_mut();
+        // SAFETY: what is made is adopted once.
+        unsafe {
+            let options = sys::iree_async_frontier_tracker_options_default();
+            let system = sys::iree_allocator_system();
+            check(sys::iree_async_frontier_tracker_create(options, system, &raw mut tracker)).unwrap();
+            Retained::adopt(tracker).unwrap()
+        }
+    }
+
+    fn info(tracker: &Retained<sys::iree_async_frontier_tracker_t>) -> Info {
+        let mut info = Info::default();
+        info.frontier.tracker = tracker.get();
+        // SAFETY: plain arithmetic on numbers, in C.
+        info.frontier.base_axis = unsafe { sys::iree_async_axis_make_queue(1, 0, 0, 0) };
+        info
+    }
+
+    /// Somebody who waits for an epoch of an axis, and does something when it is told.
+    struct Waiter {
+        waiter: sys::iree_async_frontier_waiter_t,
+        frontier: sys::iree_async_single_frontier_t,
+        then: Box<dyn Fn(Result)>,
+    }
+
+    impl Waiter {
+        /// It stays where it is until it is told, as trackers keep its address.
+        fn wait(tracker: Tracker, axis: sys::iree_async_axis_t, epoch: u64, then: impl Fn(Result) + 'static) {
+            unsafe extern "C" fn told(user: *mut c_void, status: sys::iree_status_t) {
+                // SAFETY: the box that was given away below, told once; the status is ours.
+                let (waiter, outcome) = unsafe { (Box::from_raw(user.cast::<Waiter>()), check(status)) };
+                (waiter.then)(outcome);
+            }
+            let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
+            frontier.entries[0] = sys::iree_async_frontier_entry_t { axis, epoch };
+            let waiter = sys::iree_async_frontier_waiter_t::default();
+            let waiter = Box::into_raw(Box::new(Waiter { waiter, frontier, then: Box::new(then) }));
+            // SAFETY: the tracker is alive, and what it keeps stays until it is told.
+            unsafe {
+                check(sys::iree_async_frontier_tracker_wait(
+                    tracker,
+                    (&raw const (*waiter).frontier).cast(),
+                    Some(told),
+                    waiter.cast(),
+                    &raw mut (*waiter).waiter,
+                ))
+                .unwrap();
+            }
+        }
+    }
+
+    /// Runs something on a thread of its own, and is there when it hangs.
+    fn in_time(work: impl FnOnce() + Send + 'static) {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            work();
+            tell.send(()).unwrap();
+        });
+        told.recv_timeout(Duration::from_secs(10)).expect("it hangs or fails");
+    }
+
+    #[test]
+    fn whoever_hears_that_an_axis_is_given_up_may_join_and_leave() {
+        for way in ["leave", "retire"] {
+            in_time(move || {
+                let (first, second) = (tracker(), tracker());
+                let frontiers = Arc::new(Frontiers::new(1));
+                // SAFETY: the trackers are alive.
+                unsafe { frontiers.join(&info(&first)).unwrap() };
+                let (tell, told) = mpsc::channel();
+                let then = {
+                    let frontiers = frontiers.clone();
+                    move |outcome: Result| {
+                        // SAFETY: the tracker is alive.
+                        unsafe { frontiers.join(&info(&second)).unwrap() };
+                        frontiers.leave();
+                        tell.send(outcome.unwrap_err().code()).unwrap();
+                    }
+                };
+                Waiter::wait(first.get(), info(&first).frontier.base_axis, 1, then);
+                match way {
+                    "leave" => frontiers.leave(),
+                    _ => frontiers.retire(),
+                }
+                assert_eq!(told.recv().unwrap(), Code::Cancelled);
+            });
+        }
+    }
+
+    /// async/frontier_tracker.h: an axis is retired when nothing advances it any more.
+    #[test]
+    fn an_axis_that_is_being_advanced_is_retired_after_that() {
+        in_time(|| {
+            let tracker = tracker();
+            let axis = info(&tracker).frontier.base_axis;
+            let frontiers = Arc::new(Frontiers::new(1));
+            // SAFETY: the tracker is alive.
+            unsafe { frontiers.join(&info(&tracker)).unwrap() };
+            let (log, early) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(None)));
+            let then = {
+                let seen = early.clone();
+                let (frontiers, tracker, log) = (frontiers.clone(), tracker.get(), log.clone());
+                move |outcome: Result| {
+                    outcome.unwrap();
+                    frontiers.leave();
+                    let later = log.clone();
+                    Waiter::wait(tracker, axis, 7, move |outcome| {
+                        later.lock().push(outcome.unwrap_err().code());
+                    });
+                    *seen.lock() = Some(log.lock().is_empty());
+                }
+            };
+            Waiter::wait(tracker.get(), axis, 1, then);
+            frontiers.own().unwrap().advance(0, 1);
+            assert_eq!(*early.lock(), Some(true), "it is retired while it is being advanced");
+            assert_eq!(*log.lock(), [Code::Cancelled], "it is retired by now");
+            assert!(frontiers.own().is_none());
+        });
+    }
+}

@@ -1,0 +1,787 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! IREE's semaphores as timelines of the engine.
+//!
+//! The truth about a semaphore of ours, its value and its failure, is the engine's, behind its registration. IREE keeps a
+//! copy and the host's waiters in a structure of its own, and reads them there without asking the driver. So each step
+//! is *shown* to that structure as it is made, by plain stores, and its waiters are told afterwards, on a thread that
+//! may call a program back. Whoever signals from the host goes through a slot of ours and so through the engine; a failure
+//! from the host is in IREE's structure first, which calls no slot before, and the engine hears of it right after: what
+//! is signalled, submitted or ends in between looks there and fails. What the device side
+//! waits for never goes into IREE's list of timepoints, which is searched from end to end at each signal; it
+//! stays in the engine's ordered lists.
+//!
+//! A semaphore of ours is recognised by its vtable, a `static` with one address. Every other one, and one of another
+//! device of ours, is *foreign*: it is watched and signalled through IREE's own interface (rule S9).
+
+use crate::ffi::constants::WAIT_FOR_ALL;
+use crate::ffi::object::{Counted, HostAllocator};
+use crate::ffi::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
+use crate::sync::frontier::Frontiers;
+use crate::sync::proactor::Proactor;
+use crate::sync::{teardown, watch, write_back};
+use hal_semaphore::timeline::{Registration, Timeline, TimelineValues, Watcher};
+use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, Point, SignalError};
+use hal_sys as sys;
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI64, AtomicIsize, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How long a waiting thread spins before it sleeps.
+const WAIT_SPIN: Duration = Duration::from_micros(20);
+
+/// How long `query` spins at most, while work in a queue is about to signal the semaphore: about what it costs to be woken,
+/// since those who query once and then sleep are whom it is for.
+const QUERY_SPIN: Duration = Duration::from_micros(50);
+
+/// A wait with less time left than that, in nanoseconds, does not spin.
+const HURRY: i64 = 50_000;
+
+/// How many axes a semaphore remembers of what led up to its value.
+const FRONTIER_CAPACITY: u8 = 8;
+
+/// A semaphore of ours. IREE's part comes first, and its frontier's storage behind everything.
+#[repr(C)]
+pub(crate) struct Semaphore {
+    base: UnsafeCell<sys::iree_async_semaphore_t>,
+    allocator: HostAllocator,
+    registration: Registration,
+    frontiers: Arc<Frontiers>,
+    spin: Arc<AdaptiveSpin>,
+    /// IREE's part imports and exports fences with it.
+    proactor: Arc<Proactor>,
+    /// The last promised value that a query has spun for.
+    looked_ahead: AtomicU64,
+    failure: OnceLock<Failure>,
+}
+
+impl Semaphore {
+    /// A new semaphore, owned by the caller.
+    pub(crate) fn create(
+        allocator: HostAllocator,
+        proactor: Arc<Proactor>,
+        initial: u64,
+        registration: Registration,
+        frontiers: Arc<Frontiers>,
+        spin: Arc<AdaptiveSpin>,
+    ) -> Result<*mut sys::iree_hal_semaphore_t> {
+        let (mut offset, mut total) = (0, 0);
+        let mut memory: *mut c_void = std::ptr::null_mut();
+        // SAFETY: the layout is that of our structure; the memory is zeroed by the allocator; every field is written
+        // before anybody sees the semaphore.
+        unsafe {
+            let size = size_of::<Semaphore>();
+            check(sys::iree_async_semaphore_layout(
+                size,
+                FRONTIER_CAPACITY,
+                &raw mut offset,
+                &raw mut total,
+            ))?;
+            check(sys::iree_allocator_malloc(allocator.raw(), total, &raw mut memory))?;
+            let semaphore = memory.cast::<Semaphore>();
+            let vtable = &raw const VTABLE.async_;
+            sys::iree_async_semaphore_initialize(
+                vtable,
+                proactor.get(),
+                initial,
+                offset,
+                FRONTIER_CAPACITY,
+                semaphore.cast(),
+            );
+            (&raw mut (*semaphore).allocator).write(allocator);
+            (&raw mut (*semaphore).registration).write(registration);
+            (&raw mut (*semaphore).frontiers).write(frontiers);
+            (&raw mut (*semaphore).spin).write(spin);
+            (&raw mut (*semaphore).proactor).write(proactor);
+            (&raw mut (*semaphore).looked_ahead).write(AtomicU64::new(0));
+            (&raw mut (*semaphore).failure).write(OnceLock::new());
+            Ok(semaphore.cast())
+        }
+    }
+
+    /// Whether a semaphore is of the device with these frontiers.
+    ///
+    /// # Safety
+    ///
+    /// The semaphore is alive, or null.
+    pub(crate) unsafe fn is_of(
+        semaphore: *mut sys::iree_hal_semaphore_t,
+        frontiers: &Arc<Frontiers>,
+    ) -> bool {
+        let Some(semaphore) = NonNull::new(semaphore) else { return false };
+        // Only borrowed, for this call.
+        let timeline = std::mem::ManuallyDrop::new(IreeTimeline(semaphore));
+        timeline.ours().is_some_and(|own| Arc::ptr_eq(&own.frontiers, frontiers))
+    }
+
+    /// Spins briefly if work that has its place in a queue is about to signal, once for each value that is promised.
+    fn look_ahead(&self) {
+        let Some(promised) = self.registration.promised() else { return };
+        // Written only when it changes, and it matters little who of two threads that ask at once spins.
+        if self.looked_ahead.load(Ordering::Relaxed) >= promised {
+            return;
+        }
+        self.looked_ahead.store(promised, Ordering::Relaxed);
+        let over = || self.value() >= promised || self.failure_word().load(Ordering::Acquire) != 0;
+        if !over() {
+            self.spin.spin_until(QUERY_SPIN, over);
+        }
+    }
+
+    fn value(&self) -> u64 {
+        self.registration.value()
+    }
+
+    /// Repeats a value in the C structure. Called for one step at a time, in their order.
+    fn show(&self, value: u64) {
+        let value = i64::try_from(value).unwrap_or(i64::MAX);
+        self.value_word().store(value, Ordering::Release);
+    }
+
+    #[inline]
+    fn value_word(&self) -> &AtomicI64 {
+        // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore.
+        unsafe { AtomicI64::from_ptr(&raw mut (*self.base.get()).timeline_value) }
+    }
+
+    /// Wakes the host's waiters for a value, and tells them and others that nothing unknown led up to it, if what is known
+    /// to have led up to it found room.
+    ///
+    /// # Safety
+    ///
+    /// The frontier is valid, or null.
+    unsafe fn wake(&self, value: u64, frontier: *const sys::iree_async_frontier_t) {
+        let base = self.base.get();
+        // SAFETY: the semaphore is alive, and its parts are changed by atomics or under its own lock; the frontier is
+        // read during the call.
+        unsafe {
+            if frontier.is_null() || sys::iree_async_semaphore_merge_frontier(base, frontier) {
+                let untainted = AtomicI64::from_ptr(&raw mut (*base).last_untainted_value);
+                untainted.fetch_max(i64::try_from(value).unwrap_or(i64::MAX), Ordering::AcqRel);
+            }
+        }
+        self.dispatch(value);
+    }
+
+    /// Calls those whose value is reached.
+    fn dispatch(&self, value: u64) {
+        // SAFETY: the semaphore is alive; its list is changed under its own lock.
+        unsafe {
+            sys::iree_async_semaphore_dispatch_timepoints(self.base.get(), value);
+        }
+    }
+
+    /// Fails the C structure, unless the program has failed it already: then says with what. Its waiters are not told.
+    fn show_failure(&self, failure: &Failure) -> Option<Failure> {
+        let status = raw(failure);
+        let ours = status as isize;
+        match self.failure_word().compare_exchange(0, ours, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                // Keeps the identity of the cause.
+                let _ = self.failure.set(failure.clone());
+                None
+            }
+            Err(_) => {
+                // SAFETY: the status is ours, and nobody has seen it.
+                unsafe { sys::iree_status_free(status) };
+                self.cause()
+            }
+        }
+    }
+
+    /// Tells the host's waiters of a failure that was shown; first those whose value came before it.
+    fn wake_failed(&self) {
+        self.dispatch(self.value());
+        let status = self.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
+        let base = self.base.get();
+        // SAFETY: the semaphore is alive; a published failure lives as long as it, and is only borrowed.
+        unsafe { sys::iree_async_semaphore_dispatch_timepoints_failed(base, status) };
+    }
+
+    /// Whether anybody is in IREE's list of waiters. Whoever comes into it later looks at the value under its lock.
+    fn has_waiters(&self) -> bool {
+        let base = self.base.get();
+        // SAFETY: the list is read under the semaphore's own lock.
+        unsafe {
+            sys::iree_slim_mutex_lock(&raw mut (*base).mutex);
+            let any = !(*base).timepoints_head.is_null();
+            sys::iree_slim_mutex_unlock(&raw mut (*base).mutex);
+            any
+        }
+    }
+
+    /// The failure of the C structure in our terms, made once.
+    #[inline]
+    fn cause(&self) -> Option<Failure> {
+        // Whoever makes it is there first.
+        let status = self.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
+        if status.is_null() { None } else { Some(self.described(status)) }
+    }
+
+    /// The same for a failure that is there.
+    #[cold]
+    fn described(&self, status: sys::iree_status_t) -> Failure {
+        // SAFETY: a published failure lives as long as its semaphore.
+        self.failure.get_or_init(|| unsafe { describe(status) }).clone()
+    }
+
+    #[inline]
+    fn failure_word(&self) -> &AtomicIsize {
+        // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore.
+        unsafe { AtomicIsize::from_ptr(&raw mut (*self.base.get()).failure_status) }
+    }
+}
+
+/// The value of a semaphore of whatever driver: they all push their completions into the C structure.
+///
+/// # Safety
+///
+/// The semaphore is alive.
+unsafe fn value(base: *const sys::iree_async_semaphore_t) -> u64 {
+    // SAFETY: IREE declares the field atomic and accesses it so; it lives as long as the semaphore.
+    let word = unsafe { AtomicI64::from_ptr((&raw const (*base).timeline_value).cast_mut()) };
+    u64::try_from(word.load(Ordering::Acquire)).unwrap_or(0)
+}
+
+/// A handle on a semaphore: clone retains, drop releases.
+#[repr(transparent)]
+pub(crate) struct IreeTimeline(NonNull<sys::iree_hal_semaphore_t>);
+
+// SAFETY: semaphores are counted atomically and used from any thread.
+unsafe impl Send for IreeTimeline {}
+// SAFETY: as above.
+unsafe impl Sync for IreeTimeline {}
+
+impl Clone for IreeTimeline {
+    #[inline]
+    fn clone(&self) -> Self {
+        // SAFETY: a handle means that the semaphore is alive.
+        unsafe { sys::iree_hal_semaphore_t::retain(self.0.as_ptr()) };
+        Self(self.0)
+    }
+}
+
+impl Drop for IreeTimeline {
+    fn drop(&mut self) {
+        let _inside = teardown::enter();
+        // SAFETY: a handle owns a reference.
+        unsafe { sys::iree_hal_semaphore_t::release(self.0.as_ptr()) };
+    }
+}
+
+impl IreeTimeline {
+    /// Takes over a reference.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns a reference to the semaphore, and no longer has it afterwards; or the pointer is null.
+    pub(crate) unsafe fn adopt(semaphore: *mut sys::iree_hal_semaphore_t) -> Option<Self> {
+        NonNull::new(semaphore).map(Self)
+    }
+
+    /// Sleeps until the value is reached, or can no longer be.
+    pub(crate) fn wait(&self, value: u64) -> Result {
+        // SAFETY: the semaphore is alive.
+        unsafe {
+            check(sys::iree_hal_semaphore_wait(self.0.as_ptr(), value, sys::iree_infinite_timeout(), 0))
+        }
+    }
+
+    fn base(&self) -> *mut sys::iree_async_semaphore_t {
+        self.0.as_ptr().cast()
+    }
+
+    /// The semaphore as one of this library's, of whatever device, if it is.
+    #[inline]
+    fn ours(&self) -> Option<&Semaphore> {
+        // SAFETY: a handle means that the semaphore is alive, and every HAL semaphore begins with IREE's structure.
+        let vtable = unsafe { (*self.base()).vtable };
+        let ours = std::ptr::eq(vtable.cast(), &raw const VTABLE);
+        // SAFETY: only `create` makes semaphores with this table; alive as long as the handle.
+        ours.then(|| unsafe { self.0.cast::<Semaphore>().as_ref() })
+    }
+
+    /// Whether the value is reached already, by a load.
+    #[inline]
+    pub(crate) fn reached(&self, value: u64) -> bool {
+        self.failure().is_none() && self.value() >= value
+    }
+}
+
+impl Timeline for IreeTimeline {
+    type Watch = Watch;
+
+    #[inline]
+    fn registration(&self) -> Option<&Registration> {
+        Some(&self.ours()?.registration)
+    }
+
+    fn identity(&self) -> usize {
+        self.base().addr()
+    }
+
+    fn value(&self) -> u64 {
+        // SAFETY: a handle means that the semaphore is alive.
+        unsafe { value(self.base()) }
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        match self.ours() {
+            Some(semaphore) => semaphore.cause(),
+            None => {
+                // SAFETY: as for the value; a published failure lives as long as its semaphore.
+                unsafe {
+                    let word = AtomicIsize::from_ptr(&raw mut (*self.base()).failure_status);
+                    let status = word.load(Ordering::Acquire) as sys::iree_status_t;
+                    (!status.is_null()).then(|| describe(status))
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn show(&self, state: std::result::Result<u64, (u64, &Failure)>) -> Option<Failure> {
+        let semaphore = self.ours()?;
+        match state {
+            Ok(value) => match semaphore.cause() {
+                None => {
+                    semaphore.show(value);
+                    None
+                }
+                failed => failed,
+            },
+            Err((_, failure)) => semaphore.show_failure(failure),
+        }
+    }
+
+    #[inline]
+    fn failed_before(&self) -> Option<Failure> {
+        self.ours()?.cause()
+    }
+
+    fn has_waiters(&self) -> bool {
+        self.ours().is_some_and(Semaphore::has_waiters)
+    }
+
+    fn notify(&self, state: std::result::Result<u64, &Failure>, by: Option<Point>) {
+        let _inside = teardown::enter();
+        let Some(semaphore) = self.ours() else { return };
+        match state {
+            // A value that was refused, because the semaphore was past it or had failed, is shown nowhere.
+            Ok(value) => {
+                let frontier = by.and_then(|point| semaphore.frontiers.at(point));
+                let frontier = frontier.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+                // SAFETY: a frontier of one entry is a frontier.
+                unsafe { semaphore.wake(value.min(semaphore.value()), frontier.cast()) };
+            }
+            Err(_) => semaphore.wake_failed(),
+        }
+    }
+
+    fn deliver(&self, state: std::result::Result<u64, &Failure>) {
+        let _inside = teardown::enter();
+        // SAFETY: the semaphore is alive; a failure's status is taken over. A signal that comes too late is refused,
+        // and nobody is waiting for it then.
+        unsafe {
+            match state {
+                Ok(value) => {
+                    drop(check(sys::iree_hal_semaphore_signal(self.0.as_ptr(), value, std::ptr::null())))
+                }
+                Err(failure) => sys::iree_hal_semaphore_fail(self.0.as_ptr(), raw(failure)),
+            }
+        }
+    }
+
+    fn watch(&self, value: u64, watcher: Watcher) -> Watch {
+        Watch::new(self, value, watcher)
+    }
+}
+
+/// Semaphores and values as C has them: two arrays that are lent for a call.
+pub(crate) struct List<'a> {
+    semaphores: &'a [IreeTimeline],
+    values: &'a [u64],
+}
+
+impl<'a> List<'a> {
+    /// The list of a call.
+    ///
+    /// # Safety
+    ///
+    /// The list is valid during `'a`, as IREE's interface promises for the length of a call.
+    #[inline]
+    pub(crate) unsafe fn new(list: &'a sys::iree_hal_semaphore_list_t) -> Result<Self> {
+        // SAFETY: valid during `'a`, as the caller promises.
+        let (pointers, values) = unsafe {
+            let pointers = crate::ffi::object::slice(list.semaphores.cast_const(), list.count)?;
+            (pointers, crate::ffi::object::slice(list.payload_values.cast_const(), list.count)?)
+        };
+        if pointers.iter().any(|pointer| pointer.is_null()) {
+            return Err(invalid("a semaphore list holds no semaphore in one of its places"));
+        }
+        // SAFETY: a handle is a pointer to a semaphore that is not null, which all of these are, and is only borrowed here.
+        let semaphores = unsafe { std::slice::from_raw_parts(pointers.as_ptr().cast(), pointers.len()) };
+        Ok(Self { semaphores, values })
+    }
+
+    /// An empty list.
+    pub(crate) fn empty() -> Self {
+        Self { semaphores: &[], values: &[] }
+    }
+
+    /// The same list.
+    pub(crate) fn borrow(&self) -> List<'a> {
+        List { semaphores: self.semaphores, values: self.values }
+    }
+
+    /// Whether each value is reached.
+    pub(crate) fn reached(&self) -> bool {
+        self.semaphores.iter().zip(self.values).all(|(semaphore, &value)| semaphore.reached(value))
+    }
+
+    /// References of our own.
+    pub(crate) fn to_owned(&self) -> OwnedList {
+        OwnedList { semaphores: self.semaphores.to_vec(), values: self.values.to_vec() }
+    }
+}
+
+impl TimelineValues<IreeTimeline> for List<'_> {
+    fn len(&self) -> usize {
+        self.semaphores.len()
+    }
+
+    fn get(&self, index: usize) -> Option<(&IreeTimeline, u64)> {
+        Some((self.semaphores.get(index)?, *self.values.get(index)?))
+    }
+}
+
+/// A semaphore list that we keep.
+#[derive(Default)]
+pub(crate) struct OwnedList {
+    semaphores: Vec<IreeTimeline>,
+    values: Vec<u64>,
+}
+
+impl OwnedList {
+    /// The list for a call to C, which may read it until we are dropped.
+    pub(crate) fn raw(&mut self) -> sys::iree_hal_semaphore_list_t {
+        sys::iree_hal_semaphore_list_t {
+            count: self.semaphores.len(),
+            semaphores: self.semaphores.as_mut_ptr().cast(),
+            payload_values: self.values.as_mut_ptr(),
+        }
+    }
+
+    /// One more semaphore, and a value of it.
+    pub(crate) fn push(&mut self, semaphore: IreeTimeline, value: u64) {
+        self.semaphores.push(semaphore);
+        self.values.push(value);
+    }
+
+    /// References of our own to what another list has.
+    pub(crate) fn extend(&mut self, list: &List<'_>) {
+        self.semaphores.extend_from_slice(list.semaphores);
+        self.values.extend_from_slice(list.values);
+    }
+
+    /// The list, lent.
+    pub(crate) fn borrow(&self) -> List<'_> {
+        List { semaphores: &self.semaphores, values: &self.values }
+    }
+
+    /// Signals or fails all of it.
+    pub(crate) fn signal_or_fail(mut self, outcome: std::result::Result<(), &Failure>) {
+        let _inside = teardown::enter();
+        // SAFETY: the list is alive; the status is taken over.
+        unsafe {
+            match outcome {
+                // A semaphore that cannot be signalled has failed, or somebody else was there first: the others can.
+                Ok(()) => {
+                    for (semaphore, &value) in self.semaphores.iter().zip(&self.values) {
+                        drop(check(sys::iree_hal_semaphore_signal(
+                            semaphore.0.as_ptr(),
+                            value,
+                            std::ptr::null(),
+                        )));
+                    }
+                }
+                Err(failure) => sys::iree_hal_semaphore_list_fail(self.raw(), raw(failure)),
+            }
+        }
+    }
+}
+
+/// A wait for a foreign semaphore; dropping it takes it back. Its entry in IREE's list is counted: one reference is
+/// the watch's, one is IREE's until the callback has run or the entry was cancelled.
+pub(crate) struct Watch {
+    entry: Arc<Entry>,
+    semaphore: IreeTimeline,
+}
+
+/// What IREE's list points at.
+struct Entry {
+    timepoint: UnsafeCell<sys::iree_async_semaphore_timepoint_t>,
+    value: u64,
+    watcher: Watcher,
+}
+
+// SAFETY: the timepoint is IREE's from registration on, under its own lock.
+unsafe impl Send for Entry {}
+// SAFETY: as above; the rest is shared safely.
+unsafe impl Sync for Entry {}
+
+impl Watch {
+    fn new(semaphore: &IreeTimeline, value: u64, watcher: Watcher) -> Self {
+        let timepoint = UnsafeCell::new(sys::iree_async_semaphore_timepoint_t::default());
+        let entry = Arc::new(Entry { timepoint, value, watcher });
+        let theirs = Arc::into_raw(entry.clone());
+        // SAFETY: nobody else has the entry yet. It stays where it is as long as anybody counts it, and IREE's reference
+        // is given up by the callback or by cancelling.
+        let registered = unsafe {
+            let timepoint = entry.timepoint.get();
+            (*timepoint).callback = Some(reached);
+            (*timepoint).user_data = theirs.cast_mut().cast();
+            check(sys::iree_async_semaphore_acquire_timepoint(semaphore.base(), value, timepoint))
+        };
+        if let Err(failure) = registered {
+            // SAFETY: nothing was registered, so the reference was not taken.
+            drop(unsafe { Arc::from_raw(theirs) });
+            entry.watcher.notify(Err(failure));
+        }
+        Self { entry, semaphore: semaphore.clone() }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // SAFETY: the entry was registered with this semaphore, or is not in its list.
+        unsafe {
+            if sys::iree_async_semaphore_cancel_timepoint(self.semaphore.base(), self.entry.timepoint.get()) {
+                // The callback will not come, so its reference is ours to give up.
+                Arc::decrement_strong_count(Arc::as_ptr(&self.entry));
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn reached(
+    user_data: *mut c_void,
+    _timepoint: *mut sys::iree_async_semaphore_timepoint_t,
+    status: sys::iree_status_t,
+) {
+    guard_or((), || {
+        // SAFETY: IREE gives its reference back with the one call that it makes; the status is ours to consume.
+        let (entry, outcome) =
+            unsafe { (Arc::from_raw(user_data.cast_const().cast::<Entry>()), check(status)) };
+        let outcome = outcome.and_then(|()| write_back::before_signal());
+        entry.watcher.notify(outcome.map(|()| entry.value));
+    });
+}
+
+/// The one vtable of our semaphores.
+static VTABLE: sys::iree_hal_semaphore_vtable_t = sys::iree_hal_semaphore_vtable_t {
+    async_: sys::iree_async_semaphore_vtable_t {
+        destroy: Some(destroy),
+        query: Some(query),
+        signal: Some(signal),
+        on_fail: Some(on_fail),
+    },
+    wait: Some(wait),
+    import_timepoint: Some(import_timepoint),
+    export_timepoint: Some(export_timepoint),
+};
+
+unsafe extern "C" fn destroy(base: *mut sys::iree_async_semaphore_t) {
+    guard_or((), || {
+        let semaphore = base.cast::<Semaphore>();
+        // SAFETY: the last reference is gone. Waiters that are left are told by IREE first.
+        unsafe {
+            sys::iree_async_semaphore_deinitialize(base);
+            let allocator = (*semaphore).allocator;
+            (&raw mut (*semaphore).registration).drop_in_place();
+            (&raw mut (*semaphore).frontiers).drop_in_place();
+            (&raw mut (*semaphore).spin).drop_in_place();
+            (&raw mut (*semaphore).failure).drop_in_place();
+            (&raw mut (*semaphore).proactor).drop_in_place();
+            sys::iree_allocator_free(allocator.raw(), semaphore.cast());
+        }
+    });
+}
+
+/// A query does not block. IREE's module queries a fence once and then sleeps in code of its own, so that this is the only
+/// place where a spin can save it the sleep. A semaphore that queued work is about to signal is therefore spun on first, for
+/// [`QUERY_SPIN`] at most, as long as that pays, and by the first query after that work was queued alone: a program that
+/// polls gets every further answer at once.
+unsafe extern "C" fn query(base: *mut sys::iree_async_semaphore_t) -> u64 {
+    // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
+    let semaphore = unsafe { &*base.cast::<Semaphore>() };
+    guard_or((), || semaphore.look_ahead());
+    match semaphore.failure_word().load(Ordering::Acquire) {
+        0 => semaphore.value(),
+        // SAFETY: a published failure lives as long as its semaphore.
+        status => unsafe { sys::iree_hal_status_as_semaphore_failure(status as sys::iree_status_t) },
+    }
+}
+
+unsafe extern "C" fn signal(
+    base: *mut sys::iree_async_semaphore_t,
+    value: u64,
+    frontier: *const sys::iree_async_frontier_t,
+) -> sys::iree_status_t {
+    guard(|| {
+        // Waiters are called from here, and may let go of the device.
+        let _inside = teardown::enter();
+        if value > MAX_VALUE {
+            let message =
+                format!("cannot signal {value}: it is past the largest a semaphore can reach, {MAX_VALUE}");
+            return Err(invalid(message));
+        }
+        write_back::before_signal()?;
+        // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
+        let semaphore = unsafe { &*base.cast::<Semaphore>() };
+        // The engine may not have heard of a failure yet.
+        if let Some(failure) = semaphore.cause() {
+            return Err(failure);
+        }
+        semaphore.registration.signal_and(value, || semaphore.show(value)).map_err(|error| match error {
+            SignalError::Failed { failure, .. } => failure,
+            error => invalid(error.to_string()),
+        })?;
+        // SAFETY: the frontier is null or C's for the call.
+        unsafe { semaphore.wake(value, frontier) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn on_fail(base: *mut sys::iree_async_semaphore_t, _code: sys::iree_status_code_t) {
+    guard_or((), || {
+        // SAFETY: IREE passes a live semaphore of ours whose failure is published.
+        let semaphore = unsafe { &*base.cast::<Semaphore>() };
+        if let Some(failure) = semaphore.cause() {
+            semaphore.registration.fail(&failure);
+        }
+    });
+}
+
+unsafe extern "C" fn wait(
+    semaphore: *mut sys::iree_hal_semaphore_t,
+    value: u64,
+    timeout: sys::iree_timeout_t,
+    flags: sys::iree_async_wait_flags_t,
+) -> sys::iree_status_t {
+    let mut base: *mut sys::iree_async_semaphore_t = semaphore.cast();
+    // SAFETY: plain arithmetic.
+    let deadline = unsafe { sys::iree_timeout_as_deadline_ns(timeout) };
+    let timeout = sys::iree_timeout_t { type_: sys::IREE_TIMEOUT_ABSOLUTE, nanos: deadline };
+    guard_or((), || {
+        // SAFETY: a clock.
+        let left = deadline.saturating_sub(unsafe { sys::iree_time_now() });
+        if let Some(semaphore) = NonNull::new(semaphore).filter(|_| left > HURRY) {
+            // Only borrowed: the caller keeps the semaphore for the call.
+            let timeline = std::mem::ManuallyDrop::new(IreeTimeline(semaphore));
+            let over = || timeline.value() >= value || timeline.failure().is_some();
+            // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
+            let spin = unsafe { &semaphore.cast::<Semaphore>().as_ref().spin };
+            spin.spin_until(WAIT_SPIN, || over() || watch::is_busy());
+            if !over() {
+                watch::watch(Duration::from_nanos(left.unsigned_abs()), over);
+            }
+        }
+    });
+    // SAFETY: the arrays have one element each and live through the call.
+    unsafe {
+        sys::iree_async_semaphore_multi_wait(
+            WAIT_FOR_ALL,
+            &raw mut base,
+            &raw const value,
+            1,
+            timeout,
+            flags,
+            sys::iree_allocator_system(),
+        )
+    }
+}
+
+unsafe extern "C" fn import_timepoint(
+    _semaphore: *mut sys::iree_hal_semaphore_t,
+    _value: u64,
+    _queue_affinity: sys::iree_hal_queue_affinity_t,
+    _timepoint: sys::iree_hal_external_timepoint_t,
+) -> sys::iree_status_t {
+    guard(|| Err(unimplemented(Missing::TimepointImport)))
+}
+
+unsafe extern "C" fn export_timepoint(
+    _semaphore: *mut sys::iree_hal_semaphore_t,
+    _value: u64,
+    _queue_affinity: sys::iree_hal_queue_affinity_t,
+    _requested_type: sys::iree_hal_external_timepoint_type_t,
+    _requested_flags: sys::iree_hal_external_timepoint_flags_t,
+    _out: *mut sys::iree_hal_external_timepoint_t,
+) -> sys::iree_status_t {
+    guard(|| Err(unimplemented(Missing::TimepointExport)))
+}
+
+#[cfg(test)]
+#[cfg(feature = "mock")]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use hal_semaphore::Code;
+    use std::sync::mpsc::{Sender, channel};
+
+    type Told = (u64, Result);
+
+    /// A waiter of a program's.
+    #[repr(C)]
+    struct Waiter {
+        timepoint: sys::iree_async_semaphore_timepoint_t,
+        value: u64,
+        tell: Sender<Told>,
+    }
+
+    unsafe extern "C" fn tells(
+        user_data: *mut c_void,
+        _timepoint: *mut sys::iree_async_semaphore_timepoint_t,
+        status: sys::iree_status_t,
+    ) {
+        // SAFETY: made by `listen`, and called once with a status of the receiver's own.
+        unsafe {
+            let waiter = Box::from_raw(user_data.cast::<Waiter>());
+            waiter.tell.send((waiter.value, check(status))).unwrap();
+        }
+    }
+
+    fn listen(timeline: &IreeTimeline, value: u64, tell: &Sender<Told>) {
+        let timepoint = sys::iree_async_semaphore_timepoint_t::default();
+        let waiter = Box::into_raw(Box::new(Waiter { timepoint, value, tell: tell.clone() }));
+        // SAFETY: the waiter stays where it is until it is called.
+        unsafe {
+            (*waiter).timepoint.callback = Some(tells);
+            (*waiter).timepoint.user_data = waiter.cast();
+            let timepoint = &raw mut (*waiter).timepoint;
+            check(sys::iree_async_semaphore_acquire_timepoint(timeline.base(), value, timepoint)).unwrap();
+        }
+    }
+
+    /// Whoever tells of a step does so after it, and another thread may be first with the next one, a failure.
+    #[test]
+    fn waiter_whose_value_came_before_a_failure_is_told_of_the_value() {
+        let device = testing::device("mock");
+        let timeline = testing::semaphore(&device);
+        let (tell, told) = channel();
+        for value in [1, 2] {
+            listen(&timeline, value, &tell);
+        }
+        let semaphore = timeline.ours().unwrap();
+        semaphore.registration.signal_and(1, || semaphore.show(1)).unwrap();
+        assert!(told.try_recv().is_err(), "nobody has told of it yet");
+        assert!(semaphore.show_failure(&Failure::new(Code::DataLoss, "told to")).is_none());
+        semaphore.wake_failed();
+        let told: Vec<_> = told.try_iter().map(|(value, how)| (value, how.map_err(|f| f.code()))).collect();
+        assert_eq!(told, [(1, Ok(())), (2, Err(Code::DataLoss))]);
+    }
+}
