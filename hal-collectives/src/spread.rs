@@ -229,6 +229,9 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::AtomicBool;
 
+    /// Held by tests that count on who comes.
+    static COUNTED: Mutex<()> = Mutex::new(());
+
     #[test]
     fn each_grain_is_done_once_and_the_work_comes_back() {
         for grains in [1, 2, 7, 100] {
@@ -243,6 +246,7 @@ mod tests {
     /// Two grains that wait for each other need two threads: the second time the one that is idle.
     #[test]
     fn helper_comes_and_an_idle_one_is_woken() {
+        let _alone = COUNTED.lock();
         if room() == 0 {
             // One processor: nobody comes, and the owner does everything.
             let owner = std::thread::current().id();
@@ -258,6 +262,32 @@ mod tests {
             assert!(begin.elapsed() < IDLE / 2, "{:?}", begin.elapsed());
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Where as many threads wait as there are processors, nobody but them comes.
+    #[test]
+    fn threads_that_wait_help_in_place_of_others() {
+        let _alone = COUNTED.lock();
+        let waiting: Vec<Helper> = (0..=MOST).map(|_| Helper::begin()).collect();
+        assert_eq!(room(), 0);
+        let begun = Arc::new(Barrier::new(2));
+        let theirs = begun.clone();
+        let owner = std::thread::spawn(move || {
+            spread(Mutex::new(Vec::new()), 2, move |done, _| {
+                done.lock().push(std::thread::current().id());
+                // Two grains that wait for each other: one for the owner, and one for who helps.
+                theirs.wait();
+            })
+            .into_inner()
+        });
+        let end = Instant::now() + Duration::from_secs(20);
+        while !waiting.iter().any(Helper::help) {
+            assert!(Instant::now() < end, "there was nothing to help with");
+        }
+        let mut done = owner.join().unwrap();
+        done.retain(|thread| *thread == std::thread::current().id());
+        assert_eq!(done.len(), 1);
+        drop(waiting);
     }
 
     #[test]

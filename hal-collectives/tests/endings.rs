@@ -122,6 +122,47 @@ fn who_gives_up_is_not_waited_for() {
     }
 }
 
+/// However an operation ends: the thread that tells goes on, and tells of later ones too.
+#[test]
+fn callback_that_panics_leaves_the_other_ranks_told() {
+    for fails in [false, true, true] {
+        let members = group(3, LONG);
+        let first = members[0].enter(operation(SUM, 4)).unwrap();
+        let job = first.start(buffers(16), Box::new(|_| panic!("a callback of the program's")));
+        assert!(job.is_none());
+        let waits = start(&members[1], operation(SUM, 4), buffers(16)).unwrap();
+        if fails {
+            members[2].end(&Failure::new(Code::DataLoss, "bank 3 is on fire"));
+            assert_eq!(waits.outcome().unwrap_err().code(), Code::DataLoss);
+        } else {
+            let last = start(&members[2], operation(SUM, 4), buffers(16)).unwrap();
+            assert!(waits.outcome().is_ok() && last.outcome().is_ok());
+        }
+    }
+}
+
+/// Large enough to be spread over threads: whoever helped has nothing of it any more when the ranks are told.
+#[test]
+fn memory_of_a_large_operation_is_nobody_elses_when_it_is_told() {
+    for _ in 0..20 {
+        let members = group(2, LONG);
+        let all: Vec<Buffers> = members.iter().map(|_| buffers(1 << 20)).collect();
+        let (tell, told) = std::sync::mpsc::channel();
+        for (member, own) in members.iter().zip(&all) {
+            let (tell, seen) = (tell.clone(), own.send.clone().unwrap());
+            let parts = Buffers { send: Some(seen), recv: own.recv.clone() };
+            let entry = member.enter(operation(SUM, 1 << 18)).unwrap();
+            if let Some(job) = entry.start(parts, Box::new(move |outcome| tell.send(outcome).unwrap())) {
+                job();
+            }
+        }
+        for own in &all {
+            assert!(told.recv_timeout(LONG).unwrap().is_ok());
+            assert!(!own.send.as_ref().unwrap().is_shared() && !own.recv.as_ref().unwrap().is_shared());
+        }
+    }
+}
+
 #[test]
 fn who_does_not_come_is_named_when_the_time_is_over() {
     let timeout = Duration::from_millis(200);

@@ -110,8 +110,15 @@ impl<T> Slab<T> {
         Key { index: if self.free == NONE { self.fresh } else { self.free }, generation }
     }
 
+    #[cfg(test)]
     pub(crate) fn insert(&mut self, value: T) -> Key {
         let key = self.next_key();
+        self.insert_as(key, value);
+        key
+    }
+
+    /// Puts a value in under the [next key](Slab::next_key).
+    pub(crate) fn insert_as(&mut self, key: Key, value: T) {
         self.generation = key.generation;
         #[expect(clippy::expect_used, reason = "the next key names an entry that exists")]
         let entry = self.entry_mut(key.index).expect("the next key names an entry that exists");
@@ -124,7 +131,6 @@ impl<T> Slab<T> {
             self.free = next_free;
         }
         self.len += 1;
-        key
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<&T> {

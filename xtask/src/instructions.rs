@@ -30,18 +30,18 @@ const COLLECTIVES: [(&str, u64); 2] =
 
 /// What an operation may cost. Lowered when a change makes it cheaper; raised only with a reason in the commit.
 const BUDGETS: [(&str, u64); 12] = [
-    ("gate_barrier_chain", 2_450),
-    ("gate_fill_chain", 5_640),
-    ("gate_fill_cross_queue", 5_730),
-    ("gate_copy_chain", 5_890),
-    ("gate_update_chain", 5_940),
-    ("gate_held_fills", 5_400),
-    ("gate_alloca_dealloca", 16_850),
-    ("gate_fills_behind", 5_230),
-    ("gate_allocas_behind", 18_200),
-    ("gate_execute_100", 6_400),
-    ("gate_execute_100_bound", 176_000),
-    ("gate_record_100", 386_500),
+    ("gate_barrier_chain", 2_070),
+    ("gate_fill_chain", 4_870),
+    ("gate_fill_cross_queue", 4_950),
+    ("gate_copy_chain", 5_130),
+    ("gate_update_chain", 5_190),
+    ("gate_held_fills", 4_840),
+    ("gate_alloca_dealloca", 14_850),
+    ("gate_fills_behind", 4_490),
+    ("gate_allocas_behind", 16_150),
+    ("gate_execute_100", 5_600),
+    ("gate_execute_100_bound", 171_000),
+    ("gate_record_100", 392_000),
 ];
 
 pub(crate) fn run() -> Result<bool> {

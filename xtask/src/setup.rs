@@ -299,12 +299,13 @@ pub(crate) fn googletest() -> Result<()> {
 
 /// `cargo xtask setup`: everything, so that nothing is fetched later and `cargo build` and `cargo test` find what they link.
 pub(crate) fn run() -> Result<bool> {
-    let python = python()?;
-    python.networks()?;
-    let source = iree_source()?;
+    // What only a person can install is asked for before minutes are spent on what we can.
     googletest()?;
     valgrind()?;
     mpi()?;
+    let python = python()?;
+    python.networks()?;
+    let source = iree_source()?;
     iree::prepare(&Tree::configure(Flavour::Plain, None)?)?;
     println!("python    {}", python.root.display());
     println!("libclang  {}", python.libclang().map_or("missing".into(), |path| path.display().to_string()));

@@ -143,6 +143,7 @@ pub struct Pattern {
 
 impl Pattern {
     /// These bytes; nothing if there are none or more than 16.
+    #[inline]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let mut pattern =
             Self { bytes: [0; 16], length: u8::try_from(bytes.len()).ok().filter(|&length| length > 0)? };

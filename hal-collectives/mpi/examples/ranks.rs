@@ -12,7 +12,7 @@ use hal_backend::HostRange;
 use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction, Result, Terms};
 use hal_semaphore::{Code, Failure};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 const SUM: Reduction = Reduction::Sum;
 
@@ -318,12 +318,16 @@ fn program() {
     assert_eq!(ended, 0);
 }
 
-/// A process that is forked from a rank and ends leaves MPI to the rank, which goes on; and is told that it has none itself.
+/// A process that is forked from a rank, and whatever it does with what it has from there, leaves MPI to the rank, which goes on; and it
+/// is told that it has none itself.
 fn forks(group: &dyn Communicator) {
     kinds(group);
-    // SAFETY: the child makes one call that refuses it, and ends as a program does.
+    // SAFETY: the child is of one thread, makes calls that take no lock of another, and ends as a program does.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        let sum = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: 4 };
+        let begun = start(group, sum, &memory(&[1; 4]), &memory(&[1; 4]));
+        assert!(begun.is_ok() && !hal_collectives_mpi::watch(None, || false));
         let refused = hal_collectives_mpi::join(b"forks", "forks", Duration::from_secs(30)).err();
         let is_told = refused.is_some_and(|failure| {
             failure.code() == Code::FailedPrecondition && failure.message().contains("forked")
@@ -337,6 +341,30 @@ fn forks(group: &dyn Communicator) {
     assert_eq!(libc::WEXITSTATUS(status), 7, "{status:#x}");
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
     kinds(group);
+}
+
+/// What a rank has sent goes on its way though the rank does nothing else then, and waits for nothing.
+fn leaves(group: &dyn Communicator, rank: u32) {
+    let now = || u64::try_from(UNIX_EPOCH.elapsed().unwrap().as_micros()).unwrap();
+    for words in [1250, 2048_usize] {
+        let took = (0..10).map(|_| {
+            let mut send = vec![0; words];
+            if rank == 0 {
+                // The other rank waits by now, and this one's thread sleeps.
+                std::thread::sleep(Duration::from_millis(70));
+                let bytes = now().to_le_bytes();
+                for (word, bytes) in send.iter_mut().zip(bytes.chunks_exact(4)) {
+                    *word = u32::from_le_bytes(bytes.try_into().unwrap());
+                }
+                run(group, Kind::Send { to: 1 }, words as u64, &send, words).unwrap();
+                return 0;
+            }
+            let got = run(group, Kind::Recv { from: 0 }, words as u64, &send, words).unwrap();
+            now() - (u64::from(got[1]) << 32 | u64::from(got[0]))
+        });
+        let least = took.min().unwrap();
+        assert!(least < 10_000, "{words} words took {least} us at least");
+    }
 }
 
 /// Begins MPI as a program does that has no threads.
@@ -391,6 +419,7 @@ fn main() {
         "misfits" => misfits(&*group),
         "split" => split(&*group),
         "forks" => forks(&*group),
+        "leaves" => leaves(&*group, rank),
         // The last rank asks for something else.
         "misfit" if rank == ranks - 1 => {
             let other = run(&*group, Kind::AllGather, 4, &[1; 4], 4 * ranks as usize);

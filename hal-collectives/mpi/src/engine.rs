@@ -13,9 +13,10 @@
 //! Watchers are counted in one number for the process. The last one that goes wakes the engine's thread if anything is under way; whoever leaves a
 //! command behind wakes it unless somebody watches. Both look at the other's word behind their own, so one of them sees it. Where a thread has
 //! watched just before, it is likely to do so again, and the engine's thread is not woken for what is begun meanwhile: it looks up by itself
-//! then, every [`NAP`] at first, and less often as long as somebody has always watched.
+//! then, every [`NAP`] at first, and less often as long as somebody has always watched. It also looks where nobody has since its last nap
+//! though threads watch: they may be held up by what they have found, such as a callback of the program's.
 
-use crate::library::{Library, at_exit};
+use crate::library::{Library, at_exit, in_forks};
 use crate::progress::{Progress, Started};
 use crate::table::Groups;
 use hal_collectives::Result;
@@ -60,14 +61,20 @@ pub(crate) struct Engine {
     progress: Mutex<Progress>,
     /// As of the last look: an operation is under way.
     under_way: AtomicBool,
+    /// As of the last look: letters are on their way.
+    sends: AtomicBool,
     /// The engine's thread sleeps until it is woken, or nearly so.
     is_idle: AtomicBool,
     begun: Instant,
     watchers: Watchers,
     /// When a thread watched last, in nanoseconds from the beginning.
     watched: AtomicU64,
-    /// The process that MPI knows. One that was forked from it shares its connections, and must not touch them.
+    /// How often somebody has looked.
+    looks: AtomicU64,
+    /// The process that MPI knows.
     process: u32,
+    /// This is one that was forked from it, which shares its connections, and must not touch them.
+    is_forked: AtomicBool,
 }
 
 pub(crate) enum Command {
@@ -113,8 +120,15 @@ fn known() -> Option<&'static Arc<Engine>> {
 /// The process ends: so does MPI, which would take a process that ends without for one that crashed.
 extern "C" fn quit() {
     // A process that was forked inherits what is done at the end, and MPI is not its to end.
-    if let Some(engine) = known().filter(|engine| engine.process == std::process::id()) {
+    if let Some(engine) = known() {
         engine.with(PATIENCE, |progress| progress.quit(PATIENCE));
+    }
+}
+
+/// This process was forked from one that may have an engine.
+extern "C" fn forked() {
+    if let Some(engine) = known() {
+        engine.is_forked.store(true, Ordering::Relaxed);
     }
 }
 
@@ -130,6 +144,7 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
     let engine = ENGINE.get_or_init(|| {
         let library = Library::load()?;
         at_exit(quit);
+        in_forks(forked);
         let engine = Arc::new(Engine::new(library, &WATCHERS));
         let served = engine.clone();
         let thread = std::thread::Builder::new().name("hal-mpi".into());
@@ -139,7 +154,7 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
         Ok(engine)
     });
     let engine = engine.clone()?;
-    if engine.process != std::process::id() {
+    if engine.is_forked.load(Ordering::Relaxed) {
         let message = format!(
             "this process was forked from process {}, which uses MPI, and MPI does not know it; start a program of its own \
              (exec) for work that needs collectives, or make the channels in the process that was launched",
@@ -156,6 +171,8 @@ pub(crate) struct Look {
     moved: bool,
     /// Something is under way.
     waits: bool,
+    /// Letters are on their way, which may be to a rank that is gone.
+    sends: bool,
     has_quit: bool,
 }
 
@@ -172,11 +189,14 @@ impl Engine {
             commands: Mutex::default(),
             news: Condvar::new(),
             under_way: AtomicBool::new(false),
+            sends: AtomicBool::new(false),
             is_idle: AtomicBool::new(false),
             begun: Instant::now(),
             watchers,
             watched: AtomicU64::new(0),
+            looks: AtomicU64::new(0),
             process: std::process::id(),
+            is_forked: AtomicBool::new(false),
         }
     }
 
@@ -196,7 +216,7 @@ impl Engine {
 
     /// Waits until MPI is left alone, as [`rest`].
     pub(crate) fn rest(&self) {
-        if self.owned || self.groups.any() {
+        if self.owned {
             return;
         }
         if LOOKING.get() {
@@ -221,7 +241,7 @@ impl Engine {
     /// Does something with the progress, unless others are at it for longer than that.
     fn with<T>(&self, patience: Duration, work: impl FnOnce(&mut Progress) -> T) -> Option<T> {
         // A thread that is at it already comes to it later.
-        if LOOKING.get() {
+        if LOOKING.get() || self.is_forked.load(Ordering::Relaxed) {
             return None;
         }
         let mut progress = match self.progress.try_lock() {
@@ -233,6 +253,7 @@ impl Engine {
         let _looking = Looking;
         let result = work(&mut progress);
         self.under_way.store(progress.waits(), Ordering::SeqCst);
+        self.sends.store(progress.sends(), Ordering::SeqCst);
         Some(result)
     }
 
@@ -240,6 +261,7 @@ impl Engine {
     pub(crate) fn look(&self) -> Look {
         let looked = self.with(Duration::ZERO, |progress| {
             let mut look = Look::default();
+            self.looks.fetch_add(1, Ordering::Relaxed);
             let commands = std::mem::take(&mut *self.commands.lock());
             look.moved = !commands.is_empty();
             progress.take(commands);
@@ -247,6 +269,7 @@ impl Engine {
             let ended = progress.take_ended();
             look.moved |= !ended.is_empty();
             look.waits = progress.waits();
+            look.sends = progress.sends();
             look.has_quit = progress.has_quit();
             (look, ended)
         });
@@ -261,6 +284,7 @@ impl Engine {
         let (mut nap, mut distrusted) = (NAP, None);
         loop {
             if self.is_watched() {
+                let looks = self.looks.load(Ordering::Relaxed);
                 let mut commands = self.commands.lock();
                 // A watcher that goes wakes this thread behind its last look if anything is left.
                 let slept = self.is_watched() && self.news.wait_for(&mut commands, nap).timed_out();
@@ -271,6 +295,10 @@ impl Engine {
                     (nap, distrusted) = (NAP, Some(Instant::now()));
                 } else if distrusted.is_none_or(|since: Instant| since.elapsed() >= DISTRUST) {
                     nap = (nap * 2).min(LONG_NAP);
+                }
+                // Unless they are all busy with what they have found.
+                if self.looks.load(Ordering::Relaxed) == looks && self.look().has_quit {
+                    return;
                 }
                 continue;
             }
@@ -283,7 +311,7 @@ impl Engine {
                 moved = now;
                 continue;
             }
-            if look.waits && now - moved < EAGER {
+            if (look.waits || look.sends) && now - moved < EAGER {
                 std::thread::yield_now();
                 continue;
             }
@@ -291,7 +319,13 @@ impl Engine {
             self.is_idle.store(!look.waits, Ordering::SeqCst);
             // Whoever begins something says so before it asks whether this thread is idle.
             if commands.is_empty() && (look.waits || !self.under_way.load(Ordering::SeqCst)) {
-                self.news.wait_for(&mut commands, if look.waits { NAP } else { idle });
+                let quiet = match look {
+                    Look { waits: true, .. } => NAP,
+                    // The longer nobody takes them, the later is it looked.
+                    Look { sends: true, .. } => (now - moved).clamp(NAP, idle.max(NAP)),
+                    _ => idle,
+                };
+                self.news.wait_for(&mut commands, quiet);
             }
             self.is_idle.store(false, Ordering::SeqCst);
         }
@@ -299,7 +333,8 @@ impl Engine {
 
     /// A watcher has gone. With the last one the engine's thread looks for what is left.
     fn left_alone(&self) {
-        if self.under_way.load(Ordering::SeqCst) || !self.commands.lock().is_empty() {
+        let is_needed = self.under_way.load(Ordering::SeqCst) || self.sends.load(Ordering::SeqCst);
+        if is_needed || !self.commands.lock().is_empty() {
             // Behind the lock, or else the thread may be between its own look at the watchers and its sleep.
             drop(self.commands.lock());
             self.watched.store(0, Ordering::Relaxed);
@@ -358,21 +393,22 @@ fn watch_by(
         }
         // Asked each time, as MPI may be begun while this thread waits.
         let look = find().map(|engine| engine.look()).unwrap_or_default();
-        if helper.help() || look.moved {
+        let moved = helper.help() || look.moved;
+        if moved {
             quiet = None;
-            looks = 0;
-            continue;
-        }
-        if !look.waits && !is_busy_here() {
+        } else if !look.waits && !is_busy_here() {
             return is_over();
         }
-        looks += 1;
+        looks = looks.wrapping_add(1);
         if looks.is_multiple_of(LOOKS) {
             let now = Instant::now();
             let since = *quiet.get_or_insert(now);
             if now - since >= EAGER || until.is_some_and(|until| now >= until) {
                 return is_over();
             }
+        }
+        if moved {
+            continue;
         }
         if yields {
             std::thread::yield_now();

@@ -359,6 +359,12 @@ pub(crate) fn at_exit(call: extern "C" fn()) {
     unsafe { libc::atexit(call) };
 }
 
+/// Has a function called in each process that is forked from this one.
+pub(crate) fn in_forks(call: extern "C" fn()) {
+    // SAFETY: a function of the program's, which is never unloaded, and does what a process may that was forked.
+    unsafe { libc::pthread_atfork(None, None, Some(call)) };
+}
+
 impl Request {
     /// A place for transfers of some memory.
     pub(crate) fn idle(memory: HostRange) -> Self {
@@ -368,10 +374,5 @@ impl Request {
     /// Where it sends from or receives into.
     pub(crate) fn memory(&self) -> &HostRange {
         &self.memory
-    }
-
-    /// What it sent from or received into. It has ended.
-    pub(crate) fn into_memory(self) -> HostRange {
-        self.memory
     }
 }

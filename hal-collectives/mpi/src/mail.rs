@@ -47,6 +47,7 @@ impl Letter {
 pub(crate) struct Mail {
     places: VecDeque<Request>,
     /// Letters that had come when nobody listened any more, which come before all that come later.
+    /// Until somebody listens again: what answers them is sent.
     kept: VecDeque<Letter>,
     /// Each with memory for the largest letter.
     sent: VecDeque<Request>,
@@ -75,10 +76,10 @@ impl Mail {
     pub(crate) fn next(&mut self, library: &Library) -> Result<Option<Letter>> {
         self.collect(library);
         loop {
+            let Some(place) = self.places.front_mut() else { return Ok(None) };
             if let Some(letter) = self.kept.pop_front() {
                 return Ok(Some(letter));
             }
-            let Some(place) = self.places.front_mut() else { return Ok(None) };
             if !library.has_ended(place)? {
                 return Ok(None);
             }
@@ -105,6 +106,11 @@ impl Mail {
                 self.spare.push(request);
             }
         }
+    }
+
+    /// Whether letters are on their way.
+    pub(crate) fn is_sending(&self) -> bool {
+        !self.sent.is_empty()
     }
 
     /// A tag for what follows a letter to a rank of the job.

@@ -13,7 +13,6 @@ use crate::library::Library;
 use crate::mail::{Letter, Mail};
 use crate::table::{Addressee, Groups};
 use crate::wire::{Asked, Content, Meeting};
-use hal_backend::HostRange;
 use hal_collectives::{Done, Line, Piece, Portions, RECEIVER, Result, SENDER, tell};
 use hal_semaphore::Failure;
 use smallvec::SmallVec;
@@ -39,8 +38,8 @@ type Held = (Result<Portions>, Option<Schedule>, Option<Work>, SmallVec<[Receive
 #[derive(Default)]
 pub(crate) struct Ended {
     told: SmallVec<[Told; 1]>,
-    /// Memory of transfers that have outlived their operations.
-    let_go: Vec<HostRange>,
+    /// Transfers that have outlived their operations, with their memory and what would have been done with it.
+    let_go: Vec<InFlight>,
 }
 
 impl Ended {
@@ -125,9 +124,19 @@ impl Progress {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn library(&self) -> &Library {
+        &self.library
+    }
+
     /// Whether anything is under way.
     pub(crate) fn waits(&self) -> bool {
         !self.active.is_empty() || !self.in_flight.is_empty() || !self.ended.is_empty()
+    }
+
+    /// Whether letters are on their way, of operations that may be over here: MPI may need this process to look for them to go.
+    pub(crate) fn sends(&self) -> bool {
+        self.mail.is_sending()
     }
 
     /// What has ended since this was asked for.
@@ -153,8 +162,16 @@ impl Progress {
         }
     }
 
-    /// Leaves MPI alone: nothing is under way, and nobody is listened to.
+    /// Leaves MPI alone if this process is in no group. That is asked here, under the lock: who looks has a group for a moment when a letter
+    /// comes for it, and a group that is joined meanwhile is listened for behind this, or is seen.
     pub(crate) fn rest(&mut self) {
+        if !self.groups.any() {
+            self.leave_alone();
+        }
+    }
+
+    /// Nothing is under way any more, and nobody is listened to.
+    fn leave_alone(&mut self) {
         let end = Instant::now() + PATIENCE;
         self.mail.rest(&self.library, end);
         let mut left: Vec<InFlight> = std::mem::take(&mut self.in_flight);
@@ -170,7 +187,7 @@ impl Progress {
 
     /// Ends MPI.
     pub(crate) fn quit(&mut self, patience: Duration) {
-        self.rest();
+        self.leave_alone();
         self.has_quit = true;
         self.library.end(patience);
     }
@@ -217,7 +234,12 @@ impl Progress {
             match self.mail.next(&self.library) {
                 Ok(Some(letter)) => self.deliver(letter),
                 Ok(None) => break,
-                Err(failure) => self.fail_all(&failure),
+                // It may say so each time. What waits for it is told, and the next look asks again.
+                Err(failure) => {
+                    moved |= !self.active.is_empty();
+                    self.fail_all(&failure);
+                    break;
+                }
             }
             moved = true;
         }
@@ -310,9 +332,8 @@ impl Progress {
 
     /// A transfer has ended.
     fn landed(&mut self, flight: InFlight, outcome: Result) {
-        let InFlight { owner, purpose, request } = flight;
-        let Some(active) = self.active.get_mut(&owner) else {
-            self.ended.let_go.push(request.into_memory());
+        let Some(active) = self.active.get_mut(&flight.owner) else {
+            self.ended.let_go.push(flight);
             return;
         };
         if let Err(failure) = outcome {
@@ -320,10 +341,10 @@ impl Progress {
             return self.end(&group, &failure);
         }
         active.in_flight -= 1;
-        if let Purpose::Receive(Some(then)) = purpose {
+        if let Purpose::Receive(Some(then)) = flight.purpose {
             then();
         }
-        self.advance(owner);
+        self.advance(flight.owner);
     }
 
     /// Takes an operation as far as it goes now.

@@ -133,6 +133,13 @@ fn mpi_that_the_program_has_begun_is_used_and_left_to_it() {
     ends_well_by(MPICH, 2, "program", &[]);
 }
 
+/// Where the library copies through shared memory in parts, as it does in a container that forbids more, the sender has to look as well.
+#[test]
+fn what_a_rank_sends_goes_on_its_way_though_the_rank_waits_for_nothing() {
+    ends_well_by(MPI, 2, "leaves", &["--mca", "btl_vader_single_copy_mechanism", "none"]);
+    ends_well_by(MPICH, 2, "leaves", &[]);
+}
+
 #[test]
 fn process_forked_from_a_rank_ends_without_ending_mpi_and_is_refused() {
     ends_well(2, "forks");

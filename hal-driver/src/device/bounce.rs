@@ -251,9 +251,7 @@ impl<D: Device> State<D> {
         asked?;
         let bounces = self.bounce_all(requests)?;
         record.replace(&bounces.stand_ins());
-        self.with_bounces(affinity, lists, &bounces, |lists| {
-            self.submit(affinity, lists, Side::Queue, Operation::Record(record))
-        })
+        self.with_bounces(affinity, lists, &bounces, |lists| self.submit_record(affinity, lists, record))
     }
 
     /// Bounces for an execution what the commands of a step name, by themselves or by its binding table.

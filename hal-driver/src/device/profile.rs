@@ -397,27 +397,29 @@ impl Dispatched {
 }
 
 impl About {
-    /// What an operation is, apart from what it waits for and signals.
+    /// What an operation of a transfer or a dispatch of its own is, apart from what it waits for and signals.
+    pub(crate) fn of_record(record: &Record, affinity: u64) -> Self {
+        let mut about = About { operations: 1, affinity, payload: record.payload(), ..About::default() };
+        about.kind = match record {
+            Record::Fill { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_FILL,
+            Record::Copy { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_COPY,
+            Record::Update { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_UPDATE,
+            Record::Dispatch(dispatch) => {
+                about.dispatches.push(Dispatched::new(0, dispatch));
+                about.executables.push(dispatch.executable.clone());
+                sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DISPATCH
+            }
+            Record::Barrier => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER,
+        };
+        about
+    }
+
+    /// What any other operation is, apart from what it waits for and signals.
     pub(crate) fn of<D: Device>(operation: &Operation<D>, affinity: u64) -> Self {
         let mut about = About { operations: 1, affinity, ..About::default() };
-        let mut single = |record: &Record| {
-            about.payload = record.payload();
-            match record {
-                Record::Fill { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_FILL,
-                Record::Copy { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_COPY,
-                Record::Update { .. } => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_UPDATE,
-                Record::Dispatch(dispatch) => {
-                    about.dispatches.push(Dispatched::new(0, dispatch));
-                    about.executables.push(dispatch.executable.clone());
-                    sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DISPATCH
-                }
-                Record::Barrier => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER,
-            }
-        };
         about.kind = match operation {
-            Operation::Record(record) => single(record),
             // Told as the record that it was.
-            Operation::Command(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER,
+            Operation::Record(_) | Operation::Command(_) => sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER,
             Operation::Execute { commands, step, .. } => {
                 about.command_buffer = commands.profile_id();
                 let records = commands.steps().get(*step).map_or(&[][..], |step| &step.records);

@@ -6,7 +6,7 @@ use super::bounce::Bounces;
 use super::{HalDevice, Raw, State, Table};
 use crate::command::command_buffer::{Recorded, bindings};
 use crate::command::record::{Record, Reference, Use};
-use crate::device::profile::About;
+use crate::device::profile::{About, Trace};
 use crate::device::work::{HostCall, Operation, ProgramCall, Transfer, Work};
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::ffi::object::Opaque;
@@ -23,6 +23,7 @@ use hal_semaphore::timeline::TimelineValues;
 use hal_semaphore::{Action, Affinity, Code, Failure};
 use hal_sys as sys;
 use std::ffi::c_void;
+use std::sync::Arc;
 
 /// What an operation waits for and signals.
 pub(super) struct SemaphoreLists<'a> {
@@ -94,19 +95,7 @@ impl<D: Device> State<D> {
         side: Side,
         operation: Operation<D>,
     ) -> Result {
-        let trace = self.profiler.trace(|| {
-            let mut about = About::of(&operation, affinity.0);
-            about.waits = lists.waits.len();
-            about.signals = lists.signals.len();
-            about
-        });
-        let operation = match operation {
-            Operation::Record(record) => match record.resolve_static(&self.device)? {
-                Some(command) => Operation::Command(Some(command)),
-                None => Operation::Record(record),
-            },
-            other => other,
-        };
+        let trace = self.trace(lists, || About::of(&operation, affinity.0));
         let work = Work { operation, trace };
         let action = match side {
             Side::Queue => Action::Queue(work),
@@ -114,6 +103,36 @@ impl<D: Device> State<D> {
             Side::Early => Action::Early(work),
             Side::Marker => Action::Marker(work),
         };
+        self.hand_over(affinity, lists, action)
+    }
+
+    /// A transfer or a dispatch of its own. Where it is settled which memory it works on, only that is kept.
+    pub(super) fn submit_record(
+        &self,
+        affinity: Affinity,
+        lists: &SemaphoreLists<'_>,
+        record: Record,
+    ) -> Result {
+        let trace = self.trace(lists, || About::of_record(&record, affinity.0));
+        let operation = match record.resolve_static(&self.device)? {
+            Some(command) => Operation::Command(Some(command)),
+            None => Operation::Record(record),
+        };
+        self.hand_over(affinity, lists, Action::Queue(Work { operation, trace }))
+    }
+
+    /// Where an operation is profiled, if it is.
+    fn trace(&self, lists: &SemaphoreLists<'_>, about: impl FnOnce() -> About) -> Option<Arc<Trace>> {
+        self.profiler.trace(|| {
+            let mut about = about();
+            about.waits = lists.waits.len();
+            about.signals = lists.signals.len();
+            about
+        })
+    }
+
+    #[inline]
+    fn hand_over(&self, affinity: Affinity, lists: &SemaphoreLists<'_>, action: Action<Work<D>>) -> Result {
         let submitted = self.engine.submit(0, affinity, &lists.waits, &lists.signals, action);
         submitted.map(drop).map_err(|refusal| refused(&refusal.error))
     }
@@ -152,7 +171,7 @@ impl<D: Device> State<D> {
         if !self.is_in_reach(&record) {
             return self.submit_bounced(affinity, lists, record);
         }
-        self.submit(affinity, lists, Side::Queue, Operation::Record(record))
+        self.submit_record(affinity, lists, record)
     }
 
     fn copy(

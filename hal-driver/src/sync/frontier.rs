@@ -73,7 +73,8 @@ unsafe impl Send for Groups {}
 struct Membership {
     tracker: Retained<sys::iree_async_frontier_tracker_t>,
     base_axis: sys::iree_async_axis_t,
-    queues: usize,
+    /// One for each queue.
+    axes: Box<[sys::iree_async_axis_t]>,
     /// How many threads advance its axes now; and [`LEFT`], once it was left.
     users: AtomicUsize,
     /// Counted in [`SPARE`].
@@ -133,8 +134,9 @@ impl Frontiers {
         let mut joined = None;
         if let Some(tracker) = tracker {
             let base_axis = frontier.base_axis;
-            let (queues, users, spare) = (self.completed.len(), AtomicUsize::new(0), AtomicBool::new(false));
-            let member = Arc::new(Membership { tracker, base_axis, queues, users, spare });
+            let axes = (0..self.completed.len()).map(|ordinal| axis(base_axis, ordinal)).collect();
+            let (users, spare) = (AtomicUsize::new(0), AtomicBool::new(false));
+            let member = Arc::new(Membership { tracker, base_axis, axes, users, spare });
             if let Err((registered, failure)) = member.register() {
                 drop(groups);
                 member.retire(registered);
@@ -241,7 +243,7 @@ impl Frontiers {
 
     /// The frontier that says that a point has completed, for the device's own tracker.
     pub(crate) fn at(&self, point: Point) -> Option<sys::iree_async_single_frontier_t> {
-        let axis = self.own()?.axis(point.queue.ordinal());
+        let &axis = self.own()?.axes.get(point.queue.ordinal())?;
         let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
         if let Some(entry) = frontier.entries.first_mut() {
             *entry = sys::iree_async_frontier_entry_t { axis, epoch: point.epoch };
@@ -287,21 +289,13 @@ impl Frontiers {
 }
 
 impl Membership {
-    fn axis(&self, ordinal: usize) -> sys::iree_async_axis_t {
-        axis(self.base_axis, ordinal)
-    }
-
     /// Registers an axis for each queue. On failure these are how many there are.
     fn register(&self) -> std::result::Result<(), (usize, Failure)> {
-        for ordinal in 0..self.queues {
+        for (ordinal, &axis) in self.axes.iter().enumerate() {
             let no_semaphore = std::ptr::null_mut();
             // SAFETY: the tracker is retained.
             let registered = unsafe {
-                check(sys::iree_async_frontier_tracker_register_axis(
-                    self.tracker.get(),
-                    self.axis(ordinal),
-                    no_semaphore,
-                ))
+                check(sys::iree_async_frontier_tracker_register_axis(self.tracker.get(), axis, no_semaphore))
             };
             registered.map_err(|failure| (ordinal, failure))?;
         }
@@ -314,37 +308,34 @@ impl Membership {
     }
 
     fn advance(&self, ordinal: usize, epoch: u64) {
+        let Some(&axis) = self.axes.get(ordinal) else { return };
         let enter = |users: usize| (users & LEFT == 0).then_some(users + 1);
         if self.users.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_err() {
             return;
         }
         // SAFETY: the tracker is retained.
         unsafe {
-            sys::iree_async_frontier_tracker_advance(self.tracker.get(), self.axis(ordinal), epoch);
+            sys::iree_async_frontier_tracker_advance(self.tracker.get(), axis, epoch);
         }
         if self.users.fetch_sub(1, Ordering::AcqRel) == LEFT | 1 {
-            self.retire(self.queues);
+            self.retire(self.axes.len());
         }
     }
 
     /// Retires the axes, now or when nobody advances them any more. Calls whoever waited, so that nothing may be locked.
     fn leave(&self) {
         if self.users.fetch_or(LEFT, Ordering::AcqRel) == 0 {
-            self.retire(self.queues);
+            self.retire(self.axes.len());
         }
     }
 
     /// Retires the axes of the first queues.
     fn retire(&self, queues: usize) {
-        for ordinal in 0..queues {
+        for &axis in self.axes.iter().take(queues) {
             let cancelled = raw(&Failure::new(Code::Cancelled, "the device was destroyed or left its group"));
             // SAFETY: registered by us, retired once; the status is taken over.
             unsafe {
-                sys::iree_async_frontier_tracker_retire_axis(
-                    self.tracker.get(),
-                    self.axis(ordinal),
-                    cancelled,
-                );
+                sys::iree_async_frontier_tracker_retire_axis(self.tracker.get(), axis, cancelled);
             }
         }
     }

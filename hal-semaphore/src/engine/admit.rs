@@ -184,11 +184,8 @@ impl<B: Backend> Shared<B> {
 
     /// How waits for other drivers' timelines stand, in their order. Asking is foreign code, and done without a lock; a
     /// driver that panics has failed.
-    fn foreign_standings<W: TimelineValues<B::Timeline> + ?Sized>(
-        &self,
-        waits: &W,
-    ) -> SmallVec<[Standing; 1]> {
-        let mut standings = SmallVec::new();
+    fn foreign_standings<W: TimelineValues<B::Timeline> + ?Sized>(&self, waits: &W) -> Vec<Standing> {
+        let mut standings = Vec::new();
         for (timeline, value) in iter(waits) {
             if self.own(timeline).is_none() {
                 standings.push(self.foreign_standing(timeline, value));
@@ -235,18 +232,21 @@ impl<B: Backend> Turn<'_, B> {
         let counts = self.record_waits(&mut records, &mut failure, kind, key, waits, foreign);
         let is_held = counts.held > 0 && failure.is_none();
         let partly_covered = usize::try_from(counts.held).is_ok_and(|held| held < records.len());
-        self.state.ops.insert(Op {
-            state: OpState::Unplaced,
-            kind,
-            done: false,
-            remaining: counts.held,
-            epoch: 0,
-            event: None,
-            failure,
-            waits: records,
-            signals,
-            work: action.into_work(),
-        });
+        self.state.ops.insert_as(
+            key,
+            Op {
+                state: OpState::Unplaced,
+                kind,
+                done: false,
+                remaining: counts.held,
+                epoch: 0,
+                event: None,
+                failure,
+                waits: records,
+                signals,
+                work: action.into_work(),
+            },
+        );
         if is_held && partly_covered {
             // The covered waits of an operation that stays held matter to it only if their timeline fails.
             self.listen_for_failures(key, |_| true);

@@ -335,13 +335,14 @@ impl<B: Backend> Turn<'_, B> {
                 op.work = item.work.take();
             }
         }
-        for item in scratch.items.get(..accepted).unwrap_or(&[]) {
+        let with_waits = if scratch.waits.is_empty() { 0 } else { accepted };
+        for item in scratch.items.get(..with_waits).unwrap_or(&[]) {
             for wait in scratch.waits.get(item.waits.clone()).unwrap_or(&[]) {
                 self.learn(item.epoch, wait.point.queue.index, wait.point.epoch);
             }
         }
         let refused = scratch.items.get(accepted).map(|item| item.epoch);
-        let refusals = native(scratch.items.get(accepted..).unwrap_or(&[]));
+        let refusals = refused.map_or(0, |_| native(scratch.items.get(accepted..).unwrap_or(&[])));
         scratch.items.clear();
         scratch.waits.clear();
         match (refused, stop) {
@@ -514,8 +515,14 @@ impl<B: Backend> Turn<'_, B> {
         // Either a thread that registers sees how far the queue is, or it is seen; see the documentation of `slot`.
         fence(Ordering::SeqCst);
         let state = &mut *self.state;
-        let fresh = state.in_flight.iter().rev().take_while(|entry| entry.epoch > before).count();
-        for entry in state.in_flight.range(state.in_flight.len() - fresh..) {
+        let count = state.in_flight.len();
+        let is_fresh = |at: usize| state.in_flight.get(at).is_some_and(|entry| entry.epoch > before);
+        let mut first = count;
+        while first.checked_sub(1).is_some_and(is_fresh) {
+            first -= 1;
+        }
+        for at in first..count {
+            let Some(entry) = state.in_flight.get(at) else { break };
             let (key, epoch, cover, event) = (entry.op, entry.epoch, entry.cover, entry.event);
             if B::OBSERVES {
                 let ticket = Ticket { engine: self.shared.id, queue: self.index, key };

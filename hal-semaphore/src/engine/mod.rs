@@ -713,7 +713,11 @@ impl<B: Backend> Shared<B> {
     }
 
     fn device_of(&self, queue: u32) -> &Device {
-        let device = self.queue(queue).id.device();
+        self.device(self.queue(queue))
+    }
+
+    fn device(&self, queue: &Queue<B>) -> &Device {
+        let device = queue.id.device();
         #[expect(clippy::indexing_slicing, reason = "a queue's device exists")]
         &self.devices[device]
     }

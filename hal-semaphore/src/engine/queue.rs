@@ -549,7 +549,7 @@ impl<'a, B: Backend> Turn<'a, B> {
     #[inline]
     pub(super) fn begin(shared: &'a Shared<B>, index: u32, agenda: &'a mut Agenda) -> Self {
         let queue = shared.queue(index);
-        Self { shared, index, queue, device: shared.device_of(index), state: queue.arrive(), agenda }
+        Self { shared, index, queue, device: shared.device(queue), state: queue.arrive(), agenda }
     }
 
     /// Whether another thread will work for the queue next, which has not got the lock yet or is on its way back to it,

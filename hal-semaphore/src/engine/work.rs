@@ -311,7 +311,10 @@ impl<B: Backend> Shared<B> {
         if !runs.is_empty() {
             self.run_all(index, runs);
         }
-        if !reclaims.is_empty() {
+        if reclaims.len() == 1 {
+            // Fast path: usually it is one, and to take it off is cheaper than to drain.
+            self.reclaim_all(reclaims.pop());
+        } else if !reclaims.is_empty() {
             self.reclaim_all(reclaims.drain(..));
         }
         if !garbage.is_empty() {
@@ -335,12 +338,17 @@ impl<B: Backend> Shared<B> {
     /// Those whose work may call the program back, where that has to wait.
     #[inline]
     fn take_late_reclaims(&self, reclaims: &mut Vec<Ended<B::Work>>, waits: bool) -> Vec<Ended<B::Work>> {
-        if !waits || reclaims.is_empty() {
+        if !waits {
             return Vec::new();
         }
         let calls_back =
             |work: &B::Work| self.foreign_counted(|| self.backend.calls_back(work)).unwrap_or(true);
-        reclaims.extract_if(.., |ended| ended.work.as_ref().is_some_and(calls_back)).collect()
+        let is_late = |ended: &Ended<B::Work>| ended.work.as_ref().is_some_and(calls_back);
+        // Fast path: usually there are none.
+        let Some(first) = reclaims.iter().position(is_late) else { return Vec::new() };
+        let mut late = vec![reclaims.remove(first)];
+        late.extend(reclaims.extract_if(first.., |ended| is_late(ended)));
+        late
     }
 
     /// Hands operations of the host to the backend.

@@ -312,15 +312,26 @@ fn shutdown_ends_with_the_last_callback() {
     });
 }
 
-/// A callback runs on the thread that ends the last operation, alone or behind more waits of the same timeline than one
-/// step releases. A shutdown waits for it as for those that were left to other threads (S10).
+/// How the last operation ends whose signal a callback waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastEnd {
+    /// Its device reports it.
+    Reported,
+    /// The host has done it, and more waits of the same timeline go on than one step releases.
+    AmongMany,
+    /// Its device refuses it when a wait of it is reached.
+    Refused,
+}
+
+/// A callback runs on the thread that ends the last operation, whatever ends it. A shutdown waits for it as for those that
+/// were left to other threads (S10).
 #[test]
 fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
-    within(12 * LIMIT, || {
-        for others in [0, 64] {
+    within(18 * LIMIT, || {
+        for how in [LastEnd::Reported, LastEnd::AmongMany, LastEnd::Refused] {
             let rig = Rig::new(1, NativeWaits::None);
-            let x = rig.semaphore();
-            for _ in 0..others {
+            let [x, gate] = rig.semaphores();
+            for _ in 0..if how == LastEnd::AmongMany { 64 } else { 0 } {
                 rig.barrier(0, &[(&x, 1)], &[]);
             }
             let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
@@ -329,11 +340,18 @@ fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
                 // An error means that the test is over, which is as good.
                 let _ = released.recv();
             });
-            let action = if others > 0 { Action::Host(Job::new(1)) } else { Action::Queue(Job::new(1)) };
-            rig.submit(0, &[], &[(&x, 1)], action);
+            let action = match how {
+                LastEnd::Reported => Action::Queue(Job::new(1)),
+                LastEnd::AmongMany => Action::Host(Job::new(1)),
+                LastEnd::Refused => Action::Queue(Job::new(1).refused(&broken("no such kernel"))),
+            };
+            rig.submit(0, &[(&gate, 1)], &[(&x, 1)], action);
             let ends = std::thread::spawn({
                 let rig = rig.clone();
-                move || rig.settle_with_host()
+                move || {
+                    gate.signal(1).unwrap();
+                    rig.settle_with_host();
+                }
             });
             begins.recv().unwrap();
             let (sender, ended) = mpsc::channel();
@@ -343,9 +361,9 @@ fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
                 sender.send(engine.shut_down(&SystemClock::new(), limit, limit)).unwrap();
             });
             let early = ended.recv_timeout(Duration::from_millis(100));
-            assert!(early.is_err(), "{others} others: the callback has not returned");
+            assert!(early.is_err(), "{how:?}: the callback has not returned");
             drop(release);
-            assert_eq!(ended.recv_timeout(LIMIT), Ok(Ok(())), "{others} others");
+            assert_eq!(ended.recv_timeout(LIMIT), Ok(Ok(())), "{how:?}");
             ends.join().unwrap();
         }
     });

@@ -122,8 +122,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     if options.list {
         chosen.iter().for_each(|mutant| println!("{}", report::line(mutant)));
+        report::stale(&stale);
         println!("{} mutants", chosen.len());
-        return Ok(true);
+        return Ok(stale.is_empty());
     }
     workspace::ensure_writable()?;
     workspace::ensure_fetched()?;

@@ -129,6 +129,13 @@ fn clock(time: Duration) -> String {
     format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
 }
 
+/// Names the accepted survivors that there are no more.
+pub(super) fn stale(entries: &[&Accepted]) {
+    for Accepted { file, line, operator, .. } in entries {
+        println!("stale: nothing is like this any more: {file} `{line}` [{operator}]");
+    }
+}
+
 /// Says how all went; whether every survivor is accepted.
 pub(super) fn end(folder: &str, tried: &[Tried], accepted: &[Accepted], stale: &[&Accepted]) -> Result<bool> {
     let survivors = || tried.iter().filter(|tried| tried.fate == Fate::Survived).map(|tried| &tried.mutant);
@@ -136,12 +143,7 @@ pub(super) fn end(folder: &str, tried: &[Tried], accepted: &[Accepted], stale: &
         |mutant: &Mutant| accepted.iter().find(|entry| entry.covers(mutant)).map(|entry| &entry.reason);
     let unexplained: Vec<_> = survivors().filter(|mutant| reason(mutant).is_none()).collect();
     println!();
-    for entry in stale {
-        println!(
-            "stale: nothing is like this any more: {} `{}` [{}]",
-            entry.file, entry.line, entry.operator
-        );
-    }
+    self::stale(stale);
     for mutant in survivors() {
         match reason(mutant) {
             Some(reason) => println!("accepted: {}: {reason}", line(mutant)),

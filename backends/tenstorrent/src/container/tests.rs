@@ -192,6 +192,11 @@ fn the_first_variant_that_the_cores_have_everything_for_is_chosen() {
     ];
     assert_eq!(choose(&variants, Cores::Wormhole).unwrap(), 1);
     assert_eq!(choose(&variants, Cores::Blackhole).unwrap(), 2);
+    // Wormhole's floats are replaced, and nothing else.
+    let of_wormhole =
+        |extensions| choose(&[variant(Some(Cores::Wormhole), extensions, &file)], Cores::Wormhole);
+    assert_eq!(of_wormhole(&["m", "f"]).unwrap(), 0);
+    assert!(of_wormhole(&["m", "f", "zba"]).is_err());
     let [first, wormhole, blackhole, any] = variants.clone();
     assert_eq!(choose(&[any, blackhole.clone()], Cores::Blackhole).unwrap(), 0, "the order decides");
     let refused = choose(&[first, wormhole], Cores::Blackhole).unwrap_err();

@@ -14,6 +14,8 @@ use hal_backend::HostRange;
 use hal_collectives::{Buffers, Communicator, Done, Element, Kind, Operation, Reduction};
 use std::sync::mpsc::{Receiver, channel};
 
+mod meanwhile;
+
 const TERMS: Duration = Duration::from_secs(30);
 
 fn memory(words: &[u32]) -> HostRange {
@@ -97,24 +99,24 @@ fn callback_that_panics_leaves_others_told_and_the_engine_at_work() {
 }
 
 /// Memory that says, when it is let go of, whether the engine is free then.
-fn memory_that_asks(engine: &Arc<Engine>) -> (HostRange, Receiver<bool>) {
-    struct Owner([u32; 1], Arc<Engine>, std::sync::mpsc::Sender<bool>);
+fn memory_that_asks(engine: &Arc<Engine>, words: usize) -> (HostRange, Receiver<bool>) {
+    struct Owner(Vec<u32>, Arc<Engine>, std::sync::mpsc::Sender<bool>);
     impl Drop for Owner {
         fn drop(&mut self) {
             let _ = self.2.send(self.1.progress.try_lock().is_some());
         }
     }
     let (tell, told) = channel();
-    let mut owner = Arc::new(Owner([1], engine.clone(), tell));
+    let mut owner = Arc::new(Owner(vec![1; words], engine.clone(), tell));
     let start = Arc::get_mut(&mut owner).unwrap().0.as_mut_ptr();
-    // SAFETY: a word that lives as long as its owner, and that nothing writes.
-    (unsafe { HostRange::from_raw(start.cast(), 4, Some(owner)) }, told)
+    // SAFETY: words that live as long as their owner, which does not look at them.
+    (unsafe { HostRange::from_raw(start.cast(), words * 4, Some(owner)) }, told)
 }
 
 #[test]
 fn memory_is_let_go_of_without_the_lock_and_before_its_rank_is_told() {
     let (ranks, groups) = pair();
-    let (send, is_free) = memory_that_asks(&ranks[0].0);
+    let (send, is_free) = memory_that_asks(&ranks[0].0, 1);
     let (tell, told) = channel();
     let buffers = Buffers { send: Some(send), recv: Some(memory(&[0])) };
     let done = Box::new(move |end: Result| {
@@ -129,7 +131,7 @@ fn memory_is_let_go_of_without_the_lock_and_before_its_rank_is_told() {
 #[test]
 fn memory_of_an_operation_that_fails_is_let_go_of_without_the_lock() {
     let (ranks, groups) = pair();
-    let (send, is_free) = memory_that_asks(&ranks[0].0);
+    let (send, is_free) = memory_that_asks(&ranks[0].0, 1);
     let (tell, told) = channel();
     let buffers = Buffers { send: Some(send), recv: Some(memory(&[0])) };
     sum_with(

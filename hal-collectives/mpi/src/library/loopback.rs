@@ -4,6 +4,7 @@
 //! it. Messages arrive at once and in their order; nothing is ever late or lost.
 
 use super::{Handle, Library, Status};
+use crate::wire::LETTER;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -151,7 +152,8 @@ unsafe extern "C" fn cancel(request: *mut Handle) -> c_int {
     let mut found = false;
     for inbox in networks.inboxes.values_mut() {
         let posted = inbox.posted.len();
-        inbox.posted.retain(|posted| posted.request != handle);
+        // What a letter has announced is on its way, and is not cancelled any more.
+        inbox.posted.retain(|posted| posted.request != handle || posted.tag != LETTER);
         found |= inbox.posted.len() < posted;
     }
     if found {
@@ -202,4 +204,21 @@ pub(crate) fn network(ranks: u32) -> impl Iterator<Item = Library> {
         rank,
         size: ranks,
     })
+}
+
+/// How many messages a rank would receive now.
+#[cfg(test)]
+pub(crate) fn expected_by(rank: &Library) -> usize {
+    networks().inboxes.get(&rank.world).map_or(0, |inbox| inbox.posted.len())
+}
+
+#[cfg(test)]
+unsafe extern "C" fn broken(_request: *mut Handle, _flag: *mut c_int, _status: *mut c_void) -> c_int {
+    1
+}
+
+/// The library of a rank that is alone, and in which nothing that has begun can be asked about.
+#[cfg(test)]
+pub(crate) fn broken_network() -> Option<Library> {
+    network(1).next().map(|library| Library { test: broken, ..library })
 }

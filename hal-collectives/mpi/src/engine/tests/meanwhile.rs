@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What others do while a thread looks, or has looked.
+
+use super::*;
+use crate::group::Generation;
+use crate::library::loopback::{broken_network, expected_by};
+use crate::wire::{Asked, Content, FIRST_TAG, Header, LETTER, Meeting};
+use hal_collectives::Line;
+
+/// A limit that nothing here comes near.
+const LONG: Duration = Duration::from_secs(20);
+
+/// How many letters of others a rank would take from MPI now: none where MPI is left alone.
+fn listens(rank: &Rank) -> usize {
+    rank.0.with(LONG, |progress| expected_by(progress.library())).unwrap()
+}
+
+/// An engine whose MPI is the program's.
+fn lent(mut ranks: [Rank; 2]) -> [Rank; 2] {
+    for rank in &mut ranks {
+        Arc::get_mut(&mut rank.0).unwrap().owned = false;
+    }
+    ranks
+}
+
+#[test]
+fn letter_to_a_group_that_has_failed_is_answered_when_mpi_is_used_again_and_not_before() {
+    let (ranks, [first, second]) = pair();
+    first.end(&Failure::new(Code::DataLoss, "gone"));
+    let _ahead = sum(&*second, 5);
+    drop(first);
+    ranks[0].0.with(Duration::ZERO, Progress::rest).unwrap();
+    let before = listens(&ranks[1]);
+    look_all(&ranks[..1]);
+    assert_eq!(listens(&ranks[1]), before, "a message was sent by an MPI that the program may have ended");
+    let _again = ranks[0].join(b"pair", TERMS);
+    look_all(&ranks[..1]);
+    assert_eq!(listens(&ranks[1]), before - 1);
+}
+
+/// Somebody has found that there is no group, and another thread joins one before MPI is left alone.
+#[test]
+fn group_that_is_joined_while_mpi_is_being_left_alone_is_listened_for() {
+    let (ranks, groups) = pair();
+    ranks[0].0.commands.lock().push(Command::Rest);
+    ranks[0].look();
+    let (got, told) = sum(&*groups[0], 2);
+    let _other = sum(&*groups[1], 3);
+    look_all(&ranks);
+    assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 5));
+}
+
+/// Whoever delivers a letter has the group for a moment, which is no reason to go on listening.
+#[test]
+fn mpi_is_left_alone_when_the_last_group_is_let_go_of_while_a_letter_is_delivered() {
+    let ranks = lent(job(2).try_into().ok().unwrap());
+    let group = ranks[0].join(b"pair", TERMS);
+    assert!(listens(&ranks[0]) > 0);
+    let id = *ranks[0].0.groups.lock().keys().next().unwrap();
+    let (begin, begun) = channel();
+    std::thread::scope(|scope| {
+        let engine = &ranks[0].0;
+        scope.spawn(move || {
+            engine.with(LONG, |_| {
+                let held = engine.groups.lock().get(&id).unwrap().group.upgrade();
+                begin.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+                drop(held);
+            });
+        });
+        begun.recv().unwrap();
+        drop(group);
+        // The program ends MPI when this has returned.
+        engine.rest();
+        assert_eq!(listens(&ranks[0]), 0);
+    });
+}
+
+#[test]
+fn watch_ends_at_its_time_while_other_operations_move_all_the_time() {
+    let (ranks, groups) = pair();
+    let begin = Instant::now();
+    let mut moves = 0;
+    let over =
+        watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), Some(begin + Duration::from_millis(5)), || {
+            moves += 1;
+            let _sums = [0, 1].map(|rank: usize| sum(&*groups[rank], moves));
+            ranks[1].look();
+            begin.elapsed() > LONG
+        });
+    assert!(!over, "{:?}", begin.elapsed());
+}
+
+/// A thread that watches is busy with a callback of the program's, and does not look (S13).
+#[test]
+fn callback_that_takes_its_time_in_a_watch_holds_up_nothing_else() {
+    let (ranks, groups) = pair();
+    for rank in &ranks {
+        let engine = rank.0.clone();
+        std::thread::spawn(move || engine.serve(IDLE));
+    }
+    let (tell, told_behind) = channel::<Outcome>();
+    let (answer, answered) = channel();
+    let slow = move |_| answer.send(told_behind.recv_timeout(LONG)).unwrap();
+    let mut slow: Option<Done> = Some(Box::new(slow));
+    let buffers = || Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+    std::thread::scope(|scope| {
+        let (ranks, groups) = (&ranks, &groups);
+        scope.spawn(move || {
+            // Begun while this thread watches, so that it is told here.
+            watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || {
+                if let Some(slow) = slow.take() {
+                    let _other = sum(&*groups[1], 2);
+                    ranks[1].look();
+                    sum_with(&*groups[0], buffers(), slow);
+                }
+                false
+            });
+        });
+        // It is in the callback by now, or will soon be; what is begun here ends in any case.
+        std::thread::sleep(Duration::from_millis(50));
+        let _other = sum(&*groups[1], 4);
+        sum_with(
+            &*groups[0],
+            buffers(),
+            Box::new(move |end| {
+                let _ = tell.send(outcome(end));
+            }),
+        );
+        assert_eq!(answered.recv().unwrap(), Ok(Ok(())));
+    });
+}
+
+#[test]
+fn mpi_that_says_nothing_but_errors_fails_what_is_under_way_and_holds_nobody() {
+    let watchers = Box::leak(Box::default());
+    let engine = Arc::new(Engine::new(broken_network().unwrap(), watchers));
+    let rank = Rank(engine.clone());
+    // Alone in its job it would be over at once: it sends to itself, which takes a letter.
+    let group = rank.join(b"alone", TERMS);
+    let (tell, told) = channel();
+    let operation =
+        Operation { kind: Kind::SendRecv { to: Some(0), from: Some(0) }, element: Element::U32, count: 1 };
+    let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+    let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
+    assert!(group.enter(operation).unwrap().start(buffers, done).is_none());
+    let (looked, has_looked) = channel();
+    std::thread::spawn(move || looked.send([engine.look(), engine.look()]).unwrap());
+    let looks = has_looked.recv_timeout(LONG).expect("a look ends");
+    assert_eq!(told.try_recv(), Ok(Err(Code::Unavailable)));
+    assert!(!looks[1].moved, "whoever looks may rest");
+}
+
+/// A process that was forked has the connections of the one that MPI knows.
+#[test]
+fn process_that_mpi_does_not_know_makes_no_call_to_it() {
+    let ranks = lent(job(2).try_into().ok().unwrap());
+    ranks[0].0.is_forked.store(true, Ordering::Relaxed);
+    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
+    assert_eq!(expected_by_forked(&ranks[0]), 0, "a group listens");
+    let places = listens(&ranks[1]);
+    let _sum = sum(&*groups[0], 2);
+    look_all(&ranks[..1]);
+    assert_eq!(listens(&ranks[1]), places, "an operation sends");
+    assert!(!watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
+}
+
+fn expected_by_forked(rank: &Rank) -> usize {
+    expected_by(rank.0.progress.lock().library())
+}
+
+/// A rank says that more is to come, and its group fails before it does.
+#[test]
+fn memory_that_a_late_message_was_for_is_let_go_of_without_the_lock() {
+    let (ranks, groups) = pair();
+    let words = 6_000_u32;
+    let (send_from, is_free) = memory_that_asks(&ranks[0].0, words as usize);
+    let (tell, told) = channel();
+    let buffers = Buffers { send: Some(send_from), recv: Some(memory(&vec![0; words as usize])) };
+    let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
+    sum_with(&*groups[0], buffers, done);
+    let number = *ranks[0].0.groups.lock().keys().next().unwrap();
+    let id = Generation { number, generation: 0 };
+    let operation =
+        Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: words.into() };
+    let header = Header {
+        meeting: Meeting { group: id, line: Line::Everyone, number: 0, piece: 0 },
+        from: 1,
+        source: 1,
+        asked: Some(Asked { operation, pieces: 1 }),
+        // Each rank reduces one half.
+        content: Content::Part { length: u64::from(words) * 2, tag: Some(FIRST_TAG) },
+    };
+    let letter = HostRange::allocate(crate::wire::HEADER as u64, 64).unwrap();
+    assert!(letter.write(0, &header.to_bytes()));
+    let send = |bytes: HostRange, tag| {
+        let sent = ranks[1].0.with(LONG, |progress| progress.library().send(bytes, 0, tag).is_ok());
+        assert_eq!(sent, Some(true));
+    };
+    send(letter, LETTER);
+    ranks[0].look();
+    assert!(told.try_recv().is_err());
+    groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+    ranks[0].look();
+    assert!(told.try_recv().unwrap().is_err());
+    send(memory(&vec![5; words as usize / 2]), FIRST_TAG);
+    ranks[0].look();
+    assert_eq!(is_free.recv_timeout(LONG), Ok(true));
+}
