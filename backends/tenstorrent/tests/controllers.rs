@@ -23,6 +23,9 @@ const CONTROL: u64 = 0x3_0100;
 const TABLE: u64 = 0x3_01d0;
 const TRANSLATION: u64 = 0x5_0100;
 
+/// The question, as it is while nobody has looked at it.
+const NEVER: u32 = 0xaa57;
+
 /// What is read in place of what is there, once the question was asked, or from the beginning.
 #[derive(Clone, Copy)]
 struct Said {
@@ -35,14 +38,20 @@ const fn said(offset: u64, word: u32) -> Said {
     Said { offset, word, once_asked: true }
 }
 
-/// The words that were written, and where.
-type Written = Arc<Mutex<Vec<(u64, u32)>>>;
+/// What was done to the card.
+#[derive(Clone, Debug, Default)]
+struct Done {
+    /// The words that were written, and where.
+    written: Vec<(u64, u32)>,
+    /// How often it was looked whether there is an answer.
+    looks: usize,
+}
 
 /// An emulated n150, whose controller says something else.
 struct Other {
     machine: Arc<Emulator>,
     says: Arc<[Said]>,
-    written: Written,
+    done: Arc<Mutex<Done>>,
 }
 
 impl Kernel for Other {
@@ -73,7 +82,7 @@ impl Kernel for Other {
         offset: u64,
     ) -> Result<Arc<dyn DeviceRange>, Errno> {
         let range = self.machine.map_device(file, length, offset)?;
-        Ok(Arc::new(OtherRange { range, says: self.says.clone(), written: self.written.clone() }))
+        Ok(Arc::new(OtherRange { range, says: self.says.clone(), done: self.done.clone() }))
     }
 
     fn read(&self, path: &Path) -> Result<String, Errno> {
@@ -92,7 +101,7 @@ impl Kernel for Other {
 struct OtherRange {
     range: Arc<dyn DeviceRange>,
     says: Arc<[Said]>,
-    written: Written,
+    done: Arc<Mutex<Done>>,
 }
 
 impl std::fmt::Debug for OtherRange {
@@ -108,7 +117,9 @@ impl DeviceRange for OtherRange {
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Errno> {
         self.range.read(offset, bytes)?;
-        let asked = self.written.lock().unwrap().iter().any(|(place, _)| *place == CONTROL);
+        let mut done = self.done.lock().unwrap();
+        done.looks += usize::from(offset == NUMBER);
+        let asked = done.written.iter().any(|(place, _)| *place == CONTROL);
         if let Some(said) = self.says.iter().find(|said| said.offset == offset && (asked || !said.once_asked))
         {
             bytes.copy_from_slice(&said.word.to_le_bytes());
@@ -118,33 +129,33 @@ impl DeviceRange for OtherRange {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let word = bytes.try_into().map_or(u32::MAX, u32::from_le_bytes);
-        self.written.lock().unwrap().push((offset, word));
+        self.done.lock().unwrap().written.push((offset, word));
         self.range.write(offset, bytes)
     }
 }
 
-/// Opens an n150 whose controller says this, and what was written to it.
-fn open(seed: &str, says: &[Said]) -> (Result<Card, Failure>, Vec<(u64, u32)>) {
+/// Opens an n150 whose controller says this, and what was done to it.
+fn open(seed: &str, says: &[Said]) -> (Result<Card, Failure>, Done) {
     let pairs = [("board", "n150"), ("seed", seed)];
     let machine = Emulator::get(&Options::read(&mut Parameters::new("tenstorrent", pairs)).unwrap()).unwrap();
-    let written = Written::default();
-    let kernel = Arc::new(Other { machine, says: says.into(), written: written.clone() });
+    let done = Arc::<Mutex<Done>>::default();
+    let kernel = Arc::new(Other { machine, says: says.into(), done: done.clone() });
     let card = Card::open(kernel, Path::new("/dev/tenstorrent/0"), Duration::ZERO);
-    let written = written.lock().unwrap().clone();
-    (card, written)
+    let done = done.lock().unwrap().clone();
+    (card, done)
 }
 
 /// What is asked: an argument of zero, the message, and to look at it.
 fn is_the_question(written: &[(u64, u32)]) -> bool {
     let [argument, number, (place, look)] = written else { return false };
-    *argument == (ARGUMENT, 0) && *number == (NUMBER, 0xaa57) && *place == CONTROL && look & 1 << 16 != 0
+    *argument == (ARGUMENT, 0) && *number == (NUMBER, NEVER) && *place == CONTROL && look & 1 << 16 != 0
 }
 
 #[test]
 fn rows_that_are_fused_off_are_what_the_controller_answers() {
-    let (card, written) = open("910001", &[said(ARGUMENT, 0x281)]);
+    let (card, done) = open("910001", &[said(ARGUMENT, 0x281)]);
     assert_eq!(card.unwrap().grid().tiles().len(), 56);
-    assert!(is_the_question(&written[..3]), "{written:x?}");
+    assert!(is_the_question(&done.written[..3]), "{done:x?}");
 }
 
 #[test]
@@ -158,7 +169,7 @@ fn a_controller_that_does_not_say_what_is_fused_off_is_refused_before_a_tile_is_
             &["does not answer what is fused off (0xffffffff)", "tt-smi -r", "tt-flash"],
         ),
         // One that never looks at it.
-        (&[said(NUMBER, 0xaa57)], Code::FailedPrecondition, &["does not answer what is fused off (0xaa57)"]),
+        (&[said(NUMBER, NEVER)], Code::FailedPrecondition, &["does not answer what is fused off (0xaa57)"]),
         (
             &[said(NUMBER, u32::MAX), said(TABLE, u32::MAX)],
             Code::Unavailable,
@@ -167,24 +178,27 @@ fn a_controller_that_does_not_say_what_is_fused_off_is_refused_before_a_tile_is_
         (&[said(ARGUMENT, 0x3ff)], Code::FailedPrecondition, &["rows 0x3ff of 10 are fused off"]),
     ];
     for (number, (says, code, parts)) in (0..).zip(cases) {
-        let (card, written) = open(&(910_010 + number).to_string(), says);
+        let (card, done) = open(&(910_010 + number).to_string(), says);
         let refused = card.unwrap_err();
         assert_eq!(refused.code(), code, "{refused}");
         for part in parts {
             assert!(refused.message().contains(part), "{part:?} in {refused}");
         }
-        assert!(is_the_question(&written), "{refused}: {written:x?}");
+        assert!(is_the_question(&done.written), "{refused}: {done:x?}");
+        // Only an answer that may still come is waited for.
+        let waits = says[0].word == NEVER;
+        assert_eq!(done.looks > 1, waits, "{refused}: {} looks", done.looks);
     }
 }
 
 #[test]
 fn firmware_that_does_not_translate_coordinates_is_refused_and_asked_nothing() {
     let untranslated = Said { offset: TRANSLATION, word: !(1 << 14), once_asked: false };
-    let (card, written) = open("910030", &[untranslated]);
+    let (card, done) = open("910030", &[untranslated]);
     let refused = card.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     for part in ["does not translate coordinates", "update it (tt-flash)"] {
         assert!(refused.message().contains(part), "{part:?} in {refused}");
     }
-    assert_eq!(written, []);
+    assert_eq!(done.written, []);
 }
