@@ -135,6 +135,18 @@ fn a_tile_that_is_fused_off_loses_the_device() {
 }
 
 #[test]
+fn a_card_has_a_window_for_each_bank_where_there_are_as_many() {
+    for (board, banks) in [("p100a", 7), ("p150", 8), ("n150", 6)] {
+        let windows = |fault: &[(&str, &str)]| {
+            Bench::new(&[&[("board", board)], fault].concat()).device.card().windows()
+        };
+        assert_eq!(windows(&[]), (32, banks), "{board}");
+        assert_eq!(windows(&[("fault", "windows:3")]), (3, banks), "{board}");
+        assert_eq!(windows(&[("fault", "no-large-windows")]), (32, 0), "{board}");
+    }
+}
+
+#[test]
 fn few_windows_are_enough() {
     let expected = bytes_of(&numbers(5000, 4));
     for faults in [
