@@ -19,15 +19,18 @@ use support::machine::{Left, Machine, STACK};
 use tenstorrent_loader::Cores;
 
 /// How many instructions are executed for one.
-const COSTS: [(&str, u64); 10] = [
+const COSTS: [(&str, u64); 13] = [
     ("flw", 5),
     ("fsw", 5),
     ("fmv.s", 5),
+    ("fneg.s", 8),
     ("fadd.s", 71),
     ("fmul.s", 66),
     ("fmadd.s", 103),
     ("fmin.s", 38),
     ("flt.s", 41),
+    ("fle.s", 42),
+    ("feq.s", 43),
     ("fcvt.w.s", 69),
     ("fcvt.s.w", 56),
 ];
