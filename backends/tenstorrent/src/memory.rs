@@ -96,8 +96,8 @@ impl CardRange {
             let place = bytes.get_mut(part).unwrap_or_default();
             self.pool.card().read(piece.bank, piece.address, place)?;
         }
-        // That is what a card reads as that is lost.
-        if bytes.iter().all(|&byte| byte == 0xff) { self.pool.card().check_alive() } else { Ok(()) }
+        // From where a card is lost, everything reads as ones: the end of it tells.
+        if bytes.last() == Some(&0xff) { self.pool.card().check_alive() } else { Ok(()) }
     }
 
     /// Writes bytes of it.

@@ -15,7 +15,7 @@ use hal_tenstorrent::container::{Container, FORMAT, Variant};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, OnceLock};
-use support::compiler::{FLOATS, INTEGERS, compile};
+use support::compiler::{FLOATS, INTEGERS, PLAIN_FLOATS, compile};
 use support::{Bench, NoLoader, bytes_of, call, floats_of, numbers, span};
 
 /// For Blackhole's cores, and for any.
@@ -106,6 +106,41 @@ fn a_card_runs_the_variant_for_its_cores() {
 }
 
 #[test]
+fn each_board_runs_its_own_variant_of_one_container() {
+    let folder = Folder::new("boards");
+    std::fs::write(folder.0.join("plain.so"), compile("plain", "floats.mlir", &PLAIN_FLOATS)).unwrap();
+    // Neither is loaded where the other one is for: the order decides nothing.
+    let said =
+        folder.pack(&["-o", "out.htt", "wormhole:+m,+f=plain.so", "blackhole:+m,+f,+zba,+zbb=floats.so"]);
+    assert!(packed(&said).starts_with("variant 0: for Wormhole with m, f, "), "{}", text(&said.stdout));
+    let container = folder.container();
+    let x = numbers(1000, 3);
+    let [wormhole, blackhole, other] = ["n150", "p150", "p100a"].map(|board| {
+        let bench = Bench::new(&[("board", board), ("tiles", "1")]);
+        let (executable, _) = load(&bench, &container).unwrap();
+        let memory = bench.memory(&bytes_of(&x));
+        let all = span(&memory, 0, 4000);
+        bench.run(call(&executable, 0, [1, 1, 1], &[all.clone(), all.clone(), all])).unwrap();
+        bench.read(&memory, 0, 4000)
+    });
+    // Bit by bit: floats in software are the other cores' floats.
+    assert_eq!(wormhole, blackhole);
+    assert_eq!(other, blackhole);
+    assert!(floats_of(&wormhole).iter().zip(&x).all(|(found, x)| (found - (x * x + x)).abs() < 1e-4));
+
+    // Without its own, an n150 is told what there is, and runs what is for any cores.
+    packed(&folder.pack(&["-o", "out.htt", "blackhole=floats.so"]));
+    let bench = Bench::new(&[("board", "n150"), ("tiles", "1")]);
+    let refused = load(&bench, &folder.container()).unwrap_err();
+    assert_eq!(refused.code(), Code::Incompatible);
+    for part in ["Wormhole, which have f, i, m, zicsr, zmmul", "one for Blackhole with"] {
+        assert!(refused.message().contains(part), "{part:?} in {refused}");
+    }
+    packed(&folder.pack(&["-o", "out.htt", "any=floats.so", "any=plain.so"]));
+    assert!(load(&bench, &folder.container()).is_ok(), "the second, since it lacks what the first takes");
+}
+
+#[test]
 fn a_container_that_a_card_cannot_run_is_refused_with_what_is_there() {
     let bench = Bench::new(&[]);
     let (floats, bytes) = files();
@@ -174,5 +209,10 @@ fn what_cannot_be_packed_is_refused_and_nothing_is_written() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(text(&output.stderr).starts_with("usage: tenstorrent-pack"), "{arguments:?}");
     }
-    assert!(packed(&folder.pack(&["--help"])).starts_with("usage:"));
+    let help = folder.pack(&["--help"]);
+    let help = packed(&help);
+    assert!(help.starts_with("usage:"));
+    // Its example is the documentation's.
+    let example = help.lines().last().unwrap().trim();
+    assert!(include_str!("../../../docs/tenstorrent.md").contains(&format!("\n{example}\n")), "{example}");
 }

@@ -9,7 +9,7 @@
 
 mod support;
 
-use hal_backend::{Code, Device, HostRange, MemoryRequest};
+use hal_backend::{Code, Device, HostRange, MemoryRequest, Purpose};
 use hal_tenstorrent::Executable;
 use std::sync::{Arc, OnceLock};
 use support::compiler::{INTEGERS, compile};
@@ -268,6 +268,34 @@ fn small_buffers_are_in_tiles_while_there_is_room_and_others_in_dram() {
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("l1=8") && refused.message().contains("12"), "{refused}");
     assert!(support::open(&parameters).is_ok());
+}
+
+/// Rows are counted in each pool by itself: what bindings have in common is not found out by the row alone.
+#[test]
+fn buffers_at_the_same_place_of_dram_and_of_tiles_are_two() {
+    let bench = Bench::new(&[("l1", "64"), ("tiles", "1")]);
+    let executable = floats(&bench);
+    let rows = |purpose| -> Vec<_> {
+        let request = MemoryRequest::new(0, 4000).with_purpose(purpose);
+        (0..16).map(|_| Arc::new(bench.device.allocate(&request).unwrap())).collect()
+    };
+    let (near, far) = (rows(Purpose::Dispatch), rows(Purpose::Transfer));
+    let row = |memory: &Arc<hal_tenstorrent::Memory>| {
+        let text = format!("{memory:?}");
+        text.split_once("row ").unwrap().1.split(' ').next().unwrap().to_owned()
+    };
+    let both = near.iter().flat_map(|one| far.iter().map(move |other| (one, other)));
+    let (one, other) = both.into_iter().find(|(one, other)| row(one) == row(other)).unwrap();
+    assert!(format!("{one:?}").contains("L1") && format!("{other:?}").contains("DRAM"));
+    let (x, y) = (numbers(1000, 5), numbers(1000, 7));
+    let result = bench.memory(&[0; 4000]);
+    bench.write(one, 0, &bytes_of(&x));
+    bench.write(other, 0, &bytes_of(&y));
+    let bindings = [span(one, 0, 4000), span(other, 0, 4000), span(&result, 0, 4000)];
+    bench.run(call(&executable, MULTIPLY_ADD, [1, 1, 1], &bindings)).unwrap();
+    let expected: Vec<f64> =
+        x.iter().zip(&y).map(|(x, y)| f64::from(*x) * f64::from(*y) + f64::from(*x)).collect();
+    assert_near(&floats_of(&bench.read(&result, 0, 4000)), &expected, 1e-5);
 }
 
 #[test]

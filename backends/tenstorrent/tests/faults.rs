@@ -134,6 +134,50 @@ fn a_tile_that_is_fused_off_loses_the_device() {
     }
 }
 
+/// Whatever a card that is lost reads as, nobody is given it as if it were memory.
+#[test]
+fn what_is_read_while_the_network_hangs_is_a_failure() {
+    let expected = bytes_of(&numbers(3000, 4));
+    let mut struck = 0;
+    for at in 1..400 {
+        let fault = format!("harvested:{at}");
+        // Each access has the only window pointed anew.
+        let pairs = [("fault", "windows:1"), ("fault", "no-large-windows"), ("fault", fault.as_str())];
+        let Ok(device) = open(&pairs) else { continue };
+        let bench = Bench::of(device);
+        let memory = Arc::new(bench.device.allocate(&MemoryRequest::new(0, 12_000)).unwrap());
+        let write = Command::Update { source: support::host(&expected), target: span(&memory, 0, 12_000) };
+        if bench.run(write).is_err() {
+            continue;
+        }
+        let target = support::host(&[0; 12_000]);
+        let read = Command::Copy { source: span(&memory, 0, 12_000), target: support::whole(&target) };
+        match bench.run(read) {
+            Ok(()) => {
+                assert!(support::contents(&target) == expected, "{fault}: something else was read");
+                break;
+            }
+            Err(failure) => {
+                assert_eq!(failure.code(), Code::Unavailable, "{failure}");
+                struck += 1;
+            }
+        }
+    }
+    assert!(struck > 0, "no read was struck");
+}
+
+#[test]
+fn a_card_has_a_window_for_each_bank_where_there_are_as_many() {
+    for (board, banks) in [("p100a", 7), ("p150", 8), ("n150", 6)] {
+        let windows = |fault: &[(&str, &str)]| {
+            Bench::new(&[&[("board", board)], fault].concat()).device.card().windows()
+        };
+        assert_eq!(windows(&[]), (32, banks), "{board}");
+        assert_eq!(windows(&[("fault", "windows:3")]), (3, banks), "{board}");
+        assert_eq!(windows(&[("fault", "no-large-windows")]), (32, 0), "{board}");
+    }
+}
+
 #[test]
 fn few_windows_are_enough() {
     let expected = bytes_of(&numbers(5000, 4));

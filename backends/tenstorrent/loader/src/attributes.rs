@@ -209,7 +209,15 @@ mod tests {
         let noted = Extensions::of(["i", "m", "f", "zicsr", "zmmul", "zba", "zbb"]);
         assert_eq!(noted.beyond(&said), ["zbb"]);
         assert!(said.beyond(&noted).is_empty());
-        assert_eq!(Extensions::of(["d"]).names(), ["d", "f", "i", "zicsr"]);
+        for (one, all) in [
+            ("d", "d f i zicsr"),
+            ("zfh", "f i zfh zicsr"),
+            ("a", "a i zaamo zalrsc"),
+            ("b", "b i zba zbb zbs"),
+            ("c", "c i zca"),
+        ] {
+            assert_eq!(Extensions::of([one]).names().join(" "), all, "{one}");
+        }
         assert_eq!(Extensions::default().names(), [""; 0]);
     }
 
@@ -223,8 +231,9 @@ mod tests {
             [head, &length.to_le_bytes()[..], tail].concat()
         };
         let file = sized(&[1], &entries);
-        let vendor = sized(&[], &[b"riscv\0", &file[..]].concat());
-        // Somebody else's first.
+        // What is for some sections alone, and somebody else's, come first.
+        let sections = sized(&[2], b"\x01\x00\x05rv32i2p1_v1p0\x00");
+        let vendor = sized(&[], &[b"riscv\0", &sections[..], &file[..]].concat());
         let other = sized(&[], b"gnu\0whatever");
         [b"A", &other[..], &vendor[..]].concat()
     }

@@ -215,6 +215,11 @@ fn instructions_that_no_veneer_replaces_are_refused() {
         (Blackhole, 0xffff_ffff, "not one of the cores'"),
         (Blackhole, 0xc000_11d3, "gp or tp"), // fcvt.w.s gp, f0 towards zero
         (Wormhole, 0xe000_0253, "gp or tp"),  // fmv.x.w tp, f0
+        (Wormhole, 0xa000_21d3, "gp or tp"),  // feq.s gp, f0, f0
+        (Wormhole, 0xe000_1253, "gp or tp"),  // fclass.s tp, f0
+        // Flags that no core raises.
+        (Wormhole, 0x0010_2573, "Wormhole's cores do not have"), // frflags a0
+        (Wormhole, 0x0020_5073, "Wormhole's cores do not have"), // fsrmi 0
     ] {
         let why = unfit(cores, word);
         assert!(why.contains(part), "{word:#010x}: {why}");

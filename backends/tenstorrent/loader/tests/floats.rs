@@ -19,15 +19,18 @@ use support::machine::{Left, Machine, STACK};
 use tenstorrent_loader::Cores;
 
 /// How many instructions are executed for one.
-const COSTS: [(&str, u64); 10] = [
+const COSTS: [(&str, u64); 13] = [
     ("flw", 5),
     ("fsw", 5),
     ("fmv.s", 5),
+    ("fneg.s", 8),
     ("fadd.s", 71),
     ("fmul.s", 66),
     ("fmadd.s", 103),
     ("fmin.s", 38),
     ("flt.s", 41),
+    ("fle.s", 42),
+    ("feq.s", 43),
     ("fcvt.w.s", 69),
     ("fcvt.s.w", 56),
 ];
@@ -77,6 +80,104 @@ fn sums_and_products_are_as_the_host_has_them() {
             let expected = if expected.is_nan() { 0x7fc0_0000 } else { expected.to_bits() };
             assert_eq!(found, expected, "{word:#010x} of {operands:08x?}");
         }
+    }
+}
+
+/// One bit for what a float is, by what the host calls it.
+fn kind(x: f32) -> u32 {
+    use std::num::FpCategory::{Infinite, Nan, Normal, Subnormal, Zero};
+    let positive = match x.classify() {
+        Nan => return if x.to_bits() & 0x40_0000 == 0 { 1 << 8 } else { 1 << 9 },
+        Zero => 4,
+        Subnormal => 5,
+        Normal => 6,
+        Infinite => 7,
+    };
+    1 << if x.is_sign_negative() { 7 - positive } else { positive }
+}
+
+/// The least of these, or the greatest; a number rather than none; a zero's sign counts.
+fn extreme(x: f32, y: f32, greater: bool) -> u32 {
+    match (x.is_nan(), y.is_nan()) {
+        (true, true) => 0x7fc0_0000,
+        (true, false) => y.to_bits(),
+        (false, true) => x.to_bits(),
+        // The host's total order is that of numbers, with the zeros apart.
+        _ if x.total_cmp(&y).is_lt() == greater => y.to_bits(),
+        _ => x.to_bits(),
+    }
+}
+
+/// What is exact, and conversions to the nearest, see denormals, and are the host's.
+#[test]
+#[expect(clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a cast is what is asked for")]
+fn comparisons_signs_kinds_and_conversions_are_as_the_host_has_them() {
+    type Operation = fn(f32, f32) -> u32;
+    let operations: [(&str, Operation); 17] = [
+        ("feq.s", |x, y| (x == y).into()),
+        ("flt.s", |x, y| (x < y).into()),
+        ("fle.s", |x, y| (x <= y).into()),
+        ("fmin.s", |x, y| extreme(x, y, false)),
+        ("fmax.s", |x, y| extreme(x, y, true)),
+        ("fclass.s", |x, _| kind(x)),
+        ("fsgnj.s", |x, y| x.copysign(y).to_bits()),
+        ("fsgnjn.s", |x, y| x.copysign(-y).to_bits()),
+        ("fsgnjx.s", |x, y| x.to_bits() ^ y.to_bits() & 1 << 31),
+        ("fmv.s", |x, _| x.to_bits()),
+        ("fneg.s", |x, _| (-x).to_bits()),
+        ("fabs.s", |x, _| x.abs().to_bits()),
+        (
+            "fcvt.w.s",
+            |x, _| if x.is_nan() { 0x7fff_ffff } else { (x.round_ties_even() as i32).cast_unsigned() },
+        ),
+        ("fcvt.wu.s", |x, _| if x.is_nan() { u32::MAX } else { x.round_ties_even() as u32 }),
+        ("fcvt.s.w", |x, _| (x.to_bits().cast_signed() as f32).to_bits()),
+        ("fcvt.s.wu", |x, _| (x.to_bits() as f32).to_bits()),
+        ("fmv.x.w", |x, _| x.to_bits()),
+    ];
+    for (name, operation) in operations {
+        let word = FORMS.iter().find(|form| form.name == name).unwrap().word;
+        let machine = Machine::new(word, Cores::Wormhole);
+        let to_integer = word & 1 << 31 != 0 && !matches!(word >> 27, 0x1a | 0x1e);
+        for (number, [x, y, _]) in random::operands(11).take(5000).enumerate() {
+            // Also neighbours, and what is the same.
+            let y = [y, x, x ^ 1 << 31, x.wrapping_add(1)][number % 4];
+            let left = run(&machine, word, [x, y, 0]);
+            let found = if to_integer { left.x } else { left.f };
+            assert_eq!(
+                found,
+                operation(f32::from_bits(x), f32::from_bits(y)),
+                "{name} of {x:08x} and {y:08x}"
+            );
+        }
+    }
+}
+
+/// Two factors, what is added, and what the vendor's model (`fma_model_bh` of tenstorrent/ttsim at 56694c8) makes of it.
+const ENDS: [[u32; 4]; 14] = [
+    [0x0080_0001, 0x3f00_0001, 0x8080_0000, 0x8000_0000],
+    [0x0080_0000, 0x3f7f_ffff, 0x8080_0000, 0x8000_0000],
+    [0x00ff_ffff, 0x3f00_0000, 0x0000_0000, 0x0080_0000],
+    [0x00ff_ffff, 0x3f00_0000, 0x8000_0001, 0x0080_0000],
+    [0x0080_0000, 0x3f7f_ffff, 0x0000_0000, 0x0080_0000],
+    [0x7f00_0000, 0x4000_0000, 0xff7f_ffff, 0x7f80_0000],
+    [0x7f00_0000, 0x3fff_ffff, 0xff7f_ffff, 0x0000_0000],
+    [0x7f00_0000, 0x4000_0000, 0xff80_0000, 0xff80_0000],
+    [0x0080_0000, 0x3e80_0000, 0x0080_0001, 0x0080_0001],
+    [0x0080_0000, 0x3f00_0000, 0x8080_0001, 0x8000_0000],
+    [0x3f80_0001, 0x3f80_0001, 0xbf80_0002, 0x3280_0000],
+    [0x3f80_0001, 0x3f80_0001, 0xbf80_0003, 0xb3e0_0000],
+    [0x4b80_0000, 0x3f80_0000, 0xb380_0000, 0x4b80_0000],
+    [0x4b80_0000, 0x3f80_0000, 0xbf00_0001, 0x4b7f_ffff],
+];
+
+/// What the vendor's model of the unit makes of a product and a sum, where sums lose their leading bits and become denormal, and where a product
+/// alone is too large or too small.
+#[test]
+fn products_and_sums_at_the_ends_are_as_the_vendors_model_has_them() {
+    let machine = Machine::new(FORMS[3].word, Cores::Wormhole);
+    for [x, y, z, result] in ENDS {
+        assert_eq!(run(&machine, FORMS[3].word, [x, y, z]).f, result, "{x:08x} * {y:08x} + {z:08x}");
     }
 }
 

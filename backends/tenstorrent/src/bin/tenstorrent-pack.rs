@@ -18,7 +18,7 @@ into one container (tenstorrent-htt1). A card runs the first one that it can. Al
   EXTENSIONS   what it was compiled with, as in --iree-llvmcpu-target-cpu-features: +m,+f,+zba,+zbb.
                If they are left out, the executable's own attributes say it
 
-  tenstorrent-pack -o model.htt blackhole:+m,+f,+zba,+zbb=blackhole.so wormhole:+m=wormhole.so";
+  tenstorrent-pack -o model.htt blackhole:+m,+f,+zba,+zbb=blackhole.so wormhole:+m,+f=wormhole.so";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

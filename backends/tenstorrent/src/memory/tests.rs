@@ -22,11 +22,20 @@ fn chunks_cover_a_transfer_once() {
 }
 
 /// Boards, with parts fused off, and how many tiles and banks are left of them.
-const BOARDS: [(&str, usize, usize); 3] = [
+const BOARDS: [(&str, usize, usize); 4] = [
     ("board=p100a&columns=0x3bdf&banks=0xf7", 120, 7),
     ("board=p150&columns=0x1ffe", 120, 8),
     ("board=p100a&columns=0x0fff&banks=0x7f", 120, 7),
+    ("board=n150&rows=0x2ff", 72, 6),
 ];
+
+/// Where memory for buffers begins and ends in a board's tiles, of which they have 64 KiB, and in its banks.
+fn ends(device: &TenstorrentDevice) -> [(u64, u64); 2] {
+    match device.card().board() {
+        "n150" => [(1400 << 10, 1464 << 10), (1 << 20, 2 << 30)],
+        _ => [(1472 << 10, 1536 << 10), (1 << 20, 0xff00_0000)],
+    }
+}
 
 /// A card of a machine of its own.
 fn card(board: &str, l1: &str) -> TenstorrentDevice {
@@ -81,7 +90,7 @@ fn check_places(device: &TenstorrentDevice, range: &CardRange, taken: &mut BTree
     let grid = device.card().grid();
     let tiles = kind(range) == Kind::Tiles;
     let legal = if tiles { grid.tiles() } else { grid.banks() };
-    let ends = if tiles { (1472 << 10, 1536 << 10) } else { (1 << 20, 0xff00_0000) };
+    let ends = ends(device)[usize::from(!tiles)];
     for piece in range.pieces(0, range.length.next_multiple_of(PAGE)) {
         assert!(legal.contains(&piece.bank), "{range:?}: {piece:?}");
         assert!(piece.address.is_multiple_of(PAGE) && piece.length == PAGE, "{range:?}: {piece:?}");
@@ -176,4 +185,5 @@ fn buffers_are_beside_the_cores_only_where_some_of_it_is_theirs() {
     assert_eq!(none.shared_l1(), None);
     let some = card("board=p100a", "4:interleaved");
     assert_eq!(some.shared_l1(), Some(119 * 4096));
+    assert_eq!(card("board=n150", "4:height").shared_l1(), Some(71 * 4096));
 }
