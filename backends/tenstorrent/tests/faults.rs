@@ -69,7 +69,7 @@ fn a_tile_that_cannot_be_held_loses_the_device_before_its_memory_is_given_out_ag
 
 #[test]
 fn transfers_go_on_while_tiles_run() {
-    let bench = Bench::new(&[("fault", "hang:2"), ("dispatch_timeout", "2"), ("tiles", "1")]);
+    let bench = Bench::new(&[("fault", "hang:2"), ("dispatch_timeout", "5"), ("tiles", "1")]);
     let executable = bench.load(kernels()).unwrap();
     let (memory, other) = (bench.memory(&[0; 4000]), bench.memory(&[0; 4000]));
     let all = span(&memory, 0, 4000);
