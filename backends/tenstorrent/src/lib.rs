@@ -3,7 +3,7 @@
 //! Tenstorrent Blackhole and Wormhole cards, through the `tt-kmd` kernel driver's own interface.
 //!
 //! `tenstorrent://` drives a card through the kernel driver's windows, and runs executables that IREE's compiler makes for 32-bit RISC-V
-//! (`embedded-elf-riscv_32`, or several of these in a [container](container)) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
+//! (`embedded-elf-riscv_32`, or several of these in a [container]) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
 //! its compiler. `tenstorrent://emulated` drives an [emulator](hal_tenstorrent_emulator) of that kernel driver with a simulated chip
 //! behind it: the same path, down to the kernel's requests and windows. Nothing here has been proved on silicon yet.
 //!
