@@ -92,6 +92,22 @@ fn watch_ends_at_its_time_while_other_operations_move_all_the_time() {
     assert!(!over, "{:?}", begin.elapsed());
 }
 
+/// Whoever has watched just before is likely to do so again, but a thread that sleeps soundly would not look up meanwhile.
+#[test]
+fn what_is_begun_just_behind_a_watch_wakes_a_thread_that_sleeps_until_it_is_woken() {
+    let (ranks, groups) = pair();
+    served(&ranks[..1]);
+    for turn in 0..20 {
+        std::thread::sleep(Duration::from_millis(10));
+        let _other = sum(&*groups[1], 1);
+        watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || true);
+        let (got, told) = sum(&*groups[0], turn);
+        assert_eq!(told.recv_timeout(LONG), Ok(Ok(())), "turn {turn}");
+        assert_eq!(word(&got), turn + 1);
+        ranks[1].look();
+    }
+}
+
 /// A thread that watches is busy with a callback of the program's, and does not look (S13).
 #[test]
 fn callback_that_takes_its_time_in_a_watch_holds_up_nothing_else() {
