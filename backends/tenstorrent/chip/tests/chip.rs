@@ -2,9 +2,10 @@
 
 //! The chip, as the host sees it and as programs on its cores do.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+mod support;
 
 use proptest::prelude::*;
+use support::{get, load, put, release, stay, store};
 use tenstorrent_chip::{
     BLACKHOLE, BarAddress, Board, Chip, Core, Counts, Model, SOFT_RESET, Stop, Stopped, Tile, Violation,
 };
@@ -24,35 +25,10 @@ fn chip() -> Chip {
     Chip::new(Board::new(Model::P100a))
 }
 
-fn put(chip: &Chip, tile: Tile, address: u64, word: u32) {
-    chip.tile_write(tile, address, &word.to_le_bytes()).unwrap();
-}
-
-fn get(chip: &Chip, tile: Tile, address: u64) -> u32 {
-    let mut bytes = [0; 4];
-    chip.tile_read(tile, address, &mut bytes).unwrap();
-    u32::from_le_bytes(bytes)
-}
-
-fn load(chip: &Chip, tile: Tile, address: u64, program: Assembler) {
-    for (address, word) in (address..).step_by(4).zip(program.finish()) {
-        put(chip, tile, address, word);
-    }
-}
-
-/// Lets go one core and holds the others.
-fn release(chip: &Chip, tile: Tile, core: Core) {
-    let all: u32 = Core::ALL.iter().map(|core| core.reset_bit()).sum();
-    put(chip, tile, SOFT_RESET, all & !core.reset_bit());
-}
-
 /// Stores a word, and stays where it is.
 fn store_and_stay(program: &mut Assembler, address: u32, value: u32) {
-    program.constant(T0, address);
-    program.constant(T1, value);
-    program.emit(sw(T1, 0, T0));
-    let here = program.here();
-    program.jump(ZERO, here);
+    store(program, address, value);
+    stay(program);
 }
 
 #[test]

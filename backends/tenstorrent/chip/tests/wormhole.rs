@@ -2,11 +2,10 @@
 
 //! What a Wormhole has otherwise than a Blackhole.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+mod support;
 
-use tenstorrent_chip::{
-    BarAddress, Board, Chip, Core, Model, SOFT_RESET, Stop, Stopped, Tile, Violation, WORMHOLE,
-};
+use support::{get, load, put, release, stay, store};
+use tenstorrent_chip::{BarAddress, Board, Chip, Core, Model, Stop, Stopped, Tile, Violation, WORMHOLE};
 use tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
 
 const T0: Reg = Reg::T[0];
@@ -18,38 +17,6 @@ const ARC: Tile = Tile { x: 0, y: 10 };
 
 fn chip() -> Chip {
     Chip::new(Board::new(Model::N150))
-}
-
-fn put(chip: &Chip, tile: Tile, address: u64, word: u32) {
-    chip.tile_write(tile, address, &word.to_le_bytes()).unwrap();
-}
-
-fn get(chip: &Chip, tile: Tile, address: u64) -> u32 {
-    let mut bytes = [0; 4];
-    chip.tile_read(tile, address, &mut bytes).unwrap();
-    u32::from_le_bytes(bytes)
-}
-
-fn load(chip: &Chip, address: u64, program: Assembler) {
-    for (address, word) in (address..).step_by(4).zip(program.finish()) {
-        put(chip, TILE, address, word);
-    }
-}
-
-fn release(chip: &Chip, core: Core) {
-    let all: u32 = Core::ALL.iter().map(|core| core.reset_bit()).sum();
-    put(chip, TILE, SOFT_RESET, all & !core.reset_bit());
-}
-
-fn store(program: &mut Assembler, address: u32, value: u32) {
-    program.constant(T0, address);
-    program.constant(T1, value);
-    program.emit(sw(T1, 0, T0));
-}
-
-fn stay(program: &mut Assembler) {
-    let here = program.here();
-    program.jump(ZERO, here);
 }
 
 #[test]
@@ -167,14 +134,14 @@ fn cores_start_where_another_core_has_said() {
     }
     store(&mut program, 0xffb1_21b0, 0);
     stay(&mut program);
-    load(&chip, 0, program);
+    load(&chip, TILE, 0, program);
     for (start, value) in [(0x4000, 2), (0x5000, 3)] {
         let mut program = Assembler::new();
         store(&mut program, 0x1000 + 4 * value, value);
         stay(&mut program);
-        load(&chip, start, program);
+        load(&chip, TILE, start, program);
     }
-    release(&chip, Core::B);
+    release(&chip, TILE, Core::B);
     chip.step(1000);
     assert_eq!((get(&chip, TILE, 0x1008), get(&chip, TILE, 0x100c)), (2, 3));
 }
@@ -189,8 +156,8 @@ fn a_core_that_was_told_nothing_starts_at_an_address_of_its_own() {
         store(&mut program, u32::try_from(WORMHOLE.starts.nc).unwrap(), 1);
         store(&mut program, 0x1000, 2);
         stay(&mut program);
-        load(&chip, start, program);
-        release(&chip, core);
+        load(&chip, TILE, start, program);
+        release(&chip, TILE, core);
         chip.step(100);
         assert_eq!(get(&chip, TILE, 0x1000), if core == Core::Nc { 1 } else { 2 }, "{core:?}");
         assert_eq!(chip.stopped().len(), usize::from(core == Core::Nc));
@@ -234,8 +201,8 @@ fn a_core_brings_memory_from_a_bank_and_back() {
         program.emit_all([lw(T1, offset, T0), sw(T1, place, ZERO)]);
     }
     stay(&mut program);
-    load(&chip, 0, program);
-    release(&chip, Core::B);
+    load(&chip, TILE, 0, program);
+    release(&chip, TILE, Core::B);
     chip.step(10_000);
     assert_eq!(chip.stopped(), []);
     let mut output = [0; 200];
@@ -262,8 +229,8 @@ fn transfers_that_the_network_does_wrong_stop_the_core() {
         let chip = chip();
         let mut program = Assembler::new();
         transfer(&mut program, from, to, length, control);
-        load(&chip, 0, program);
-        release(&chip, Core::B);
+        load(&chip, TILE, 0, program);
+        release(&chip, TILE, Core::B);
         chip.step(1000);
         let stopped = chip.stopped();
         let [Stopped { core: Core::B, stop: Stop::Violation(_, violation), .. }] = &stopped[..] else {
@@ -278,7 +245,7 @@ fn its_cores_have_no_floats() {
     let chip = chip();
     // fadd.s f0, f0, f0
     put(&chip, TILE, 0, 0x53);
-    release(&chip, Core::B);
+    release(&chip, TILE, Core::B);
     chip.step(10);
     let stopped = chip.stopped();
     let [Stopped { stop: Stop::Trap(trap), .. }] = &stopped[..] else { panic!("{stopped:?}") };
