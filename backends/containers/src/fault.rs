@@ -58,6 +58,19 @@ impl Fault {
     pub fn kind(&self) -> FaultKind {
         self.kind
     }
+
+    /// What a program is told whose executable of this format it is wrong with, when all of its place is known.
+    #[cfg(feature = "failure")]
+    pub fn failure(&self, format: &str) -> hal_backend::Failure {
+        use hal_backend::Code;
+        let code = match self.kind {
+            FaultKind::Incompatible => Code::Incompatible,
+            FaultKind::Invalid => Code::InvalidArgument,
+            FaultKind::Unsupported => Code::Unimplemented,
+            FaultKind::Forbidden => Code::PermissionDenied,
+        };
+        hal_backend::Failure::new(code, format!("{format} executable: {self}"))
+    }
 }
 
 /// A name in a message: quoted, and cut where it is long, because whoever wrote the file chose it.

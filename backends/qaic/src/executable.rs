@@ -17,7 +17,6 @@ use crate::queue::Queues;
 use hal_backend::{Code, Failure, Function, HostProgram};
 use hal_emulation::programs::Programs;
 use hal_qaic_abi::container::Fault;
-use hal_qaic_abi::container::FaultKind;
 use hal_qaic_abi::container::emulated::Program;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,13 +63,7 @@ impl Drop for Executable {
 
 /// The failure that a container's fault is.
 pub(crate) fn refused(fault: &Fault) -> Failure {
-    let code = match fault.kind() {
-        FaultKind::Incompatible => Code::Incompatible,
-        FaultKind::Invalid => Code::InvalidArgument,
-        FaultKind::Unsupported => Code::Unimplemented,
-        FaultKind::Forbidden => Code::PermissionDenied,
-    };
-    Failure::new(code, format!("{FORMAT} executable: {fault}"))
+    fault.failure(FORMAT)
 }
 
 impl Executable {

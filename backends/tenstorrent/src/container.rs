@@ -26,8 +26,8 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
-use hal_backend::{Code, Failure};
-use hal_containers::{Fault, FaultKind, Name};
+use hal_backend::Failure;
+use hal_containers::{Fault, Name};
 use std::collections::BTreeSet;
 use std::fmt;
 use tenstorrent_loader::{Cores, Extensions, extensions, is_extension};
@@ -71,13 +71,7 @@ impl fmt::Display for Variant<'_> {
 }
 
 fn failure(fault: &Fault) -> Failure {
-    let code = match fault.kind() {
-        FaultKind::Incompatible => Code::Incompatible,
-        FaultKind::Invalid => Code::InvalidArgument,
-        FaultKind::Unsupported => Code::Unimplemented,
-        FaultKind::Forbidden => Code::PermissionDenied,
-    };
-    Failure::new(code, format!("{FORMAT} executable: {fault}"))
+    fault.failure(FORMAT)
 }
 
 impl<'a> Container<'a> {

@@ -3,17 +3,11 @@
 //! What is wrong with an executable, as a program is told.
 
 use super::FORMAT;
-use hal_backend::{Code, Failure};
+use hal_backend::Failure;
 
 pub(super) use hal_containers::{Fault, FaultKind, Name};
 
 /// A fault, when all of its place is known.
 pub(super) fn failure(fault: &Fault) -> Failure {
-    let code = match fault.kind() {
-        FaultKind::Incompatible => Code::Incompatible,
-        FaultKind::Invalid => Code::InvalidArgument,
-        FaultKind::Unsupported => Code::Unimplemented,
-        FaultKind::Forbidden => Code::PermissionDenied,
-    };
-    Failure::new(code, format!("{FORMAT} executable: {fault}"))
+    fault.failure(FORMAT)
 }

@@ -4,6 +4,7 @@
 
 use super::*;
 use flatbuffers::FlatBufferBuilder;
+use hal_backend::Code;
 use proptest::prelude::*;
 
 /// A file with no more than its header, and attributes that name an architecture.
