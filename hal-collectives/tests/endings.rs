@@ -6,10 +6,12 @@
     clippy::indexing_slicing,
     reason = "a test stops where something is not as it should be"
 )]
+#![allow(unsafe_code, reason = "memory whose owner is a test's")]
 
 mod common;
 
 use common::{LONG, Started, begin, group, memory, start};
+use hal_backend::HostRange;
 use hal_collectives::local::{Request, join};
 use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction};
 use hal_semaphore::{Code, Failure};
@@ -308,4 +310,27 @@ fn a_split_that_not_everybody_calls_ends_in_time() {
     assert_eq!(failure.code(), Code::DeadlineExceeded);
     assert!(failure.message().contains("ranks 1, 2 have not split it"), "{failure}");
     assert!(part.enter(operation(SUM, 1)).is_err());
+}
+
+/// Memory whose owner panics when it is let go of.
+fn memory_that_panics() -> HostRange {
+    struct Owner(Vec<f32>);
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            panic!("an owner of memory");
+        }
+    }
+    let mut owner = Arc::new(Owner(vec![1.0]));
+    let start = Arc::get_mut(&mut owner).unwrap().0.as_mut_ptr();
+    // SAFETY: an element that lives as long as its owner.
+    unsafe { HostRange::from_raw(start.cast(), 4, Some(owner)) }
+}
+
+#[test]
+fn owners_of_memory_that_panic_when_it_is_let_go_of_leave_all_told() {
+    let members = group(3, LONG);
+    let panics = || Buffers { send: Some(memory_that_panics()), recv: Some(memory_that_panics()) };
+    let started =
+        members.iter().map(|rank| start(rank, operation(SUM, 1), panics()).unwrap()).collect::<Vec<_>>();
+    started.iter().for_each(|started| started.outcome().unwrap());
 }

@@ -18,6 +18,7 @@
 #![deny(unsafe_code)]
 
 mod active;
+mod ending;
 mod engine;
 mod exchange;
 mod group;
