@@ -2,7 +2,7 @@
 
 //! Collectives between other commands, in slots and parts of buffers, with several channels and queues.
 
-use crate::common::{Buffer, Device, List, check, reference};
+use crate::common::{Buffer, Device, List, barrier, check, reference};
 use crate::rig::*;
 use hal_sys as sys;
 use std::time::Duration;

@@ -8,6 +8,7 @@
 pub(crate) mod chain;
 pub(crate) mod dice;
 pub(crate) mod pool;
+pub(crate) mod properties;
 
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -101,6 +102,13 @@ unsafe impl Sync for Device {}
 impl Device {
     pub(crate) fn open(uri: &str) -> Result<Self> {
         Self::open_polled(uri).map(|(device, _)| device)
+    }
+
+    /// Opening a URI fails with a code, and with a text that says something.
+    pub(crate) fn cannot_be_opened(uri: &str, code: Code, says: &str) {
+        let Err(failed) = Self::open(uri) else { panic!("{uri} was opened") };
+        assert_eq!(failed.code, code, "{uri}: {}", failed.text);
+        assert!(failed.text.contains(says), "{uri}: {}", failed.text);
     }
 
     /// A device, and the proactor that it alone keeps.
@@ -453,6 +461,23 @@ pub(crate) fn on_a_polling_thread(call: impl FnOnce(*mut sys::iree_async_proacto
     let (pool, proactor) = new_pool().unwrap();
     let address = pool as usize;
     proactor.run(move || call(address as *mut sys::iree_async_proactor_pool_t));
+}
+
+/// What orders everything before in a command buffer before everything after.
+pub(crate) fn barrier(commands: *mut sys::iree_hal_command_buffer_t) -> Result {
+    let stage = sys::IREE_HAL_EXECUTION_STAGE_TRANSFER;
+    unsafe {
+        check(sys::iree_hal_command_buffer_execution_barrier(
+            commands,
+            stage,
+            stage,
+            0,
+            0,
+            std::ptr::null(),
+            0,
+            std::ptr::null(),
+        ))
+    }
 }
 
 /// What polls for a device, as long as that lives.

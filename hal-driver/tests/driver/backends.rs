@@ -3,11 +3,11 @@
 //! Backends that do what their traits allow and nobody expects: nothing that they say is believed where memory is at stake.
 
 use crate::common::pool::Pool;
+use crate::common::properties::{HEAP, QUEUE, properties};
 use crate::common::{Buffer, Device, List, Semaphore, Tracker, check};
 use hal_backend::{
-    Command, Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange,
-    Inferred, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters, Place, Properties, Purpose,
-    QueueId, Rejected, Span,
+    Command, Completer, DeviceInfo, DeviceSpec, Driver, Failure, Heap, HostLoader, HostRange, Inferred, Job,
+    LoadRequest, Loaded, MemoryRequest, Parameters, Place, Properties, Purpose, QueueId, Rejected, Span,
 };
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -113,25 +113,16 @@ impl hal_backend::Device for OddDevice {
 
     fn properties(&self) -> Properties {
         let heap = Heap {
-            host_visible: true,
             coherent: self.oddity != Oddity::NotCoherent,
-            device_local: true,
-            max_allocation: if self.oddity == Oddity::Slow { 64 << 10 } else { 1 << 30 },
-            alignment: if self.oddity == Oddity::CrookedAlignment { 48 } else { 64 },
+            max_allocation: if self.oddity == Oddity::Slow { 64 << 10 } else { HEAP.max_allocation },
+            alignment: if self.oddity == Oddity::CrookedAlignment { 48 } else { HEAP.alignment },
             import_alignment: (self.oddity == Oddity::KeepsImports).then_some(64),
+            ..HEAP
         };
         Properties {
-            identifier: if self.oddity == Oddity::NoName { String::new() } else { "odd".into() },
-            aliases: Vec::new(),
-            queues: DeviceSpec {
-                queues: usize::from(self.oddity != Oddity::NoQueues),
-                native_waits: NativeWaits::None,
-                peers: Vec::new(),
-                completion: Completion::Callback,
-            },
+            queues: DeviceSpec { queues: usize::from(self.oddity != Oddity::NoQueues), ..QUEUE },
             heaps: if self.oddity == Oddity::NoHeaps { Vec::new() } else { vec![heap] },
-            concurrency: 1,
-            host_processor: false,
+            ..properties(if self.oddity == Oddity::NoName { "" } else { "odd" })
         }
     }
 

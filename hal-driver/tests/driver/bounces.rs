@@ -3,7 +3,7 @@
 //! Memory of one card in operations of another device, which can only have it by way of the host.
 
 use crate::cards::{HELD, HOLDS, Step, card, constants, steps};
-use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, check};
+use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, barrier, check};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::sync::atomic::Ordering;
@@ -175,19 +175,7 @@ fn perform(
                 })
                 .collect();
             if index > 0 {
-                unsafe {
-                    let all = u32::MAX;
-                    check(sys::iree_hal_command_buffer_execution_barrier(
-                        commands,
-                        all,
-                        all,
-                        0,
-                        0,
-                        std::ptr::null(),
-                        0,
-                        std::ptr::null(),
-                    ))?;
-                }
+                barrier(commands)?;
             }
             work.record(commands, &references)?;
         }

@@ -2,7 +2,7 @@
 
 //! Sentences of IREE's headers that programs rely on at the edges: lifetimes, odd lengths, odd orders.
 
-use crate::common::{Buffer, Device, List, Result, Semaphore, check, reference};
+use crate::common::{Buffer, Device, List, Result, Semaphore, barrier, check, reference};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ptr::null_mut;
@@ -42,22 +42,6 @@ fn fill_of(
 ) -> Result {
     unsafe {
         check(sys::iree_hal_command_buffer_fill_buffer(commands, target, (&raw const byte).cast(), 1, 0))
-    }
-}
-
-fn barrier(commands: *mut sys::iree_hal_command_buffer_t) -> Result {
-    let stage = sys::IREE_HAL_EXECUTION_STAGE_TRANSFER;
-    unsafe {
-        check(sys::iree_hal_command_buffer_execution_barrier(
-            commands,
-            stage,
-            stage,
-            0,
-            0,
-            std::ptr::null(),
-            0,
-            std::ptr::null(),
-        ))
     }
 }
 

@@ -2,11 +2,11 @@
 
 //! Dispatches as a device gets them, and those that are refused before it does.
 
+use crate::common::properties::properties;
 use crate::common::{Buffer, Device, Executable, List, check, reference};
 use hal_backend::{
-    Command, Completer, Completion, DeviceInfo, DeviceSpec, Driver, Failure, Function, Heap, HostLoader,
-    HostRange, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Parameters, Properties, Rejected,
-    Workgroups,
+    Command, Completer, DeviceInfo, Driver, Failure, Function, HostLoader, HostRange, Job, LoadRequest,
+    Loaded, MemoryRequest, Parameters, Properties, Rejected, Workgroups,
 };
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -55,26 +55,7 @@ impl hal_backend::Device for NotingDevice {
     type Event = ();
 
     fn properties(&self) -> Properties {
-        Properties {
-            identifier: "noting".into(),
-            aliases: Vec::new(),
-            queues: DeviceSpec {
-                queues: 1,
-                native_waits: NativeWaits::None,
-                peers: Vec::new(),
-                completion: Completion::Callback,
-            },
-            heaps: vec![Heap {
-                host_visible: true,
-                coherent: true,
-                device_local: true,
-                max_allocation: 1 << 30,
-                alignment: 64,
-                import_alignment: None,
-            }],
-            concurrency: 1,
-            host_processor: false,
-        }
+        properties("noting")
     }
 
     fn start(&self, completer: Completer) {
