@@ -175,6 +175,71 @@ fn commands_that_pages_name_are_there() {
     assert!(missing.is_empty(), "pages name what is not there:\n{}", missing.join("\n"));
 }
 
+/// The pages that links lead to from a page on, itself included.
+fn reachable(repository: &Repository, from: &str) -> BTreeSet<String> {
+    let (mut found, mut next) = (BTreeSet::new(), vec![from.to_owned()]);
+    while let Some(page) = next.pop() {
+        let Ok(text) = std::fs::read_to_string(repository.root.join(&page)) else { continue };
+        let targets = text.lines().flat_map(links).filter_map(|link| resolve(&page, link.split('#').next()?));
+        next.extend(targets.map(|path| path.to_string_lossy().into_owned()).filter(|path| {
+            path.ends_with(".md") && repository.files.contains(path) && !found.contains(path)
+        }));
+        found.insert(page);
+    }
+    found
+}
+
+#[test]
+fn every_page_is_found_from_the_first() {
+    let repository = Repository::read();
+    let reachable = reachable(&repository, "README.md");
+    let lost: Vec<&String> =
+        repository.pages().map(|(page, _)| page).filter(|page| !reachable.contains(*page)).collect();
+    assert!(lost.is_empty(), "no page links to {lost:?}");
+    let index = std::fs::read_to_string(repository.root.join("docs/README.md")).unwrap();
+    let listed: BTreeSet<&str> = index.lines().flat_map(links).collect();
+    let unlisted: Vec<&str> = guides(&repository)
+        .filter_map(|(page, _)| page.strip_prefix("docs/"))
+        .filter(|page| !listed.contains(page))
+        .collect();
+    assert!(unlisted.is_empty(), "docs/README.md does not list {unlisted:?}");
+}
+
+/// The pages of the documentation, but for their list and for decisions.
+fn guides(repository: &Repository) -> impl Iterator<Item = (&String, String)> {
+    let is_guide = |page: &str| {
+        page.strip_prefix("docs/").is_some_and(|name| name != "README.md" && !name.contains('/'))
+    };
+    repository.pages().filter(move |(page, _)| is_guide(page))
+}
+
+/// What the paragraph under a page's title lacks.
+fn lacks(text: &str) -> Option<&'static str> {
+    let first = text.split("\n\n").nth(1).unwrap_or_default();
+    [
+        ("*For ", "whom it is for"),
+        ("At the end", "what a reader has at the end"),
+        ("](README.md)", "a link to all pages"),
+    ]
+    .into_iter()
+    .find_map(|(words, what)| (!first.contains(words)).then_some(what))
+}
+
+#[test]
+fn pages_begin_with_whom_they_are_for_and_what_one_has_at_the_end() {
+    let repository = Repository::read();
+    assert!(guides(&repository).count() > 10);
+    let without: Vec<String> = guides(&repository)
+        .filter_map(|(page, text)| lacks(&text).map(|what| format!("{page}: {what}")))
+        .collect();
+    assert!(without.is_empty(), "missing under the title:\n{}", without.join("\n"));
+    assert_eq!(lacks("# A page\n\nIt is about this.\n"), Some("whom it is for"));
+    assert_eq!(
+        lacks("# A page\n\n*For you.* ([all pages](README.md))\n"),
+        Some("what a reader has at the end")
+    );
+}
+
 #[test]
 fn what_is_not_there_is_found() {
     let repository = Repository::read();
