@@ -143,7 +143,7 @@ fn room() -> usize {
 }
 
 /// Does a number of grains of some work, with whoever helps. Returns the work, which nobody else has any more.
-pub(crate) fn spread<W: Send + Sync + 'static>(
+pub fn spread<W: Send + Sync + 'static>(
     work: W,
     grains: u32,
     each: impl Fn(&W, u32) + Send + Sync + 'static,

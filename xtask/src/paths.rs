@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! That what the pages name is there: files, places in other pages, commands, steps, packages, tests and examples.
+//! That what the pages name is there: files, tests in them, places in other pages, commands, steps, packages and examples.
 
 use clap::CommandFactory;
 use std::collections::BTreeSet;
@@ -49,6 +49,18 @@ impl Repository {
             || self.files.iter().any(|file| file.ends_with(&end))
             || resolve(page, name).is_some_and(|path| self.root.join(path).exists())
     }
+}
+
+/// Whether a file has a test with a name.
+fn has_test(text: &str, name: &str) -> bool {
+    let function = format!("fn {name}(");
+    let mut above = text.split("#[test]").skip(1);
+    above.any(|rest| {
+        rest.lines()
+            .map(str::trim)
+            .find(|line| line.starts_with("fn "))
+            .is_some_and(|line| line.starts_with(&function))
+    })
 }
 
 /// A path that is written in a page, from the root on.
@@ -124,6 +136,14 @@ fn missing_places(repository: &Repository, page: &str, text: &str) -> Vec<String
             let is_path = name.chars().all(|char| char.is_ascii_alphanumeric() || "/_-.".contains(char));
             is_path && FILES.iter().any(|end| name.len() > end.len() && name.ends_with(end))
         });
+        for (name, test) in quoted(line).filter_map(|name| name.split_once(".rs::")) {
+            let end = format!("/{name}.rs");
+            let files = repository.files.iter().filter(|file| file.ends_with(&end));
+            let mut texts = files.map(|file| std::fs::read_to_string(repository.root.join(file)).unwrap());
+            if !texts.any(|text| has_test(&text, test)) {
+                missing.push(format!("{page}:{number}: the test {name}.rs::{test}"));
+            }
+        }
         for name in names.filter(|name| !is_a_kernels(page, name) && !repository.has_file(page, name)) {
             missing.push(format!("{page}:{number}: the file {name}"));
         }
@@ -243,10 +263,18 @@ fn pages_begin_with_whom_they_are_for_and_what_one_has_at_the_end() {
 #[test]
 fn what_is_not_there_is_found() {
     let repository = Repository::read();
-    let text = "# One\n[a](b.md) and [c](../README.md#two-commands), [d](#one), [e](#two); `engine/none.rs`, `engine/slot.rs`\n";
+    let text = "# One\n[a](b.md) and [c](../README.md#two-commands), [d](#one), [e](#two); `engine/none.rs`, `engine/slot.rs`; \
+                `src/paths.rs::what_is_not_there_is_found`, `src/paths.rs::has_test`, `none.rs::is_there`\n";
     let missing = missing_places(&repository, "docs/engine.md", text);
     // Places in the page itself are those of the page that is there.
-    let expected = ["the link b.md", "no heading for #one", "no heading for #two", "the file engine/none.rs"];
+    let expected = [
+        "the link b.md",
+        "no heading for #one",
+        "no heading for #two",
+        "the test src/paths.rs::has_test",
+        "the test none.rs::is_there",
+        "the file engine/none.rs",
+    ];
     assert_eq!(missing, expected.map(|end| format!("docs/engine.md:2: {end}")));
     let text = "`cargo xtask nothing`, `cargo xtask NAME`, cargo xtask test --only msrv --only never; \
                 cargo test -p hal-none --test engine, cargo run -p hal-driver --example none";

@@ -36,6 +36,11 @@ pub fn is_launched() -> bool {
     library::is_launched()
 }
 
+/// Whether a group of so many ranks can be the whole job, as far as the launcher says how large that is. Asks no MPI.
+pub fn can_be_job(count: u32) -> bool {
+    library::launched().is_none_or(|launched| launched == count)
+}
+
 /// This process's rank in its job, and how many there are. Loads and initialises MPI if nobody has.
 pub fn place() -> Result<(u32, u32)> {
     let engine = engine::engine()?;

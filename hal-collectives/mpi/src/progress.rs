@@ -146,6 +146,12 @@ impl Progress {
         }
     }
 
+    /// How many letters are kept for operations that have not come so far.
+    #[cfg(test)]
+    pub(crate) fn early(&self) -> usize {
+        self.early.values().map(VecDeque::len).sum()
+    }
+
     #[cfg(test)]
     pub(crate) fn library(&self) -> &Library {
         &self.library
@@ -339,13 +345,8 @@ impl Progress {
             return self.early.entry(place).or_default().push_back(letter);
         };
         let Some(active) = self.active.get_mut(&id) else { return };
-        // Behind those of the same rank that have come before.
-        let taken = if self.early.contains_key(&place) {
-            Ok(Some(letter))
-        } else {
-            active.receive(id, letter, &self.library, &mut self.in_flight)
-        };
-        match taken {
+        // What it expects of a rank it has taken from the letters that came early, so none that came before is left there.
+        match active.receive(id, letter, &self.library, &mut self.in_flight) {
             Ok(None) => self.advance(id),
             Ok(Some(letter)) => self.early.entry(place).or_default().push_back(letter),
             Err(failure) => {

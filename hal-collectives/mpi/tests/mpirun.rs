@@ -88,6 +88,33 @@ fn the_library_of_another_mpi_is_refused() {
     ends_well_by(MPICH, 2, "wrong", &["-env", "OMPI_COMM_WORLD_SIZE", "2"]);
 }
 
+/// A folder in which each name of an MPI's library is a file that is none, so that nothing is found by it.
+fn folder_without_mpi() -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("without-mpi-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["libmpi.so.40", "libmpi.so", "libmpich.so.12", "libmpi.so.12", "libmpich.so"] {
+        std::fs::write(folder.join(name), "").unwrap();
+    }
+    folder
+}
+
+#[test]
+fn process_without_any_mpi_library_is_told_what_to_install() {
+    let folder = folder_without_mpi();
+    for (launcher, package) in [
+        (&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "0")][..], "apt-get install libopenmpi3"),
+        (&[("PMI_SIZE", "2"), ("PMI_RANK", "0")], "apt-get install libmpich12"),
+        (&[], "apt-get install openmpi-bin"),
+    ] {
+        let mut alone = Command::new(program());
+        alone.args(["missing", package]).env("LD_LIBRARY_PATH", &folder).envs(launcher.iter().copied());
+        let output = alone.output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && output.stdout.ends_with(b"missing ok\n"), "{errors}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn every_kind_works_between_processes() {
     for ranks in [1, 2, 3, 4, 5] {
@@ -131,6 +158,12 @@ fn each_rank_that_gives_up_at_each_step_ends_the_group_for_all() {
 fn mpi_that_the_program_has_begun_is_used_and_left_to_it() {
     ends_well(2, "program");
     ends_well_by(MPICH, 2, "program", &[]);
+}
+
+#[test]
+fn messages_of_the_program_and_those_of_collectives_do_not_mix_whatever_tags_it_uses() {
+    ends_well(3, "tags");
+    ends_well_by(MPICH, 3, "tags", &[]);
 }
 
 /// Where the library copies through shared memory in parts, as it does in a container that forbids more, the sender has to look as well.

@@ -219,6 +219,56 @@ fn provider_that_takes_each_process_of_a_job_for_one_alone_is_refused() {
     assert!(refused.text.contains("rank 2 of 4 (PMI_RANK, PMI_SIZE)"), "{refused:?}");
 }
 
+/// Every name of an MPI's library is found, and is no library.
+#[test]
+fn job_without_any_mpi_library_has_groups_of_one_process_and_is_told_what_the_others_need() {
+    const CHILD: &str = "CHANNELS_WITHOUT_MPI";
+    if std::env::var_os(CHILD).is_none() {
+        let folder = std::env::temp_dir().join(format!("channels-without-mpi-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for name in ["libmpi.so.40", "libmpi.so", "libmpich.so.12", "libmpi.so.12", "libmpich.so"] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let name = "channels::job_without_any_mpi_library_has_groups_of_one_process_and_is_told_what_the_others_need";
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let job = [(CHILD, "1"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")];
+        command.args([name, "--exact"]).envs(job).env("LD_LIBRARY_PATH", &folder);
+        let child = command.output().unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+        let text = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let sums = |ranks: &[Rank]| {
+        let count = u32::try_from(ranks.len()).unwrap();
+        let begin = |rank: &Rank| {
+            let (send, recv) = (rank.words(&[1, 2]), rank.words(&[0; 2]));
+            let commands = rank.commands(ALL_REDUCE, 0, (&send, &recv), 2).unwrap();
+            rank.execute(&commands, 1).unwrap();
+            (recv, commands)
+        };
+        let begun: Vec<_> = ranks.iter().map(begin).collect();
+        for (rank, (recv, _)) in ranks.iter().zip(&begun) {
+            rank.done.wait(1).unwrap();
+            assert_eq!(rank.read(recv), [count, 2 * count]);
+        }
+    };
+    // As many as the job has no processes, and as many as it has where the devices say it themselves.
+    sums(&mocks(3));
+    let uris = [0, 1].map(|rank| format!("mock://?collective_rank={rank}&collective_count=2"));
+    let ranks = uris.map(|uri| {
+        let device = Device::open(&uri).unwrap();
+        Rank { channel: device.default_channel().unwrap(), done: device.semaphore(0), device }
+    });
+    sums(&ranks);
+    let Err(refused) = Device::open("mock").unwrap().default_channel() else {
+        panic!("there is an MPI where there is none")
+    };
+    assert_eq!(refused.code, Code::Unavailable, "{refused:?}");
+    let says = ["no MPI library can be loaded", "apt-get install libmpich12"];
+    assert!(says.iter().all(|text| refused.text.contains(text)), "{refused:?}");
+}
+
 /// A provider that makes a channel of its device while it exchanges the id.
 #[repr(C)]
 struct Curious {

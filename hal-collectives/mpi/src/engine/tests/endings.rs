@@ -124,6 +124,17 @@ fn message_that_does_not_come_holds_a_failure_up_for_a_bounded_time_and_its_memo
     assert!(!late.ranks[0].0.look().sends);
 }
 
+#[test]
+fn letters_that_came_early_to_a_group_that_fails_are_let_go_of() {
+    let (ranks, groups) = pair();
+    let _ahead = sum(&*groups[1], 5);
+    ranks[0].look();
+    let early = || ranks[0].0.with(LONG, |progress| progress.early());
+    assert_eq!(early(), Some(1));
+    groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+    assert_eq!(early(), Some(0));
+}
+
 /// An owner of memory that panics when it is let go of.
 struct Panics(Vec<u32>);
 
