@@ -163,6 +163,13 @@ pub fn assert_refused<T>(open: impl Fn(&str) -> Result<T, Failure>, cases: &[(&s
     }
 }
 
+/// How many cases a property test runs: as many as usual, or as many as the environment asks for, as proptest does where a
+/// test gives no number.
+pub fn cases(usual: u32) -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok();
+    asked.map_or(usual, |asked| asked.parse().expect("PROPTEST_CASES is a number"))
+}
+
 /// What a message advises although the URI that it is about has done just that: to ask for the device that was asked for, or to
 /// give a parameter that was given, without saying how else.
 pub fn circular_advice(uri: &str, message: &str) -> Option<String> {

@@ -180,6 +180,7 @@ fn without_version(word: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hal_testbench::cases;
     use proptest::prelude::*;
 
     fn of(architecture: &str) -> Option<String> {
@@ -252,15 +253,8 @@ mod tests {
         assert_eq!(architecture(b"A\0\0\0\0"), Err(WHERE));
     }
 
-    /// As many cases as the tests usually run, or as many as the environment asks for.
-    fn config(usual: u32) -> ProptestConfig {
-        let default = ProptestConfig::default();
-        let asked = std::env::var_os("PROPTEST_CASES").is_some();
-        ProptestConfig { cases: if asked { default.cases } else { usual }, ..default }
-    }
-
     proptest! {
-        #![proptest_config(config(2000))]
+        #![proptest_config(ProptestConfig::with_cases(cases(2000)))]
 
         #[test]
         fn damaged_attributes_are_read_or_refused(
