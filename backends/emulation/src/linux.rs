@@ -18,6 +18,10 @@ use std::sync::Arc;
 pub struct Linux;
 
 /// A mapping, ended when it is dropped.
+///
+/// # Invariants
+///
+/// `length` bytes are mapped at `start`, and this alone ends that: every range of them keeps it.
 struct Mapping {
     start: *mut c_void,
     length: usize,
@@ -25,12 +29,13 @@ struct Mapping {
 
 // SAFETY: a mapping is an address; ending it is all that is done here.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped below with this length, and every range of it is gone. It cannot fail for a whole mapping.
+        // SAFETY: mapped with this length and ended here alone, with no range of it left, by the invariant. It cannot fail for
+        // a whole mapping.
         let _ = unsafe { rustix::mm::munmap(self.start, self.length) };
     }
 }

@@ -219,14 +219,14 @@ fn external_memory_of_other_kinds_is_unavailable_by_name() {
                 sys::iree_hal_external_buffer_t { type_: kind, size: 1024, ..Default::default() };
             let (allocator, given, mut imported) = (device.allocator(), &raw mut external, null_mut());
             let (importing, exporting) = unsafe {
-                let nobody = sys::iree_hal_buffer_release_callback_t::default();
+                let no_callback = sys::iree_hal_buffer_release_callback_t::default();
                 let made = &raw mut imported;
                 (
                     crate::common::check(sys::iree_hal_allocator_import_buffer(
                         allocator,
                         shared(),
                         given,
-                        nobody,
+                        no_callback,
                         made,
                     )),
                     crate::common::check(sys::iree_hal_allocator_export_buffer(

@@ -754,8 +754,8 @@ fn memory_of_a_program_s_own_pool_is_lent_too() {
             &raw mut pool,
         ))
         .unwrap();
-        let (nobody, forever) = (std::ptr::null(), sys::iree_infinite_timeout());
-        check(sys::iree_hal_pool_allocate_buffer(pool, params, LENGTH, nobody, forever, &raw mut buffer))
+        let (no_waits, forever) = (std::ptr::null(), sys::iree_infinite_timeout());
+        check(sys::iree_hal_pool_allocate_buffer(pool, params, LENGTH, no_waits, forever, &raw mut buffer))
             .unwrap();
     }
     let (buffer, done) = (Buffer(buffer), worker.semaphore(0));
