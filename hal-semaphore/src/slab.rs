@@ -32,6 +32,12 @@ struct Entry<T> {
 type Chunk<T> = Box<[Entry<T>; LENGTH]>;
 
 /// Storage for values of one type, addressed by [`Key`].
+///
+/// # Invariants
+///
+/// - `len` entries hold a value. Two of them never have the same generation, and one is given out again after 2³² others.
+/// - The list that begins at `free` goes through entries that hold nothing, each once, and none of a missing chunk.
+/// - Entries from `fresh` on hold nothing and are in no list.
 pub(crate) struct Slab<T> {
     /// Nothing where a chunk was given back.
     chunks: Vec<Option<Chunk<T>>>,

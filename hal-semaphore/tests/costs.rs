@@ -129,7 +129,7 @@ impl Backend for Polled {
     }
 }
 
-/// A clock that moves only when somebody sleeps, by as much as was asked for.
+/// A clock that moves only in sleeps, by as much as was asked for.
 #[derive(Default)]
 struct Slept(Mutex<Duration>);
 

@@ -141,7 +141,7 @@ fn a_signal_and_a_subscription_may_cross() {
     });
 }
 
-/// A device reports an operation while somebody cancels it: it ends once, and everybody agrees how.
+/// A device reports an operation while another thread cancels it: it ends once, and all see it end the same way.
 fn complete_against_cancel() {
     let engine = stepped(1);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
@@ -218,7 +218,7 @@ fn mutant_of_last_reference_against_reuse_is_caught() {
     catches(Mutation::EventNotHeld, "the_last_reference_to_an_event_and_its_reuse_may_cross");
 }
 
-/// A callback is on its way while the engine is shut down: after the shutdown nobody is called any more.
+/// A callback is on its way while the engine is shut down: after the shutdown no callback runs any more.
 fn teardown_against_callback() {
     let engine = stepped(1);
     let x = semaphore(&engine);
@@ -249,7 +249,7 @@ fn teardown_against_callback() {
     drop(subscription);
 }
 
-/// A clock on which no moment ever comes: whoever waits for one waits for the wake-up alone.
+/// A clock on which no moment ever comes: a wait for one ends by the wake-up alone.
 struct Endless(VirtualClock);
 
 impl Clock for Endless {
@@ -758,7 +758,7 @@ fn mutant_of_loss_against_submit_is_caught() {
     catches(Mutation::SweepsWhileIssuing, "the_loss_of_a_device_and_submissions_may_cross");
 }
 
-/// An operation retires while a wait that its event covers is registered: whoever has the event holds it.
+/// An operation retires while a wait that its event covers is registered: a wait that has the event keeps it.
 fn end_against_cover() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));

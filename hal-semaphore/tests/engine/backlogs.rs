@@ -55,7 +55,7 @@ impl Backlog {
         Self { rig, x, y }
     }
 
-    /// Runs `step_in` each time that a batch for queue 0 begins while nobody has been told of the refusal yet, though it is
+    /// Runs `step_in` each time that a batch for queue 0 begins while the refusal has not been told yet, though it is
     /// some batches ago. Returns how often that was.
     fn go(&self, step_in: impl Fn(&Devices) + Send + Sync + 'static) -> usize {
         let times = Arc::new(AtomicUsize::new(0));

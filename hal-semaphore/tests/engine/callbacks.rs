@@ -101,7 +101,7 @@ fn lock_held_for_a_foreign_signal_is_free_for_its_callback() {
     });
 }
 
-/// The thread that submits also completes work of somebody else, whose callback becomes due on it (S8).
+/// The thread that submits also completes work of another one, whose callback becomes due on it (S8).
 #[test]
 fn lock_held_for_a_submission_is_free_for_callbacks_of_other_work() {
     lock_held_across(|rig, x| {
@@ -341,7 +341,7 @@ fn lock_held_while(engine: Engine<Asked>, step: impl FnOnce(&Engine<Asked>, &Sem
     });
 }
 
-/// A thread that waits calls nobody back, whether its deadline is to come or has passed: the wait asks a polled device, and
+/// A thread that waits runs no callbacks, whether its deadline is to come or has passed: the wait asks a polled device, and
 /// what has ended there has a callback (S8).
 #[test]
 fn lock_held_for_a_wait_whose_deadline_has_passed_is_free_for_callbacks() {

@@ -106,7 +106,7 @@ fn bad_signals_are_refused_and_change_nothing() {
     assert!(matches!(y.signal(1), Err(SignalError::Failed { failure, .. }) if failure.message() == "first"));
 }
 
-/// Nobody is left who could signal: what waits is told, rather than left waiting.
+/// No handle is left that could signal: what waits is told, rather than left waiting.
 #[test]
 fn a_wait_for_a_semaphore_that_is_dropped_fails_as_abandoned() {
     let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();

@@ -56,7 +56,7 @@ struct Case {
 }
 
 impl Case {
-    /// An operation that waits for something that nobody has promised.
+    /// An operation that waits for something without a promise.
     fn held(kind: Kind, job: Job) -> Self {
         Self::new(kind, Rig::new(1, NativeWaits::Epochs), job)
     }
@@ -268,7 +268,7 @@ fn action_for_a_lost_device_signals_that_and_then_comes_back() {
     }
 }
 
-/// The last handle on what a held operation waits for is dropped: nobody can signal it any more.
+/// The last handle on what a held operation waits for is dropped: it can be signalled no more.
 #[test]
 fn action_whose_wait_is_abandoned_signals_that_and_then_comes_back() {
     for kind in KINDS {

@@ -479,7 +479,7 @@ impl World {
         }
     }
 
-    /// Barriers have no place in the log: they are done when what they wait for is. So are edges, and what the host has
+    /// Barriers have no place in the log: they are done when what they wait for is. So are markers, and what the host has
     /// done ahead.
     fn settle_barriers(&mut self) {
         let ahead = self.engine.backend().done_ahead();
@@ -529,7 +529,7 @@ impl World {
         }
     }
 
-    /// Nobody waits for something that has happened, and each outcome has its reason.
+    /// No wait is left for something that has happened, and each outcome has its reason.
     fn check_at_rest(&self) {
         let mut waiting = 0;
         let outcomes: HashMap<u64, Result<(), Failure>> =
