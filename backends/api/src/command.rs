@@ -38,7 +38,7 @@ impl<D: Device> fmt::Debug for Job<D> {
     }
 }
 
-/// The commands of a job: a slice of them, whoever keeps it.
+/// The commands of a job: a slice of them, owned or shared.
 pub enum Commands<D: Device> {
     /// The job.
     Own(SmallVec<[Command<D>; 1]>),

@@ -31,7 +31,7 @@ impl Drop for Claim {
     }
 }
 
-/// That something is of a kind, this user's, and nobody else's to change; else `EPERM`.
+/// That something is of a kind, this user's, and writable for this user alone; else `EPERM`.
 fn check(file: impl AsFd, kind: FileType) -> Result<(), Errno> {
     let status = fstat(file)?;
     let is_ours = status.st_uid == rustix::process::getuid().as_raw();

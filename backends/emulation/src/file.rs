@@ -146,7 +146,7 @@ impl<T> OpenFiles<T> {
 mod tests {
     use super::*;
 
-    /// A length beyond what a process may write ends it by a signal, if nobody looks first.
+    /// A length beyond what a process may write ends it by a signal, unless it is checked first.
     #[test]
     fn a_limit_on_files_is_looked_at_before_the_kernel_does() {
         use rustix::process::{Rlimit, setrlimit};

@@ -101,7 +101,7 @@ pub fn seen(process: u32, file: Identity, offset: u64, length: u64) {
     }
 }
 
-/// Forgets what is known of a file that nobody has open or mapped.
+/// Forgets what is known of a file that is neither open nor mapped.
 pub(crate) fn forget(file: Identity) {
     VIEWS.lock().retain(|view| view.file != file);
 }

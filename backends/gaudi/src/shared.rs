@@ -119,7 +119,7 @@ mod tests {
         assert!(Arc::ptr_eq(&one, &open(&emulator, Duration::ZERO).unwrap()));
     }
 
-    /// That it was found out by a request is enough: nobody needs to have let go of it yet.
+    /// That it was found out by a request is enough, before its users have let go of it.
     #[test]
     fn card_that_is_known_to_be_lost_is_given_to_nobody() {
         let emulator = Emulator::new(Options::default()).unwrap();
@@ -157,7 +157,7 @@ mod tests {
         }
     }
 
-    /// Somebody who has the memory of a card, and opens that when it goes.
+    /// A holder of a card's memory, which opens the card when it goes.
     struct Opener {
         emulator: Arc<Emulator>,
         card: Arc<Card>,
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Who has lost one gets another, and nobody is told that the process itself has it.
+    /// Who has lost one gets another, and is not told that the process itself has it.
     #[test]
     fn threads_that_open_lose_and_close_a_card_at_once_all_get_one() {
         for generation in [Generation::Gaudi1, Generation::Gaudi2] {
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Another descriptor of a card's file, which nobody gave away.
+    /// Another descriptor of a card's file, which was not given away.
     fn file_of(shared: &Shared) -> OwnedFd {
         let mut files = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
         // Others are only looked at: they may be cards that somebody waits for the end of.
@@ -248,7 +248,7 @@ mod tests {
         assert!(Arc::ptr_eq(&shared, &adopted));
     }
 
-    /// Nobody who has the file has to wait until it is closed: the program may never do that.
+    /// Holders of the file do not have to wait until it is closed: the program may never do that.
     #[test]
     fn card_of_the_programs_that_is_lost_is_asked_again_at_once() {
         let emulator = Emulator::new(Options::default()).unwrap();
@@ -319,7 +319,7 @@ mod tests {
         assert!(open(&emulator, Duration::from_millis(10)).is_err(), "a lost card was given out");
     }
 
-    /// Nobody listens to the driver here: what it refuses while it resets is all there is.
+    /// The driver's notices are not listened to here: what it refuses while it resets is all there is.
     #[test]
     fn card_that_refuses_memory_as_it_is_reset_is_known_to_be_lost() {
         let mut options = Options::default();

@@ -51,7 +51,7 @@ pub(crate) struct Submitter {
     timeout: Option<u32>,
     /// Whether the driver has signals, as far as is known: until it has refused one.
     signals: AtomicBool,
-    /// Command buffers of the kernel that nobody is writing into.
+    /// Command buffers of the kernel that are not being written.
     buffers: Mutex<Vec<KernelBuffer>>,
 }
 
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(refusing(OPERATIONAL, Errno::NODEV), OPERATIONAL);
     }
 
-    /// What the driver tells of it it tells once, and here to somebody else: another user of the same file.
+    /// What the driver tells of it it tells once, and here to another user of the same file.
     #[test]
     fn card_that_refuses_waits_before_it_is_reset_is_said_to_be_taken_by_that() {
         let emulator = Emulator::new(Options::default()).unwrap();

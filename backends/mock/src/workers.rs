@@ -74,7 +74,7 @@ fn serve(hardware: &Arc<Hardware>, number: usize) {
     }
 }
 
-/// A command that is divided among whoever has time.
+/// A command that is divided among the workers that have time.
 pub(crate) struct Share {
     command: Command<MockDevice>,
     extent: Extent,
@@ -96,7 +96,7 @@ impl Share {
         })
     }
 
-    /// Whether there is a chunk that nobody has taken.
+    /// Whether there is a chunk that was not taken.
     pub(crate) fn has_more(&self) -> bool {
         self.next.load(Ordering::Relaxed) < self.extent.pieces
     }

@@ -248,7 +248,7 @@ fn binding<'a>(bindings: &'a [Binding], blueprint: &Blueprint, group: usize) -> 
     }
 }
 
-/// The object of a group, whoever's it is.
+/// The object of a group, of whichever call.
 fn bound<'a>(
     objects: &'a [Option<Bound>],
     places: &[Place],

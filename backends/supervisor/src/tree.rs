@@ -96,7 +96,7 @@ pub(crate) enum Entry {
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    /// A folder where nobody else may put anything.
+    /// A folder where no other user may put anything.
     pub(crate) fn new(name: &str) -> std::io::Result<Self> {
         let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         // What somebody else has put there is not used.

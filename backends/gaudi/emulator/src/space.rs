@@ -23,7 +23,7 @@ pub(crate) enum What {
     Host,
     /// A command buffer of the kernel.
     Buffer,
-    /// Somebody else's dma-buf.
+    /// An imported dma-buf.
     Imported,
 }
 

@@ -24,7 +24,7 @@ impl Key {
 
 struct Entry<T> {
     key: Key,
-    /// All that was said of the buffer, who serves it included: somebody else's handle for the same memory is another one's
+    /// All that was said of the buffer, who serves it included: another process's handle for the same memory is another one's
     /// word, and is not to lead this one's bytes elsewhere.
     handle: Handle,
     value: Arc<T>,
@@ -54,7 +54,7 @@ impl<T> Cache<T> {
         Some(value)
     }
 
-    /// Keeps an import, and throws out the oldest that nobody uses, if there are too many.
+    /// Keeps an import, and throws out the oldest unused one, if there are too many.
     pub(super) fn keep(&mut self, handle: &Handle, value: &Arc<T>) {
         if self.capacity == 0 {
             return;

@@ -192,14 +192,14 @@ impl Bench {
     }
 
     /// Goes on until nothing more can begin.
-    fn settle(&mut self) {
+    fn begin_all(&mut self) {
         while self.submissions.step() == Next::Again {}
     }
 
     /// Goes on until a job is over: what became of it, or of the device.
     fn until_ended(&mut self, epoch: u64) -> Result<(), Failure> {
         loop {
-            self.settle();
+            self.begin_all();
             self.completions.step();
             if let Some(why) = self.told.lost.lock().first() {
                 return Err(why.clone());
@@ -213,7 +213,7 @@ impl Bench {
     fn run(&mut self, commands: &[Command<QaicDevice>]) -> Result<(), Failure> {
         let epoch = self.submit(0, commands);
         let outcome = self.until_ended(epoch);
-        self.settle();
+        self.begin_all();
         outcome
     }
 
@@ -428,7 +428,7 @@ fn what_an_executable_had_goes_with_it() {
     let (objects, channels, images) = bench.desk.counts();
     assert!(objects > 1 && channels == 1 && images == 1);
     drop(executable);
-    bench.settle();
+    bench.begin_all();
     assert_eq!(bench.desk.counts(), (1, 0, 0), "the buffer is left");
 }
 

@@ -35,7 +35,7 @@ pub const PAGE: u32 = 4096;
 pub const ENTRY: u32 = 8;
 /// What an entry says of a page that is not there.
 pub const ABSENT: u32 = 1;
-/// The registers of a veneer: the address of the access, and where whoever brings a page returns to, less [`RETRY`].
+/// The registers of a veneer: the address of the access, and where the code that brings a page returns to, less [`RETRY`].
 pub const ADDRESS: Reg = GP;
 /// See [`ADDRESS`].
 pub const LINK: Reg = TP;

@@ -219,11 +219,11 @@ fn a_container_that_is_wrong_in_one_byte_is_refused_or_run_and_the_next_one_is_r
         }
     }
     assert!(run > 0);
-    bench.settle();
+    bench.begin_all();
     let executable = Arc::new(Executable::network(&right, true, &bench.queues).unwrap());
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
     drop(executable);
-    bench.settle();
+    bench.begin_all();
     let counts = emulator.counts(0);
     assert_eq!((counts.channels, counts.activations, counts.loaded), (0, 0, 0), "{counts:?}");
 }

@@ -74,7 +74,7 @@ fn times(statistics: Result<(u32, u32), Errno>) -> (u64, u64, u64) {
     };
     let before = clock();
     assert!(bench.queues.submit(job).is_ok());
-    bench.settle();
+    bench.begin_all();
     std::thread::sleep(Duration::from_millis(20));
     bench.desk.release(0);
     bench.until_ended(bench.epoch).unwrap();
@@ -103,7 +103,7 @@ fn one_network_is_waited_for_longer_than_each_of_two() {
     for (number, executable) in executables.iter().enumerate() {
         let bindings = [0, 1].map(|at| span(&memories[2 * number + at], 0, 4096));
         bench.submit(number, &[dispatch(executable, 0, [1; 3], &bindings)]);
-        bench.settle();
+        bench.begin_all();
         bench.desk.waits();
         (0..4).for_each(|_| assert!(bench.completions.step()));
         let expected = if number == 0 { 10..=20 } else { 1..=1 };
@@ -122,7 +122,7 @@ fn the_thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_i
         0,
         &[dispatch(&executable, 0, [1; 3], &memories.each_ref().map(|memory| span(memory, 0, 4096)))],
     );
-    bench.settle();
+    bench.begin_all();
     bench.queues.lose(&mut bench.queues.state.lock());
     bench.queues.stop();
     assert!(matches!(bench.submissions.step(), Next::Sleep(_, None)), "a run is in flight");
@@ -142,10 +142,10 @@ fn a_ring_that_had_room_meanwhile_may_be_full_as_long_again() {
     let run = dispatch(&executable, 0, [1; 3], &bindings);
     bench.desk.fail(Asked::Execute, Errno::AGAIN);
     let epoch = bench.submit(0, &[run.clone(), Command::Barrier, run]);
-    bench.settle();
+    bench.begin_all();
     std::thread::sleep(Duration::from_millis(60));
     // The first one begins, and lands.
-    bench.settle();
+    bench.begin_all();
     bench.completions.step();
     bench.desk.fail(Asked::Execute, Errno::AGAIN);
     assert!(bench.until_ended(epoch).is_ok());
@@ -161,7 +161,7 @@ fn a_device_that_had_not_enough_once_is_asked_again_when_a_network_has_gone() {
         bench.dispatch(executables[number].as_ref().unwrap(), 0, [1; 3], &bindings).unwrap();
     }
     executables[2] = None;
-    bench.settle();
+    bench.begin_all();
     assert_eq!(bench.networks().len(), 1);
     bench.dispatch(executables[3].as_ref().unwrap(), 0, [1; 3], &bindings).unwrap();
     assert_eq!(bench.networks().len(), 2, "there was room beside the second one");
@@ -186,7 +186,7 @@ fn why_networks_ended_is_remembered_of_the_last_ones() {
     let mut numbers = Vec::new();
     for _ in 0..65 {
         let epoch = bench.submit(0, &[dispatch(&executable, 0, [1; 3], &bindings)]);
-        bench.settle();
+        bench.begin_all();
         let number = bench.queues.state.lock().launched[0].launched.network;
         assert_eq!(bench.networks().end(number, &Error::Full), Error::Full);
         assert!(bench.until_ended(epoch).is_err());
@@ -207,7 +207,7 @@ fn a_network_that_takes_much_memory_has_few_runs_in_flight_and_one_at_least() {
         for command in commands {
             bench.submit(0, &[command]);
         }
-        bench.settle();
+        bench.begin_all();
         assert_eq!(bench.desk.held().into_values().sum::<usize>(), runs, "{megabytes} MiB a buffer");
     }
 }
