@@ -67,7 +67,12 @@ const TARGETS: [Target; 28] = [
         "",
         "executable::tests::properties::templates_of_any_words_are_no_trouble",
     ),
-    target("gaudi/handle", "hal-gaudi", "", "ipc::handle::tests::no_change_is_misread"),
+    target(
+        "gaudi/handle",
+        "hal-gaudi",
+        "",
+        "ipc::handle::tests::no_change_is_misread",
+    ),
     target("gaudi/handle-noise", "hal-gaudi", "", "ipc::handle::tests::no_bytes_are_too_strange"),
     target(
         "gaudi/hello-caller",

@@ -46,7 +46,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A command for the program that cannot have more than its share of memory, and that ends even if nobody is left to end
+/// A command for the program that cannot have more than its share of memory, and that ends even if no parent is left to end
 /// it.
 pub(super) fn limited(program: &Path, limit: Duration) -> Command {
     let script = format!(
