@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_key_finds_nothing_even_when_its_entry_is_reused() {
+    fn stale_key_finds_nothing_even_when_its_entry_is_reused() {
         let mut slab = Slab::new();
         let first = slab.insert("a");
         assert_eq!(slab.remove(first), Some("a"));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_slab_is_used_from_its_front_and_a_fuller_one_where_it_was_used_last() {
+    fn empty_slab_is_used_from_its_front_and_a_fuller_one_where_it_was_used_last() {
         let mut slab = Slab::new();
         let keys: Vec<Key> = (0..1000).map(|n| slab.insert(n)).collect();
         let indices: Vec<u32> = keys.iter().map(|key| key.index).collect();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_was_given_back_before_is_used_again() {
+    fn chunk_that_was_given_back_before_is_used_again() {
         let mut slab = Slab::new();
         let keys: Vec<Key> = (0..3 * LENGTH).map(|n| slab.insert(n)).collect();
         for key in keys.iter().filter(|key| key.index != 100) {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_that_has_lost_its_last_entry_after_two_trims_takes_another() {
+    fn slab_that_has_lost_its_last_entry_after_two_trims_takes_another() {
         let mut slab = Slab::new();
         let keys: Vec<Key> = (0..2 * LENGTH).map(|n| slab.insert(n)).collect();
         let (last, others) = keys.split_last().unwrap();

@@ -73,7 +73,7 @@ impl Backlog {
         let queue = self.rig.engine.queue(0, 0).unwrap();
         self.rig.completer().complete(queue, REFUSED - 1).unwrap();
         while self.rig.report(0) {}
-        self.rig.settle();
+        self.rig.run_until_idle();
         times.load(Ordering::SeqCst)
     }
 }

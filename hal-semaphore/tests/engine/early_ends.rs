@@ -110,7 +110,7 @@ fn operation_done_early_is_cancelled_too_late() {
     let done = rig.done_early() == [3];
     let answer = rig.engine.cancel(ticket);
     assert_eq!(answer, if done { Cancel::TooLate } else { Cancel::Cancelled });
-    rig.settle_with_host();
+    rig.run_until_idle_with_host();
     assert_eq!(y.query().is_ok(), done);
     assert_eq!(rig.reclaimed().iter().filter(|id| **id == 3).count(), 1);
     rig.assert_idle();
@@ -134,7 +134,7 @@ fn shutdown_while_an_operation_is_done_early_ends_it() {
         rig.submit(0, &[(&x, 1)], &[(&y, 1)], Action::Early(Job::new(2)));
         assert!(y.query().is_err());
         assert_eq!(rig.engine.occupancy().operations, 1);
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!(rig.reclaimed(), [2, 1]);
         rig.assert_idle();
     });
@@ -159,7 +159,7 @@ fn forced_shutdown_calls_back_before_it_returns() {
         rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
         assert_eq!(called.load(Ordering::SeqCst), 1);
         assert!(rig.reclaimed().is_empty(), "the device may still write to it");
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!((rig.reclaimed(), called.load(Ordering::SeqCst)), (vec![1], 1));
     });
 }
@@ -267,7 +267,7 @@ fn job_that_comes_back_from_a_full_device_during_a_shutdown_is_cancelled() {
         assert_eq!(ended.recv().unwrap(), Err(Unfinished { in_flight: 1, host: 0 }));
         let failure = x.query().expect_err("nobody will ever signal it");
         assert_eq!(failure.origin(), Origin::Shutdown);
-        rig.settle();
+        rig.run_until_idle();
         assert_eq!(rig.ran(), [1], "a job that had not begun is never begun after a shutdown");
     });
 }
@@ -376,7 +376,7 @@ fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
                 let rig = rig.clone();
                 move || {
                     gate.signal(1).unwrap();
-                    rig.settle_with_host();
+                    rig.run_until_idle_with_host();
                 }
             });
             callback.begins();
@@ -421,7 +421,7 @@ fn host_operations_are_counted_while_they_run() {
     let x = rig.semaphore();
     rig.submit(0, &[], &[(&x, 1)], Action::Host(Job::new(1)));
     assert_eq!(rig.engine.occupancy().running, 1);
-    rig.settle_with_host();
+    rig.run_until_idle_with_host();
     assert_eq!((x.query().unwrap(), rig.engine.occupancy().running), (1, 0));
 }
 
@@ -529,7 +529,7 @@ fn shutdown_leaves_a_device_alone_during_the_grace() {
             asked.fetch_add(1, Ordering::SeqCst);
         }
     });
-    let clock = Sleeping(|_: &Pending| rig.settle());
+    let clock = Sleeping(|_: &Pending| rig.run_until_idle());
     assert_eq!(rig.engine.shut_down(&clock, Duration::from_secs(1), Duration::from_secs(2)), Ok(()));
     assert_eq!((asked.load(Ordering::SeqCst), x.query().unwrap()), (0, 1));
 }
@@ -542,7 +542,7 @@ fn shutdown_whose_callback_ends_the_last_job_has_ended_everything() {
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
     let devices = rig.clone();
-    let _subscription = x.subscribe(1, move |_| devices.settle());
+    let _subscription = x.subscribe(1, move |_| devices.run_until_idle());
     assert_eq!(rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO), Ok(()));
     assert!(x.query().is_err());
     assert_eq!(rig.reclaimed(), [1]);
@@ -558,7 +558,7 @@ fn shutdown_that_gives_up_leaves_another_ones_wake_up_alone() {
     let clock = Sleeping(|pending: &Pending| {
         let impatient = rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
         assert_eq!(impatient, Err(Unfinished { in_flight: 1, host: 0 }));
-        rig.settle();
+        rig.run_until_idle();
         assert!(pending.is_raised(), "nobody tells the first that all has ended");
     });
     assert_eq!(rig.engine.shut_down(&clock, Duration::from_secs(1), Duration::from_secs(1)), Ok(()));

@@ -202,7 +202,7 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
             let _ = handle.signal(all);
         }
     }
-    settle(world);
+    run_until_idle(world);
     release_abandoned(world);
     until(
         world,
@@ -278,7 +278,7 @@ fn until(
 ) {
     let start = Instant::now();
     loop {
-        settle(world);
+        run_until_idle(world);
         if condition() || world.ledger.is_alarmed() {
             return;
         }
@@ -291,7 +291,7 @@ fn until(
 }
 
 /// Lets devices and host do everything they can.
-fn settle(world: &Arc<World>) {
+fn run_until_idle(world: &Arc<World>) {
     let moves = || world.engines.iter().map(|engine| engine.backend().moves()).sum::<u64>();
     loop {
         let before = moves();
