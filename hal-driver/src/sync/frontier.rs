@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_hears_that_an_axis_is_given_up_may_join_and_leave() {
+    fn waiter_of_a_given_up_axis_may_join_and_leave() {
         for way in ["leave", "retire"] {
             in_time(move || {
                 let (first, second) = (tracker(), tracker());
@@ -570,7 +570,7 @@ mod tests {
 
     /// async/frontier_tracker.h: an axis is retired when nothing advances it any more.
     #[test]
-    fn an_axis_that_is_being_advanced_is_retired_after_that() {
+    fn axis_that_is_being_advanced_is_retired_after_that() {
         in_time(|| {
             let tracker = tracker();
             let axis = info(&tracker).frontier.base_axis;

@@ -177,7 +177,7 @@ fn refused<T>(outcome: Result<T>, code: Code, text: &str) {
 }
 
 #[test]
-fn a_descriptor_is_taken_if_its_memory_stays() {
+fn descriptor_is_taken_if_its_memory_stays() {
     static RELEASED: AtomicUsize = AtomicUsize::new(0);
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
@@ -208,7 +208,7 @@ fn a_descriptor_is_taken_if_its_memory_stays() {
 
 /// "An imported one stays the program's", and so does where it stands in it: whoever reads on reads on there.
 #[test]
-fn a_descriptor_is_left_where_the_program_had_it() {
+fn descriptor_is_left_where_the_program_had_it() {
     use rustix::fs::SeekFrom;
     for uri in DEVICES {
         let device = Device::open(uri).unwrap();
