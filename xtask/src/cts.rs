@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_read_as_it_is() {
+    fn report_is_read_as_it_is() {
         let report = r#"<testsuites><testsuite>
             <testcase name="A" status="run" result="completed" time="0" />
             <testcase name="B" status="run" result="completed" time="0">

@@ -176,7 +176,7 @@ fn commands_that_pages_name_are_there() {
 }
 
 #[test]
-fn what_is_not_there_is_found() {
+fn missing_paths_are_found() {
     let repository = Repository::read();
     let text = "# One\n[a](b.md) and [c](../README.md#two-commands), [d](#one), [e](#two); `engine/none.rs`, `engine/slot.rs`\n";
     let missing = missing_places(&repository, "docs/engine.md", text);

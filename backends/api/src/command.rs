@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_has_one_to_sixteen_bytes() {
+    fn pattern_has_one_to_sixteen_bytes() {
         assert_eq!(Pattern::new(&[1, 2, 3]).map(|pattern| pattern.bytes().to_vec()), Some(vec![1, 2, 3]));
         assert!(Pattern::new(&[]).is_none());
         assert!(Pattern::new(&[0; 16]).is_some());

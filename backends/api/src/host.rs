@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_the_same_memory_and_keeps_it() {
+    fn slice_is_the_same_memory_and_keeps_it() {
         let whole = HostRange::allocate(16, 64).unwrap();
         assert_eq!(whole.address() as usize % 64, 0);
         let part = whole.slice(4, 8).unwrap();

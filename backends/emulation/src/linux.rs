@@ -215,7 +215,7 @@ mod tests {
     use crate::file::mapped_file;
 
     #[test]
-    fn a_mapping_is_read_and_written_at_any_offset_and_length() {
+    fn mapping_is_read_and_written_at_any_offset_and_length() {
         let (_file, range) = mapped_file("device", 64).unwrap();
         let device = MappedRange::new(range.clone());
         assert_eq!(device.length(), 64);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_register_is_one_access() {
+    fn register_is_one_access() {
         // Head, words of four and eight, and tail: an aligned word is nothing but one word.
         for address in [0x1000, 0x1004] {
             let [head, long, end, tail] = MappedRange::cuts(address, 4);

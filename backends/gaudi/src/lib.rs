@@ -294,7 +294,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_card_is_found_by_number_and_by_place() {
+    fn card_is_found_by_number_and_by_place() {
         let node = |number, address: &str| Node {
             number,
             address: address.to_owned(),
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emulated_card_has_to_be_named() {
+    fn emulated_card_has_to_be_named() {
         assert_eq!(emulated("").unwrap(), None);
         assert_eq!(emulated("0").unwrap(), None);
         assert_eq!(emulated("emulated").unwrap(), Some(0));

@@ -121,7 +121,7 @@ mod tests {
 
     /// That it was found out by a request is enough, before its users have let go of it.
     #[test]
-    fn card_that_is_known_to_be_lost_is_given_to_nobody() {
+    fn card_that_is_known_to_be_lost_is_not_given_out() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let lost = open(&emulator, Duration::ZERO).unwrap();
         emulator.unplug(0);
@@ -179,7 +179,7 @@ mod tests {
 
     /// Those who have its memory may take their time, and its file is there until they have.
     #[test]
-    fn card_that_is_being_let_go_of_is_given_to_nobody() {
+    fn card_that_is_being_let_go_of_is_not_given_out() {
         let ends: [fn(&Card); 2] =
             [Card::close, |card| card.lose(&Failure::new(Code::Unavailable, "it was on fire"))];
         for (number, end) in ends.into_iter().enumerate() {
@@ -274,7 +274,7 @@ mod tests {
 
     /// Whatever request finds it, and whether or not who asked goes on about it. Of submissions and waits, who makes them knows what they mean.
     #[test]
-    fn card_that_any_request_finds_gone_is_given_to_nobody() {
+    fn card_that_any_request_finds_gone_is_not_given_out() {
         let questions: [(&str, bool, Question); 4] = [
             ("its state", true, |shared| assert_eq!(shared.card.state(), "gone")),
             ("memory", true, |shared| assert_eq!(shared.card.allocate(4096), Err(Errno::NODEV))),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn card_whose_driver_tells_of_a_reset_is_given_to_nobody() {
+    fn card_whose_driver_tells_of_a_reset_is_not_given_out() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let shared = open(&emulator, Duration::ZERO).unwrap();
         emulator.fail(0);

@@ -349,7 +349,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_place_is_counted_until_it_is_dropped_and_leaves_nothing() {
+    fn place_is_counted_until_it_is_dropped_and_leaves_nothing() {
         let in_flight = Arc::new(AtomicUsize::new(2));
         let (empty, full) = (Place(in_flight.clone()), Place(in_flight.clone()).fill(1, 0, None));
         assert_eq!(in_flight.load(Ordering::Relaxed), 2);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_refuses_work_is_not_called_operational() {
+    fn card_that_refuses_work_is_not_called_operational() {
         assert_eq!(refusing(OPERATIONAL, Errno::BUSY), "taken by a reset");
         assert_eq!(refusing("being reset", Errno::BUSY), "being reset");
         assert_eq!(refusing(OPERATIONAL, Errno::NODEV), OPERATIONAL);

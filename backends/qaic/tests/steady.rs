@@ -209,7 +209,7 @@ impl Bench {
 }
 
 #[test]
-fn a_dispatch_in_the_steady_state_is_two_system_calls_and_no_allocation() {
+fn dispatch_in_the_steady_state_is_two_system_calls_and_no_allocation() {
     const DISPATCHES: u64 = 200;
     let mut bench = Bench::new();
     // Everything is made when it is first needed, by each thread for itself. Whatever each dispatch needed would be needed in

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_shows_nodes_attributes_and_folders() {
+    fn machine_shows_nodes_attributes_and_folders() {
         let (tree, _folder) = tree("with-cards-files");
         let find = |path: &str| tree.find(Path::new(path));
         assert_eq!(find("/dev/accel/accel1"), Ok(Entry::Node { major: 261, minor: 1 }));

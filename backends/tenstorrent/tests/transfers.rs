@@ -102,11 +102,11 @@ fn large_transfers_cover_everything_once() {
 }
 
 #[test]
-fn a_simulators_library_gives_the_same() {
+fn simulators_library_gives_the_same() {
     support::the_same_on_a_library();
 }
 
 #[test]
-fn an_n150_gives_the_same() {
+fn n150_gives_the_same() {
     support::the_same_on_an_n150();
 }

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_runs_and_its_timeline_says_so() {
+    fn command_runs_and_its_timeline_says_so() {
         let bench = bench();
         let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
         bench.run(0, fill(&memory, 16)).unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeline_counts_what_it_was_told_to() {
+    fn timeline_counts_what_it_was_told_to() {
         let bench = bench();
         let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
         let timeline = bench.timeline();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_the_devices_own() {
+    fn failure_is_the_devices_own() {
         let bench = bench();
         let memory = bench.device().allocate(&MemoryRequest::new(0, 16)).unwrap();
         let failure = bench.run(0, fill(&memory, 17)).unwrap_err();

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_implied_need_not_be_said() {
+    fn implied_extensions_need_not_be_named() {
         let said = Extensions::of(["m", "f", "zba"]);
         let noted = Extensions::of(["i", "m", "f", "zicsr", "zmmul", "zba", "zbb"]);
         assert_eq!(noted.beyond(&said), ["zbb"]);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_architecture_is_found_behind_what_is_not_looked_at() {
+    fn architecture_is_found_behind_what_is_not_looked_at() {
         let whole = attributes("rv32i2p1_m2p0");
         assert_eq!(architecture(&whole), Ok(Some("rv32i2p1_m2p0")));
         for end in 0..whole.len() {

@@ -72,7 +72,7 @@ fn headers_that_say_nothing_about_loading_are_passed_over() {
 }
 
 #[test]
-fn the_header_is_checked_field_by_field() {
+fn header_is_checked_field_by_field() {
     let good = parts().file();
     for (at, value, what) in [
         (4, 2, "class"),

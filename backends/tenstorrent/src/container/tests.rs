@@ -180,7 +180,7 @@ fn extensions_that_are_not_declared_are_noticed_whatever_is_declared() {
 }
 
 #[test]
-fn the_first_variant_that_the_cores_have_everything_for_is_chosen() {
+fn first_variant_that_the_cores_have_everything_for_is_chosen() {
     let file = elf("");
     let choose = |variants: &[Variant<'_>], cores| {
         let container = Container { variants: variants.to_vec() };

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_goes_the_way_of_a_network() {
+    fn program_goes_the_way_of_a_network() {
         let bytes = program().container().unwrap();
         let container = Container::read(&bytes).unwrap();
         assert_eq!(container.flavour, Flavour::Emulated);
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vendors_image_names_no_program() {
+    fn vendors_image_names_no_program() {
         let image = super::super::metadata::tests::network().image();
         assert_eq!(Program::read(&image).unwrap(), None);
     }

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_events_are_kept() {
+    fn last_events_are_kept() {
         let mut events = Uevents::default();
         (0..KEPT + 2).for_each(|number| events.send(number.to_string()));
         let sent = events.sent();

@@ -75,7 +75,7 @@ fn one_thread_at_a_time_reports_and_what_a_job_held_is_free_by_then() {
 }
 
 #[test]
-fn a_queue_that_is_full_says_once_that_it_has_room() {
+fn queue_that_is_full_says_once_that_it_has_room() {
     let bench = Bench::with_channels(1);
     let memory = bench.memory(&[0; 4]);
     let full = Queues::new("qaic1");
@@ -97,7 +97,7 @@ fn a_queue_that_is_full_says_once_that_it_has_room() {
 }
 
 #[test]
-fn a_job_has_the_first_of_its_failures() {
+fn job_has_the_first_of_its_failures() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 16]);
@@ -114,7 +114,7 @@ fn a_job_has_the_first_of_its_failures() {
 }
 
 #[test]
-fn a_network_has_the_first_reason_why_it_ended() {
+fn network_has_the_first_reason_why_it_ended() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
@@ -130,7 +130,7 @@ fn a_network_has_the_first_reason_why_it_ended() {
 }
 
 #[test]
-fn an_abort_ends_what_runs_and_what_waits_for_its_reason() {
+fn abort_ends_what_runs_and_what_waits_for_its_reason() {
     let mut bench = Bench::new(Desk::new(16, 1), Settings { in_flight: Some(1), ..Settings::default() });
     let executable = bench.adder();
     let memory = bench.memory(&[1; 16]);
@@ -151,7 +151,7 @@ fn an_abort_ends_what_runs_and_what_waits_for_its_reason() {
 }
 
 #[test]
-fn a_loss_takes_what_is_in_flight_and_is_told_behind_it() {
+fn loss_takes_what_is_in_flight_and_is_told_behind_it() {
     let mut bench = Bench::with_channels(16);
     let (idle, held, gone) = (bench.adder(), bench.adder(), bench.adder());
     let memory = bench.memory(&[1; 16]);
@@ -172,7 +172,7 @@ fn a_loss_takes_what_is_in_flight_and_is_told_behind_it() {
 }
 
 #[test]
-fn a_device_that_is_gone_while_it_is_waited_for_is_lost() {
+fn device_that_is_gone_while_it_is_waited_for_is_lost() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);
@@ -226,7 +226,7 @@ fn each_network_has_its_turn_and_its_own_end() {
 }
 
 #[test]
-fn a_ring_that_stays_full_fails_the_dispatch_in_time() {
+fn ring_that_stays_full_fails_the_dispatch_in_time() {
     let settings = Settings { execute_timeout: Duration::ZERO, ..Settings::default() };
     let mut bench = Bench::new(Desk::new(16, 1), settings);
     let executable = bench.adder();
@@ -281,7 +281,7 @@ fn workgroups_are_not_counted_before_the_run_that_writes_them_is_over() {
 }
 
 #[test]
-fn a_buffer_in_place_is_sliced_for_what_it_is_now_and_let_go_of() {
+fn buffer_in_place_is_sliced_for_what_it_is_now_and_let_go_of() {
     let mut bench = Bench::with_channels(16);
     let executable = network(&bench);
     let (one, other) = (bench.memory(&[1; 4096]), bench.memory(&[0; 4096]));
@@ -301,7 +301,7 @@ fn a_buffer_in_place_is_sliced_for_what_it_is_now_and_let_go_of() {
 }
 
 #[test]
-fn a_program_goes_with_its_executable() {
+fn program_goes_with_its_executable() {
     let bench = Bench::with_channels(1);
     let program = Adder::new();
     let kept = Arc::downgrade(&program);

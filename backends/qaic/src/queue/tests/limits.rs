@@ -113,7 +113,7 @@ fn one_network_is_waited_for_longer_than_each_of_two() {
 }
 
 #[test]
-fn the_thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_is_told() {
+fn thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_is_told() {
     let mut bench = Bench::with_channels(16);
     let executable = network(&bench);
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
@@ -133,7 +133,7 @@ fn the_thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_i
 }
 
 #[test]
-fn a_ring_that_had_room_meanwhile_may_be_full_as_long_again() {
+fn ring_that_had_room_meanwhile_may_be_full_as_long_again() {
     let settings = Settings { execute_timeout: Duration::from_millis(50), ..Settings::default() };
     let mut bench = Bench::new(Desk::new(16, 1), settings);
     let executable = network(&bench);
@@ -152,7 +152,7 @@ fn a_ring_that_had_room_meanwhile_may_be_full_as_long_again() {
 }
 
 #[test]
-fn a_device_that_had_not_enough_once_is_asked_again_when_a_network_has_gone() {
+fn device_that_had_not_enough_once_is_asked_again_when_a_network_has_gone() {
     let mut bench = Bench::with_channels(2);
     let mut executables = [0; 4].map(|_| Some(network(&bench)));
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
@@ -168,7 +168,7 @@ fn a_device_that_had_not_enough_once_is_asked_again_when_a_network_has_gone() {
 }
 
 #[test]
-fn a_device_that_has_nothing_for_the_only_network_is_not_waited_for() {
+fn device_that_has_nothing_for_the_only_network_is_not_waited_for() {
     let mut bench = Bench::with_channels(0);
     let executable = network(&bench);
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
@@ -197,7 +197,7 @@ fn why_networks_ended_is_remembered_of_the_last_ones() {
 }
 
 #[test]
-fn a_network_that_takes_much_memory_has_few_runs_in_flight_and_one_at_least() {
+fn network_that_takes_much_memory_has_few_runs_in_flight_and_one_at_least() {
     for (megabytes, runs) in [(10, 3), (40, 1)] {
         let mut bench = Bench::with_channels(16);
         let length = megabytes << 20;
@@ -213,7 +213,7 @@ fn a_network_that_takes_much_memory_has_few_runs_in_flight_and_one_at_least() {
 }
 
 #[test]
-fn the_checksum_of_metadata_goes_along_with_the_network() {
+fn checksum_of_metadata_goes_along_with_the_network() {
     let mut bench = Bench::with_channels(16);
     let executable = large(&bench, 4096);
     let command = dispatch_large(&bench, &executable, 4096);
@@ -243,7 +243,7 @@ fn objects_are_kept_from_a_mebibyte_to_half_a_gibibyte_together() {
 }
 
 #[test]
-fn a_device_that_is_dropped_waits_for_its_threads_and_by_one_of_them_for_none() {
+fn device_that_is_dropped_waits_for_its_threads_and_by_one_of_them_for_none() {
     /// The last that has a device.
     struct Last(Mutex<Option<Arc<QaicDevice>>>);
 

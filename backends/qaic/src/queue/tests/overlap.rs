@@ -66,7 +66,7 @@ fn runs_of_one_network_stand_behind_each_other_in_its_ring() {
 }
 
 #[test]
-fn a_ring_holds_one_fewer_than_its_elements_and_the_rest_waits_for_room() {
+fn ring_holds_one_fewer_than_its_elements_and_the_rest_waits_for_room() {
     // Seven of eight elements, two for each run: three at a time.
     let mut runs = Runs::new(8, Settings { elements: Some(8), ..Settings::default() });
     let epochs = runs.submit_all();
@@ -185,7 +185,7 @@ fn commands_of_a_job_overlap_up_to_a_barrier() {
 }
 
 #[test]
-fn a_network_that_hangs_takes_what_is_queued_behind_it_along_and_nothing_else() {
+fn network_that_hangs_takes_what_is_queued_behind_it_along_and_nothing_else() {
     let settings = Settings { execute_timeout: Duration::from_millis(30), ..Settings::default() };
     let mut runs = Runs::new(4, settings);
     let mut commands: Vec<_> = (0..3).map(|number| runs.command(number)).collect();
@@ -209,7 +209,7 @@ fn a_network_that_hangs_takes_what_is_queued_behind_it_along_and_nothing_else() 
 }
 
 #[test]
-fn a_loss_that_is_noticed_when_a_run_is_queued_is_the_cause_for_those_in_flight() {
+fn loss_that_is_noticed_when_a_run_is_queued_is_the_cause_for_those_in_flight() {
     let mut runs = Runs::new(3, Settings::default());
     let first: Vec<u64> = (0..2)
         .map(|number| runs.command(number))
@@ -230,7 +230,7 @@ fn a_loss_that_is_noticed_when_a_run_is_queued_is_the_cause_for_those_in_flight(
 }
 
 #[test]
-fn a_network_that_is_busy_is_not_stopped_for_another_one() {
+fn network_that_is_busy_is_not_stopped_for_another_one() {
     let mut runs = Runs::new(2, Settings { channels: 1, ..Settings::default() });
     let first = runs.command(0);
     runs.executable = Arc::new(Executable::network(&container(), false, &runs.bench.queues).unwrap());
@@ -245,7 +245,7 @@ fn a_network_that_is_busy_is_not_stopped_for_another_one() {
 }
 
 #[test]
-fn a_device_that_has_no_channel_left_is_asked_again_when_a_network_is_idle() {
+fn device_that_has_no_channel_left_is_asked_again_when_a_network_is_idle() {
     // The device has fewer than it may be asked for.
     let mut runs = Runs::new(2, Settings::default());
     runs.bench = Bench::with_channels(1);
@@ -269,7 +269,7 @@ fn a_device_that_has_no_channel_left_is_asked_again_when_a_network_is_idle() {
 }
 
 #[test]
-fn a_failed_command_lets_what_is_in_flight_end_before_its_job_is_over() {
+fn failed_command_lets_what_is_in_flight_end_before_its_job_is_over() {
     let mut runs = Runs::new(1, Settings::default());
     let run = runs.command(0);
     let [source, target] = runs.buffers[0].clone();
