@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn panic_of_a_grain_reaches_the_owner_and_nobody_holds_the_work_then() {
+    fn panic_of_a_grain_reaches_the_owner_and_the_work_is_free_then() {
         struct Held(Arc<AtomicBool>);
         impl Drop for Held {
             fn drop(&mut self) {

@@ -261,7 +261,7 @@ fn pages_begin_with_whom_they_are_for_and_what_one_has_at_the_end() {
 }
 
 #[test]
-fn what_is_not_there_is_found() {
+fn missing_paths_are_found() {
     let repository = Repository::read();
     let text = "# One\n[a](b.md) and [c](../README.md#two-commands), [d](#one), [e](#two); `engine/none.rs`, `engine/slot.rs`; \
                 `src/paths.rs::what_is_not_there_is_found`, `src/paths.rs::has_test`, `none.rs::is_there`\n";

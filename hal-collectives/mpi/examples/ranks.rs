@@ -90,8 +90,8 @@ fn kinds(group: &dyn Communicator) {
         let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
         let ring = Kind::SendRecv { to: Some(to), from: Some(from) };
         assert!(run(group, ring, count, &own, words).unwrap() == sent(from, words));
-        let nobody = Kind::SendRecv { to: None, from: None };
-        assert!(run(group, nobody, count, &own, words).unwrap() == vec![0; words]);
+        let neither = Kind::SendRecv { to: None, from: None };
+        assert!(run(group, neither, count, &own, words).unwrap() == vec![0; words]);
     }
     floats(group);
 }

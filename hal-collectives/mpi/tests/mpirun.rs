@@ -84,7 +84,7 @@ fn mpich_carries_the_same() {
 
 /// A process that is told of another MPI than the one that started it says what to install.
 #[test]
-fn the_library_of_another_mpi_is_refused() {
+fn library_of_another_mpi_is_refused() {
     ends_well_by(MPICH, 2, "wrong", &["-env", "OMPI_COMM_WORLD_SIZE", "2"]);
 }
 
@@ -145,7 +145,7 @@ fn groups_that_are_let_go_and_joined_again_go_on_counting() {
 }
 
 #[test]
-fn whatever_does_not_fit_is_noticed_whoever_it_is() {
+fn operations_that_do_not_fit_are_noticed_on_any_rank() {
     ends_well(3, "misfits");
 }
 
@@ -191,14 +191,14 @@ fn what_does_not_fit_fails_every_process_with_one_message() {
 }
 
 #[test]
-fn who_gives_up_and_who_does_not_come_fail_every_process_in_time() {
+fn ranks_that_give_up_or_do_not_come_fail_every_process_in_time() {
     ends_well(3, "gives-up");
     ends_well(3, "late");
 }
 
 /// A launcher ends a job whose process died; it can be told not to, and then those that are left see it themselves.
 #[test]
-fn a_rank_that_is_killed_hangs_nobody() {
+fn rank_that_is_killed_leaves_no_other_hanging() {
     for (launcher, options) in [(MPI, &[][..]), (MPI, &["--enable-recovery"]), (MPICH, &[])] {
         let begin = Instant::now();
         let output = launch(launcher, 3, "killed", options);

@@ -150,7 +150,7 @@ fn collectives_that_nothing_orders_go_on_beside_each_other_and_beside_commands()
 }
 
 #[test]
-fn a_collective_that_waits_stops_nothing_else() {
+fn collective_that_waits_stops_nothing_else() {
     for (uris, many) in [(["mock://?queues=2"; 2], 1000), (["gaudi://emulated"; 2], 50)] {
         let ranks = ranks(&uris);
         let rank = &ranks[0];
@@ -186,7 +186,7 @@ fn a_collective_that_waits_stops_nothing_else() {
 }
 
 #[test]
-fn the_order_of_submissions_counts_and_not_that_of_waits() {
+fn order_of_submissions_counts_and_not_that_of_waits() {
     // Rank 0 holds its first collective back until its second one has gone through.
     let ranks = mocks(2);
     let gate = ranks[0].device.semaphore(0);

@@ -655,7 +655,7 @@ impl Buffer {
     }
 
     /// Waits until the reference to it is the only one.
-    pub(crate) fn wait_until_nobody_else_has_it(&self) {
+    pub(crate) fn wait_until_it_is_ours_alone(&self) {
         let references = unsafe { AtomicI32::from_ptr((&raw mut (*self.0).resource.ref_count).cast()) };
         let until = Instant::now() + Duration::from_secs(10);
         while references.load(Ordering::Acquire) > 1 {

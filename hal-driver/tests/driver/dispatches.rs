@@ -176,7 +176,7 @@ impl Dispatch<'_> {
 }
 
 #[test]
-fn a_program_may_ask_not_to_be_told_of_parameters() {
+fn program_may_ask_not_to_be_told_of_parameters() {
     drop(open());
     for (uri, expected) in [("noting", 1), ("noting://?reflection=full", 1), ("noting://?reflection=none", 0)]
     {
@@ -213,7 +213,7 @@ fn counts(device: &Device) -> Buffer {
 /// One test: what the device has seen is in one place.
 #[test]
 #[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
-fn a_dispatch_is_run_as_it_was_asked_for_or_refused() {
+fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     let (device, other) = (open(), open());
     let executable = device.load("noting", &[1]).unwrap();
     let foreign = other.load("noting", &[1]).unwrap();
@@ -310,7 +310,7 @@ fn a_dispatch_is_run_as_it_was_asked_for_or_refused() {
 
 /// Whoever makes an instance of IREE's virtual machine clears the names of its types for a moment, for every thread.
 #[test]
-fn a_device_opened_beside_a_bytecode_executable_that_runs_does_it_no_harm() {
+fn device_opened_beside_a_bytecode_executable_that_runs_does_it_no_harm() {
     let device = Device::open("mock").unwrap();
     let bytes = crate::common::testdata("vmvx/command_buffer_dispatch_constants_bindings_test.bin");
     let executable = device.load("vmvx-bytecode-fb", &bytes).unwrap();

@@ -146,7 +146,7 @@ fn callback_that_takes_its_time_in_a_watch_holds_up_nothing_else() {
 }
 
 #[test]
-fn mpi_that_says_nothing_but_errors_fails_what_is_under_way_and_holds_nobody() {
+fn mpi_that_says_nothing_but_errors_fails_what_is_under_way_and_returns() {
     let watchers = Box::leak(Box::default());
     let engine = Arc::new(Engine::new(broken_network().unwrap(), watchers));
     let rank = Rank(engine.clone());
