@@ -49,12 +49,6 @@ const LOOKS: u32 = 16;
 /// How long is waited for MPI to rest, or to end, which others may hold up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many threads watch at once: a processor for each. More would only be in each other's way.
-fn most_watchers() -> usize {
-    static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
-}
-
 /// What talks to MPI in this process.
 pub(crate) struct Engine {
     pub(crate) rank: u32,
@@ -391,9 +385,6 @@ fn watch_by(
     mut is_over: impl FnMut() -> bool,
 ) -> bool {
     let (_watching, helper) = (Watching::begin(watchers, find), Helper::begin());
-    if watchers.load(Ordering::SeqCst) > most_watchers() {
-        return is_over();
-    }
     let yields = shares_processors();
     let (mut quiet, mut looks) = (None, 0_u32);
     loop {

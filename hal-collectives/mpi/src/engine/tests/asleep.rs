@@ -99,24 +99,6 @@ fn what_is_begun_while_a_thread_looks_for_the_last_time_is_done_before_it_sleeps
 }
 
 #[test]
-fn thread_that_waits_beside_as_many_watchers_as_processors_does_not_watch() {
-    let (ranks, groups) = pair();
-    let find = || Some(&ranks[0].0);
-    let _begun = sum(&*groups[0], 2);
-    let looks = || ranks[0].0.looks.load(Ordering::Relaxed);
-    let watch = || watch_by(ranks[0].0.watchers, &find, Some(Instant::now()), || false);
-    let mut others: Vec<_> =
-        (1..most_watchers()).map(|_| Watching::begin(ranks[0].0.watchers, &find)).collect();
-    let before = looks();
-    watch();
-    let watched = looks();
-    assert!(watched > before, "the last one that there is a processor for");
-    others.push(Watching::begin(ranks[0].0.watchers, &find));
-    watch();
-    assert_eq!(looks(), watched);
-}
-
-#[test]
 fn thread_that_watches_helps_with_what_is_done_within_the_process() {
     // As many as there may be processors wait, so that nobody else comes.
     let _waiting: Vec<Helper> = (0..64).map(|_| Helper::begin()).collect();
