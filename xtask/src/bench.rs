@@ -39,6 +39,12 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// A case on a plugin's driver, quickly.
+    pub(crate) fn outside(plugin: Plugin, case: &str) -> Self {
+        let only = Some(case.to_owned());
+        Self { quick: true, only, engine: false, gaudi: false, collectives: false, device: None, plugin }
+    }
+
     fn device(&self) -> &str {
         self.device.as_deref().or(self.plugin.driver.first().map(String::as_str)).unwrap_or("mock")
     }
@@ -336,7 +342,7 @@ fn table(results: &Results, device: &str) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "\n{:<24}{:>10}{:>10}{:>10}{:>18}{:>8}{:>8}  goals",
+        "\n{:<24}{:>10}{:>11}{:>10}{:>18}{:>8}{:>8}  goals",
         "per operation", SYNC, TASK, device, "least–most", "×task", "allocs"
     );
     let (mut met, mut judged) = (0, 0);
@@ -392,7 +398,7 @@ fn row(
         .collect();
     let bytes = ours.held_bytes.map_or(String::new(), |bytes| format!("  {bytes:.0} bytes held"));
     let line = format!(
-        "{title:<24}{:>10}{:>10}{:>10}{:>18}{ratio:>8}{:>8}  {}{bytes}\n",
+        "{title:<24}{:>10}{:>11}{:>10}{:>18}{ratio:>8}{:>8}  {}{bytes}\n",
         shown(SYNC),
         shown(TASK),
         time(ours.median),
