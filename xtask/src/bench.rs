@@ -18,7 +18,8 @@ pub(crate) struct Options {
     #[arg(long)]
     quick: bool,
     /// Only cases with this in their name; with `--engine`, only that part of the table: operations, threads, bursts, holds,
-    /// queues or polled
+    /// queues or polled; with `--collectives`, of each sort of words that is there, only those: process, shared, tcp; all_reduce,
+    /// all_gather; 2ranks, …; numbers of bytes
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// The engine alone: costs of an operation, threads beside each other, latencies, holds, memory. Also written to
@@ -54,7 +55,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     match options {
         Options { engine: true, .. } => engine(options),
         Options { gaudi: true, .. } => transfers(options),
-        Options { collectives: true, .. } => collectives::bench(options.quick),
+        Options { collectives: true, .. } => {
+            collectives::bench(options.quick, options.only.as_deref().unwrap_or_default())
+        }
         _ => devices(options),
     }
 }
